@@ -1,0 +1,56 @@
+"""Who wants to hear what happens in a store, and how they are told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class StoreListener:
+    """Override what you want to hear. Methods are called from any thread, and must be quick and not raise.
+
+    They may be called while the store's own locks are held: note the fact, wake your thread, return.
+    """
+
+    def appended(self, topic: str, queue: int) -> None:
+        """Messages became readable in this queue."""
+
+    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
+        """Queue offsets [old_min, new_min) are gone."""
+
+    def topics_changed(self) -> None:
+        """A topic or a queue came or went."""
+
+
+class Listeners:
+    """The subscribers of one store. Thread safety: any thread; a copy of the list is called, never under the lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._subscribed: tuple[StoreListener, ...] = ()
+
+    def subscribe(self, listener: StoreListener) -> Callable[[], None]:
+        """Add `listener`; the returned function removes it again (calling it twice is harmless)."""
+        with self._lock:
+            self._subscribed = (*self._subscribed, listener)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._subscribed = tuple(one for one in self._subscribed if one is not listener)
+
+        return unsubscribe
+
+    def appended(self, topic: str, queue: int) -> None:
+        """Tell everyone that messages became readable."""
+        for listener in self._subscribed:
+            listener.appended(topic, queue)
+
+    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
+        """Tell everyone that the oldest messages of a queue are gone."""
+        for listener in self._subscribed:
+            listener.expired(topic, queue, old_min, new_min)
+
+    def topics_changed(self) -> None:
+        """Tell everyone that topics or queues came or went."""
+        for listener in self._subscribed:
+            listener.topics_changed()

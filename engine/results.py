@@ -1,0 +1,106 @@
+"""What the store answers: plain frozen records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """Queue offsets [min_offset, max_offset): the oldest message kept, and the offset the next message will get."""
+
+    min_offset: int
+    max_offset: int
+
+    @property
+    def count(self) -> int:
+        """Queue offsets between the bounds."""
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """Where one message went. `topic` and `queue` are where it is stored (a delayed message's are the schedule's)."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+    physical_offset: int
+    store_size: int
+    store_time_ms: int
+    msg_id: str
+
+    @property
+    def physical_end(self) -> int:
+        """Physical offset just past the record: what `wait_durable` takes."""
+        return self.physical_offset + self.store_size
+
+
+@dataclass(frozen=True, slots=True)
+class PutRange:
+    """Where a batch went: queue offsets [queue_offset, queue_offset + count); count 0 when nothing was to be stored.
+
+    `physical_offset` is the first record's, `physical_end` just past the last (equal when count is 0).
+    """
+
+    topic: str
+    queue: int
+    queue_offset: int
+    count: int
+    physical_offset: int
+    physical_end: int
+    store_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening found and did.
+
+    `clean` is true when the last writer closed the store; `scanned_bytes` of the commit log were read and checked;
+    `cut_bytes` of a torn or stale tail were dropped; `damaged` are the physical offsets of damaged stretches that
+    stay in the log and read as errors; `rebuilt` names the derived data made again; `notes` are sentences for people.
+    """
+
+    clean: bool = True
+    scanned_bytes: int = 0
+    scanned_messages: int = 0
+    cut_bytes: int = 0
+    damaged: tuple[int, ...] = ()
+    rebuilt: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """The store in figures; JSON-able with `dataclasses.asdict`. Sizes in bytes, counters since this open."""
+
+    path: str
+    mode: str
+    read_only_reason: str | None
+    messages: int
+    topics: int
+    queues: int
+    min_physical_offset: int
+    physical_end: int
+    durable_end: int
+    commit_log_files: int
+    consume_queue_files: int
+    index_files: int
+    commit_log_file_bytes: int
+    consume_queue_file_bytes: int
+    index_slots: int
+    index_entries: int
+    size_bytes: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+    put_messages: int
+    put_bytes: int
+    read_messages: int
+    read_bytes: int
+    queries: int
+    flushes: int
+    expired_files: int
+    sync_flush: bool
+    opened_at_ms: int
+    recovery: RecoveryReport = field(default_factory=RecoveryReport)
