@@ -1,0 +1,230 @@
+"""Every error that the engine raises. Each holds its facts as fields; its text says what happened and what to do.
+
+    StoreError
+    ├── OpenError                     the store cannot be opened
+    │   ├── NotAStoreError            no store there, or a file there that no store has
+    │   ├── UnsupportedStoreError     a store, but written in a way this engine does not read
+    │   └── StoreLockedError          another process has it open
+    ├── WriteError                    nothing was stored
+    │   ├── ReadOnlyStoreError        opened read-only, following, or stopped after a failed flush
+    │   ├── StoreFullError            no space for the next file
+    │   ├── IllegalMessageError       the message cannot be written in this format
+    │   └── MessageTooLargeError      body, properties or topic over their limit
+    ├── FlushFailedError              bytes may not be on disk; final for this open store
+    ├── StoreClosedError              used after close()
+    ├── TopicError
+    │   ├── TopicNotFoundError
+    │   ├── TopicExistsError
+    │   └── IllegalTopicError
+    └── ReadError
+        ├── MessageNotFoundError      no such queue offset or physical offset
+        ├── ExpiredMessageError       retention removed it
+        ├── DamagedRecordError        the bytes there are not the record that was stored
+        └── BodyTooLargeError         decompresses to more than the cap
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+class StoreError(Exception):
+    """Root of the tree. Subclasses are dataclasses, so that an error crosses a process border with its facts."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+
+class OpenError(StoreError):
+    """The store cannot be opened."""
+
+
+@dataclass(eq=False)
+class NotAStoreError(OpenError):
+    """`path` is not a store, or holds a file that no store has."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is not a message store: {self.reason}"
+
+
+@dataclass(eq=False)
+class UnsupportedStoreError(OpenError):
+    """A store written with a feature that this engine does not read; `what` names it."""
+
+    path: Path
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what} is not supported"
+
+
+@dataclass(eq=False)
+class StoreLockedError(OpenError):
+    """Another process holds the store's lock; `pid` when it could be found."""
+
+    path: Path
+    pid: int | None = None
+
+    def __str__(self) -> str:
+        holder = f"process {self.pid}" if self.pid else "another process"
+        return f"{self.path} is open in {holder}: stop it, or open the store to follow it"
+
+
+class WriteError(StoreError):
+    """Nothing was stored."""
+
+
+@dataclass(eq=False)
+class ReadOnlyStoreError(WriteError):
+    """The store takes no messages; `reason` says why."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the store is read-only: {self.reason}"
+
+
+@dataclass(eq=False)
+class StoreFullError(WriteError):
+    """No space for a file of `needed_bytes` at `path`. The next put tries again."""
+
+    path: Path
+    needed_bytes: int
+
+    def __str__(self) -> str:
+        return f"no space for {self.path} ({self.needed_bytes:,} bytes): free some, then publish again"
+
+
+@dataclass(eq=False)
+class IllegalMessageError(WriteError):
+    """The message cannot be written in this format."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"illegal message: {self.reason}"
+
+
+@dataclass(eq=False)
+class MessageTooLargeError(WriteError):
+    """`what` ("body", "properties", "topic", "record") has `size_bytes`, over `limit_bytes`."""
+
+    what: str
+    size_bytes: int
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.what} of {self.size_bytes:,} bytes is over the limit of {self.limit_bytes:,}"
+
+
+@dataclass(eq=False)
+class FlushFailedError(StoreError):
+    """The disk refused a flush of `path`: what was written since the last good one may be lost. Final for this open store."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"flush of {self.path} failed: {self.reason}; unflushed messages may be lost, check the disk and reopen"
+
+
+@dataclass(eq=False)
+class StoreClosedError(StoreError):
+    """The store, or a part of it, was used after close()."""
+
+    def __str__(self) -> str:
+        return "the store is closed"
+
+
+class TopicError(StoreError):
+    """A topic or queue is not as the call needs it."""
+
+
+@dataclass(eq=False)
+class TopicNotFoundError(TopicError):
+    """No such topic, or no such queue in it when `queue` is given."""
+
+    topic: str
+    queue: int | None = None
+
+    def __str__(self) -> str:
+        return f"no topic {self.topic!r}" if self.queue is None else f"topic {self.topic!r} has no queue {self.queue}"
+
+
+@dataclass(eq=False)
+class TopicExistsError(TopicError):
+    """The topic is there already."""
+
+    topic: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} exists"
+
+
+@dataclass(eq=False)
+class IllegalTopicError(TopicError):
+    """`topic` cannot be a topic's name, or `reason` names what else is wrong with it."""
+
+    topic: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"illegal topic {self.topic!r}: {self.reason}"
+
+
+class ReadError(StoreError):
+    """A message cannot be read."""
+
+
+@dataclass(eq=False)
+class MessageNotFoundError(ReadError):
+    """No message at `queue_offset` of that queue; for a look-up by physical offset, only that is set."""
+
+    topic: str = ""
+    queue: int = -1
+    queue_offset: int = -1
+    physical_offset: int = -1
+
+    def __str__(self) -> str:
+        if self.topic:
+            return f"no message at offset {self.queue_offset} of {self.topic}/{self.queue}"
+        return f"no message at physical offset {self.physical_offset}"
+
+
+@dataclass(eq=False)
+class ExpiredMessageError(ReadError):
+    """Retention removed it: the queue (or the log, when `topic` is empty) now begins at `min_offset`."""
+
+    topic: str
+    queue: int
+    offset: int
+    min_offset: int
+
+    def __str__(self) -> str:
+        place = f"{self.topic}/{self.queue}" if self.topic else "the commit log"
+        return f"offset {self.offset} of {place} has expired: it begins at {self.min_offset} now"
+
+
+@dataclass(eq=False)
+class DamagedRecordError(ReadError):
+    """The bytes at `physical_offset` are not the record that was stored there."""
+
+    physical_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"damaged record at physical offset {self.physical_offset}: {self.reason}"
+
+
+@dataclass(eq=False)
+class BodyTooLargeError(ReadError):
+    """The body decompresses to more than `limit_bytes`."""
+
+    physical_offset: int
+    limit_bytes: int
+
+    def __str__(self) -> str:
+        return f"body at physical offset {self.physical_offset} decompresses to over {self.limit_bytes:,} bytes"
