@@ -1,0 +1,109 @@
+# Sourced by ../run, in POSIX sh: `environment` makes the project runnable here and sets $python.
+# System packages are installed only for what is missing; .venv is stamped, so that a second start is immediate.
+
+PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
+export PATH
+python=$PWD/.venv/bin/python
+stamp=.venv/fsstore-setup
+
+environment() {
+    if [ "$(cat "$stamp" 2>/dev/null)" != "$(fingerprint)" ] || ! tools_present; then
+        install_system_packages
+        make_venv
+        fingerprint >"$stamp"
+    fi
+    PATH="$PWD/.venv/bin:$PATH"
+    [ -e /dev/fuse ] || say "no /dev/fuse here, so nothing can be mounted (a container needs --device /dev/fuse --cap-add SYS_ADMIN)"
+}
+
+say() { echo "run: $*"; }
+
+die() {
+    echo "run: $*" >&2
+    exit 1
+}
+
+# What .venv was made from: another place, lock or project file makes it anew.
+fingerprint() {
+    echo "$PWD $(cat .ci/requirements.txt pyproject.toml | cksum)"
+}
+
+tools_present() {
+    for tool in fusermount3 getfattr java "$python"; do
+        command -v "$tool" >/dev/null 2>&1 || return 1
+    done
+}
+
+install_system_packages() {
+    missing=$(missing_packages)
+    [ -z "$missing" ] && return
+    command -v apt-get >/dev/null 2>&1 || die "needs $missing, and there is no apt-get here: install their equals and start again"
+    say "installing system packages:" $missing
+    as_root apt-get update -qq || say "apt-get update failed; going on with the lists that are here"
+    case " $missing " in *" java "*) missing=$(echo "$missing" | sed "s/\bjava\b/$(java_package)/") ;; esac
+    # shellcheck disable=SC2086 # a list of words
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
+        die "apt-get could not install:" $missing
+}
+
+# Each by what it is for, not by its package's name, so that nothing is installed over what a machine already has.
+missing_packages() {
+    list=""
+    command -v pkg-config >/dev/null 2>&1 || list="$list pkg-config"
+    pkg-config --exists fuse3 2>/dev/null || list="$list libfuse3-dev"
+    command -v fusermount3 >/dev/null 2>&1 || list="$list fuse3"
+    { command -v cc && echo '#include <stdio.h>' | cc -E -; } >/dev/null 2>&1 || list="$list gcc libc6-dev"
+    command -v getfattr >/dev/null 2>&1 || list="$list attr"
+    command -v mkfs.ext4 >/dev/null 2>&1 || list="$list e2fsprogs"
+    [ -n "$(find_python)" ] || list="$list python3 python3-dev python3-venv"
+    java_fits || list="$list java"
+    echo $list
+}
+
+java_fits() {
+    version=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p')
+    [ "${version:-0}" -ge 17 ]
+}
+
+java_package() {
+    for package in openjdk-17-jre-headless openjdk-21-jre-headless openjdk-25-jre-headless; do
+        apt-cache policy "$package" | grep -q 'Candidate: [0-9]' && echo "$package" && return
+    done
+    echo default-jre-headless
+}
+
+# A Python >= 3.11 that can make an environment and compile an extension; prints its path, or nothing.
+find_python() {
+    for candidate in python3 python3.11 python3.12 python3.13 python3.14 /usr/bin/python3; do
+        found=$(command -v "$candidate") || continue
+        "$found" - 2>/dev/null <<'PYTHON' && echo "$found" && return
+import ensurepip, os, sys, sysconfig, venv
+sys.exit(sys.version_info < (3, 11) or not os.path.exists(sysconfig.get_paths()["include"] + "/Python.h"))
+PYTHON
+    done
+    return 0
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null 2>&1; then
+        sudo "$@"
+    else
+        die "needs root or sudo for: $*"
+    fi
+}
+
+make_venv() {
+    # an environment that was copied or moved still names its old place in its scripts: it is made anew
+    if ! grep -qF "$PWD/.venv/" .venv/bin/pip 2>/dev/null || ! "$python" -c 'import pip' 2>/dev/null; then
+        base=$(find_python)
+        [ -n "$base" ] || die "needs a Python >= 3.11 with venv and headers, and this system's packages have none"
+        say "making .venv with $base ($("$base" -V))"
+        rm -rf .venv
+        "$base" -m venv .venv || die "could not make .venv"
+    fi
+    say "installing the locked dependencies into .venv (.ci/requirements.txt)"
+    "$python" -m pip install -q --disable-pip-version-check -r .ci/requirements.txt || die "pip could not install .ci/requirements.txt"
+    "$python" -m pip install -q --disable-pip-version-check --no-deps -e . || die "pip could not install this project"
+}
