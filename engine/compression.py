@@ -1,0 +1,54 @@
+"""Bodies that a client compressed: what the bits of a record's sys_flag say, and how to undo it (docs/format.md, 2)."""
+
+import zlib
+
+import lz4.frame
+import zstandard
+
+COMPRESSED_FLAG = 0x1
+TYPE_MASK = 0x700
+LZ4_TYPE = 0x100
+ZSTD_TYPE = 0x200
+ZLIB_TYPES = (0x000, 0x300)  # the first is from before there was a choice
+
+
+def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> bytes:
+    """The body in `stored`, compressed as `sys_flag` says. A longer body than `limit_bytes` is cut at one byte more.
+
+    ValueError when the bytes are not such a stream, end early, or the type is unknown.
+    """
+    compression = sys_flag & TYPE_MASK
+    try:
+        if compression in ZLIB_TYPES:
+            return _zlib(stored, limit_bytes)
+        if compression == LZ4_TYPE:
+            return _lz4(stored, limit_bytes)
+        if compression == ZSTD_TYPE:
+            return _zstd(stored, limit_bytes)
+    except (zlib.error, RuntimeError, EOFError, zstandard.ZstdError) as error:
+        raise ValueError(f"body cannot be decompressed: {error}") from error
+    raise ValueError(f"unknown compression type {compression >> 8}")
+
+
+def _zlib(stored: bytes | memoryview, limit_bytes: int) -> bytes:
+    stream = zlib.decompressobj()
+    body = stream.decompress(stored, limit_bytes + 1)
+    _check_whole(stream.eof, body, limit_bytes)
+    return body
+
+
+def _lz4(stored: bytes | memoryview, limit_bytes: int) -> bytes:
+    stream = lz4.frame.LZ4FrameDecompressor()
+    body: bytes = stream.decompress(bytes(stored), max_length=limit_bytes + 1)
+    _check_whole(stream.eof, body, limit_bytes)
+    return body
+
+
+def _zstd(stored: bytes | memoryview, limit_bytes: int) -> bytes:
+    stream = zstandard.ZstdDecompressor().decompressobj()
+    raise NotImplementedError(stream)
+
+
+def _check_whole(eof: bool, body: bytes, limit_bytes: int) -> None:
+    if not eof and len(body) <= limit_bytes:
+        raise ValueError("compressed body ends early")

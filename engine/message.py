@@ -1,0 +1,280 @@
+"""Messages: what a publisher hands in, what a reader gets, and what a put answers (docs/format.md, 2)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from engine.compression import decompress
+from engine.errors import BodyTooLargeError, DamagedRecordError
+from engine.hosts import Host
+from engine.properties import KEYS, TAGS, UNIQUE_KEY, decode_properties, find_property, split_keys
+
+
+@dataclass(slots=True)
+class Message:
+    """What a publisher hands in. Not to be changed once made: it isn't frozen only because that makes it five times slower to build.
+
+    `keys` and `tags` are written as the properties KEYS (joined by a space) and TAGS, first of all, unless `properties` names them
+    itself; the further properties follow in the mapping's order. `born_time_ms` None means the time of the put, a host of
+    None the store's own. `sys_flag` says how the body is compressed, if it is, and a transaction's state; the bits for IPv6 are set when
+    the message is encoded.
+    """
+
+    topic: str
+    body: bytes | bytearray | memoryview
+    keys: Sequence[str] = ()
+    tags: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+    sys_flag: int = 0
+    born_time_ms: int | None = None
+    born_host: Host | None = None
+    store_host: Host | None = None
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class RecordHeader(NamedTuple):
+    """A record's fixed fields, in the order they are stored; hosts still encoded (`Host.decode`)."""
+
+    store_size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_time_ms: int
+    born_host: bytes
+    store_time_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+    stored_body_size: int
+
+
+class StoredMessage:
+    """A message in the store: a view of its record that decodes each part when it is asked for. Immutable.
+
+    It keeps the mapped page under it alive; `bytes(message.body)` is a copy that outlives the store.
+    Thread safety: any thread may read it.
+    """
+
+    __slots__ = ("_body", "_body_limit_bytes", "_header", "_properties_position", "_record", "_topic")
+
+    def __init__(
+        self, record: memoryview, header: RecordHeader, topic: str, properties_position: int, body_limit_bytes: int
+    ) -> None:
+        """`record` is exactly the record's bytes; `properties_position` is where its properties begin, which run to its end."""
+        self._record = record
+        self._header = header
+        self._topic = topic
+        self._properties_position = properties_position
+        self._body_limit_bytes = body_limit_bytes
+        self._body: memoryview | None = None
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def header(self) -> RecordHeader:
+        """All fixed fields as stored."""
+        return self._header
+
+    @property
+    def record(self) -> memoryview:
+        """The whole record, byte for byte."""
+        return self._record
+
+    @property
+    def queue_id(self) -> int:
+        return self._header[3]
+
+    @property
+    def queue_offset(self) -> int:
+        """Ordinal in the queue as the record says it (0 for prepared and rolled back transactions)."""
+        return self._header[5]
+
+    @property
+    def physical_offset(self) -> int:
+        return self._header[6]
+
+    @property
+    def physical_end(self) -> int:
+        """First byte of the log after this record."""
+        return self._header[6] + self._header[0]
+
+    @property
+    def store_size(self) -> int:
+        """Bytes of the whole record."""
+        return self._header[0]
+
+    @property
+    def flag(self) -> int:
+        """The application's own flag."""
+        return self._header[4]
+
+    @property
+    def sys_flag(self) -> int:
+        return self._header[7]
+
+    @property
+    def body_crc(self) -> int:
+        return self._header[2]
+
+    @property
+    def born_time_ms(self) -> int:
+        return self._header[8]
+
+    @property
+    def born_host(self) -> Host:
+        return Host.decode(self._header[9])
+
+    @property
+    def store_time_ms(self) -> int:
+        return self._header[10]
+
+    @property
+    def store_host(self) -> Host:
+        return Host.decode(self._header[11])
+
+    @property
+    def reconsume_times(self) -> int:
+        return self._header[12]
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        return self._header[13]
+
+    @property
+    def stored_body(self) -> memoryview:
+        """The body as stored, perhaps compressed: a view of the mapped page."""
+        position = self._body_position
+        return self._record[position : position + self._header[14]]
+
+    @property
+    def body(self) -> memoryview:
+        """The body, decompressed if the record's flag says so (then kept). BodyTooLargeError, DamagedRecordError."""
+        if not self._header[7] & 1:
+            return self.stored_body
+        if self._body is None:
+            self._body = self._decompressed()
+        return self._body
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of `body`; decompresses a compressed one."""
+        return self._header[14] if not self._header[7] & 1 else len(self.body)
+
+    @property
+    def raw_properties(self) -> memoryview:
+        """The properties as stored: name 0x01 value 0x02 name ..."""
+        return self._record[self._properties_position :]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties that have a name and a value, decoded anew at each call; the last of equal names wins."""
+        return decode_properties(self.raw_properties)
+
+    def find_property(self, name: bytes) -> str:
+        """The value of the property with this encoded name, "" when there is none; decodes nothing else."""
+        value = find_property(self.raw_properties, name)
+        return value.decode(errors="replace") if value else ""
+
+    @property
+    def keys(self) -> list[str]:
+        """The words of KEYS."""
+        return split_keys(self.find_property(KEYS))
+
+    @property
+    def tags(self) -> str:
+        """TAGS, "" when absent or empty."""
+        return self.find_property(TAGS)
+
+    @property
+    def unique_key(self) -> str:
+        """UNIQ_KEY, the id that a RocketMQ client gave, "" when there is none."""
+        return self.find_property(UNIQUE_KEY)
+
+    @property
+    def msg_id(self) -> str:
+        """Upper-case hex of store host and physical offset: 32 characters, 56 for IPv6."""
+        return message_id(self._header[11], self._header[6])
+
+    @property
+    def _body_position(self) -> int:
+        return 72 + len(self._header[9]) + len(self._header[11])
+
+    def _decompressed(self) -> memoryview:
+        limit = self._body_limit_bytes
+        try:
+            body = decompress(self.stored_body, self._header[7], limit)
+        except ValueError as error:
+            raise DamagedRecordError(self.physical_offset, str(error)) from error
+        if len(body) > limit:
+            raise BodyTooLargeError(self.physical_offset, limit)
+        return memoryview(body)
+
+    def __repr__(self) -> str:
+        place = f"{self.topic}/{self.queue_id}/{self.queue_offset}"
+        return f"StoredMessage({place} at {self.physical_offset}, {self._header[14]} body bytes)"
+
+
+class PutResult(NamedTuple):
+    """Where a message went."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+    physical_offset: int
+    store_size: int
+    store_time_ms: int
+    store_host: Host
+
+    @property
+    def physical_end(self) -> int:
+        """First byte of the log after the record: durable when `durable_end` reaches it."""
+        return self.physical_offset + self.store_size
+
+    @property
+    def msg_id(self) -> str:
+        """The id that a RocketMQ broker answers: upper-case hex of store host and physical offset."""
+        return message_id(self.store_host.encode(), self.physical_offset)
+
+
+class PutRange(NamedTuple):
+    """Where a batch went: `count` messages from `queue_offset` on, their records in [physical_offset, physical_end)."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+    count: int
+    physical_offset: int
+    physical_end: int
+    store_time_ms: int
+
+
+class QueueBounds(NamedTuple):
+    """A queue holds the offsets [min_offset, max_offset)."""
+
+    min_offset: int
+    max_offset: int
+
+    @property
+    def count(self) -> int:
+        return self.max_offset - self.min_offset
+
+
+def message_id(store_host: bytes, physical_offset: int) -> str:
+    """The id of the message at `physical_offset` of the broker at `store_host` (encoded, 8 or 20 bytes)."""
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def parse_message_id(msg_id: str) -> tuple[Host, int]:
+    """The store host and physical offset in an id. ValueError when it is none."""
+    raw = bytes.fromhex(msg_id)
+    if len(raw) not in (16, 28):
+        raise ValueError(f"not a message id: {msg_id!r}")
+    return Host.decode(raw[:-8]), int.from_bytes(raw[-8:], "big", signed=True)

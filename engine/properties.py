@@ -1,0 +1,102 @@
+"""Properties: a message's names and values, as one string in its record (docs/format.md, 2).
+
+    name 0x01 value 0x02 name 0x01 value 0x02 ...     UTF-8; some versions write a last 0x02, some don't, both are read
+
+Nothing is escaped, so a name or value holding a separator cannot be written. RocketMQ reads an empty value as no property:
+so do we, and write it as given.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from engine.errors import IllegalMessageError, MessageTooLargeError
+
+MAX_PROPERTIES_BYTES = 32767
+
+KEYS = b"KEYS"
+TAGS = b"TAGS"
+UNIQUE_KEY = b"UNIQ_KEY"
+DELAY = b"DELAY"
+REAL_TOPIC = b"REAL_TOPIC"
+REAL_QUEUE_ID = b"REAL_QID"
+MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET = b"INNER_MULTI_QUEUE_OFFSET"
+INNER_BATCH_COUNT = b"INNER_NUM"
+
+# What RocketMQ's own clients and brokers set; its client refuses them as a user's property.
+RESERVED_NAMES = frozenset(
+    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID "
+    "TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME "
+    "INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET".split()
+)
+
+_NAME_END = "\x01"
+_VALUE_END = "\x02"
+
+
+def encode_properties(keys: Sequence[str], tags: str, properties: Mapping[str, str]) -> bytes:
+    """The stored form, without a last separator: KEYS and TAGS first unless `properties` has them, then `properties` in order.
+
+    IllegalMessageError for a separator in a name or value, an empty name, a key that is empty or holds a space;
+    MessageTooLargeError over 32,767 bytes.
+    """
+    if not keys and not tags and not properties:
+        return b""
+    items = []
+    if keys and "KEYS" not in properties:
+        items.append("KEYS" + _NAME_END + _joined_keys(keys))
+    if tags and "TAGS" not in properties:
+        items.append("TAGS" + _NAME_END + tags)
+    items += [name + _NAME_END + value for name, value in properties.items()]
+    text = _VALUE_END.join(items)
+    if text.count(_NAME_END) != len(items) or text.count(_VALUE_END) != len(items) - 1 or "" in properties:
+        raise IllegalMessageError("a property has no name, or holds the byte 1 or 2")
+    return _limited(text)
+
+
+def _joined_keys(keys: Sequence[str]) -> str:
+    if isinstance(keys, str):
+        raise IllegalMessageError("keys is one text; it must be a list of them")
+    joined = " ".join(keys)
+    if joined.count(" ") != len(keys) - 1 or "" in keys:
+        raise IllegalMessageError("a key is empty or holds a space")
+    return joined
+
+
+def _limited(text: str) -> bytes:
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalMessageError("a property is not valid Unicode") from error
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raise MessageTooLargeError("properties", len(raw), MAX_PROPERTIES_BYTES)
+    return raw
+
+
+def decode_properties(raw: bytes | memoryview) -> dict[str, str]:
+    """All properties with a name and a value, in stored order; the last of equal names wins. Never fails."""
+    decoded = {}
+    for item in bytes(raw).decode(errors="replace").split(_VALUE_END):
+        name, _, value = item.partition(_NAME_END)
+        if name and value:
+            decoded[name] = value
+    return decoded
+
+
+def find_property(raw: bytes | memoryview, name: bytes) -> bytes | None:
+    """The value of `name` in the stored form, None when it is absent or empty; the last one wins. Builds no dict."""
+    items = b"\x02" + raw
+    start_mark = b"\x02" + name + b"\x01"
+    start = items.rfind(start_mark)
+    while start >= 0:
+        value_start = start + len(start_mark)
+        value_end = items.find(b"\x02", value_start)
+        value = items[value_start:] if value_end < 0 else items[value_start:value_end]
+        if value:
+            return value
+        start = items.rfind(start_mark, 0, value_start - 1)
+    return None
+
+
+def split_keys(text: str) -> list[str]:
+    """The keys in a KEYS value: RocketMQ splits at single spaces and skips what is empty."""
+    return [key for key in text.split(" ") if key]
