@@ -1,0 +1,35 @@
+"""The mounted filesystem over a message store: a core that knows no FUSE, and a pyfuse3 adapter over it.
+
+Importing this package loads neither pyfuse3 nor libfuse; `serve` does, when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsstore.options import MountError, ServeOptions
+
+if TYPE_CHECKING:
+    from engine import MessageStore
+
+__all__ = ["MountError", "ServeOptions", "serve"]
+
+
+def serve(
+    store: MessageStore,
+    mountpoint: Path | str,
+    options: ServeOptions | None = None,
+    ready: Callable[[], None] | None = None,
+) -> None:
+    """Mount `store` at `mountpoint` and serve it until it is unmounted, or SIGTERM or SIGINT arrive; then return.
+
+    Runs in the calling thread, which has to be the process's main thread; one mount per process. `ready` is called once
+    when the kernel's first request has been answered. On return the mount is gone and what was still unpublished in
+    open handles is published; the store is left open, for the caller to close. Raises MountError when the kernel or
+    fusermount3 refuse.
+    """
+    from fsstore.mounting import run_mount  # here, so that users of the rest need no libfuse
+
+    run_mount(store, Path(mountpoint), options or ServeOptions(), ready)

@@ -1,0 +1,38 @@
+"""How a mount is to behave: plain records, free of pyfuse3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What the person who mounts may choose.
+
+    `allow_other` lets other users in (the kernel checks the modes that we show them); `append_mode` is the permission
+    bits of the `append` files, `directory_mode` those of topics and queues (who may `mkdir`). `mount_options` are
+    further options of mount(8), as after `-o`. `read_ahead_kb` is how far the kernel reads ahead in a file.
+    `follow_interval_ms` is how often a store that another process writes is looked at. `max_waiting` bounds the requests
+    that can wait at once for the disk or for a thread. `fast_loop` False keeps pyfuse3's own request loop.
+    """
+
+    allow_other: bool = False
+    append_mode: int = 0o200
+    directory_mode: int = 0o755
+    mount_options: tuple[str, ...] = ()
+    read_ahead_kb: int = 1024
+    follow_interval_ms: int = 100
+    max_waiting: int = 128
+    fast_loop: bool = True
+
+
+@dataclass(eq=False)
+class MountError(Exception):
+    """The kernel or fusermount3 refused to mount at `mountpoint`."""
+
+    mountpoint: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"cannot mount at {self.mountpoint}: {self.reason}"
