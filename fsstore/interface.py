@@ -1,0 +1,132 @@
+"""What the filesystem core and a FUSE adapter say to each other: plain records, no FUSE type among them.
+
+An adapter calls `fsstore.core.Filesystem` with inodes, names and handles and gets these records back. Every refusal
+is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for which `fsstore.errnos.errno_of` has one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT_INODE = 1
+
+# Up to this size a write(2) is always one FUSE request, however its buffer is aligned: 256 pages, less the one that an
+# unaligned buffer may cost. A longer request may be the first part of a write(2) that the kernel has split.
+WHOLE_WRITE_BYTES = 255 * 4096
+
+# Bodies up to this size travel with `open`, copied out of the mapped page; longer ones stay mapped and are held.
+SMALL_BODY_BYTES = 4096
+
+
+class FilesystemError(OSError):
+    """An operation that the mounted tree refuses; `errno` says how."""
+
+    def __init__(self, errno: int, reason: str = "") -> None:
+        super().__init__(errno, reason or os.strerror(errno))
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemOptions:
+    """How the tree looks to the people who use it."""
+
+    uid: int = field(default_factory=os.getuid)
+    """Owner of everything in the tree: the mounting user."""
+    gid: int = field(default_factory=os.getgid)
+    """Group of everything in the tree."""
+    append_mode: int = 0o644
+    """Permission bits of `append`: whoever may write it may publish. Write bits go on a read-only mount."""
+
+
+class Attributes(NamedTuple):
+    """What stat shows, and how long a kernel may believe it. `inode` 0 means: no such name, and that may be cached."""
+
+    inode: int
+    mode: int
+    """File type and permission bits."""
+    size: int
+    """Bytes of a body, a stream, a link's target; 0 where it means nothing."""
+    mtime_ns: int
+    """Also the ctime and atime: a message's store timestamp."""
+    nlink: int
+    uid: int
+    gid: int
+    entry_timeout: float
+    """Seconds the name may be cached."""
+    attr_timeout: float
+    """Seconds the attributes may be cached."""
+
+
+class Opened(NamedTuple):
+    """An open file. Give `handle` back to read, write, flush, fsync and release."""
+
+    handle: int
+    direct_io: bool
+    """Requests must reach us as they are made: `append`, and reports that are made at open."""
+    keep_cache: bool
+    """What the kernel has cached of this inode is still right: it never changes."""
+    body: bytes | None
+    """The whole of a small message, so that it can be put in the kernel's cache without a read request."""
+
+
+class WriteOutcome(NamedTuple):
+    """What became of a write, flush or fsync."""
+
+    taken: int
+    """Bytes taken: all of the request."""
+    physical_end: int
+    """Wait with `store.request_durable` for this physical offset before answering; 0: nothing to wait for."""
+
+
+NOTHING_TO_WAIT_FOR = WriteOutcome(0, 0)
+
+
+class DirectoryEntry(NamedTuple):
+    """One name of a listing. After a kernel took it, tell the core with `Filesystem.listed(attributes.inode)`."""
+
+    name: bytes
+    attributes: Attributes
+    next_position: int
+    """Where a listing goes on after this entry."""
+
+
+class MessageColumns(NamedTuple):
+    """A run of message files in a listing, as columns: no object a message. They need no `Filesystem.listed`."""
+
+    names: np.ndarray
+    """S20, shape (n,): queue offsets of 20 digits."""
+    inodes: np.ndarray
+    """int64, shape (n,)."""
+    sizes: np.ndarray
+    """int64, shape (n,): body lengths in bytes."""
+    mtimes_ns: np.ndarray
+    """int64, shape (n,): store timestamps."""
+    readable: np.ndarray
+    """bool, shape (n,): False where the record is damaged; its attributes must not be cached (timeouts 0)."""
+    next_positions: np.ndarray
+    """int64, shape (n,): where a listing goes on after each."""
+    template: Attributes
+    """What they share: mode, nlink, owner, timeouts."""
+
+
+class FilesystemSpace(NamedTuple):
+    """Answer to statfs: the disk's space, and messages as files."""
+
+    block_size: int
+    blocks: int
+    blocks_free: int
+    blocks_available: int
+    files: int
+    """Messages, and what the disk could still hold of files: so that `df -i` shows the messages as used."""
+    files_free: int
+    name_max: int
+
+
+class CachedName(NamedTuple):
+    """A name that a kernel may hold in its cache and must forget."""
+
+    parent_inode: int
+    name: bytes
