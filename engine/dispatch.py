@@ -6,23 +6,27 @@ is not written again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.consumequeues import ConsumeQueues
 from engine.index import Index
 from engine.logscan import ScannedRecords
+from engine.place import Place
 from engine.schedule import DelayLevels
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedRecord:
-    """One record as it was placed in the log. `queue_offset` is what the record holds; `properties` as stored."""
+class Placed(NamedTuple):
+    """One record as it was placed in the log, and what its queue and its keys want to know.
+
+    `tags_code` is `schedule.tags_code`; `keys` are the unique key (when there is one), then those of KEYS;
+    `places` its further queues (`place.places`).
+    """
 
     topic: str
     queue_id: int
@@ -30,17 +34,19 @@ class PlacedRecord:
     physical_offset: int
     store_size: int
     store_time_ms: int
-    sys_flag: int
-    properties: Mapping[str, str]
+    sys_flag: int = 0
+    tags_code: int = 0
+    keys: Sequence[str] = ()
+    places: Sequence[Place] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
     """Records of one queue at consecutive queue offsets, as arrays of shape (n,), in log order.
 
-    `tags_codes` is one number when it is the same for all. Keys: `key_rows` (k,) ascending, the row of each key;
-    `key_hashes` (k,) its index hash (of topic#key); the unique key of a row comes first.
-    Plain records only: no transaction types PREPARED or ROLLBACK, no delay, no multi-dispatch (those go one by one).
+    `tags_codes` and `store_times_ms` are one number when it is the same for all. Keys: `key_rows` (k,) ascending, the row of each
+    key; `key_hashes` (k,) its index hash (of topic#key); the unique key of a row comes first.
+    Plain records only: no transaction types PREPARED or ROLLBACK, no multi-dispatch (those go one by one).
     """
 
     topic: str
@@ -48,22 +54,24 @@ class PlacedRun:
     queue_offset: int
     physical_offsets: Array
     store_sizes: Array
-    store_time_ms: int
+    store_times_ms: Array | int
     tags_codes: Array | int
     key_rows: Array
     key_hashes: Array
 
 
 class Dispatcher:
-    """Thread safety: one caller at a time."""
+    """Thread safety: one caller at a time.
 
-    def __init__(
-        self, queues: ConsumeQueues, index: Index | None, delays: DelayLevels, multi_dispatch: bool = True
-    ) -> None:
+    Keys of single records wait in memory (queries see them there) and go into the index files in batches: when some thousand
+    are waiting, at `put_run`, and at `flush` of the index, which must come before any mark that says how far dispatch is on disk.
+    """
+
+    def __init__(self, queues: ConsumeQueues, index: Index | None, delays: DelayLevels) -> None:
         """`index` None: messages are not indexed."""
         raise NotImplementedError
 
-    def put(self, record: PlacedRecord) -> None:
+    def put(self, record: Placed) -> None:
         """Dispatch one record. QueueGapError, StoreFullError."""
         raise NotImplementedError
 
