@@ -1,26 +1,26 @@
 """Every error that the engine raises. Each holds its facts as fields; its text says what happened and what to do.
 
-    StoreError
-    ├── OpenError                     the store cannot be opened
-    │   ├── NotAStoreError            no store there, or a file there that no store has
-    │   ├── UnsupportedStoreError     a store, but written in a way this engine does not read
-    │   └── StoreLockedError          another process has it open
-    ├── WriteError                    nothing was stored
-    │   ├── ReadOnlyStoreError        opened read-only, following, or stopped after a failed flush
-    │   ├── StoreFullError            no space for the next file
-    │   ├── IllegalMessageError       the message cannot be written in this format
-    │   └── MessageTooLargeError      body, properties or topic over their limit
-    ├── FlushFailedError              bytes may not be on disk; final for this open store
-    ├── StoreClosedError              used after close()
-    ├── TopicError
-    │   ├── TopicNotFoundError
-    │   ├── TopicExistsError
-    │   └── IllegalTopicError
-    └── ReadError
-        ├── MessageNotFoundError      no such queue offset or physical offset
-        ├── ExpiredMessageError       retention removed it
-        ├── DamagedRecordError        the bytes there are not the record that was stored
-        └── BodyTooLargeError         decompresses to more than the cap
+StoreError
+├── OpenError                     the store cannot be opened
+│   ├── NotAStoreError            no store there, or a file there that no store has
+│   ├── UnsupportedStoreError     a store, but written in a way this engine does not read
+│   └── StoreLockedError          another process has it open
+├── WriteError                    nothing was stored
+│   ├── ReadOnlyStoreError        opened read-only, following, or stopped after a failed flush
+│   ├── StoreFullError            no space for the next file
+│   ├── IllegalMessageError       the message cannot be written in this format
+│   └── MessageTooLargeError      body, properties or topic over their limit
+├── FlushFailedError              bytes may not be on disk; final for this open store
+├── StoreClosedError              used after close()
+├── TopicError
+│   ├── TopicNotFoundError
+│   ├── TopicExistsError
+│   └── IllegalTopicError
+└── ReadError
+    ├── MessageNotFoundError      no such queue offset or physical offset
+    ├── ExpiredMessageError       retention removed it
+    ├── DamagedRecordError        the bytes there are not the record that was stored
+    └── BodyTooLargeError         decompresses to more than the cap
 """
 
 from dataclasses import dataclass, fields

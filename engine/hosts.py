@@ -1,6 +1,6 @@
 """Host: an IP address and a port, as records hold them (docs/format.md, 2).
 
-    address 4 or 16 bytes, network order | port i32      8 bytes for IPv4, 20 for IPv6
+address 4 or 16 bytes, network order | port i32      8 bytes for IPv4, 20 for IPv6
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""Messages: what a publisher hands in, what a reader gets, and what a put answers (docs/format.md, 2)."""
+"""Messages: what a publisher hands in, and what a reader gets (docs/format.md, 2)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.compression import decompress
 from engine.errors import BodyTooLargeError, DamagedRecordError
@@ -61,27 +61,32 @@ class StoredMessage:
     Thread safety: any thread may read it.
     """
 
-    __slots__ = ("_body", "_body_limit_bytes", "_header", "_properties_position", "_record", "_topic")
+    __slots__ = ("_body", "_body_limit_bytes", "_fields", "_properties_position", "_record", "_topic_position")
 
     def __init__(
-        self, record: memoryview, header: RecordHeader, topic: str, properties_position: int, body_limit_bytes: int
+        self,
+        record: memoryview,
+        fields: tuple[Any, ...],
+        topic_position: int,
+        properties_position: int,
+        body_limit_bytes: int,
     ) -> None:
-        """`record` is exactly the record's bytes; `properties_position` is where its properties begin, which run to its end."""
+        """`record` is exactly the record's bytes, `fields` its RecordHeader as a plain tuple; the positions are in `record`."""
         self._record = record
-        self._header = header
-        self._topic = topic
+        self._fields = fields
+        self._topic_position = topic_position
         self._properties_position = properties_position
         self._body_limit_bytes = body_limit_bytes
         self._body: memoryview | None = None
 
     @property
     def topic(self) -> str:
-        return self._topic
+        return str(self._record[self._topic_position : self._properties_position - 2], "utf-8", "replace")
 
     @property
     def header(self) -> RecordHeader:
         """All fixed fields as stored."""
-        return self._header
+        return RecordHeader._make(self._fields)
 
     @property
     def record(self) -> memoryview:
@@ -90,74 +95,74 @@ class StoredMessage:
 
     @property
     def queue_id(self) -> int:
-        return self._header[3]
+        return self._fields[3]
 
     @property
     def queue_offset(self) -> int:
         """Ordinal in the queue as the record says it (0 for prepared and rolled back transactions)."""
-        return self._header[5]
+        return self._fields[5]
 
     @property
     def physical_offset(self) -> int:
-        return self._header[6]
+        return self._fields[6]
 
     @property
     def physical_end(self) -> int:
         """First byte of the log after this record."""
-        return self._header[6] + self._header[0]
+        return self._fields[6] + self._fields[0]
 
     @property
     def store_size(self) -> int:
         """Bytes of the whole record."""
-        return self._header[0]
+        return self._fields[0]
 
     @property
     def flag(self) -> int:
         """The application's own flag."""
-        return self._header[4]
+        return self._fields[4]
 
     @property
     def sys_flag(self) -> int:
-        return self._header[7]
+        return self._fields[7]
 
     @property
     def body_crc(self) -> int:
-        return self._header[2]
+        return self._fields[2]
 
     @property
     def born_time_ms(self) -> int:
-        return self._header[8]
+        return self._fields[8]
 
     @property
     def born_host(self) -> Host:
-        return Host.decode(self._header[9])
+        return Host.decode(self._fields[9])
 
     @property
     def store_time_ms(self) -> int:
-        return self._header[10]
+        return self._fields[10]
 
     @property
     def store_host(self) -> Host:
-        return Host.decode(self._header[11])
+        return Host.decode(self._fields[11])
 
     @property
     def reconsume_times(self) -> int:
-        return self._header[12]
+        return self._fields[12]
 
     @property
     def prepared_transaction_offset(self) -> int:
-        return self._header[13]
+        return self._fields[13]
 
     @property
     def stored_body(self) -> memoryview:
         """The body as stored, perhaps compressed: a view of the mapped page."""
         position = self._body_position
-        return self._record[position : position + self._header[14]]
+        return self._record[position : position + self._fields[14]]
 
     @property
     def body(self) -> memoryview:
         """The body, decompressed if the record's flag says so (then kept). BodyTooLargeError, DamagedRecordError."""
-        if not self._header[7] & 1:
+        if not self._fields[7] & 1:
             return self.stored_body
         if self._body is None:
             self._body = self._decompressed()
@@ -166,7 +171,7 @@ class StoredMessage:
     @property
     def body_size(self) -> int:
         """Bytes of `body`; decompresses a compressed one."""
-        return self._header[14] if not self._header[7] & 1 else len(self.body)
+        return self._fields[14] if not self._fields[7] & 1 else len(self.body)
 
     @property
     def raw_properties(self) -> memoryview:
@@ -201,16 +206,16 @@ class StoredMessage:
     @property
     def msg_id(self) -> str:
         """Upper-case hex of store host and physical offset: 32 characters, 56 for IPv6."""
-        return message_id(self._header[11], self._header[6])
+        return message_id(self._fields[11], self._fields[6])
 
     @property
     def _body_position(self) -> int:
-        return 72 + len(self._header[9]) + len(self._header[11])
+        return 72 + len(self._fields[9]) + len(self._fields[11])
 
     def _decompressed(self) -> memoryview:
         limit = self._body_limit_bytes
         try:
-            body = decompress(self.stored_body, self._header[7], limit)
+            body = decompress(self.stored_body, self._fields[7], limit)
         except ValueError as error:
             raise DamagedRecordError(self.physical_offset, str(error)) from error
         if len(body) > limit:
@@ -219,52 +224,7 @@ class StoredMessage:
 
     def __repr__(self) -> str:
         place = f"{self.topic}/{self.queue_id}/{self.queue_offset}"
-        return f"StoredMessage({place} at {self.physical_offset}, {self._header[14]} body bytes)"
-
-
-class PutResult(NamedTuple):
-    """Where a message went."""
-
-    topic: str
-    queue: int
-    queue_offset: int
-    physical_offset: int
-    store_size: int
-    store_time_ms: int
-    store_host: Host
-
-    @property
-    def physical_end(self) -> int:
-        """First byte of the log after the record: durable when `durable_end` reaches it."""
-        return self.physical_offset + self.store_size
-
-    @property
-    def msg_id(self) -> str:
-        """The id that a RocketMQ broker answers: upper-case hex of store host and physical offset."""
-        return message_id(self.store_host.encode(), self.physical_offset)
-
-
-class PutRange(NamedTuple):
-    """Where a batch went: `count` messages from `queue_offset` on, their records in [physical_offset, physical_end)."""
-
-    topic: str
-    queue: int
-    queue_offset: int
-    count: int
-    physical_offset: int
-    physical_end: int
-    store_time_ms: int
-
-
-class QueueBounds(NamedTuple):
-    """A queue holds the offsets [min_offset, max_offset)."""
-
-    min_offset: int
-    max_offset: int
-
-    @property
-    def count(self) -> int:
-        return self.max_offset - self.min_offset
+        return f"StoredMessage({place} at {self.physical_offset}, {self._fields[14]} body bytes)"
 
 
 def message_id(store_host: bytes, physical_offset: int) -> str:

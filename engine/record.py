@@ -1,0 +1,280 @@
+"""Record: one message in the commit log (docs/format.md, 2).
+
+    size i32 | magic i32 | body_crc i32 | queue_id i32 | flag i32 | queue_offset i64 | physical_offset i64 | sys_flag i32
+    | born_time_ms i64 | born_host 8 or 20 | store_time_ms i64 | store_host 8 or 20 | reconsume_times i32
+    | prepared_transaction_offset i64 | body_size i32 | body | topic_size i8 | topic | properties_size i16 | properties
+
+Big-endian, no padding. `size` counts every byte of it. A host has 20 bytes when its bit of sys_flag says IPv6. Version 2, read but
+not written, has an i16 topic_size. A full file of the log ends in a filler: size = the bytes left, magic = BLANK_MAGIC.
+
+The body's CRC-32 is the only checksum. Damage of the rest shows in the place (physical_offset must be where the record is), in sizes
+that must add up, and in sectors of zeros; docs/format.md, 12 lists what nothing shows.
+"""
+
+import re
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+from zlib import crc32
+
+from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
+from engine.hosts import Host
+from engine.keyhash import index_hash, tags_hash
+from engine.message import Message, RecordHeader, StoredMessage
+from engine.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties, split_keys
+
+MESSAGE_MAGIC = -626843481
+MESSAGE_MAGIC_V2 = -626843477
+BLANK_MAGIC = -875286124
+BLANK_BYTES = 8  # of a filler's header, and what must stay free behind each record
+
+BORN_IPV6_FLAG = 0x10
+STORE_IPV6_FLAG = 0x20
+TRANSACTION_MASK = 0xC
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+INNER_BATCH_FLAG = 0x80
+
+MIN_RECORD_BYTES = 91
+MAX_TOPIC_BYTES = 127
+SECTOR_BYTES = 512
+DEFAULT_BODY_LIMIT_BYTES = 16 * 4 * 1024 * 1024
+
+# The fixed fields by (sys_flag >> 4) & 3: bit 0 the born host is IPv6, bit 1 the store host is.
+HEADERS = tuple(Struct(f">iiiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
+assert [header.size for header in HEADERS] == [88, 100, 100, 112]
+
+_BLANK = Struct(">ii")
+_PLACE = Struct(">qq")  # queue_offset, physical_offset
+_TIME = Struct(">q")
+_PLACE_POSITION = 20
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}", re.ASCII)
+
+
+class EncodedRecord:
+    """One record to be appended: complete but for what only the append lock can say.
+
+    `buffer` holds all of it; `place` fills in the rest. `tags_code` and `key_hashes` (of topic#key, the unique key first)
+    are what dispatch wants to know of it.
+    """
+
+    __slots__ = ("_store_time_position", "buffer", "key_hashes", "tags_code")
+
+    def __init__(self, buffer: bytearray, store_time_position: int, tags_code: int, key_hashes: list[int]) -> None:
+        self.buffer = buffer
+        self._store_time_position = store_time_position
+        self.tags_code = tags_code
+        self.key_hashes = key_hashes
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+        return len(self.buffer)
+
+    def place(self, queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
+        """Fill in where and when the record is stored; may be done again after another try."""
+        _PLACE.pack_into(self.buffer, _PLACE_POSITION, queue_offset, physical_offset)
+        _TIME.pack_into(self.buffer, self._store_time_position, store_time_ms)
+
+
+class RecordEncoder:
+    """Makes records for one store. Thread safety: any thread may use it."""
+
+    def __init__(self, store_host: Host, max_message_bytes: int) -> None:
+        """`store_host` stands in records of messages that name none; a body may have `max_message_bytes`."""
+        self.store_host = store_host
+        self.max_message_bytes = max_message_bytes
+        self._encoded_store_host = store_host.encode()
+        self._topics: dict[str, bytes] = {}
+
+    def encode(self, message: Message, queue_id: int, now_ms: int) -> EncodedRecord:
+        """The record of `message`, born at `now_ms` unless it says when. IllegalMessageError, MessageTooLargeError."""
+        topic = self.encode_topic(message.topic)
+        properties = encode_properties(message.keys, message.tags, message.properties)
+        body = self.check_body(message.body)
+        born_host = message.born_host.encode() if message.born_host else self._encoded_store_host
+        store_host = message.store_host.encode() if message.store_host else self._encoded_store_host
+        families = (len(born_host) == 20) + 2 * (len(store_host) == 20)
+        layout = HEADERS[families]
+        try:
+            header = layout.pack(
+                layout.size + len(body) + len(topic) + 2 + len(properties),
+                MESSAGE_MAGIC,
+                crc32(body) & 0x7FFFFFFF,
+                queue_id,
+                message.flag,
+                0,
+                0,
+                message.sys_flag & ~0x30 | families << 4,
+                now_ms if message.born_time_ms is None else message.born_time_ms,
+                born_host,
+                0,
+                store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                len(body),
+            )
+        except StructError as error:
+            raise IllegalMessageError(f"a number does not fit its field: {error}") from error
+        buffer = bytearray().join((header, body, topic, len(properties).to_bytes(2, "big"), properties))
+        if not properties:
+            return EncodedRecord(buffer, 48 + len(born_host), 0, [])
+        return EncodedRecord(buffer, 48 + len(born_host), _tags_code(message), _key_hashes(message))
+
+    def check_body(self, body: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+        """The body as plain bytes of a legal size. MessageTooLargeError."""
+        if type(body) is memoryview:
+            body = body.cast("B") if body.c_contiguous else body.tobytes()
+        if len(body) > self.max_message_bytes:
+            raise MessageTooLargeError("body", len(body), self.max_message_bytes)
+        return body
+
+    def encode_topic(self, topic: str) -> bytes:
+        """The topic as stored, its size byte in front. IllegalMessageError, MessageTooLargeError."""
+        known = self._topics.get(topic)
+        if known is not None:
+            return known
+        problem = topic_problem(topic)
+        if problem is not None:
+            raise IllegalMessageError(f"topic {topic!r} {problem}")
+        encoded = len(topic).to_bytes(1, "big") + topic.encode()
+        if len(self._topics) < 10_000:
+            self._topics[topic] = encoded
+        return encoded
+
+
+def topic_problem(topic: str) -> str | None:
+    """Why no record can have this topic, None when it can: 1 to 127 characters of a-z A-Z 0-9 % | _ -."""
+    if _TOPIC.fullmatch(topic):
+        return None
+    if not 1 <= len(topic) <= MAX_TOPIC_BYTES:
+        return f"has {len(topic)} characters, not 1 to {MAX_TOPIC_BYTES}"
+    return "has other characters than a-z A-Z 0-9 % | _ -"
+
+
+def _tags_code(message: Message) -> int:
+    return tags_hash(message.properties.get("TAGS", message.tags))
+
+
+def _key_hashes(message: Message) -> list[int]:
+    keys = split_keys(message.properties["KEYS"]) if "KEYS" in message.properties else message.keys
+    unique = message.properties.get("UNIQ_KEY", "")
+    return [index_hash(message.topic, key) for key in ((unique, *keys) if unique else keys)]
+
+
+def encode_blank(size: int) -> bytes:
+    """The header of the filler that takes the last `size` bytes of a file of the log."""
+    return _BLANK.pack(size, BLANK_MAGIC)
+
+
+def read_header(view: memoryview, physical_offset: int) -> RecordHeader:
+    """The fixed fields of the record at the start of `view`, unverified. DamagedRecordError when `view` ends before them."""
+    return RecordHeader._make(_fields(view, physical_offset))
+
+
+def _fields(view: memoryview, physical_offset: int) -> tuple[Any, ...]:
+    try:
+        return HEADERS[view[39] >> 4 & 3].unpack_from(view)
+    except (IndexError, StructError):
+        raise DamagedRecordError(physical_offset, f"only {len(view)} bytes are left for it") from None
+
+
+def decode_record(
+    view: memoryview, physical_offset: int, *, verify: bool = True, body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
+) -> StoredMessage:
+    """The message whose record starts at the start of `view` (which may go on behind it) and at `physical_offset` of the log.
+
+    Framing and place are always checked; body CRC and lost sectors if `verify`. DamagedRecordError. The result is a view of the same
+    memory. `body_limit_bytes` bounds what a compressed body may become.
+    """
+    fields = _fields(view, physical_offset)
+    topic_position, properties_position = _framing(view, physical_offset, fields)
+    size = fields[0]
+    record = view if len(view) == size else view[:size]
+    if verify:
+        _verify(record, physical_offset, fields, topic_position)
+    return StoredMessage(record, fields, topic_position, properties_position, body_limit_bytes)
+
+
+def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool = False) -> str | None:
+    """Why there is no whole record at the start of `view`, None when there is: framing, place, body CRC, lost sectors.
+
+    With `property_crc`, the checksum over the whole record that RocketMQ 5 can be told to write is verified as well, where there is one.
+    """
+    try:
+        message = decode_record(view, physical_offset)
+    except DamagedRecordError as damage:
+        return damage.reason
+    return property_crc_problem(message.record) if property_crc else None
+
+
+def _framing(view: memoryview, physical_offset: int, fields: tuple[Any, ...]) -> tuple[int, int]:
+    """Positions of topic and properties in a record whose sizes add up and which is where it says. DamagedRecordError."""
+    size, magic = fields[0], fields[1]
+    if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
+        raise DamagedRecordError(physical_offset, _magic_problem(size, magic))
+    if fields[6] != physical_offset:
+        raise DamagedRecordError(physical_offset, f"it says it is at {fields[6]}")
+    if not MIN_RECORD_BYTES <= size <= len(view):
+        raise DamagedRecordError(physical_offset, f"size {size} with {len(view)} bytes left")
+    topic_size_bytes = 1 if magic == MESSAGE_MAGIC else 2
+    topic_position = 72 + len(fields[9]) + len(fields[11]) + max(fields[14], 0) + topic_size_bytes
+    if topic_position <= size - 2:
+        topic_size = int.from_bytes(view[topic_position - topic_size_bytes : topic_position], "big", signed=True)
+        properties_position = topic_position + topic_size + 2
+        if 0 <= topic_size and properties_position <= size:
+            properties_size = view[properties_position - 2] << 8 | view[properties_position - 1]
+            if properties_position + (0 if properties_size > 0x7FFF else properties_size) == size:
+                return topic_position, properties_position
+    raise DamagedRecordError(physical_offset, f"its parts do not add up to its size of {size}")
+
+
+def _magic_problem(size: int, magic: int) -> str:
+    if magic == BLANK_MAGIC:
+        return "the log's filler at a file's end, no record"
+    if magic == size == 0:
+        return "zeros, no record"
+    return f"no record's magic but {magic & 0xFFFFFFFF:08x}"
+
+
+def _verify(record: memoryview, physical_offset: int, fields: tuple[Any, ...], topic_position: int) -> None:
+    body_size = fields[14]
+    if body_size > 0:
+        start = 72 + len(fields[9]) + len(fields[11])
+        found = crc32(record[start : start + body_size]) & 0x7FFFFFFF
+        if found != fields[2]:
+            raise DamagedRecordError(physical_offset, f"body CRC {found:08x}, stored {fields[2] & 0xFFFFFFFF:08x}")
+    if has_lost_sector(record, physical_offset, topic_position):
+        raise DamagedRecordError(physical_offset, "a sector of zeros where topic and properties should be")
+
+
+def has_lost_sector(record: memoryview, physical_offset: int, topic_position: int) -> bool:
+    """Whether a disk sector that lies behind the body reads as zeros, as a write that power loss tore leaves it.
+
+    No checksum covers that part, and no text holds such zeros. Sectors lie at multiples of 512 of the physical offset: a
+    file of the log begins at one.
+    """
+    size = len(record)
+    start = topic_position + -(physical_offset + topic_position) % SECTOR_BYTES
+    while start < size:
+        if not record[start] and not any(record[start : start + SECTOR_BYTES]):
+            return True
+        start += SECTOR_BYTES
+    return False
+
+
+_PROPERTY_CRC_BYTES = 20
+_PROPERTY_CRC_MARK = b"__CRC32#\x01"
+
+
+def property_crc_problem(record: memoryview) -> str | None:
+    """What is wrong with RocketMQ 5's checksum in the last 20 bytes of `record`; None when it is right or there is none."""
+    end = bytes(record[-_PROPERTY_CRC_BYTES:])
+    if not end.startswith(_PROPERTY_CRC_MARK):
+        return None
+    stored = end[len(_PROPERTY_CRC_MARK) : -1]
+    found = crc32(record[:-_PROPERTY_CRC_BYTES]) & 0x7FFFFFFF
+    return (
+        None if stored == (b"%d" % found)[::-1].ljust(10, b"0") else f"record CRC {found}, stored {stored!r} reversed"
+    )
