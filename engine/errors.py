@@ -73,6 +73,28 @@ class StoreLockedError(OpenError):
         return f"{self.path} is open in {holder}: stop it, or open the store to follow it"
 
 
+@dataclass(eq=False)
+class OptionError(OpenError):
+    """The store option `name` is not one, or its value is none that it can have."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"option {self.name}: {self.reason}"
+
+
+@dataclass(eq=False)
+class ConfigFileError(OpenError):
+    """The file at `path`, and its backup where there is one, cannot be understood; `reason` says where it fails."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}; correct the file or move it away"
+
+
 class WriteError(StoreError):
     """Nothing was stored."""
 
@@ -228,3 +250,38 @@ class BodyTooLargeError(ReadError):
 
     def __str__(self) -> str:
         return f"body at physical offset {self.physical_offset} decompresses to over {self.limit_bytes:,} bytes"
+
+
+@dataclass(eq=False)
+class TruncatedFileError(ReadError):
+    """The file at `path` has `found_bytes`, where `expected_bytes` are needed: something cut it."""
+
+    path: Path
+    expected_bytes: int
+    found_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.path} has {self.found_bytes:,} bytes instead of {self.expected_bytes:,}: something cut it"
+
+
+@dataclass(eq=False)
+class RetiredFileError(ReadError):
+    """The file at `path` was deleted; nobody may read it any more."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.path} was deleted"
+
+
+@dataclass(eq=False)
+class UnreadableRangeError(ReadError):
+    """Bytes [position, position + length) of the file at `path`, of which only `readable_bytes` may be read."""
+
+    path: Path
+    position: int
+    length: int
+    readable_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.path} has {self.readable_bytes:,} readable bytes, not {self.length:,} at {self.position:,}"
