@@ -1,0 +1,73 @@
+"""What a person is told when a verb fails: one line, what to do about it, and an exit code.
+
+    CommandError     a verb can't do what was asked; raised here in mountctl
+    StoreError       the engine's tree; EXIT_CODES says how each leaves the process
+    OSError          the system's own words, with the path
+
+Exit codes are sysexits.h's, so that scripts and systemd can tell "try again later" from "this is not a store".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine import StoreError
+
+FINDINGS = 1
+"""`check` found something."""
+
+
+class CommandError(Exception):
+    """A verb can't do what was asked: `reason` says why, `remedy` what to do, `exit_code` how the process ends."""
+
+    def __init__(self, reason: str, remedy: str = "", exit_code: int = os.EX_UNAVAILABLE) -> None:
+        super().__init__(reason, remedy, exit_code)
+        self.reason = reason
+        self.remedy = remedy
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.remedy}" if self.remedy else self.reason
+
+
+def exit_codes() -> Mapping[type[StoreError], int]:
+    """Exit code of each branch of the engine's error tree; a subclass leaves as its nearest ancestor does."""
+    import engine  # only when something failed: `mount` forks, and must not have numpy's threads by then
+
+    return {
+        engine.StoreError: os.EX_SOFTWARE,
+        engine.NotAStoreError: os.EX_DATAERR,
+        engine.UnsupportedStoreError: os.EX_DATAERR,
+        engine.StoreLockedError: os.EX_TEMPFAIL,
+        engine.OpenError: os.EX_UNAVAILABLE,
+        engine.ReadOnlyStoreError: os.EX_NOPERM,
+        engine.StoreFullError: os.EX_IOERR,
+        engine.WriteError: os.EX_DATAERR,
+        engine.FlushFailedError: os.EX_IOERR,
+        engine.TopicError: os.EX_USAGE,
+        engine.ReadError: os.EX_DATAERR,
+    }
+
+
+def exit_code(error: BaseException) -> int:
+    """How the process ends after `error`."""
+    if isinstance(error, CommandError):
+        return error.exit_code
+    if isinstance(error, PermissionError):
+        return os.EX_NOPERM
+    if isinstance(error, OSError):
+        return os.EX_IOERR
+    codes = exit_codes()
+    return next((codes[kind] for kind in type(error).__mro__ if kind in codes), os.EX_SOFTWARE)
+
+
+def one_line(error: BaseException) -> str:
+    """`error` as one line for a person."""
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())

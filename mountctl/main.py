@@ -1,0 +1,80 @@
+"""mountctl: the command line. One module a verb; this one finds the verb and is the edge where errors become words."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from mountctl.errors import CommandError, exit_code, one_line
+
+VERBS = ("mount", "umount", "status", "init", "topics", "put", "cat", "tail", "check")
+MOUNT_HELPER = "mount.fsstore"
+"""Called by this name, as mount(8) does for fstab's lines of type fsstore, mountctl is its `mount` verb."""
+
+
+class Verbs(click.Group):
+    """Loads a verb's module when it is asked for: `mount` must not carry the engine into its fork, and help is fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"mountctl.{cmd_name}").command
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="fsstore", prog_name="mountctl")
+def cli() -> None:
+    """Mount message stores in Apache RocketMQ's format, and look after them.
+
+    Every verb takes a store's directory or its mount point, whichever you have at hand.
+
+    \b
+    Example:
+      mountctl mount /srv/store /mnt/mq
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code. Errors are one line on standard error."""
+    try:
+        outcome = cli.main(list(arguments), prog_name="mountctl", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("mountctl: interrupted", err=True)
+        return 130
+    except BrokenPipeError:  # `mountctl cat ... | head`: what was wanted has been read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # the one edge: whatever a verb met becomes a line and a code
+        return _tell(error)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _tell(error: Exception) -> int:
+    code = exit_code(error)
+    if code == os.EX_SOFTWARE and not isinstance(error, CommandError):
+        traceback.print_exception(error)
+    click.echo(f"mountctl: {one_line(error)}", err=True)
+    return code
+
+
+def main() -> None:
+    """The console script."""
+    as_helper = Path(sys.argv[0]).name == MOUNT_HELPER
+    sys.exit(run((["mount"] if as_helper else []) + sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

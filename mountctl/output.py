@@ -1,0 +1,97 @@
+"""How things are shown: human sizes and times, JSON, tables, and progress on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import click
+
+Show: TypeAlias = Callable[[str, int, int], None]
+"""Takes a stage's name, how much of it is done, and how much there is."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def human_size(size_bytes: int) -> str:
+    """1536 -> '1.5 KiB'."""
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if abs(size) < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def human_time(time_ms: int) -> str:
+    """Epoch milliseconds as local time, to the millisecond."""
+    return datetime.fromtimestamp(time_ms / 1000).isoformat(sep=" ", timespec="milliseconds")
+
+
+def human_seconds(seconds: float) -> str:
+    """0.25 -> '0.25 s', 3700 -> '1 h 1 min'."""
+    if seconds < 60:
+        return f"{seconds:.2f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min {int(seconds % 60)} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def plural(count: int, noun: str) -> str:
+    """3, 'message' -> '3 messages'."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document on one line: for streams of them."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns wide enough for what is in them; the first to the left, the others to the right."""
+    lines = [tuple(titles), *(tuple(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
+    for line in lines:
+        cells = [
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Iterator[Show]:
+    """A progress bar on standard error while the block runs; silent when that is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+
+
+def throttled(show: Show, interval_seconds: float, clock: Callable[[], float] = time.monotonic) -> Show:
+    """`show`, called at most once an interval (and for each stage's end)."""
+    last = float("-inf")
+
+    def shown(stage: str, done: int, total: int) -> None:
+        nonlocal last
+        now = clock()
+        if now - last >= interval_seconds or done >= total:
+            last = now
+            show(stage, done, total)
+
+    return shown

@@ -1,0 +1,88 @@
+"""Preflight: what can be known to be wrong before a daemon is started, each said with what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from mountctl.errors import CommandError
+from mountctl.places import mount_at
+
+FUSE_DEVICE = Path("/dev/fuse")
+FUSE_CONFIG = Path("/etc/fuse.conf")
+
+
+def check_machine(device: Path = FUSE_DEVICE) -> None:
+    """This machine can mount FUSE filesystems."""
+    if not device.exists():
+        raise CommandError(f"{device} is missing", "load the module (modprobe fuse), or give the container the device")
+    if not os.access(device, os.R_OK | os.W_OK):
+        raise CommandError(f"{device} can't be opened", "let this user read and write it", os.EX_NOPERM)
+    fusermount()
+
+
+def fusermount() -> str:
+    """Path of fusermount3, which mounts for ordinary users and unmounts for all."""
+    found = shutil.which("fusermount3")
+    if not found:
+        raise CommandError("fusermount3 is missing", "install it (apt install fuse3)")
+    return found
+
+
+def check_mountpoint(mountpoint: Path) -> None:
+    """`mountpoint` is an empty directory with nothing mounted on it; a mount whose daemon is gone is cleared away."""
+    clear_dead_mount(mountpoint)
+    if not mountpoint.exists():
+        raise CommandError(f"mount point {mountpoint} does not exist", f"mkdir {mountpoint}", os.EX_NOINPUT)
+    if not mountpoint.is_dir():
+        raise CommandError(f"mount point {mountpoint} is not a directory", "name an empty directory", os.EX_NOINPUT)
+    if mounted := mount_at(mountpoint):
+        raise CommandError(
+            f"mount point {mountpoint} is busy: {mounted.store} is mounted there", f"mountctl umount {mountpoint}"
+        )
+    if os.path.ismount(mountpoint):
+        raise CommandError(f"mount point {mountpoint} is busy: something is mounted there", "name another directory")
+    if any(mountpoint.iterdir()):
+        raise CommandError(f"mount point {mountpoint} is not empty", "name an empty directory")
+
+
+def clear_dead_mount(mountpoint: Path) -> None:
+    """Unmount what a dead daemon left at `mountpoint`: every access there fails with ENOTCONN."""
+    try:
+        os.stat(mountpoint)
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            subprocess.run([fusermount(), "-u", "-z", str(mountpoint)], check=True, capture_output=True)
+
+
+def check_apart(store: Path, mountpoint: Path) -> None:
+    """Neither lies in the other: the daemon would wait for itself."""
+    if mountpoint == store or store in mountpoint.parents or mountpoint in store.parents:
+        raise CommandError(
+            f"store {store} and mount point {mountpoint} lie in one another", "keep them apart", os.EX_USAGE
+        )
+
+
+def check_store(store: Path, may_create: bool) -> None:
+    """`store` is a directory, or can become one."""
+    if store.exists():
+        if not store.is_dir():
+            raise CommandError(f"store {store} is not a directory", "name a store's directory", os.EX_NOINPUT)
+    elif not may_create:
+        raise CommandError(f"store {store} does not exist", "a read-only mount creates nothing", os.EX_NOINPUT)
+    elif not store.parent.is_dir():
+        raise CommandError(f"{store.parent} does not exist", f"mkdir -p {store.parent}", os.EX_NOINPUT)
+
+
+def check_allow_other(config: Path = FUSE_CONFIG) -> None:
+    """Root may always let other users in; anyone else when fuse.conf says so."""
+    if os.geteuid() == 0:
+        return
+    lines = config.read_text().splitlines() if config.exists() else []
+    if "user_allow_other" not in (line.strip() for line in lines):
+        raise CommandError(
+            "--allow-other is not permitted to ordinary users here", f"add user_allow_other to {config}", os.EX_NOPERM
+        )
