@@ -10,6 +10,7 @@ StoreError
 │   ├── StoreFullError            no space for the next file
 │   ├── IllegalMessageError       the message cannot be written in this format
 │   └── MessageTooLargeError      body, properties or topic over their limit
+├── QueueGapError                 an entry would leave a hole in its consume queue
 ├── FlushFailedError              bytes may not be on disk; final for this open store
 ├── StoreClosedError              used after close()
 ├── TopicError
