@@ -153,3 +153,15 @@ def log_to_file(log_file: Path) -> None:
     """Send this process's own output to `log_file`: `--foreground` with `--log-file`."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     _redirect(os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640))
+
+
+def default_log_file(store: Path) -> Path:
+    """Where a daemon logs when nobody says: outside the store, which a read-only mount must not touch."""
+    state = os.environ.get("XDG_STATE_HOME")
+    if state:
+        folder = Path(state)
+    elif os.geteuid() == 0:
+        folder = Path("/var/log")
+    else:
+        folder = Path.home() / ".local/state"
+    return folder / "fsstore" / f"{str(store).strip('/').replace('/', '-')}.log"

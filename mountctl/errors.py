@@ -1,7 +1,8 @@
 """What a person is told when a verb fails: one line, what to do about it, and an exit code.
 
     CommandError     a verb can't do what was asked; raised here in mountctl
-    StoreError       the engine's tree; EXIT_CODES says how each leaves the process
+    StoreError       the engine's tree; `exit_codes` says how each leaves the process
+    MountError       the kernel or fusermount3 refused
     OSError          the system's own words, with the path
 
 Exit codes are sysexits.h's, so that scripts and systemd can tell "try again later" from "this is not a store".
@@ -42,6 +43,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.NotAStoreError: os.EX_DATAERR,
         engine.UnsupportedStoreError: os.EX_DATAERR,
         engine.StoreLockedError: os.EX_TEMPFAIL,
+        engine.OptionError: os.EX_USAGE,
         engine.OpenError: os.EX_UNAVAILABLE,
         engine.ReadOnlyStoreError: os.EX_NOPERM,
         engine.StoreFullError: os.EX_IOERR,
@@ -60,6 +62,10 @@ def exit_code(error: BaseException) -> int:
         return os.EX_NOPERM
     if isinstance(error, OSError):
         return os.EX_IOERR
+    from fsstore import MountError
+
+    if isinstance(error, MountError):
+        return os.EX_UNAVAILABLE
     codes = exit_codes()
     return next((codes[kind] for kind in type(error).__mro__ if kind in codes), os.EX_SOFTWARE)
 

@@ -1,0 +1,93 @@
+"""mountctl mount: put a store into the tree of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mountctl import daemon, preflight
+from mountctl.options import MountRequest, parse, parse_mode
+from mountctl.output import progress
+from mountctl.places import absolute
+
+
+@click.command("mount")
+@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.option("-f", "--foreground", is_flag=True, help="Serve in this very process, and log to standard error.")
+@click.option("-r", "--read-only", is_flag=True, help="Never write to the store; refused while another process does.")
+@click.option("--follow", is_flag=True, help="Read-only, beside the process that writes the store (a broker, a mount).")
+@click.option("--sync-flush", is_flag=True, help="Every write returns after its bytes are on disk.")
+@click.option("--allow-other", is_flag=True, help="Let other users read; publishing stays the owner's (--append-mode).")
+@click.option("--append-mode", metavar="OCTAL", help="Permission bits of the append files, like 222.")
+@click.option("--log-file", type=click.Path(path_type=Path), help="The daemon's log.")
+@click.option("-o", "options", multiple=True, metavar="NAME[=VALUE],...", help="Store options by RocketMQ's names.")
+def command(
+    store: Path,
+    mountpoint: Path,
+    foreground: bool,
+    append_mode: str | None,
+    log_file: Path | None,
+    options: tuple[str, ...],
+    **switches: bool,
+) -> None:
+    """Mount STORE at MOUNTPOINT; a STORE that doesn't exist or is empty is created.
+
+    Returns when the mount is ready. Retention is off unless -o asks for it: fileReservedTime (hours), maxBytes,
+    deleteWhen, diskMaxUsedSpaceRatio.
+
+    \b
+    Examples:
+      mountctl mount /srv/store /mnt/mq
+      mountctl mount --follow /root/store /mnt/broker
+      mountctl mount -o fileReservedTime=72,maxBytes=10G /srv/store /mnt/mq
+    """
+    words = parse(options)
+    chosen = words.switches | {name for name, on in switches.items() if on}
+    request = MountRequest(
+        store=absolute(store),
+        mountpoint=absolute(mountpoint),
+        mode="follow" if "follow" in chosen else "read-only" if "read_only" in chosen else "write",
+        sync_flush="sync_flush" in chosen,
+        allow_other="allow_other" in chosen,
+        append_mode=words.append_mode if append_mode is None else parse_mode(append_mode),
+        store_options=words.store,
+        kernel_options=words.kernel,
+    )
+    _preflight(request)
+    log_file = log_file or words.log_file
+    if foreground:
+        _serve_here(request, log_file)
+    else:
+        _start_daemon(request, absolute(log_file or daemon.default_log_file(request.store)))
+
+
+def _preflight(request: MountRequest) -> None:
+    preflight.check_machine()
+    preflight.check_apart(request.store, request.mountpoint)
+    preflight.check_store(request.store, may_create=request.mode == "write")
+    preflight.check_mountpoint(request.mountpoint)
+    if request.allow_other:
+        preflight.check_allow_other()
+
+
+def _serve_here(request: MountRequest, log_file: Path | None) -> None:
+    if log_file:
+        daemon.log_to_file(log_file)
+    _server(request)(daemon.Reporter())
+
+
+def _start_daemon(request: MountRequest, log_file: Path) -> None:
+    with progress() as show:
+        pid = daemon.start(_server(request), log_file, show)
+    click.echo(f"{request.store} is mounted at {request.mountpoint} (process {pid}, log {log_file})")
+
+
+def _server(request: MountRequest) -> daemon.Server:
+    def server(reporter: daemon.Reporter) -> None:
+        from mountctl.serving import serve_request  # the engine is loaded in the process that serves
+
+        serve_request(request, reporter)
+
+    return server

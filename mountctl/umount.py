@@ -1,0 +1,92 @@
+"""mountctl umount: take a store out of the tree, and return when it is closed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from mountctl.errors import CommandError
+from mountctl.places import Mount, absolute, mount_at, mount_of
+from mountctl.preflight import fusermount
+
+CLOSE_SECONDS = 60.0
+
+
+@click.command("umount")
+@click.argument("place", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
+def command(place: Path) -> None:
+    """Unmount what is mounted at MOUNTPOINT (or the store's own directory names it).
+
+    Returns when everything is on disk and the store is closed.
+
+    \b
+    Example:
+      mountctl umount /mnt/mq
+    """
+    mount = _mounted(absolute(place))
+    pid = _daemon_of(mount)
+    outcome = subprocess.run([fusermount(), "-u", str(mount.mountpoint)], capture_output=True, text=True, check=False)
+    if outcome.returncode:
+        users = ", ".join(_users_of(mount.mountpoint))
+        if users:
+            raise CommandError(f"{mount.mountpoint} is in use by {users}", "end that first", os.EX_TEMPFAIL)
+        raise CommandError(outcome.stderr.strip() or f"{mount.mountpoint} can't be unmounted")
+    if pid:
+        _wait_for_end(pid, mount)
+
+
+def _mounted(path: Path) -> Mount:
+    mount = mount_at(path) or mount_of(path)
+    if not mount:
+        raise CommandError(f"no store is mounted at {path}", "see what is with `mountctl status`", os.EX_USAGE)
+    return mount
+
+
+def _daemon_of(mount: Mount) -> int:
+    """Pid of the process that serves `mount`; 0 when it is gone."""
+    try:
+        return int(json.loads((mount.mountpoint / "@store/status.json").read_bytes())["pid"])
+    except OSError:
+        return 0
+
+
+def _wait_for_end(pid: int, mount: Mount) -> None:
+    """Return when the process has ended: it closes the store last."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        if not poll.poll(CLOSE_SECONDS * 1000):
+            raise CommandError(
+                f"{mount.store} is still being closed by process {pid}", "look into its log", os.EX_TEMPFAIL
+            )
+    finally:
+        os.close(process)
+
+
+def _users_of(mountpoint: Path) -> Iterator[str]:
+    """Processes with a file or their working directory below `mountpoint`, as 'name (pid)'."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            links = [process / "cwd", *(process / "fd").iterdir()]
+            if any(_below(link, mountpoint) for link in links):
+                yield f"{(process / 'comm').read_text().strip()} ({process.name})"
+        except OSError:
+            continue  # it ended meanwhile, or belongs to somebody else
+
+
+def _below(link: Path, mountpoint: Path) -> bool:
+    try:
+        target = Path(os.readlink(link))
+    except OSError:
+        return False
+    return target == mountpoint or mountpoint in target.parents
