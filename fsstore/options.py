@@ -13,12 +13,12 @@ class ServeOptions:
     `allow_other` lets other users in (the kernel checks the modes that we show them); `append_mode` is the permission
     bits of the `append` files, `directory_mode` those of topics and queues (who may `mkdir`). `mount_options` are
     further options of mount(8), as after `-o`. `read_ahead_kb` is how far the kernel reads ahead in a file.
-    `follow_interval_ms` is how often a store that another process writes is looked at. `max_waiting` bounds the requests
-    that can wait at once for the disk or for a thread. `fast_loop` False keeps pyfuse3's own request loop.
+    `follow_interval_ms` is how often a store that another process writes is looked at. `max_waiting` bounds the
+    requests that can wait at once for the disk or for a thread. `fast_loop` False keeps pyfuse3's own request loop.
     """
 
     allow_other: bool = False
-    append_mode: int = 0o200
+    append_mode: int = 0o644
     directory_mode: int = 0o755
     mount_options: tuple[str, ...] = ()
     read_ahead_kb: int = 1024

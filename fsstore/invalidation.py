@@ -1,0 +1,76 @@
+"""What happens in the store, told to the kernel: sizes that grew, names that are gone.
+
+    store (any thread) ──appended──► queue of changes ──► Filesystem.grown ──► invalidate_inode, attributes alone
+                       ──expired, topics_changed──► Expiry (expiry.py)
+
+Sizes of streams are answered with a long timeout, and the kernel is told at the first change after an answer. For our
+own writers that happens inside the write's handler, before the write returns; for everything else as soon as trio's
+thread gets to it. Attributes alone: having the kernel drop *data* inside a handler can wait for a page whose read
+waits for us.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import pyfuse3
+import trio
+
+from engine import StoreListener
+from fsstore.core import Filesystem
+from fsstore.expiry import Expiry
+
+log = logging.getLogger(__name__)
+
+
+class Invalidation(StoreListener):
+    """Listens to the store and forgets what the kernel believed. Construct it on trio's thread, inside `trio.run`.
+
+    Thread safety: the listener's methods from any thread; `tell_kernel` on trio's thread.
+    """
+
+    def __init__(self, core: Filesystem, expiry: Expiry) -> None:
+        self._core = core
+        self._expiry = expiry
+        self._token = trio.lowlevel.current_trio_token()
+        self._trio_thread = threading.get_ident()
+        self._grown: deque[tuple[str, int]] = deque()
+
+    def appended(self, topic: str, queue: int) -> None:
+        """Note that a queue grew; a handler of ours tells the kernel itself, before it answers."""
+        self._grown.append((topic, queue))
+        if threading.get_ident() != self._trio_thread:
+            self._on_trio(self.tell_kernel)
+
+    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
+        """Have the kernel forget the names of messages that retention removed."""
+        self._on_trio(self._expiry.queue_expired, topic, queue, old_min, new_min)
+
+    def topics_changed(self) -> None:
+        """Have the kernel forget topics and queues that went."""
+        self._on_trio(self._expiry.topics_changed)
+
+    def tell_kernel(self) -> None:
+        """Drop the kernel's attributes of everything that grew since they were answered."""
+        grown = self._grown
+        while grown:
+            for inode in self._core.grown(*grown.popleft()):
+                drop_attributes(inode)
+
+    def _on_trio(self, call: Callable[..., None], *arguments: object) -> None:
+        with suppress(trio.RunFinishedError):  # the mount has ended: nobody is left to tell
+            self._token.run_sync_soon(call, *arguments, idempotent=not arguments)
+
+
+def drop_attributes(inode: int) -> None:
+    """Have the kernel ask again for an inode's attributes; nothing to do when it does not know the inode."""
+    try:
+        pyfuse3.invalidate_inode(inode, attr_only=True)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.debug("inode %d: attributes not dropped: %s", inode, error)
