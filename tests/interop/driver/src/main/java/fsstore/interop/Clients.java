@@ -1,0 +1,164 @@
+package fsstore.interop;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** RocketMQ's own clients: what applications send and consume through a live broker. */
+final class Clients {
+    private static final int SEND_TIMEOUT_MS = 30_000;
+
+    private Load load;
+
+    /** Sends {@code messages} one after the other; a message with {@code items} goes out as a client's batch. */
+    JsonObject send(JsonObject request) throws Exception {
+        // Read by the producer's field initializers, so before it is made.
+        System.setProperty("rocketmq.message.compressType", request.get("compress_type").getAsString());
+        DefaultMQProducer producer = started(new DefaultMQProducer("interop-producer"), request);
+        JsonArray results = new JsonArray();
+        try {
+            for (JsonElement element : request.getAsJsonArray("messages")) {
+                results.add(sendOne(producer, element.getAsJsonObject()));
+            }
+        } finally {
+            producer.shutdown();
+        }
+        JsonObject answer = new JsonObject();
+        answer.add("results", results);
+        return answer;
+    }
+
+    private static <P extends DefaultMQProducer> P started(P producer, JsonObject request) throws Exception {
+        producer.setNamesrvAddr(request.get("names").getAsString());
+        producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
+        producer.setInstanceName("interop-" + System.nanoTime());
+        producer.setVipChannelEnabled(false);
+        producer.start();
+        return producer;
+    }
+
+    private static JsonObject sendOne(DefaultMQProducer producer, JsonObject fields) throws Exception {
+        SendResult result;
+        if (fields.has("items")) {
+            List<Message> batch = new ArrayList<>();
+            for (JsonElement item : fields.getAsJsonArray("items")) {
+                batch.add(message(fields.get("topic").getAsString(), item.getAsJsonObject()));
+            }
+            result = producer.send(batch);
+        } else {
+            result = producer.send(message(fields.get("topic").getAsString(), fields));
+        }
+        return result(result);
+    }
+
+    private static Message message(String topic, JsonObject fields) {
+        Message message = new Message(topic, Base64.getDecoder().decode(fields.get("body").getAsString()));
+        for (JsonElement pair : fields.getAsJsonArray("properties")) {
+            String name = pair.getAsJsonArray().get(0).getAsString();
+            String value = pair.getAsJsonArray().get(1).getAsString();
+            switch (name) {
+                case "KEYS": message.setKeys(value); break;
+                case "TAGS": message.setTags(value); break;
+                case "DELAY": message.setDelayTimeLevel(Integer.parseInt(value)); break;
+                default: message.putUserProperty(name, value);
+            }
+        }
+        return message;
+    }
+
+    private static JsonObject result(SendResult sent) {
+        JsonObject fields = new JsonObject();
+        fields.addProperty("status", sent.getSendStatus().name());
+        fields.addProperty("unique_key", sent.getMsgId());
+        fields.addProperty("queue", sent.getMessageQueue().getQueueId());
+        fields.addProperty("queue_offset", sent.getQueueOffset());
+        return fields;
+    }
+
+    /** Sends {@code messages} as transactions; one whose {@code fate} is "commit" is committed, others are rolled back. */
+    JsonObject sendTransactions(JsonObject request) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer("interop-transactions");
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object fate) {
+                return "commit".equals(fate) ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.UNKNOW;
+            }
+        });
+        started(producer, request);
+        JsonArray results = new JsonArray();
+        try {
+            for (JsonElement element : request.getAsJsonArray("messages")) {
+                JsonObject fields = element.getAsJsonObject();
+                Message message = message(fields.get("topic").getAsString(), fields);
+                results.add(result(producer.sendMessageInTransaction(message, fields.get("fate").getAsString())));
+            }
+        } finally {
+            producer.shutdown();
+        }
+        JsonObject answer = new JsonObject();
+        answer.add("results", results);
+        return answer;
+    }
+
+    /** Consumes {@code topic} as {@code group} until {@code count} messages came; every {@code reject_every}th is given up. */
+    JsonObject consume(JsonObject request) throws Exception {
+        CountDownLatch wanted = new CountDownLatch(request.get("count").getAsInt());
+        AtomicInteger seen = new AtomicInteger();
+        int rejectEvery = request.get("reject_every").getAsInt();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.get("group").getAsString());
+        consumer.setNamesrvAddr(request.get("names").getAsString());
+        consumer.setInstanceName("interop-" + System.nanoTime());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setMaxReconsumeTimes(request.get("retries").getAsInt());
+        consumer.setConsumeMessageBatchMaxSize(1);
+        consumer.setVipChannelEnabled(false);
+        consumer.subscribe(request.get("topic").getAsString(), "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            boolean reject = rejectEvery > 0 && seen.incrementAndGet() % rejectEvery == 0;
+            wanted.countDown();
+            return reject ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        boolean complete = wanted.await(120, TimeUnit.SECONDS);
+        consumer.shutdown();
+        JsonObject answer = new JsonObject();
+        answer.addProperty("complete", complete);
+        return answer;
+    }
+
+    /** Starts a load in the background: {@code rate} messages a second for {@code seconds}, see {@link Load}. */
+    JsonObject produce(JsonObject request) throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer("interop-load"), request);
+        load = new Load(producer, request);
+        load.start();
+        return new JsonObject();
+    }
+
+    /** Waits for the end of the load; answers what it reached. */
+    JsonObject produced() throws Exception {
+        return load.finish();
+    }
+}

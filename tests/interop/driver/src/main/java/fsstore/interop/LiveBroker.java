@@ -1,0 +1,98 @@
+package fsstore.interop;
+
+import com.google.gson.JsonObject;
+import java.lang.reflect.Method;
+import java.util.Properties;
+import org.apache.rocketmq.broker.BrokerController;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
+import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+
+/** A name server and a broker of this process, both on loopback. */
+final class LiveBroker {
+    private NamesrvController names;
+    private BrokerController broker;
+    private DefaultMessageStore store;
+    private final Latencies puts = new Latencies();
+
+    /** Starts both: {@code path} of the store, {@code names_port}, {@code broker_port}, {@code config} in a broker's own names. */
+    JsonObject start(JsonObject request) throws Exception {
+        Properties properties = new Properties();
+        request.getAsJsonObject("config").entrySet().forEach(
+            entry -> properties.setProperty(entry.getKey(), entry.getValue().getAsString()));
+        startNames(request.get("names_port").getAsInt());
+        properties.setProperty("namesrvAddr", "127.0.0.1:" + request.get("names_port").getAsInt());
+        startBroker(request.get("path").getAsString(), request.get("broker_port").getAsInt(), properties);
+        return new JsonObject();
+    }
+
+    private void startNames(int port) throws Exception {
+        NettyServerConfig server = new NettyServerConfig();
+        server.setListenPort(port);
+        names = new NamesrvController(new NamesrvConfig(), server);
+        check(names.initialize(), "name server");
+        Loopback.bindServer(Loopback.read(names, "remotingServer"));
+        names.start();
+    }
+
+    private void startBroker(String path, int port, Properties properties) throws Exception {
+        properties.setProperty("brokerIP1", "127.0.0.1");
+        properties.setProperty("brokerIP2", "127.0.0.1");
+        NettyServerConfig server = new NettyServerConfig();
+        NettyClientConfig client = new NettyClientConfig();
+        MessageStoreConfig storeConfig = new MessageStoreConfig();
+        BrokerConfig config = new BrokerConfig();
+        for (Object target : new Object[] {server, client, storeConfig, config}) {
+            MixAll.properties2Object(properties, target);
+        }
+        server.setListenPort(port);
+        storeConfig.setStorePathRootDir(path);
+        storeConfig.setStorePathCommitLog(path + "/commitlog");
+        broker = new BrokerController(config, server, client, storeConfig);
+        check(broker.initialize(), "broker");
+        Loopback.bindServer(Loopback.read(broker, "remotingServer"));
+        Loopback.bindServer(Loopback.read(broker, "fastRemotingServer"));
+        store = (DefaultMessageStore) broker.getMessageStore();
+        Line.keepOnLoopback(store);
+        Loopback.write(broker, "messageStore", TimedStore.around(store, puts));
+        broker.start();
+    }
+
+    private static void check(boolean initialized, String what) {
+        if (!initialized) {
+            throw new IllegalStateException("the " + what + " did not initialize");
+        }
+    }
+
+    /** Has the broker drop log files, and what points at them, that nobody wrote to for {@code older_than_ms}. */
+    JsonObject expire(JsonObject request) throws Exception {
+        int files = store.getCommitLog().deleteExpiredFile(request.get("older_than_ms").getAsLong(), 1, 120_000, false);
+        Method clean = DefaultMessageStore.class.getDeclaredMethod("cleanFilesPeriodically");
+        clean.setAccessible(true);
+        clean.invoke(store);
+        JsonObject answer = new JsonObject();
+        answer.addProperty("files", files);
+        return answer;
+    }
+
+    /** How long puts took since the last time somebody asked, and where the log ends. */
+    JsonObject figures() {
+        JsonObject answer = new JsonObject();
+        answer.add("puts", puts.figures());
+        puts.clear();
+        answer.addProperty("min_physical_offset", store.getMinPhyOffset());
+        answer.addProperty("max_physical_offset", store.getMaxPhyOffset());
+        return answer;
+    }
+
+    JsonObject stop() {
+        broker.shutdown();
+        names.shutdown();
+        return new JsonObject();
+    }
+}

@@ -1,0 +1,41 @@
+package fsstore.interop;
+
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.ConsumeQueue;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.MessageExtBrokerInner;
+import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/** What RocketMQ 4.9 names or places differently from 5.x. */
+final class Line {
+    private Line() {
+    }
+
+    static DefaultMessageStore store(MessageStoreConfig config, BrokerConfig broker) throws Exception {
+        BrokerStatsManager stats = new BrokerStatsManager("interop", false);
+        return new DefaultMessageStore(config, stats, (topic, queue, offset, tags, time, bits, properties) -> { }, broker);
+    }
+
+    static void keepOnLoopback(DefaultMessageStore store) throws Exception {
+        Loopback.bindReplication(Loopback.read(store, "haService"));
+    }
+
+    static MessageExt message(String propertiesString) {
+        MessageExtBrokerInner message = new MessageExtBrokerInner();
+        message.setPropertiesString(propertiesString);
+        return message;
+    }
+
+    static PutMessageResult put(DefaultMessageStore store, MessageExt message) {
+        return store.putMessage((MessageExtBrokerInner) message);
+    }
+
+    static SelectMappedBufferResult entries(DefaultMessageStore store, String topic, int queue, long index) {
+        ConsumeQueue found = store.findConsumeQueue(topic, queue);
+        return found.getIndexBuffer(index);
+    }
+}
