@@ -12,7 +12,7 @@ from mountctl.output import progress
 from mountctl.places import absolute
 
 
-@click.command("mount")
+@click.command("mount", short_help="Mount a store.")
 @click.argument("store", type=click.Path(path_type=Path))
 @click.argument("mountpoint", type=click.Path(path_type=Path))
 @click.option("-f", "--foreground", is_flag=True, help="Serve in this very process, and log to standard error.")

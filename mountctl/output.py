@@ -78,7 +78,9 @@ def progress(quiet: bool = False) -> Iterator[Show]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    # what is printed meanwhile goes above the bar when both are on the terminal, and into the pipe when it is piped
+    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task("", total=None)
         yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
 

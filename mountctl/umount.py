@@ -18,7 +18,7 @@ from mountctl.preflight import fusermount
 CLOSE_SECONDS = 60.0
 
 
-@click.command("umount")
+@click.command("umount", short_help="Unmount it; returns when the store is closed.")
 @click.argument("place", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
 def command(place: Path) -> None:
     """Unmount what is mounted at MOUNTPOINT (or the store's own directory names it).

@@ -1,0 +1,135 @@
+"""Access: the same verbs on a mounted store (through its mount) and on an unmounted one (by opening it).
+
+    reach(place) ── mounted ───> MountedStore     plain files below the mount point
+                └── unmounted ─> OpenedStore      the engine; a store that another process writes is followed
+
+Both answer alike, so that a person need not know which it is.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mountctl.errors import CommandError
+from mountctl.places import Place
+
+ATTRIBUTE_PREFIX = "user.mq."
+_TEXTS = frozenset({"keys", "tags", "unique_key", "msg_id", "born_host", "store_host"})
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue of a topic and the queue offsets in it: [min_offset, max_offset)."""
+
+    number: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic and its queues, ascending."""
+
+    name: str
+    queues: tuple[Queue, ...]
+
+    @property
+    def messages(self) -> int:
+        """Queue offsets that can be read."""
+        return sum(queue.max_offset - queue.min_offset for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What a publisher says about messages, beside their bodies."""
+
+    keys: Sequence[str] = ()
+    tags: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A message as the verbs show it; `attributes` (name without `user.mq.` to text) are empty unless asked for."""
+
+    topic: str
+    queue: int
+    offset: int
+    body: bytes
+    attributes: Mapping[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`: numbers as numbers; a body that is no UTF-8 stands in `body_base64`."""
+        shown: dict[str, Any] = {"topic": self.topic, "queue": self.queue, "offset": self.offset}
+        properties = {}
+        for name, text in self.attributes.items():
+            if name.startswith("property."):
+                properties[name.removeprefix("property.")] = text
+            elif name != "queue_offset":
+                shown[name] = text if name in _TEXTS else int(text)
+        try:
+            body = {"body": self.body.decode()}
+        except UnicodeDecodeError:
+            body = {"body_base64": base64.b64encode(self.body).decode()}
+        return {**shown, "properties": properties, **body}
+
+
+class Access(Protocol):
+    """One store, however it is reached."""
+
+    def status(self) -> dict[str, Any]:
+        """What `@store/status.json` says."""
+
+    def topics(self) -> list[Topic]:
+        """Every topic, by name."""
+
+    def bounds(self, topic: str, queue: int) -> Queue:
+        """Where that queue begins and ends now."""
+
+    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[Shown]:
+        """Messages from queue offset `start` on, up to `count` offsets, oldest first; damaged ones are left out."""
+
+    def with_key(self, topic: str, key: str) -> Shown:
+        """The newest message that carries `key`."""
+
+    def offset_at(self, topic: str, queue: int, when: str) -> int:
+        """Queue offset of the first message stored at or after `when` (ISO 8601, or '@' and epoch ms)."""
+
+    def publish(self, topic: str, queue: int | None, body: bytes, labels: Labels) -> None:
+        """Store one message. An unknown topic is made, with 4 queues."""
+
+    def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
+        """Store each line of the stream that `chunks` are as a message; empty lines are skipped."""
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        """Make a topic, or an error if it is there."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic and its messages, for good."""
+
+
+def find_topic(access: Access, name: str) -> Topic:
+    """The topic of that name, or an error that names those there are."""
+    topics = access.topics()
+    for topic in topics:
+        if topic.name == name:
+            return topic
+    known = ", ".join(topic.name for topic in topics[:10]) or "none yet"
+    raise CommandError(f"no topic {name!r}", f"there are: {known}", 64)
+
+
+@contextmanager
+def reach(place: Place, writing: bool = False, following: bool = False) -> Iterator[Access]:
+    """The store at `place` while the block runs: `writing` opens it as its writer, `following` beside one."""
+    if place.mount:
+        from mountctl.mounted import MountedStore
+
+        yield MountedStore(place.mount)
+    else:
+        from mountctl.opened import opened
+
+        with opened(place.store, writing, following) as store:
+            yield store

@@ -1,0 +1,43 @@
+"""mountctl init: make an empty store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from engine import BROKER_SIZES, EMBEDDED_SIZES, MessageStore, StoreConfig
+from mountctl.errors import CommandError
+from mountctl.output import human_size, plural, print_json
+from mountctl.places import absolute
+
+SIZES = {"embedded": EMBEDDED_SIZES, "broker": BROKER_SIZES}
+
+
+@click.command("init", short_help="Make an empty store.")
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option(
+    "--sizes", type=click.Choice(list(SIZES)), default="embedded", show_default=True, help="Sizes of its files."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the sizes as JSON.")
+def command(store: Path, sizes: str, as_json: bool) -> None:
+    """Make an empty STORE: `embedded` sizes for a laptop, `broker` sizes as RocketMQ's defaults are.
+
+    \b
+    Example:
+      mountctl init --sizes broker /srv/store
+    """
+    path = absolute(store)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CommandError(f"{store} is not empty", "name a new or empty directory", os.EX_USAGE)
+    with MessageStore.open(path, StoreConfig(sizes=SIZES[sizes], preallocate=False)) as made:
+        found = made.sizes
+    if as_json:
+        print_json({"store": str(path), **{name: getattr(found, name) for name in found.__slots__}})
+        return
+    click.echo(
+        f"{path}: an empty store, files of {human_size(found.commit_log_bytes)} (commit log), "
+        f"{plural(found.consume_queue_entries, 'message')} (consume queue), "
+        f"{plural(found.index_entries, 'key')} (index)"
+    )

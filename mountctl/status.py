@@ -1,0 +1,122 @@
+"""mountctl status: what is mounted, what is in a store, and how far its consumers are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from mountctl.access import reach
+from mountctl.output import human_seconds, human_size, human_time, plural, print_json, print_table
+from mountctl.places import Mount, Place, find, mounts
+
+
+@click.command("status", short_help="Show stores, mounts, and consumer lag.")
+@click.argument("place", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def command(place: str | None, as_json: bool) -> None:
+    """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here.
+
+    \b
+    Examples:
+      mountctl status
+      mountctl status /mnt/mq --json
+    """
+    if place is None:
+        _show_mounts(as_json)
+        return
+    found = find(place)
+    with reach(found) as access:
+        status = access.status()
+    if as_json:
+        print_json(status)
+    else:
+        _show(found, status)
+
+
+def _show_mounts(as_json: bool) -> None:
+    found = [(mount, _answering(mount)) for mount in mounts()]
+    if as_json:
+        rows = [
+            {
+                "mountpoint": str(mount.mountpoint),
+                "store": str(mount.store),
+                "read_only": mount.read_only,
+                "alive": alive,
+            }
+            for mount, alive in found
+        ]
+        print_json(rows)
+    elif not found:
+        click.echo("no store is mounted here; mount one with `mountctl mount STORE MOUNTPOINT`")
+    else:
+        print_table(
+            ("MOUNTPOINT", "STORE", "ACCESS"), [(*_row(mount), _access(mount, alive)) for mount, alive in found]
+        )
+
+
+def _row(mount: Mount) -> tuple[str, str]:
+    return str(mount.mountpoint), str(mount.store)
+
+
+def _access(mount: Mount, alive: bool) -> str:
+    if not alive:
+        return f"dead (mountctl umount {mount.mountpoint})"
+    return "read-only" if mount.read_only else "read and write"
+
+
+def _answering(mount: Mount) -> bool:
+    """Whether a daemon is still behind the mount."""
+    try:
+        os.stat(mount.mountpoint)
+    except OSError:
+        return False
+    return True
+
+
+def _show(place: Place, status: Mapping[str, Any]) -> None:
+    for line in _summary(place, status):
+        click.echo(line)
+    topics = status["topics"]
+    if topics:
+        click.echo()
+        rows = [(name, *_topic_row(topic["queues"])) for name, topic in sorted(topics.items())]
+        print_table(("TOPIC", "QUEUES", "MESSAGES"), rows)
+    if status["groups"]:
+        click.echo()
+        print_table(("GROUP", "TOPIC", "QUEUE", "OFFSET", "LAG"), _lags(status["groups"]))
+
+
+def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
+    stats = status["stats"]
+    yield f"store      {place.store}"
+    mounted = f"at {place.mount.mountpoint} by process {status['pid']}" if place.mount else "no"
+    yield f"mounted    {mounted}"
+    reason = status["read_only_reason"]
+    yield f"access     {status['mode']}{f': {reason}' if reason else ''}"
+    yield f"messages   {stats['messages']:,} in {plural(stats['topics'], 'topic')}, {plural(stats['queues'], 'queue')}"
+    log_bytes = stats["physical_end"] - stats["min_physical_offset"]
+    files = plural(stats["commit_log_files"], "file")
+    yield f"log        {human_size(log_bytes)} in {files} of {human_size(stats['commit_log_file_bytes'])}"
+    waiting = stats["physical_end"] - stats["durable_end"]
+    yield f"on disk    {'all of it' if waiting <= 0 else f'all but the newest {human_size(waiting)}'}"
+    yield f"disk       {human_size(stats['disk_free_bytes'])} free of {human_size(stats['disk_total_bytes'])}"
+    recovery = stats["recovery"]
+    how = "clean" if recovery["clean"] else "recovered: its last writer did not close it"
+    yield f"opened     {human_time(stats['opened_at_ms'])} in {human_seconds(recovery['seconds'])} ({how})"
+    if recovery["damaged"]:
+        yield f"damage     {plural(len(recovery['damaged']), 'place')} in the log can't be read (mountctl check)"
+
+
+def _topic_row(queues: Mapping[str, Mapping[str, int]]) -> tuple[str, str]:
+    messages = sum(bounds["max_offset"] - bounds["min_offset"] for bounds in queues.values())
+    return f"{len(queues):,}", f"{messages:,}"
+
+
+def _lags(groups: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str, str]]:
+    for group, topics in sorted(groups.items()):
+        for topic, queues in sorted(topics.items()):
+            for queue, at in sorted(queues.items(), key=lambda item: int(item[0])):
+                yield group, topic, queue, f"{at['offset']:,}", f"{at['lag']:,}"

@@ -1,0 +1,94 @@
+"""mountctl topics: list, make and delete topics."""
+
+from __future__ import annotations
+
+import click
+
+from mountctl.access import find_topic, reach
+from mountctl.output import plural, print_json, print_table
+from mountctl.places import find
+
+
+class ListedByDefault(click.Group):
+    """`mountctl topics PLACE` is `mountctl topics list PLACE`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            args = ["list", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group("topics", cls=ListedByDefault, short_help="List, create and delete topics.")
+def command() -> None:
+    """List, create and delete the topics of a store or mount.
+
+    \b
+    Examples:
+      mountctl topics /mnt/mq
+      mountctl topics create /mnt/mq orders --queues 8
+      mountctl topics delete /mnt/mq orders
+    """
+
+
+@command.command("list")
+@click.argument("place")
+@click.option("--json", "as_json", is_flag=True, help="Print names and bounds as JSON.")
+def list_topics(place: str, as_json: bool) -> None:
+    """List topics, with their queues and messages.
+
+    \b
+    Example:
+      mountctl topics /srv/store --json
+    """
+    with reach(find(place)) as access:
+        topics = access.topics()
+    if as_json:
+        print_json(
+            {
+                topic.name: {
+                    str(queue.number): {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
+                    for queue in topic.queues
+                }
+                for topic in topics
+            }
+        )
+        return
+    rows = [(topic.name, f"{len(topic.queues):,}", f"{topic.messages:,}") for topic in topics]
+    print_table(("TOPIC", "QUEUES", "MESSAGES"), rows)
+
+
+@command.command("create")
+@click.argument("place")
+@click.argument("name")
+@click.option("--queues", default=4, show_default=True, type=click.IntRange(1, 1024), help="How many queues it gets.")
+def create(place: str, name: str, queues: int) -> None:
+    """Make the topic NAME.
+
+    \b
+    Example:
+      mountctl topics create /mnt/mq orders --queues 8
+    """
+    with reach(find(place), writing=True) as access:
+        access.create_topic(name, queues)
+    click.echo(f"made {name} with {plural(queues, 'queue')}")
+
+
+@command.command("delete")
+@click.argument("place")
+@click.argument("name")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+def delete(place: str, name: str, yes: bool) -> None:
+    """Delete the topic NAME and all its messages, for good. Asks first.
+
+    \b
+    Example:
+      mountctl topics delete /mnt/mq orders --yes
+    """
+    with reach(find(place), writing=True) as access:
+        messages = plural(find_topic(access, name).messages, "message")
+        if not yes:
+            click.confirm(f"Delete {name} and its {messages}, for good?", abort=True)
+        access.delete_topic(name)
+    click.echo(f"deleted {name} with {messages}")
