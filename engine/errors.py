@@ -145,19 +145,21 @@ class MessageTooLargeError(WriteError):
 
 @dataclass(eq=False)
 class QueueGapError(StoreError):
-    """An entry for queue offset `found` came when the consume queue at `path` goes on at `expected`: entries are missing."""
+    """An entry for queue offset `found` came when that consume queue goes on at `expected`: entries are missing."""
 
-    path: Path
+    topic: str
+    queue_id: int
     expected: int
     found: int
 
     def __str__(self) -> str:
-        return f"consume queue {self.path} goes on at offset {self.expected}, not {self.found}: rebuild it from the log"
+        return f"consume queue {self.topic}/{self.queue_id} goes on at offset {self.expected}, not {self.found}"
 
 
 @dataclass(eq=False)
 class FlushFailedError(StoreError):
-    """The disk refused a flush of `path`: what was written since the last good one may be lost. Final for this open store."""
+    """The disk refused a flush of `path`: what was written since the last good one may be lost. Final for this open
+    store."""
 
     path: Path
     reason: str
