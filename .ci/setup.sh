@@ -37,13 +37,30 @@ tools_present() {
 install_system_packages() {
     missing=$(missing_packages)
     [ -z "$missing" ] && return
-    command -v apt-get >/dev/null 2>&1 || die "needs $missing, and there is no apt-get here: install their equals and start again"
-    say "installing system packages:" $missing
-    as_root apt-get update -qq || say "apt-get update failed; going on with the lists that are here"
-    case " $missing " in *" java "*) missing=$(echo "$missing" | sed "s/\bjava\b/$(java_package)/") ;; esac
     # shellcheck disable=SC2086 # a list of words
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
-        die "apt-get could not install:" $missing
+    apt_install $missing || die "could not install: $missing"
+}
+
+# apt_install PACKAGE...: `java` stands for the oldest runtime >= 17 that this system has.
+apt_install() {
+    command -v apt-get >/dev/null 2>&1 || {
+        say "there is no apt-get here to install $* with: install what these hold in this system's own way"
+        return 1
+    }
+    say "installing system packages: $*"
+    as_root apt-get update -qq || say "apt-get update failed; going on with the lists that are here"
+    packages=""
+    for package in "$@"; do
+        [ "$package" = java ] && package=$(java_package)
+        packages="$packages $package"
+    done
+    # shellcheck disable=SC2086 # a list of words
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages
+}
+
+# want COMMAND PACKAGE: for one verb alone; where it can't be had, the verb says what it leaves out.
+want() {
+    command -v "$1" >/dev/null 2>&1 || apt_install "$2" || say "going on without $1"
 }
 
 # Each by what it is for, not by its package's name, so that nothing is installed over what a machine already has.
