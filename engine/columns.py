@@ -1,14 +1,23 @@
-"""Columns: many records of a mapped file of the log at once, as numpy arrays, with no object for a message (docs/format.md, 2).
+"""Columns: many records of a mapped file of the log at once, as numpy arrays, with no object for a message
+(docs/format.md, 2).
 
-`locate` reads the fixed fields of records at given positions and where their parts are; `slices of properties` are found for all of
-them in one pass. A `Columns` is a copy that stands alone: bodies, keys and tags as bytes with offsets, as Arrow lays them out.
+`locate` reads the fixed fields of records at given positions and where their parts are; `find_properties` finds named
+properties of all of them in one pass. A `Columns` is a copy that stands alone: bodies, keys and tags as bytes with
+offsets, as Arrow lays them out.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
+
+from engine.compression import COMPRESSED_FLAG, decompress
+from engine.keyhash import hash_slices, java_hashes, topic_hashes, topic_key_hashes
+from engine.properties import KEYS, TAGS, UNIQUE_KEY
+from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, SECTOR_BYTES, has_lost_sector
+from engine.slices import items_at, pack_slices
 
 Array = np.ndarray[Any, Any]
 
@@ -17,7 +26,7 @@ HEADER = np.dtype(
         ("queue_offset", "i8"),
         ("physical_offset", "i8"),
         ("store_size", "i4"),
-        ("body_size", "i8"),  # as a reader gets it; -1: compressed, not known
+        ("body_size", "i8"),  # as a reader gets it; -1: compressed, so not known
         ("store_time_ms", "i8"),
         ("sys_flag", "i4"),
         ("ok", "?"),
@@ -25,11 +34,41 @@ HEADER = np.dtype(
 )
 
 
+def _layout(born_host_bytes: int, store_host_bytes: int) -> "np.dtype[Any]":
+    return np.dtype(
+        [
+            ("store_size", ">i4"),
+            ("magic", ">i4"),
+            ("body_crc", ">i4"),
+            ("queue_id", ">i4"),
+            ("flag", ">i4"),
+            ("queue_offset", ">i8"),
+            ("physical_offset", ">i8"),
+            ("sys_flag", ">i4"),
+            ("born_time_ms", ">i8"),
+            ("born_host", f"V{born_host_bytes}"),
+            ("store_time_ms", ">i8"),
+            ("store_host", f"V{store_host_bytes}"),
+            ("reconsume_times", ">i4"),
+            ("prepared_transaction_offset", ">i8"),
+            ("stored_body_size", ">i4"),
+        ]
+    )
+
+
+# By (sys_flag >> 4) & 3, as record.HEADERS.
+LAYOUTS = tuple(_layout(born, store) for store in (8, 20) for born in (8, 20))
+assert [layout.itemsize for layout in LAYOUTS] == [header.size for header in HEADERS]
+
+_FIXED = np.dtype([(name, LAYOUTS[0][name].newbyteorder("=")) for name in LAYOUTS[0].names or () if "host" not in name])
+
+
 @dataclass(frozen=True, slots=True)
 class LocatedRecords:
-    """Records at `positions` of `log` (uint8), all arrays of shape (n,), int64 unless said; where `ok` is false the others are 0.
+    """Records at `positions` of `log` (uint8); all arrays have shape (n,) and are int64 unless said.
 
-    `ok`: magic, place and sizes hold (no CRC). `headers` are HEADER. `body_sizes` are as stored. Starts are positions in `log`.
+    `headers` is HEADER; its `ok` says that magic, place and sizes hold (no CRC). Where it is false, starts and sizes
+    are 0 and the rest means nothing. `body_sizes` are as stored. Starts are positions in `log`.
     """
 
     log: Array
@@ -47,6 +86,10 @@ class LocatedRecords:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def take(self, rows: Array | slice) -> "LocatedRecords":
+        """Only the records at `rows` (a slice, indices or a mask)."""
+        return LocatedRecords(self.log, *(getattr(self, name)[rows] for name in self.__slots__[1:]))
+
 
 @dataclass(frozen=True, slots=True)
 class ByteColumn:
@@ -61,12 +104,21 @@ class ByteColumn:
     def __getitem__(self, row: int) -> bytes:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
+    @classmethod
+    def concatenate(cls, parts: Sequence["ByteColumn"]) -> "ByteColumn":
+        """One after the other; of no parts, an empty one."""
+        sizes = [np.diff(part.offsets) for part in parts]
+        offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
+        return cls(offsets, np.concatenate([np.zeros(0, np.uint8), *(part.data for part in parts)]))
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Messages as columns, copied out of the log. `headers` is HEADER (n,); a row that is not `ok` is empty in the others.
+    """Messages as columns, copied out of the log. `headers` is HEADER (n,); a row that is not `ok` is empty in the
+    others.
 
-    `bodies` are decompressed; `keys` is KEYS as stored (joined by spaces), `tags` TAGS; both empty when absent.
+    `bodies` are decompressed, and `body_size` of the headers is theirs; `keys` is KEYS as stored (joined by spaces),
+    `tags` TAGS; empty when absent.
     """
 
     headers: Array
@@ -80,37 +132,227 @@ class Columns:
     @classmethod
     def concatenate(cls, parts: Sequence["Columns"]) -> "Columns":
         """One after the other; of no parts, an empty one."""
-        raise NotImplementedError
-
-
-def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedRecords:
-    """The records at `positions` (int64, anything: what is no record is not `ok`) of `log`, which must be at `physical_offsets`."""
-    raise NotImplementedError
+        return cls(
+            np.concatenate([np.zeros(0, HEADER), *(part.headers for part in parts)]),
+            ByteColumn.concatenate([part.bodies for part in parts]),
+            ByteColumn.concatenate([part.keys for part in parts]),
+            ByteColumn.concatenate([part.tags for part in parts]),
+        )
 
 
 def gather_headers(log: Array, positions: Array, physical_offsets: Array) -> Array:
     """HEADER (n,) of the records at `positions` of `log`: `locate` without the rest."""
-    raise NotImplementedError
+    return locate(log, positions, physical_offsets).headers
+
+
+def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedRecords:
+    """The records at `positions` (int64; what is no record is not `ok`) of `log` (uint8), which must be at
+    `physical_offsets`."""
+    fixed, header_bytes = _fixed_fields(log, positions)
+    sizes = fixed["store_size"].astype(np.int64)
+    is_v2 = fixed["magic"] == MESSAGE_MAGIC_V2
+    ok = (fixed["magic"] == MESSAGE_MAGIC) | is_v2
+    ok &= fixed["physical_offset"] == physical_offsets
+    ok &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log))
+    ends = np.where(ok, positions + sizes, 0)
+
+    body_starts = positions + header_bytes
+    body_sizes = np.maximum(fixed["stored_body_size"], 0).astype(np.int64)
+    topic_starts = body_starts + body_sizes + 1 + is_v2
+    ok &= topic_starts + 2 <= ends
+    topic_sizes = _topic_sizes(log, np.where(ok, topic_starts, 2), is_v2)
+    properties_starts = topic_starts + topic_sizes + 2
+    ok &= (topic_sizes >= 0) & (properties_starts <= ends)
+    properties_sizes = _properties_sizes(log, np.where(ok, properties_starts, 2))
+    ok &= properties_starts + properties_sizes == ends
+
+    headers = np.empty(len(positions), HEADER)
+    for name in ("queue_offset", "physical_offset", "store_size", "store_time_ms", "sys_flag"):
+        headers[name] = fixed[name]
+    headers["body_size"] = np.where(fixed["sys_flag"] & COMPRESSED_FLAG, -1, body_sizes)
+    headers["ok"] = ok
+    parts: tuple[Array, ...] = (body_starts, body_sizes, topic_starts, topic_sizes, properties_starts, properties_sizes)
+    if not ok.all():
+        parts = tuple(np.where(ok, part, 0) for part in parts)
+    return LocatedRecords(log, positions, headers, fixed["queue_id"], fixed["body_crc"], *parts)
+
+
+def _fixed_fields(log: Array, positions: Array) -> tuple[Array, Array]:
+    """The fields of fixed size (_FIXED; zeros where `log` has no room for them), and the bytes that they and the hosts
+    take."""
+    fixed = np.zeros(len(positions), _FIXED)
+    header_bytes = np.full(len(positions), LAYOUTS[0].itemsize, np.int64)
+    is_inside = (positions >= 0) & (positions <= len(log) - LAYOUTS[0].itemsize)
+    rows: Array | slice = slice(None) if is_inside.all() else np.flatnonzero(is_inside)
+    _read_layout(log, positions, LAYOUTS[0], rows, fixed)
+    families = fixed["sys_flag"] >> 4 & 3
+    for family in (1, 2, 3) if families.any() else ():
+        layout = LAYOUTS[family]
+        rows = np.flatnonzero((families == family) & (positions <= len(log) - layout.itemsize))
+        _read_layout(log, positions, layout, rows, fixed)
+        header_bytes[rows] = layout.itemsize
+    return fixed, header_bytes
+
+
+def _read_layout(log: Array, positions: Array, layout: "np.dtype[Any]", rows: Array | slice, fixed: Array) -> None:
+    raw = items_at(log, positions[rows], layout.itemsize).view(layout)
+    for name in _FIXED.names or ():
+        fixed[name][rows] = raw[name]
+
+
+def _topic_sizes(log: Array, topic_starts: Array, is_v2: Array) -> Array:
+    sizes = log[topic_starts - 1].view(np.int8).astype(np.int64)
+    if is_v2.any():
+        high = log[topic_starts - 2].view(np.int8).astype(np.int64)
+        sizes = np.where(is_v2, high << 8 | sizes & 0xFF, sizes)
+    return np.asarray(sizes)
+
+
+def _properties_sizes(log: Array, properties_starts: Array) -> Array:
+    sizes = log[properties_starts - 2].astype(np.int64) << 8 | log[properties_starts - 1]
+    return np.where(sizes > 0x7FFF, 0, sizes)  # a negative size is read as none
+
+
+def damaged_rows(records: LocatedRecords) -> Array:
+    """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,). One crc32 call a record."""
+    view = records.log.data
+    ends = records.body_starts + records.body_sizes
+    found = [crc32(view[a:b]) for a, b in zip(records.body_starts.tolist(), ends.tolist(), strict=True)]
+    damaged = np.array(found, np.uint32) & 0x7FFFFFFF != records.body_crcs.view(np.uint32)
+    damaged &= records.body_sizes > 0
+    for row in _rows_with_zero_at_sector_start(records):
+        start, size = int(records.positions[row]), int(records.headers["store_size"][row])
+        topic, properties = int(records.topic_starts[row]) - start, int(records.properties_starts[row]) - start
+        physical_offset = int(records.headers["physical_offset"][row])
+        damaged[row] |= has_lost_sector(view[start : start + size], physical_offset, topic, properties)
+    return np.asarray(damaged & records.headers["ok"])
+
+
+def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
+    """The few records behind whose body a sector begins with a zero: only they can have a lost one."""
+    headers = records.headers
+    ends = records.positions + headers["store_size"]
+    topic_offsets = headers["physical_offset"] - records.positions + records.topic_starts
+    starts = records.topic_starts + -topic_offsets % SECTOR_BYTES
+    rows = np.flatnonzero(headers["ok"] & (starts < ends))
+    suspects: list[int] = []
+    while len(rows):
+        suspects += rows[records.log[starts[rows]] == 0].tolist()
+        starts[rows] += SECTOR_BYTES
+        rows = rows[starts[rows] < ends[rows]]
+    return suspects
 
 
 def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
-    """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of equals wins."""
-    raise NotImplementedError
+    """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
+    equals wins."""
+    offsets, packed = pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=2)
+    name_ends = np.flatnonzero(packed == 1)
+    separators = np.append(np.flatnonzero(packed == 2), len(packed))
+    shifts = records.properties_starts - offsets[:-1] - 1
+    return [_values(packed, offsets, name_ends, separators, shifts, name) for name in names]
 
 
-def read_columns(records: LocatedRecords, body_limit_bytes: int, *, verify: bool = True) -> Columns:
-    """The messages of `records`. With `verify`, a body that its CRC denies makes its row not `ok`."""
-    raise NotImplementedError
-
-
-def index_key_rows(records: LocatedRecords, topics: Sequence[str], topic_rows: Array) -> tuple[Array, Array]:
-    """What the index holds of `records`: (rows, hashes), rows ascending, the unique key of a row first; int64 and int32 (k,).
-
-    The topic of row i is topics[topic_rows[i]].
-    """
-    raise NotImplementedError
+def _values(
+    packed: Array, offsets: Array, name_ends: Array, separators: Array, shifts: Array, name: bytes
+) -> tuple[Array, Array]:
+    """Where `name` has its values: `packed` holds the properties, a 2 before each record's; `shifts` leads back to the
+    log."""
+    hits = name_ends[name_ends > len(name)]
+    for back, byte in enumerate(reversed(b"\x02" + name), start=1):
+        hits = hits[packed[hits - back] == byte]
+    sizes = separators[np.searchsorted(separators, hits)] - hits - 1
+    hits, sizes = hits[sizes > 0], sizes[sizes > 0]
+    rows = np.searchsorted(offsets, hits, side="right") - 1
+    starts, found = np.zeros(len(shifts), np.int64), np.zeros(len(shifts), np.int64)
+    starts[rows] = hits + 1 + shifts[rows]
+    found[rows] = sizes
+    return starts, found
 
 
 def tags_codes(records: LocatedRecords) -> Array:
     """The hash of each record's TAGS, 0 when it has none: int64 (n,)."""
-    raise NotImplementedError
+    ((starts, sizes),) = find_properties(records, [TAGS])
+    return java_hashes(records.log, starts, sizes).astype(np.int64)
+
+
+def index_key_rows(records: LocatedRecords, topics: Sequence[str], topic_rows: Array) -> tuple[Array, Array]:
+    """What the index holds of `records`: (rows, hashes), rows ascending, the unique key of a row first; int64 and int32
+    (k,).
+
+    The topic of row i is topics[topic_rows[i]].
+    """
+    unique, keys = find_properties(records, [UNIQUE_KEY, KEYS])
+    unique_rows = np.flatnonzero(unique[1])
+    word_rows, word_starts, word_sizes = _words(records.log, *keys)
+    rows = np.concatenate([unique_rows, word_rows])
+    order = np.argsort(rows, kind="stable")
+    rows = rows[order]
+    starts = np.concatenate([unique[0][unique_rows], word_starts])[order]
+    sizes = np.concatenate([unique[1][unique_rows], word_sizes])[order]
+    hashes, units = hash_slices(records.log, starts, sizes)
+    return rows, topic_key_hashes(topic_hashes(topics)[topic_rows[rows]], hashes, units)
+
+
+def _words(log: Array, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:
+    """The words, parted by spaces, of texts in `log`: (row of the text, start, size), in order."""
+    offsets, packed = pack_slices(log, starts, sizes, lead=ord(" "))
+    spaces = np.append(np.flatnonzero(packed == ord(" ")), len(packed))
+    word_sizes = np.diff(spaces) - 1
+    word_starts = spaces[:-1][word_sizes > 0] + 1
+    rows = np.searchsorted(offsets, word_starts, side="right") - 1
+    return rows, word_starts + (starts - offsets[:-1] - 1)[rows], word_sizes[word_sizes > 0]
+
+
+def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
+    """The distinct topics of `records` and, for each record, which of them is its: int64 (n,)."""
+    _, packed = pack_slices(records.log, records.topic_starts, records.topic_sizes, lead=0)
+    names = packed.tobytes().split(b"\0")[1:]
+    if len(names) != len(records):  # a damaged topic with a zero in it
+        ends = records.topic_starts + records.topic_sizes
+        names = [records.log[a:b].tobytes() for a, b in zip(records.topic_starts, ends, strict=True)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    rows = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
+    return [name.decode(errors="replace") for name in numbers], rows
+
+
+def read_columns(records: LocatedRecords, body_limit_bytes: int, *, verify: bool = True) -> Columns:
+    """The messages of `records`. With `verify`, a damaged one is not `ok`; one that cannot be decompressed never is."""
+    headers = records.headers.copy()
+    if verify:
+        headers["ok"] &= ~damaged_rows(records)
+    bodies = _read_bodies(records, headers, body_limit_bytes)
+    keys, tags = find_properties(records, [KEYS, TAGS])
+    ok = headers["ok"]
+    return Columns(headers, bodies, _packed(records.log, *keys, ok), _packed(records.log, *tags, ok))
+
+
+def _packed(log: Array, starts: Array, sizes: Array, ok: Array) -> ByteColumn:
+    return ByteColumn(*pack_slices(log, starts, np.where(ok, sizes, 0)))
+
+
+def _read_bodies(records: LocatedRecords, headers: Array, body_limit_bytes: int) -> ByteColumn:
+    """The bodies, decompressed; clears `ok` and sets `body_size` in `headers`."""
+    is_compressed = headers["ok"] & (headers["sys_flag"] & COMPRESSED_FLAG != 0)
+    plain = _packed(records.log, records.body_starts, records.body_sizes, headers["ok"] & ~is_compressed)
+    if not is_compressed.any():
+        return plain
+    bodies = [plain[row] for row in range(len(plain))]
+    for row in np.flatnonzero(is_compressed).tolist():
+        start, size = int(records.body_starts[row]), int(records.body_sizes[row])
+        body = _decompressed(
+            records.log[start : start + size].tobytes(), int(headers["sys_flag"][row]), body_limit_bytes
+        )
+        headers["ok"][row] = body is not None
+        bodies[row] = body or b""
+        headers["body_size"][row] = len(bodies[row])
+    offsets = np.cumsum([0, *map(len, bodies)], dtype=np.int64)
+    return ByteColumn(offsets, np.frombuffer(b"".join(bodies), np.uint8))
+
+
+def _decompressed(stored: bytes, sys_flag: int, body_limit_bytes: int) -> bytes | None:
+    try:
+        body = decompress(stored, sys_flag, body_limit_bytes)
+    except ValueError:
+        return None
+    return body if len(body) <= body_limit_bytes else None

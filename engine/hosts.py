@@ -12,7 +12,8 @@ IPV6_HOST_BYTES = 20
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One end of a connection: `address` in network order, 4 bytes (IPv4) or 16 (IPv6). ValueError for other lengths."""
+    """One end of a connection: `address` in network order, 4 bytes (IPv4) or 16 (IPv6). ValueError for other
+    lengths."""
 
     address: bytes
     port: int

@@ -1,67 +1,113 @@
 """Hashes: of keys for the index, of tags for consume queues (docs/format.md, 6 and 7).
 
-Both are Java's String.hashCode: h = 31*h + unit over the UTF-16 units, mod 2**32, read as i32. So a hash of two texts joined is
-hash(a) * 31**len(b) + hash(b), which is how the hash of topic#key is had from a topic's, known, and a key's.
+Both are Java's String.hashCode: h = 31*h + unit over the UTF-16 units, mod 2**32, read as i32. So the hash of two texts
+joined is hash(a) * 31**len(b) + hash(b), which is how the hash of topic#key is had from a topic's, known, and a key's.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import mul
+from struct import unpack
 from typing import Any
 
 import numpy as np
 
+from engine.slices import items_at, rows_by_size
+
 Array = np.ndarray[Any, Any]
 
 _MASK = 0xFFFFFFFF
-# POWERS[i] = 31**i mod 2**32
-_POWERS = tuple(pow(31, power, 1 << 32) for power in range(256))
-_POWERS_FALLING = _POWERS[::-1]
+_CHUNK_UNITS = 256
+_POWERS = tuple(pow(31, power, 1 << 32) for power in range(_CHUNK_UNITS + 1))
+_POWERS_ARRAY = np.array(_POWERS, np.uint32)
 
 
 def java_hash(text: str) -> int:
     """Java's hash of `text`, as an i32."""
-    return _signed(_unsigned_hash(text))
+    return _signed(_hash_units(_units(text)))
 
 
+@lru_cache(maxsize=10_000)
 def tags_hash(tags: str) -> int:
     """The consume queue's tags code: the hash of the whole TAGS text, 0 when there is none."""
-    return _cached_hash(tags) if tags else 0
+    return java_hash(tags)
 
 
 def index_hash(topic: str, key: str) -> int:
     """The index's hash of a key: absolute hash of topic#key, 0 for -2**31, which has no absolute value in 32 bits."""
-    raise NotImplementedError
+    units = _units(key)
+    prefix = _topic_hash(topic)
+    value = _signed((prefix * pow(31, len(units), 1 << 32) + _hash_units(units)) & _MASK)
+    return abs(value) & 0x7FFFFFFF
 
 
 def java_hashes(data: Array, starts: Array, sizes: Array) -> Array:
     """Java's hashes of the texts data[start:start + size] (uint8, UTF-8; starts and sizes shape (n,)): int32 (n,)."""
-    raise NotImplementedError
+    return hash_slices(data, starts, sizes)[0].view(np.int32)
 
 
 def index_hashes(topic: str, keys: Sequence[str]) -> Array:
     """`index_hash` of each of `keys`: int32 (n,)."""
-    raise NotImplementedError
+    data = [key.encode("utf-8", "surrogatepass") for key in keys]
+    sizes = np.fromiter(map(len, data), np.int64, len(data))
+    joined = np.frombuffer(b"".join(data), np.uint8)
+    hashes, units = hash_slices(joined, np.cumsum(sizes) - sizes, sizes)
+    return topic_key_hashes(topic_hashes([topic])[0], hashes, units)
+
+
+def topic_hashes(topics: Sequence[str]) -> Array:
+    """The hashes of "topic#", to be joined with a key's: uint32 (n,)."""
+    return np.array([_topic_hash(topic) for topic in topics], np.uint32)
 
 
 def topic_key_hashes(topic_hashes: Array, hashes: Array, units: Array) -> Array:
-    """Index hashes of topic#key: from the hashes of "topic#", of the keys, and the keys' UTF-16 lengths, all (n,): int32 (n,)."""
-    raise NotImplementedError
+    """Index hashes of topic#key from `topic_hashes` and what `hash_slices` tells of the keys, all (n,): int32 (n,)."""
+    joined = (topic_hashes * _powers(units) + hashes).view(np.int32)
+    return np.abs(joined) & np.int32(0x7FFFFFFF)
+
+
+def hash_slices(data: Array, starts: Array, sizes: Array) -> tuple[Array, Array]:
+    """Java's hashes (uint32, the i32's bits) and UTF-16 lengths (int64) of the UTF-8 texts data[start:start + size]."""
+    hashes = np.zeros(len(starts), np.uint32)
+    units = sizes.astype(np.int64)
+    is_long = sizes > _CHUNK_UNITS
+    for size, rows in rows_by_size(np.where(is_long, 0, sizes)):
+        texts = items_at(data, starts[rows], size).view(np.uint8).reshape(len(rows), size)
+        hashes[rows] = texts.astype(np.uint32) @ _POWERS_ARRAY[size - 1 :: -1]
+        is_long[rows] = texts.max(axis=1) > 0x7F
+    for row in np.flatnonzero(is_long).tolist():
+        text = data[starts[row] : starts[row] + sizes[row]].tobytes().decode(errors="replace")
+        row_units = _units(text)
+        hashes[row], units[row] = _hash_units(row_units), len(row_units)
+    return hashes, units
+
+
+def _powers(exponents: Array) -> Array:
+    if exponents.size == 0 or exponents.max() <= _CHUNK_UNITS:
+        return _POWERS_ARRAY[exponents]
+    return np.array([pow(31, exponent, 1 << 32) for exponent in exponents.tolist()], np.uint32)
 
 
 @lru_cache(maxsize=10_000)
-def _cached_hash(text: str) -> int:
-    return java_hash(text)
+def _topic_hash(topic: str) -> int:
+    return _hash_units(_units(topic + "#"))
 
 
-def _unsigned_hash(text: str) -> int:
-    units: Any = text.encode("utf-16-be", "surrogatepass")
-    if len(units) > 2 * len(_POWERS):
-        value = 0
-        for i in range(0, len(units), 2):
-            value = (31 * value + (units[i] << 8 | units[i + 1])) & _MASK
-        return value
-    raise NotImplementedError
+def _units(text: str) -> Sequence[int]:
+    if text.isascii():
+        return text.encode()
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    return unpack(f">{len(encoded) // 2}H", encoded)
+
+
+def _hash_units(units: Sequence[int]) -> int:
+    if len(units) <= _CHUNK_UNITS:
+        return int(sum(map(mul, units[::-1], _POWERS))) & _MASK
+    value = 0
+    for start in range(0, len(units), _CHUNK_UNITS):
+        chunk = units[start : start + _CHUNK_UNITS]
+        value = (value * _POWERS[len(chunk)] + _hash_units(chunk)) & _MASK
+    return value
 
 
 def _signed(value: int) -> int:

@@ -1,20 +1,33 @@
 """Log scan: walks the records of a file of the commit log, checks each, and tells where they end (docs/format.md, 8).
 
-The chain of sizes is followed one by one; all else is checked for many records at once. No object is made for a message.
+The chain of sizes is followed one by one; all else is checked for many records at once. No object is made for a
+message.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from engine.columns import LocatedRecords
+from engine.columns import LocatedRecords, damaged_rows, locate, topics_of
+from engine.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    record_problem,
+)
 
 Array = np.ndarray[Any, Any]
 
 CHUNK_RECORDS = 65_536
+_SEARCH_BYTES = 1 << 20
+_START = Struct(">ii")
+_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
 
 
 class ScanStop(Enum):
@@ -30,8 +43,9 @@ class ScanStop(Enum):
 class ScannedRecords:
     """A run of whole records of one file, in log order. The topic of row i is topics[topic_rows[i]] (int64 (n,)).
 
-    `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past the last record.
-    `stop` and `problem` are set in the last chunk of a scan only: why it ends at `end`, and what is wrong there if it is DAMAGED.
+    `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past
+    the last record. `stop` is set in the last chunk of a scan only: why it ends at `end`; `problem` says what is wrong
+    there when that is DAMAGED.
     """
 
     records: LocatedRecords
@@ -54,13 +68,83 @@ def scan_records(
     verify: bool = True,
     chunk_records: int = CHUNK_RECORDS,
 ) -> Iterator[ScannedRecords]:
-    """The records of a file (`view`, at `base_physical_offset` of the log) from position `start` on, none past `end`, in chunks.
+    """The records of a file (`view`, at `base_physical_offset` of the log) from position `start` on, in chunks.
 
-    There is always a last chunk, perhaps empty, with `stop` set. `verify` checks bodies' CRCs and lost sectors too.
+    None goes past `end`. There is always a last chunk, perhaps empty, with `stop` set: END exactly at `end`, BLANK at a
+    filler that ends at the view's end, ZEROS at eight zero bytes or fewer left, DAMAGED at anything else.
+    `verify` checks bodies' CRCs and lost sectors too.
     """
-    raise NotImplementedError
+    log = np.frombuffer(view, np.uint8)
+    stop = None
+    while stop is None:
+        positions, chain_end = _follow_chain(view, start, end, chunk_records)
+        found = np.array(positions, np.int64)
+        records = locate(log[:end], found, found + base_physical_offset)
+        ok = records.headers["ok"]
+        if verify:
+            ok = ok & ~damaged_rows(records)
+        if not ok.all():
+            count = int(np.argmin(ok))
+            chain_end, records = positions[count], records.take(slice(0, count))
+        if len(records) < chunk_records:
+            stop = _stop_at(view, chain_end, end)
+        problem = None
+        if stop is ScanStop.DAMAGED:
+            problem = record_problem(view[chain_end:end], base_physical_offset + chain_end)
+        topics, topic_rows = topics_of(records)
+        yield ScannedRecords(records, topics, topic_rows, chain_end, stop, problem)
+        start = chain_end
+
+
+def _follow_chain(view: memoryview, position: int, end: int, limit: int) -> tuple[list[int], int]:
+    """Positions of up to `limit` records that look like some, and the position behind the last."""
+    positions: list[int] = []
+    unpack = _START.unpack_from
+    last = end - MIN_RECORD_BYTES
+    while position <= last and len(positions) < limit:
+        size, magic = unpack(view, position)
+        if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) or not MIN_RECORD_BYTES <= size <= end - position:
+            break
+        positions.append(position)
+        position += size
+    return positions, position
+
+
+def _stop_at(view: memoryview, position: int, end: int) -> ScanStop:
+    """What is at `position`, where no good record starts."""
+    if position == end:
+        return ScanStop.END
+    if end - position < BLANK_BYTES:
+        return ScanStop.DAMAGED if any(view[position:end]) else ScanStop.ZEROS
+    size, magic = _START.unpack_from(view, position)
+    if magic == BLANK_MAGIC and position + size == len(view):
+        return ScanStop.BLANK
+    return ScanStop.ZEROS if size == magic == 0 else ScanStop.DAMAGED
 
 
 def find_next_record(view: memoryview, position: int, base_physical_offset: int, end: int) -> int | None:
-    """The first position from `position` on where a whole record starts, ends by `end`, and all that can be checked holds."""
-    raise NotImplementedError
+    """The first position from `position` on where a whole record starts, ends by `end`, and all that can be checked
+    holds."""
+    chunk_start = position
+    while chunk_start + MIN_RECORD_BYTES <= end:
+        chunk_end = min(chunk_start + _SEARCH_BYTES, end)
+        # A copy: searching a map in place may read one byte past its end. The last bytes are searched again with the
+        # next chunk.
+        chunk = bytes(view[chunk_start:chunk_end])
+        for start in sorted(_starts(chunk)):
+            found = chunk_start + start
+            if found >= position and record_problem(view[found:end], base_physical_offset + found) is None:
+                return found
+        if chunk_end == end:
+            break
+        chunk_start = chunk_end - BLANK_BYTES + 1
+    return None
+
+
+def _starts(chunk: bytes) -> Iterator[int]:
+    """Where a record would start for each magic in `chunk`; perhaps before it."""
+    for magic in _MAGICS:
+        at = chunk.find(magic)
+        while at >= 0:
+            yield at - 4
+            at = chunk.find(magic, at + 1)

@@ -2,8 +2,8 @@
 
     name 0x01 value 0x02 name 0x01 value 0x02 ...     UTF-8; some versions write a last 0x02, some don't, both are read
 
-Nothing is escaped, so a name or value holding a separator cannot be written. RocketMQ reads an empty value as no property:
-so do we, and write it as given.
+Nothing is escaped, so a name or value holding a separator cannot be written. RocketMQ reads an empty value as no
+property: so do we, and write it as given.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,39 @@ INNER_BATCH_COUNT = b"INNER_NUM"
 
 # What RocketMQ's own clients and brokers set; its client refuses them as a user's property.
 RESERVED_NAMES = frozenset(
-    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID "
-    "TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME "
-    "INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET".split()
+    {
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "MSG_REGION",
+        "TRACE_ON",
+        "UNIQ_KEY",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "INNER_MULTI_QUEUE_OFFSET",
+    }
 )
 
 _NAME_END = "\x01"
@@ -34,7 +64,8 @@ _VALUE_END = "\x02"
 
 
 def encode_properties(keys: Sequence[str], tags: str, properties: Mapping[str, str]) -> bytes:
-    """The stored form, without a last separator: KEYS and TAGS first unless `properties` has them, then `properties` in order.
+    """The stored form, without a last separator: KEYS and TAGS first unless `properties` has them, then `properties` in
+    order.
 
     IllegalMessageError for a separator in a name or value, an empty name, a key that is empty or holds a space;
     MessageTooLargeError over 32,767 bytes.

@@ -1,27 +1,28 @@
 """Record: one message in the commit log (docs/format.md, 2).
 
-    size i32 | magic i32 | body_crc i32 | queue_id i32 | flag i32 | queue_offset i64 | physical_offset i64 | sys_flag i32
-    | born_time_ms i64 | born_host 8 or 20 | store_time_ms i64 | store_host 8 or 20 | reconsume_times i32
+    size i32 | magic i32 | body_crc i32 | queue_id i32 | flag i32 | queue_offset i64 | physical_offset i64 | sys_flag
+    i32 | born_time_ms i64 | born_host 8 or 20 | store_time_ms i64 | store_host 8 or 20 | reconsume_times i32
     | prepared_transaction_offset i64 | body_size i32 | body | topic_size i8 | topic | properties_size i16 | properties
 
-Big-endian, no padding. `size` counts every byte of it. A host has 20 bytes when its bit of sys_flag says IPv6. Version 2, read but
-not written, has an i16 topic_size. A full file of the log ends in a filler: size = the bytes left, magic = BLANK_MAGIC.
+Big-endian, no padding. `size` counts every byte of it. A host has 20 bytes when its bit of sys_flag says IPv6. Version
+2, read but not written, has an i16 topic_size. A full file of the log ends in a filler: size = the bytes left, magic =
+BLANK_MAGIC.
 
-The body's CRC-32 is the only checksum. Damage of the rest shows in the place (physical_offset must be where the record is), in sizes
-that must add up, and in sectors of zeros; docs/format.md, 12 lists what nothing shows.
+The body's CRC-32 is the only checksum. Damage of the rest shows in the place (physical_offset must be where the record
+is), in sizes that must add up, and in sectors of zeros; docs/format.md, 12 lists what nothing shows.
 """
 
 import re
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import cast
 from zlib import crc32
 
 from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
 from engine.keyhash import index_hash, tags_hash
-from engine.message import Message, RecordHeader, StoredMessage
-from engine.properties import KEYS, TAGS, UNIQUE_KEY, encode_properties, split_keys
+from engine.message import HeaderFields, Message, RecordHeader, StoredMessage
+from engine.properties import encode_properties, split_keys
 
 MESSAGE_MAGIC = -626843481
 MESSAGE_MAGIC_V2 = -626843477
@@ -55,15 +56,15 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}", re.ASCII)
 class EncodedRecord:
     """One record to be appended: complete but for what only the append lock can say.
 
-    `buffer` holds all of it; `place` fills in the rest. `tags_code` and `key_hashes` (of topic#key, the unique key first)
-    are what dispatch wants to know of it.
+    `buffer` holds all of it; `place` fills in the rest. `tags_code` and `key_hashes` (of topic#key, the unique key
+    first) are what dispatch wants to know of it.
     """
 
-    __slots__ = ("_store_time_position", "buffer", "key_hashes", "tags_code")
+    __slots__ = ("buffer", "key_hashes", "store_time_position", "tags_code")
 
     def __init__(self, buffer: bytearray, store_time_position: int, tags_code: int, key_hashes: list[int]) -> None:
         self.buffer = buffer
-        self._store_time_position = store_time_position
+        self.store_time_position = store_time_position
         self.tags_code = tags_code
         self.key_hashes = key_hashes
 
@@ -75,7 +76,7 @@ class EncodedRecord:
     def place(self, queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
         """Fill in where and when the record is stored; may be done again after another try."""
         _PLACE.pack_into(self.buffer, _PLACE_POSITION, queue_offset, physical_offset)
-        _TIME.pack_into(self.buffer, self._store_time_position, store_time_ms)
+        _TIME.pack_into(self.buffer, self.store_time_position, store_time_ms)
 
 
 class RecordEncoder:
@@ -169,13 +170,14 @@ def encode_blank(size: int) -> bytes:
 
 
 def read_header(view: memoryview, physical_offset: int) -> RecordHeader:
-    """The fixed fields of the record at the start of `view`, unverified. DamagedRecordError when `view` ends before them."""
+    """The fixed fields of the record at the start of `view`, unverified. DamagedRecordError when `view` ends before
+    them."""
     return RecordHeader._make(_fields(view, physical_offset))
 
 
-def _fields(view: memoryview, physical_offset: int) -> tuple[Any, ...]:
+def _fields(view: memoryview, physical_offset: int) -> HeaderFields:
     try:
-        return HEADERS[view[39] >> 4 & 3].unpack_from(view)
+        return cast(HeaderFields, HEADERS[view[39] >> 4 & 3].unpack_from(view))
     except (IndexError, StructError):
         raise DamagedRecordError(physical_offset, f"only {len(view)} bytes are left for it") from None
 
@@ -183,24 +185,26 @@ def _fields(view: memoryview, physical_offset: int) -> tuple[Any, ...]:
 def decode_record(
     view: memoryview, physical_offset: int, *, verify: bool = True, body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
 ) -> StoredMessage:
-    """The message whose record starts at the start of `view` (which may go on behind it) and at `physical_offset` of the log.
+    """The message whose record starts at the start of `view` (which may go on behind it) and at `physical_offset` of
+    the log.
 
-    Framing and place are always checked; body CRC and lost sectors if `verify`. DamagedRecordError. The result is a view of the same
-    memory. `body_limit_bytes` bounds what a compressed body may become.
+    Framing and place are always checked; body CRC and lost sectors if `verify`. DamagedRecordError. The result is a
+    view of the same memory. `body_limit_bytes` bounds what a compressed body may become.
     """
     fields = _fields(view, physical_offset)
     topic_position, properties_position = _framing(view, physical_offset, fields)
     size = fields[0]
     record = view if len(view) == size else view[:size]
     if verify:
-        _verify(record, physical_offset, fields, topic_position)
+        _verify(record, physical_offset, fields, topic_position, properties_position)
     return StoredMessage(record, fields, topic_position, properties_position, body_limit_bytes)
 
 
 def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool = False) -> str | None:
     """Why there is no whole record at the start of `view`, None when there is: framing, place, body CRC, lost sectors.
 
-    With `property_crc`, the checksum over the whole record that RocketMQ 5 can be told to write is verified as well, where there is one.
+    With `property_crc`, the checksum over the whole record that RocketMQ 5 can be told to write is verified as well,
+    where there is one.
     """
     try:
         message = decode_record(view, physical_offset)
@@ -209,8 +213,9 @@ def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool
     return property_crc_problem(message.record) if property_crc else None
 
 
-def _framing(view: memoryview, physical_offset: int, fields: tuple[Any, ...]) -> tuple[int, int]:
-    """Positions of topic and properties in a record whose sizes add up and which is where it says. DamagedRecordError."""
+def _framing(view: memoryview, physical_offset: int, fields: HeaderFields) -> tuple[int, int]:
+    """Positions of topic and properties in a record whose sizes add up and which is where it says.
+    DamagedRecordError."""
     size, magic = fields[0], fields[1]
     if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
         raise DamagedRecordError(physical_offset, _magic_problem(size, magic))
@@ -223,7 +228,7 @@ def _framing(view: memoryview, physical_offset: int, fields: tuple[Any, ...]) ->
     if topic_position <= size - 2:
         topic_size = int.from_bytes(view[topic_position - topic_size_bytes : topic_position], "big", signed=True)
         properties_position = topic_position + topic_size + 2
-        if 0 <= topic_size and properties_position <= size:
+        if topic_size >= 0 and properties_position <= size:
             properties_size = view[properties_position - 2] << 8 | view[properties_position - 1]
             if properties_position + (0 if properties_size > 0x7FFF else properties_size) == size:
                 return topic_position, properties_position
@@ -238,26 +243,29 @@ def _magic_problem(size: int, magic: int) -> str:
     return f"no record's magic but {magic & 0xFFFFFFFF:08x}"
 
 
-def _verify(record: memoryview, physical_offset: int, fields: tuple[Any, ...], topic_position: int) -> None:
+def _verify(
+    record: memoryview, physical_offset: int, fields: HeaderFields, topic_position: int, properties_position: int
+) -> None:
     body_size = fields[14]
     if body_size > 0:
         start = 72 + len(fields[9]) + len(fields[11])
         found = crc32(record[start : start + body_size]) & 0x7FFFFFFF
         if found != fields[2]:
             raise DamagedRecordError(physical_offset, f"body CRC {found:08x}, stored {fields[2] & 0xFFFFFFFF:08x}")
-    if has_lost_sector(record, physical_offset, topic_position):
+    if has_lost_sector(record, physical_offset, topic_position, properties_position):
         raise DamagedRecordError(physical_offset, "a sector of zeros where topic and properties should be")
 
 
-def has_lost_sector(record: memoryview, physical_offset: int, topic_position: int) -> bool:
-    """Whether a disk sector that lies behind the body reads as zeros, as a write that power loss tore leaves it.
+def has_lost_sector(record: memoryview, physical_offset: int, topic_position: int, properties_position: int) -> bool:
+    """Whether a disk sector that begins behind the body reads as zeros, as a write that power loss tore leaves it.
 
-    No checksum covers that part, and no text holds such zeros. Sectors lie at multiples of 512 of the physical offset: a
-    file of the log begins at one.
+    No checksum covers that part, and no text holds such zeros. Sectors begin at multiples of 512 of the physical
+    offset, as files of the log do. The two zeros that say "no properties" are none lost.
     """
     size = len(record)
+    end = size if properties_position < size else size - 2
     start = topic_position + -(physical_offset + topic_position) % SECTOR_BYTES
-    while start < size:
+    while start < end:
         if not record[start] and not any(record[start : start + SECTOR_BYTES]):
             return True
         start += SECTOR_BYTES
@@ -269,7 +277,8 @@ _PROPERTY_CRC_MARK = b"__CRC32#\x01"
 
 
 def property_crc_problem(record: memoryview) -> str | None:
-    """What is wrong with RocketMQ 5's checksum in the last 20 bytes of `record`; None when it is right or there is none."""
+    """What is wrong with RocketMQ 5's checksum in the last 20 bytes of `record`; None when it is right or there is
+    none."""
     end = bytes(record[-_PROPERTY_CRC_BYTES:])
     if not end.startswith(_PROPERTY_CRC_MARK):
         return None
