@@ -1,25 +1,43 @@
 """The filesystem core: paths, inodes and handles mapped to engine calls. It knows no FUSE type and no event loop.
 
+    tree.py links.py streams.py appending.py reports.py groups.py    what each name is (nodes)
+    messages.py inodes.py                                            message files: computed inodes, no node, no table
+    here                                                             a short method a request: inodes, handles to nodes
+
 Thread safety: none; an adapter calls it from one thread.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
-from engine import MessageStore
+from engine import MessageStore, StoreError
+from fsstore.attributes import Appearance
+from fsstore.groups import GroupsDirectory
+from fsstore.inodes import COMPUTED, MESSAGE, InodeTable
 from fsstore.interface import (
+    NOTHING_TO_WAIT_FOR,
     Attributes,
     CachedName,
     DirectoryEntry,
+    FilesystemError,
     FilesystemOptions,
     FilesystemSpace,
     MessageColumns,
     Opened,
     WriteOutcome,
 )
+from fsstore.listing import Listing
+from fsstore.messages import MessageFiles, SmallBody
+from fsstore.names import NAME_MAX_BYTES
+from fsstore.nodes import Context, Node, OpenFile
+from fsstore.reports import ControlFile, ReportFile, StoreDirectory, config_of, metrics_of, status_of, to_json
+from fsstore.stale import StaleNames
+from fsstore.tree import QueueName, RootDirectory, Tree
+from fsstore.xattrs import list_names, no_attribute, read_value
 
 
 class Filesystem:
@@ -33,115 +51,221 @@ class Filesystem:
         status: Callable[[], Mapping[str, object]] | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`status` adds fields of the mount (mount point, pid…) to `@store/status.json`."""
-        raise NotImplementedError
+        """`status` adds fields of the mount (mount point…) to `@store/status.json`."""
+        self._store = store
+        self._inodes: InodeTable[Node] = InodeTable()
+        appearance = Appearance(options, store.mode, clock_ns())
+        self._context = Context(store, appearance, self._inodes, clock_ns)
+        self._messages = MessageFiles(store, appearance)
+        self._tree = Tree(self._context, self._messages)
+        self._stale = StaleNames(self._context)
+        self._files: dict[int, OpenFile] = {}
+        self._listings: dict[int, Listing] = {}
+        self._next_handle = 1
+        root = RootDirectory(self._tree)
+        self._inodes.add(root)
+        root.add(b"@store", self._store_directory(options, status or dict))
+
+    def _store_directory(
+        self, options: FilesystemOptions, status: Callable[[], Mapping[str, object]]
+    ) -> StoreDirectory:
+        store, context = self._store, self._context
+        directory = StoreDirectory(context)
+
+        def status_text() -> bytes:
+            return to_json({"pid": os.getpid(), **status_of(store), **status()})
+
+        directory.add(b"status.json", ReportFile(context, status_text))
+        directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
+        directory.add(b"metrics", ReportFile(context, lambda: metrics_of(store)))
+        directory.add(b"groups", GroupsDirectory(context))
+        if not self.read_only:
+            directory.add(b"control", ControlFile(context))
+        return directory
 
     @property
     def read_only(self) -> bool:
         """Whether nothing can be published: a read-only or following mount, or a store that lost its disk."""
-        raise NotImplementedError
+        return self._context.read_only
+
+    def close(self) -> list[Exception]:
+        """After the last request: publish what open handles keep, let go of everything. Returns what went wrong."""
+        errors: list[Exception] = []
+        for file in self._files.values():
+            try:
+                file.flush()
+            except (FilesystemError, StoreError) as error:
+                errors.append(error)
+            file.release()
+        self._files.clear()
+        self._listings.clear()
+        self._messages.let_go()
+        return errors
 
     # names and attributes
 
     def lookup(self, parent_inode: int, name: bytes) -> Attributes:
         """Attributes of `name`; counted as one lookup, to be forgotten. An inode 0 is a cacheable ENOENT."""
-        raise NotImplementedError
+        attributes = self._inodes.node(parent_inode).lookup(name)
+        inode = attributes.inode
+        if 0 < inode < COMPUTED:
+            self._inodes.count(inode)
+        return attributes
 
     def getattr(self, inode: int) -> Attributes:
-        raise NotImplementedError
+        """Attributes of an inode; ESTALE for an expired message, so that the kernel looks its path up again."""
+        if inode >= COMPUTED:
+            return self._messages.attributes(inode)
+        return self._inodes.node(inode).attributes()
 
     def setattr(self, inode: int) -> Attributes:
         """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else."""
-        raise NotImplementedError
+        if inode >= COMPUTED or not self._inodes.node(inode).ignores_setattr:
+            raise self._context.refusal()
+        return self._inodes.node(inode).attributes()
 
     def readlink(self, inode: int) -> bytes:
-        raise NotImplementedError
+        """Where a symbolic link points; EINVAL for anything else."""
+        return self._messages.target(inode) if COMPUTED <= inode < MESSAGE else self._node(inode).target()
 
     def listed(self, inode: int) -> None:
         """Count a DirectoryEntry that the kernel took as one lookup."""
-        raise NotImplementedError
+        if inode < COMPUTED:
+            self._inodes.count(inode)
 
     def forget(self, inode: int, count: int) -> None:
         """Take back `count` lookups of an inode."""
-        raise NotImplementedError
+        if inode < COMPUTED:
+            self._inodes.forget(inode, count)
 
     # files
 
     def open(self, inode: int, flags: int) -> Opened:
-        raise NotImplementedError
+        """Open a file. A message's whole body comes along where it is small."""
+        handle = self._next_handle
+        if inode >= MESSAGE:
+            if flags & os.O_ACCMODE:
+                raise self._context.refusal()
+            body = self._messages.open(inode)
+            opened = Opened(handle, False, True, body.body if type(body) is SmallBody else None)
+            self._files[handle] = body
+        else:
+            file, opened = self._node(inode).open(flags)
+            opened = opened._replace(handle=handle)
+            self._files[handle] = file
+        self._next_handle = handle + 1
+        return opened
 
     def read(self, handle: int, position: int, size: int) -> bytes | memoryview:
-        raise NotImplementedError
+        """Bytes of an open file, fewer than asked for at its end."""
+        return self._files[handle].read(position, size)
 
     def write(self, handle: int, position: int, data: bytes) -> WriteOutcome:
-        """Publish what one write request completes: all of it is taken, or none and it raises."""
-        raise NotImplementedError
+        """Publish what one write request completes: all of it is taken, or none and it raises. `position` says nothing."""
+        return self._files[handle].write(data)
 
     def flush(self, handle: int) -> WriteOutcome:
         """What close(2) reports: publishes an unterminated line or a `frame=file` message."""
-        raise NotImplementedError
+        return self._files[handle].flush()
 
     def fsync(self, handle: int) -> WriteOutcome:
-        """As flush, and then everything published so far is to be durable."""
-        raise NotImplementedError
+        """As flush, and then everything published so far, by anyone, is to be durable."""
+        return self._everything(self._files[handle].flush().physical_end)
 
     def release(self, handle: int) -> None:
-        raise NotImplementedError
+        """Close a handle: what flush could not publish is dropped."""
+        self._files.pop(handle).release()
 
     # directories
 
     def opendir(self, inode: int) -> int:
         """Handle of a listing for readdir and releasedir."""
-        raise NotImplementedError
+        handle = self._next_handle
+        self._listings[handle] = self._node(inode).listing()
+        self._next_handle = handle + 1
+        return handle
 
     def readdir(self, handle: int, position: int, limit: int) -> MessageColumns | list[DirectoryEntry]:
         """Up to `limit` entries after `position` (0: the beginning); an empty list at the end."""
-        raise NotImplementedError
+        return self._listings[handle].read(position, limit)
 
     def releasedir(self, handle: int) -> None:
-        raise NotImplementedError
+        """Close a listing."""
+        del self._listings[handle]
 
     def fsyncdir(self, handle: int) -> WriteOutcome:
-        raise NotImplementedError
+        """Everything published so far is to be durable."""
+        return self._everything(0)
 
     def mkdir(self, parent_inode: int, name: bytes) -> Attributes:
         """Make a topic, or grow one; counted as one lookup."""
-        raise NotImplementedError
+        self._node(parent_inode).mkdir(name)
+        return self.lookup(parent_inode, name)
 
     def create(self, parent_inode: int, name: bytes) -> NoReturn:
         """No file is ever made: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
-        raise NotImplementedError
+        raise self._node(parent_inode).create(name)
 
     def refuse(self) -> NoReturn:
         """Answer to unlink, rmdir, rename, link, symlink, mknod: EPERM, EROFS on a read-only mount."""
-        raise NotImplementedError
+        raise self._context.refusal()
 
     # extended attributes
 
     def listxattr(self, inode: int) -> list[bytes]:
-        raise NotImplementedError
+        """Names of a message's attributes, none of anything else."""
+        return list_names(self._messages.message(inode)) if inode >= MESSAGE else []
 
     def getxattr(self, inode: int, name: bytes) -> bytes:
         """ENODATA where a `user.` attribute is missing, ENOTSUP outside `user.`."""
-        raise NotImplementedError
+        if inode < MESSAGE or not name.startswith(b"user."):
+            raise no_attribute(name)
+        return read_value(self._messages.message(inode), name)
 
     def setxattr(self, inode: int) -> NoReturn:
         """Answer to setxattr and removexattr: ENOTSUP for `append`, EPERM or EROFS for everything else."""
-        raise NotImplementedError
+        if inode < COMPUTED and self._inodes.node(inode).ignores_setattr:
+            raise no_attribute(b"")
+        raise self._context.refusal()
 
     def statfs(self) -> FilesystemSpace:
-        raise NotImplementedError
+        """The disk's space; its files are the messages."""
+        disk = os.statvfs(self._store.path)
+        messages = self._store.stats().messages
+        return FilesystemSpace(
+            disk.f_frsize,
+            disk.f_blocks,
+            disk.f_bfree,
+            disk.f_bavail,
+            messages + disk.f_ffree,
+            disk.f_ffree,
+            NAME_MAX_BYTES,
+        )
 
     # what a kernel has to forget, when the store says that something happened
 
     def grown(self, topic: str, queue: int) -> list[int]:
         """Inodes whose attributes were answered and have changed since; each once until it is answered again."""
-        raise NotImplementedError
+        return self._tree.answered.take(QueueName(topic, queue))
 
     def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> Iterator[CachedName]:
         """Names that retention removed, the queue's `.log` (its first message changed) first."""
-        raise NotImplementedError
+        self._messages.let_go()
+        return self._stale.expired(topic, queue, old_min, new_min)
 
-    def topics_changed(self) -> Iterable[CachedName]:
+    def topics_changed(self) -> list[CachedName]:
         """Names of topics and queues that went since the last call."""
-        raise NotImplementedError
+        self._messages.let_go()
+        return self._stale.gone()
+
+    def _node(self, inode: int) -> Node:
+        """The node of an inode that is no message and no link to one: those are none of the things asked for here."""
+        if inode >= COMPUTED:
+            raise self._context.refusal()
+        return self._inodes.node(inode)
+
+    def _everything(self, physical_end: int) -> WriteOutcome:
+        """Wait for all that was published by now."""
+        if self._context.read_only and not physical_end:
+            return NOTHING_TO_WAIT_FOR
+        return WriteOutcome(0, max(physical_end, self._store.physical_end))

@@ -1,8 +1,53 @@
-"""The one table from engine errors to errnos."""
+"""The one table from errors to errnos."""
 
 from __future__ import annotations
 
+import errno
 
-def errno_of(error: Exception) -> int | None:
+from engine import (
+    BodyTooLargeError,
+    DamagedRecordError,
+    ExpiredMessageError,
+    FlushFailedError,
+    IllegalMessageError,
+    IllegalTopicError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    NotAStoreError,
+    ReadOnlyStoreError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnsupportedStoreError,
+)
+
+ERRNOS: dict[type[StoreError], int] = {
+    NotAStoreError: errno.EIO,
+    UnsupportedStoreError: errno.EIO,
+    StoreLockedError: errno.EBUSY,
+    ReadOnlyStoreError: errno.EROFS,
+    StoreFullError: errno.ENOSPC,
+    IllegalMessageError: errno.EINVAL,
+    MessageTooLargeError: errno.EFBIG,
+    FlushFailedError: errno.EIO,
+    StoreClosedError: errno.EIO,
+    TopicNotFoundError: errno.ENOENT,
+    TopicExistsError: errno.EEXIST,
+    IllegalTopicError: errno.EINVAL,
+    MessageNotFoundError: errno.ENOENT,
+    ExpiredMessageError: errno.ENOENT,
+    DamagedRecordError: errno.EIO,
+    BodyTooLargeError: errno.EIO,
+}
+
+
+def errno_of(error: BaseException) -> int | None:
     """The errno that answers `error`; None for an exception that is a defect of ours (log it, answer EIO)."""
-    raise NotImplementedError
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO
+    if isinstance(error, StoreError):
+        return next((ERRNOS[kind] for kind in type(error).__mro__ if kind in ERRNOS), errno.EIO)
+    return None

@@ -1,14 +1,16 @@
 """What the filesystem core and a FUSE adapter say to each other: plain records, no FUSE type among them.
 
 An adapter calls `fsstore.core.Filesystem` with inodes, names and handles and gets these records back. Every refusal
-is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for which `fsstore.errnos.errno_of` has one.
+is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for which `fsstore.errnos.errno_of` has one;
+`SlowWork` is no refusal, it asks for a thread.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +31,14 @@ class FilesystemError(OSError):
         super().__init__(errno, reason or os.strerror(errno))
 
 
+class SlowWork(Exception):
+    """Not answered yet: run `work` in a thread (it touches the engine only), then call the same method again."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__("an answer that takes a thread")
+        self.work = work
+
+
 @dataclass(frozen=True, slots=True)
 class FilesystemOptions:
     """How the tree looks to the people who use it."""
@@ -39,6 +49,8 @@ class FilesystemOptions:
     """Group of everything in the tree."""
     append_mode: int = 0o644
     """Permission bits of `append`: whoever may write it may publish. Write bits go on a read-only mount."""
+    directory_mode: int = 0o755
+    """Permission bits of directories: whoever may write the root or a topic may `mkdir` in it."""
 
 
 class Attributes(NamedTuple):
@@ -96,17 +108,17 @@ class DirectoryEntry(NamedTuple):
 class MessageColumns(NamedTuple):
     """A run of message files in a listing, as columns: no object a message. They need no `Filesystem.listed`."""
 
-    names: np.ndarray
+    names: np.ndarray[Any, Any]
     """S20, shape (n,): queue offsets of 20 digits."""
-    inodes: np.ndarray
+    inodes: np.ndarray[Any, Any]
     """int64, shape (n,)."""
-    sizes: np.ndarray
+    sizes: np.ndarray[Any, Any]
     """int64, shape (n,): body lengths in bytes."""
-    mtimes_ns: np.ndarray
+    mtimes_ns: np.ndarray[Any, Any]
     """int64, shape (n,): store timestamps."""
-    readable: np.ndarray
+    readable: np.ndarray[Any, Any]
     """bool, shape (n,): False where the record is damaged; its attributes must not be cached (timeouts 0)."""
-    next_positions: np.ndarray
+    next_positions: np.ndarray[Any, Any]
     """int64, shape (n,): where a listing goes on after each."""
     template: Attributes
     """What they share: mode, nlink, owner, timeouts."""

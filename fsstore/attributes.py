@@ -1,0 +1,100 @@
+"""What stat shows of each kind of file, and how long a kernel may believe it.
+
+Messages never change: cached for a day, and the kernel is told when retention removes one. What grows is cached for
+long only where the adapter hears of every change (mode WRITE): it then invalidates the attributes. Where another
+process writes (FOLLOW), it is not cached at all. Names whose meaning moves (`append`, links to the newest) never are.
+"""
+
+from __future__ import annotations
+
+import stat
+
+from engine import OpenMode
+from fsstore.interface import Attributes, FilesystemOptions
+
+IMMUTABLE_S = 86_400.0
+CHANGES_ARE_TOLD_S = 300.0
+BRIEF_S = 1.0
+
+_NS_PER_MS = 1_000_000
+
+
+class Appearance:
+    """Makes the Attributes of one mount. Holds what all its files share: owner, modes, timeouts."""
+
+    def __init__(self, options: FilesystemOptions, mode: OpenMode, started_ns: int) -> None:
+        """`started_ns`: the time shown on what has none of its own."""
+        self._uid = options.uid
+        self._gid = options.gid
+        self._started_ns = started_ns
+        self._append_mode = stat.S_IFREG | options.append_mode
+        self._directory_mode = stat.S_IFDIR | options.directory_mode
+        self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
+        self._growing_timeout = 0.0 if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
+        self.message_template = Attributes(
+            0, stat.S_IFREG | 0o444, 0, 0, 1, self._uid, self._gid, IMMUTABLE_S, IMMUTABLE_S
+        )
+
+    def message(self, inode: int, size: int, store_time_ms: int, entry_timeout: float) -> Attributes:
+        """A message file."""
+        return Attributes(
+            inode,
+            stat.S_IFREG | 0o444,
+            size,
+            store_time_ms * _NS_PER_MS,
+            1,
+            self._uid,
+            self._gid,
+            entry_timeout,
+            IMMUTABLE_S,
+        )
+
+    def directory(self, inode: int, *, mtime_ms: int | None = None, computed: bool = False) -> Attributes:
+        """A directory; with `mtime_ms`, one that gets younger. `computed`: its name may mean nothing tomorrow."""
+        mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        return Attributes(
+            inode,
+            self._directory_mode,
+            0,
+            mtime_ns,
+            2,
+            self._uid,
+            self._gid,
+            0.0 if computed else self._name_timeout,
+            self._name_timeout if mtime_ms is None else BRIEF_S,
+        )
+
+    def append(self, inode: int, *, writable: bool) -> Attributes:
+        """An `append` file. Never cached: each look-up is to give a number of its own."""
+        mode = self._append_mode if writable else self._append_mode & ~0o222
+        return self._uncached(inode, mode, 0, self._started_ns)
+
+    def stream(self, inode: int, size: int, mtime_ms: int | None) -> Attributes:
+        """A `<queue>.log`."""
+        mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        growing = self._growing_timeout
+        return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, growing, growing)
+
+    def unsummed_stream(self, inode: int) -> Attributes:
+        """A `<queue>.log` in a listing whose size is not known yet: to be asked for again."""
+        return self._uncached(inode, stat.S_IFREG | 0o444, 0, self._started_ns)
+
+    def link(self, inode: int, target: bytes, mtime_ms: int | None = None) -> Attributes:
+        """A symbolic link; what it points to may be another message the next moment."""
+        mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        return self._uncached(inode, stat.S_IFLNK | 0o777, len(target), mtime_ns)
+
+    def report(self, inode: int, size: int, mtime_ns: int) -> Attributes:
+        """A file whose text is made when it is opened."""
+        return self._uncached(inode, stat.S_IFREG | 0o444, size, mtime_ns)
+
+    def control(self, inode: int) -> Attributes:
+        """The file that takes commands, from the owner alone."""
+        return self._uncached(inode, stat.S_IFREG | 0o200, 0, self._started_ns)
+
+    def cacheable_absence(self) -> Attributes:
+        """The answer for a name that can never exist."""
+        return Attributes(0, 0, 0, 0, 0, 0, 0, IMMUTABLE_S, IMMUTABLE_S)
+
+    def _uncached(self, inode: int, mode: int, size: int, mtime_ns: int) -> Attributes:
+        return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, 0.0, 0.0)

@@ -1,0 +1,66 @@
+"""`@store/groups/<group>/<topic>/<queue>`: where consumer groups stand, a queue offset and a newline. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fsstore.interface import Attributes
+from fsstore.names import can_be_name, parse_queue
+from fsstore.nodes import Context, Directory, Node, not_found
+from fsstore.reports import ReportFile
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPath:
+    """What a node below `groups` is known by in the inode table."""
+
+    parts: tuple[str, ...]
+
+
+class GroupsDirectory(Directory):
+    """`groups`, a group, or a topic in a group: as deep as `parts` is long."""
+
+    def __init__(self, context: Context, parts: tuple[str, ...] = ()) -> None:
+        super().__init__(context)
+        self._parts = parts
+
+    def lookup(self, name: bytes) -> Attributes:
+        part = name.decode("utf-8", "replace")
+        if part not in self._children():
+            raise not_found()
+        parts = (*self._parts, part)
+        return self._context.inodes.named(GroupPath(parts), lambda: self._child(parts)).attributes()
+
+    def names(self) -> Sequence[bytes]:
+        names = (child.encode() for child in self._children())
+        return sorted((name for name in names if can_be_name(name)), key=_in_order)
+
+    def _child(self, parts: tuple[str, ...]) -> Node:
+        if len(parts) < 3:
+            return GroupsDirectory(self._context, parts)
+        return ReportFile(self._context, lambda: _offset_text(self._context, parts))
+
+    def _children(self) -> Mapping[str, object]:
+        return _children_of(self._context, self._parts)
+
+
+def _children_of(context: Context, parts: tuple[str, ...]) -> Mapping[str, object]:
+    """What is at this depth: groups by name, a group's topics, or a topic's queues; empty when it has gone."""
+    groups = context.store.consumer_offsets()
+    if not parts:
+        return groups
+    topics = groups.get(parts[0], {})
+    return topics if len(parts) == 1 else {str(queue): offset for queue, offset in topics.get(parts[1], {}).items()}
+
+
+def _offset_text(context: Context, parts: tuple[str, ...]) -> bytes:
+    offset = _children_of(context, parts[:2]).get(parts[2])
+    if offset is None:
+        raise not_found()
+    return b"%d\n" % offset
+
+
+def _in_order(name: bytes) -> tuple[int, bytes]:
+    queue = parse_queue(name)
+    return (-1 if queue is None else queue, name)

@@ -1,0 +1,108 @@
+"""Inode numbers: computed for what is a message, counted out for everything else.
+
+    bit 62 | physical offset      a message file
+    bit 61 | physical offset      keys/<key>: a link to the message, from one folder below the topic
+    bit 60 | physical offset      keys/<key>@all/<queue>-<offset>: a link to the message, from two folders below
+    below                         topics, queues, streams, append files, reports: numbers from a table, never used twice
+
+So a million messages that the kernel has seen cost no memory here, and a number never comes to mean another message. A
+log would need 2**60 bytes for the ranges to meet.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from fsstore.interface import ROOT_INODE, FilesystemError
+
+MESSAGE = 1 << 62
+KEY_LINK = 1 << 61
+MATCH_LINK = 1 << 60
+COMPUTED = MATCH_LINK
+"""Inodes from here on are computed from a physical offset."""
+PHYSICAL_OFFSET_MASK = MATCH_LINK - 1
+
+
+class Numbered(Protocol):
+    """What a table can hold: it is told its number."""
+
+    inode: int
+
+
+N = TypeVar("N", bound=Numbered)
+
+
+class InodeTable(Generic[N]):
+    """The nodes that a kernel may ask for by number, until it forgets them."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, N] = {}
+        """Node of each number; look it up here where speed matters, else with `node`."""
+        self._numbers: dict[Hashable, int] = {}
+        self._names: dict[int, Hashable] = {}
+        self._lookups: dict[int, int] = {}
+        self._next_inode = ROOT_INODE
+
+    def node(self, inode: int) -> N:
+        """The node of a number; ESTALE when it stands for nothing (any more)."""
+        try:
+            return self.nodes[inode]
+        except KeyError:
+            raise FilesystemError(errno.ESTALE) from None
+
+    def add(self, node: N) -> int:
+        """A number of its own for `node`, never used again. The first one added is the root."""
+        inode = self._next_inode
+        self._next_inode = inode + 1
+        node.inode = inode
+        self.nodes[inode] = node
+        return inode
+
+    def named(self, name: Hashable, make: Callable[[], N]) -> N:
+        """The node known by `name`, made now if there is none."""
+        inode = self._numbers.get(name)
+        if inode is not None:
+            return self.nodes[inode]
+        node = make()
+        inode = self.add(node)
+        self._numbers[name] = inode
+        self._names[inode] = name
+        return node
+
+    def find(self, name: Hashable) -> int | None:
+        """The number of the node known by `name`, if there is one."""
+        return self._numbers.get(name)
+
+    def count(self, inode: int) -> None:
+        """Note that the kernel was told this number once more."""
+        self._lookups[inode] = self._lookups.get(inode, 0) + 1
+
+    def forget(self, inode: int, count: int) -> None:
+        """Take back `count` of them; the last one drops the node."""
+        left = self._lookups.get(inode, 0) - count
+        if left > 0:
+            self._lookups[inode] = left
+            return
+        self._lookups.pop(inode, None)
+        if inode != ROOT_INODE:
+            self.nodes.pop(inode, None)
+            self._unname(inode)
+
+    def unname(self, unwanted: Callable[[Hashable], bool]) -> None:
+        """Let go of names: the numbers stay valid while the kernel uses them, a new look-up gets another."""
+        for name in [name for name in self._numbers if unwanted(name)]:
+            inode = self._numbers[name]
+            self._unname(inode)
+            if inode not in self._lookups:
+                self.nodes.pop(inode, None)
+
+    def names(self) -> Iterator[Hashable]:
+        """All names that nodes are known by."""
+        return iter(self._numbers)
+
+    def _unname(self, inode: int) -> None:
+        name = self._names.pop(inode, None)
+        if name is not None:
+            del self._numbers[name]

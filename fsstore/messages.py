@@ -1,0 +1,122 @@
+"""Message files: found by physical offset, with no table, and the links that lead to them.
+
+Thread safety: none; the filesystem's thread alone.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
+from fsstore.attributes import BRIEF_S, IMMUTABLE_S, Appearance
+from fsstore.inodes import KEY_LINK, MATCH_LINK, MESSAGE, PHYSICAL_OFFSET_MASK
+from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError
+from fsstore.names import offset_name
+from fsstore.nodes import OpenFile
+
+_LISTED_DIGITS = 20
+
+
+class SmallBody(OpenFile):
+    """An open message, copied: needs nothing of the store."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def read(self, position: int, size: int) -> bytes:
+        return self.body[position : position + size]
+
+
+class HeldBody(OpenFile):
+    """An open message in the mapped page, which retention leaves alone while it is held."""
+
+    __slots__ = ("_body", "_hold")
+
+    def __init__(self, body: memoryview, hold: Hold) -> None:
+        self._body = body
+        self._hold = hold
+
+    def read(self, position: int, size: int) -> memoryview:
+        return self._body[position : position + size]
+
+    def release(self) -> None:
+        self._body = memoryview(b"")
+        self._hold.release()
+
+
+class MessageFiles:
+    """The message files of a store. Remembers the last message looked up: an open that follows doesn't read it again."""
+
+    def __init__(self, store: MessageStore, appearance: Appearance) -> None:
+        self._store = store
+        self._appearance = appearance
+        self._last: StoredMessage | None = None
+        self._last_offset = -1
+
+    def found(self, message: StoredMessage, spelling_bytes: int) -> Attributes:
+        """Attributes of a message just looked up. Only the listed spelling is invalidated: any other is cached briefly."""
+        self._last = message
+        self._last_offset = offset = message.physical_offset
+        return self._appearance.message(
+            offset | MESSAGE,
+            message.body_size,
+            message.store_time_ms,
+            IMMUTABLE_S if spelling_bytes == _LISTED_DIGITS else BRIEF_S,
+        )
+
+    def key_link(self, message: StoredMessage) -> Attributes:
+        """Attributes of `keys/<key>`."""
+        return self._link(message, KEY_LINK, _from_keys(message))
+
+    def match_link(self, message: StoredMessage) -> Attributes:
+        """Attributes of `keys/<key>@all/<queue>-<offset>`."""
+        return self._link(message, MATCH_LINK, b"../" + _from_keys(message))
+
+    def message(self, inode: int) -> StoredMessage:
+        """The message that a computed inode stands for. ESTALE when it has gone: the kernel looks its path up again."""
+        offset = inode & PHYSICAL_OFFSET_MASK
+        if offset == self._last_offset and self._last is not None:
+            return self._last
+        try:
+            return self._store.at(offset)
+        except (ExpiredMessageError, MessageNotFoundError):
+            raise FilesystemError(errno.ESTALE) from None
+
+    def attributes(self, inode: int) -> Attributes:
+        """Attributes of any computed inode."""
+        message = self.message(inode)
+        if inode >= MESSAGE:
+            return self._appearance.message(inode, message.body_size, message.store_time_ms, IMMUTABLE_S)
+        return self._appearance.link(inode, self.target(inode), message.store_time_ms)
+
+    def target(self, inode: int) -> bytes:
+        """Where a link points."""
+        target = _from_keys(self.message(inode))
+        return target if inode >= KEY_LINK else b"../" + target
+
+    def open(self, inode: int) -> SmallBody | HeldBody:
+        """Open a message."""
+        message = self.message(inode)
+        body = message.body
+        if len(body) <= SMALL_BODY_BYTES:
+            return SmallBody(bytes(body))
+        try:
+            return HeldBody(body, self._store.hold(message.physical_offset))
+        except (ExpiredMessageError, MessageNotFoundError):
+            raise FilesystemError(errno.ESTALE) from None
+
+    def let_go(self) -> None:
+        """Forget the remembered message, so that its file can go."""
+        self._last = None
+        self._last_offset = -1
+
+    def _link(self, message: StoredMessage, kind: int, target: bytes) -> Attributes:
+        self._last = message
+        self._last_offset = message.physical_offset
+        return self._appearance.link(message.physical_offset | kind, target, message.store_time_ms)
+
+
+def _from_keys(message: StoredMessage) -> bytes:
+    return b"../%d/%s" % (message.queue_id, offset_name(message.queue_offset))

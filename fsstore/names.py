@@ -1,0 +1,173 @@
+"""Names in the mounted tree: what they say, and how they are spelled. Pure functions, no store.
+
+00000000000000000042     a queue offset: listed with 20 digits, looked up in any decimal spelling
+@first @last @<time>     computed: epoch milliseconds, or ISO 8601 (without a zone: local time)
+a%2Fb                    a key: percent-encoded where a name cannot hold it, raw characters are taken too
+append@tags=paid,…       publish, with options
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+NAME_MAX_BYTES = 255
+MAX_QUEUE_OFFSET = (1 << 63) - 1
+MATCHES_SUFFIX = b"@all"
+APPEND = b"append"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_MALFORMED_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]{0,9}")
+_MATCH = re.compile(rb"(0|[1-9][0-9]{0,9})-([0-9]+)")
+
+
+def offset_name(queue_offset: int) -> bytes:
+    """The listed name of a message file."""
+    return b"%020d" % queue_offset
+
+
+def parse_queue(name: bytes) -> int | None:
+    """The queue that a plain decimal names; None for anything else (a leading zero, too)."""
+    return int(name) if _PLAIN_NUMBER.fullmatch(name) else None
+
+
+def parse_match(name: bytes) -> tuple[int, int] | None:
+    """Queue and queue offset of a name `<queue>-<offset>`."""
+    found = _MATCH.fullmatch(name)
+    if found is None:
+        return None
+    queue_offset = int(found[2])
+    return (int(found[1]), queue_offset) if queue_offset <= MAX_QUEUE_OFFSET else None
+
+
+def can_be_name(name: bytes) -> bool:
+    """Whether a file can bear this name as it is."""
+    return 0 < len(name) <= NAME_MAX_BYTES and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
+
+
+def never_exists(name: bytes) -> bool:
+    """Whether no store can ever have this name in a place for topics, queues or offsets: Hadoop's checksum files."""
+    return name.startswith(b".") and name.endswith(b".crc")
+
+
+def encode_key(key: str) -> bytes | None:
+    """The listed name of a key; None when it would be over 255 bytes."""
+    if key in (".", ".."):
+        return b"%2E" * len(key)
+    name = (key if key.isalnum() else "".join(map(_encoded, key))).encode()
+    return name if 0 < len(name) <= NAME_MAX_BYTES else None
+
+
+def _encoded(character: str) -> str:
+    if character not in "/%@:" and unicodedata.category(character) != "Cc":
+        return character
+    return "".join(f"%{byte:02X}" for byte in character.encode())
+
+
+def decode_key(name: bytes) -> str | None:
+    """The key that a name stands for: `%XX` decoded, everything else as it is; None when that is no UTF-8."""
+    return _text(_unescaped(name))
+
+
+def _unescaped(raw: bytes) -> bytes:
+    return _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw) if b"%" in raw else raw
+
+
+def _text(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def parse_time_ms(text: bytes) -> int | None:
+    """Epoch milliseconds that `@<text>` means; None when it is no time.
+
+    All digits are epoch milliseconds; ISO 8601 without a zone is local time, a date alone its midnight.
+    """
+    if text.isdigit():
+        return min(int(text), MAX_QUEUE_OFFSET)
+    decoded = decode_key(text)
+    if decoded is None:
+        return None
+    try:
+        since_epoch = datetime.fromisoformat(decoded).astimezone(UTC) - _EPOCH
+    except (ValueError, OverflowError, OSError):
+        return None
+    return -(-since_epoch // timedelta(milliseconds=1))
+
+
+class Frame(Enum):
+    """What makes one message of the bytes written to `append`."""
+
+    LINE = "line"
+    WRITE = "write"
+    FILE = "file"
+
+
+class BodyFormat(Enum):
+    """What the framed bytes are."""
+
+    RAW = "raw"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOptions:
+    """Options that ride on an `append` name."""
+
+    frame: Frame = Frame.LINE
+    format: BodyFormat = BodyFormat.RAW
+    tags: str = ""
+    keys: tuple[str, ...] = ()
+
+
+PLAIN_APPEND = AppendOptions()
+
+
+def parse_append(name: bytes) -> AppendOptions | None:
+    """Options of `append` or `append@name=value,…`; None when the name is neither, or an option unknown or malformed.
+
+    `tags=`, `keys=` (several: joined by a plus), `frame=line|write|file`, `format=raw|json`. Values are
+    percent-encoded: a literal plus in a key is `%2B`, a comma `%2C`.
+    """
+    if name == APPEND:
+        return PLAIN_APPEND
+    if not name.startswith(APPEND + b"@"):
+        return None
+    given: dict[str, object] = {}
+    for option in name[len(APPEND) + 1 :].split(b","):
+        key, _, value = option.partition(b"=")
+        parsed = _parse_option(key, value)
+        if parsed is None or parsed[0] in given:
+            return None
+        given[parsed[0]] = parsed[1]
+    return AppendOptions(**given)  # type: ignore[arg-type]
+
+
+def _parse_option(name: bytes, value: bytes) -> tuple[str, object] | None:
+    if name == b"keys":
+        keys = tuple(map(_parse_value, value.split(b"+")))
+        return None if None in keys or any(" " in key for key in keys if key) else ("keys", keys)
+    text = _parse_value(value)
+    if text is None:
+        return None
+    if name == b"tags":
+        return "tags", text
+    choices: type[Enum] | None = {b"frame": Frame, b"format": BodyFormat}.get(name)
+    if choices is None or text not in {choice.value for choice in choices}:
+        return None
+    return name.decode(), choices(text)
+
+
+def _parse_value(raw: bytes) -> str | None:
+    """A decoded value; None when it is empty, no UTF-8, badly escaped, or holds what a property cannot."""
+    if _MALFORMED_ESCAPE.search(raw):
+        return None
+    text = _text(_unescaped(raw))
+    return text if text and "\x01" not in text and "\x02" not in text else None

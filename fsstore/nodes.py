@@ -1,0 +1,154 @@
+"""What every file and directory of the tree answers, and what they share. Subclasses override what they can do.
+
+The base classes are the page of refusals: each operation has an answer here.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine import MessageStore, OpenMode
+from fsstore.attributes import Appearance
+from fsstore.inodes import InodeTable
+from fsstore.interface import (
+    NOTHING_TO_WAIT_FOR,
+    Attributes,
+    FilesystemError,
+    Opened,
+    WriteOutcome,
+)
+from fsstore.listing import Listing, NamesListing
+from fsstore.names import never_exists
+
+
+class OpenFile:
+    """An open file: empty, and not to be written."""
+
+    __slots__ = ()
+
+    def read(self, position: int, size: int) -> bytes | memoryview:
+        return b""
+
+    def write(self, data: bytes) -> WriteOutcome:
+        """Take all of one write request, or raise."""
+        raise FilesystemError(errno.EBADF)
+
+    def flush(self) -> WriteOutcome:
+        """Publish what is not published yet; report what went wrong."""
+        return NOTHING_TO_WAIT_FOR
+
+    def release(self) -> None:
+        """Let go of what the handle holds."""
+
+
+class TextFile(OpenFile):
+    """An open file with the text that it had when it was opened."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    def read(self, position: int, size: int) -> bytes:
+        return self._text[position : position + size]
+
+
+class Node:
+    """A file or directory that the kernel knows by `inode`."""
+
+    inode: int = 0
+
+    def attributes(self) -> Attributes:
+        raise NotImplementedError
+
+    def lookup(self, name: bytes) -> Attributes:
+        """Attributes of a name in this directory; ENOENT."""
+        raise FilesystemError(errno.ENOTDIR)
+
+    def create(self, name: bytes) -> FilesystemError:
+        """Why no file of this name is made here."""
+        return FilesystemError(errno.ENOTDIR)
+
+    def mkdir(self, name: bytes) -> None:
+        """Make a topic or a queue."""
+        raise FilesystemError(errno.EPERM)
+
+    def listing(self) -> Listing:
+        raise FilesystemError(errno.ENOTDIR)
+
+    def open(self, flags: int) -> tuple[OpenFile, Opened]:
+        """The open file, and how it is to be opened; its handle is filled in later."""
+        raise FilesystemError(errno.EISDIR)
+
+    def target(self) -> bytes:
+        """Where a symbolic link points."""
+        raise FilesystemError(errno.EINVAL)
+
+    @property
+    def ignores_setattr(self) -> bool:
+        """Whether sizes, modes and times may be set, to no effect."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the nodes of one mount share."""
+
+    store: MessageStore
+    appearance: Appearance
+    inodes: InodeTable[Node]
+    clock_ns: Callable[[], int]
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be published: opened so, following, or stopped after a failed flush."""
+        return self.store.mode is not OpenMode.WRITE or self.store.read_only_reason is not None
+
+    def refusal(self) -> FilesystemError:
+        """Why nothing but publishing changes the tree."""
+        return FilesystemError(errno.EROFS if self.read_only else errno.EPERM)
+
+    def must_be_writable(self) -> None:
+        """EROFS where nothing can be published."""
+        if self.read_only:
+            raise FilesystemError(errno.EROFS)
+
+    def absence(self, name: bytes) -> Attributes:
+        """The answer for a name that is not there: ENOENT, to be cached where it can never be."""
+        if never_exists(name):
+            return self.appearance.cacheable_absence()
+        raise not_found()
+
+
+def not_found() -> FilesystemError:
+    """ENOENT, for a caller to raise."""
+    return FilesystemError(errno.ENOENT)
+
+
+class Directory(Node):
+    """A directory whose names are listed from a snapshot, each described when the listing comes to it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def attributes(self) -> Attributes:
+        return self._context.appearance.directory(self.inode)
+
+    def names(self) -> Sequence[bytes]:
+        """Names to list, in order."""
+        raise NotImplementedError
+
+    def describe(self, name: bytes) -> Attributes:
+        """Attributes of a name for a listing; as `lookup`, unless looking up has an effect."""
+        return self.lookup(name)
+
+    def create(self, name: bytes) -> FilesystemError:
+        return self._context.refusal()
+
+    def mkdir(self, name: bytes) -> None:
+        raise self._context.refusal()
+
+    def listing(self) -> Listing:
+        return NamesListing(self)

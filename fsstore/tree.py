@@ -1,0 +1,257 @@
+"""The directories of the tree: the root with its topics, a topic with its queues, a queue with its messages."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fsstore.appending import AppendFile
+from fsstore.interface import Attributes, FilesystemError
+from fsstore.links import KeysDirectory, look_up_queue_link
+from fsstore.listing import Listing, QueueListing
+from fsstore.messages import MessageFiles
+from fsstore.names import APPEND, MAX_QUEUE_OFFSET, PLAIN_APPEND, can_be_name, never_exists, parse_append, parse_queue
+from fsstore.nodes import Context, Directory, Node, not_found
+from fsstore.streams import StreamFile, StreamName, newest_store_time_ms
+
+MAX_QUEUES = 1024
+KEYS = b"keys"
+STREAM_SUFFIX = b".log"
+
+_parse_append = lru_cache(maxsize=256)(parse_append)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """What a TopicDirectory is known by in the inode table."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """What a QueueDirectory is known by in the inode table."""
+
+    topic: str
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeysName:
+    """What a KeysDirectory is known by in the inode table."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAppendName:
+    """What the `append` that a listing shows is known by in the inode table; opening looks up another."""
+
+    topic: str
+    queue: int | None
+
+
+class Answered:
+    """Inodes of streams whose attributes a kernel holds, by queue."""
+
+    def __init__(self) -> None:
+        self._inodes: dict[QueueName, set[int]] = {}
+
+    def add(self, queue: QueueName, inode: int) -> None:
+        """Note that attributes of `inode` were answered."""
+        self._inodes.setdefault(queue, set()).add(inode)
+
+    def take(self, queue: QueueName) -> list[int]:
+        """The inodes answered since the last call, to be invalidated."""
+        return sorted(self._inodes.pop(queue, ()))
+
+
+class Tree:
+    """Makes the nodes below the root, each known by its name in the inode table."""
+
+    def __init__(self, context: Context, messages: MessageFiles) -> None:
+        self.context = context
+        self.messages = messages
+        self.answered = Answered()
+
+    def topic(self, topic: str) -> Node:
+        """The directory of a topic."""
+        return self.context.inodes.named(TopicName(topic), lambda: TopicDirectory(self, topic))
+
+    def queue(self, topic: str, queue: int) -> Node:
+        """The directory of a queue."""
+        return self.context.inodes.named(QueueName(topic, queue), lambda: QueueDirectory(self, topic, queue))
+
+    def keys(self, topic: str) -> Node:
+        """The directory `keys` of a topic."""
+        return self.context.inodes.named(KeysName(topic), lambda: KeysDirectory(self.context, self.messages, topic))
+
+    def stream(self, topic: str, queue: int) -> StreamFile:
+        """The stream of a queue as it begins now."""
+        stream = self.context.store.stream(topic, queue)
+        name = StreamName(topic, queue, stream.first_offset)
+        answered = QueueName(topic, queue)
+        node = self.context.inodes.named(
+            name, lambda: StreamFile(self.context, name, stream, lambda inode: self.answered.add(answered, inode))
+        )
+        assert isinstance(node, StreamFile)
+        return node
+
+    def append(self, topic: str, queue: int | None, name: bytes) -> Attributes:
+        """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other."""
+        options = _parse_append(name)
+        if options is None:
+            raise not_found()
+        node = AppendFile(self.context, topic, queue, options)
+        self.context.inodes.add(node)
+        return node.attributes()
+
+    def listed_append(self, topic: str, queue: int | None) -> Attributes:
+        """The `append` that a listing shows."""
+        return self.context.inodes.named(
+            ListedAppendName(topic, queue), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)
+        ).attributes()
+
+
+def refused_creation(context: Context, name: bytes) -> FilesystemError:
+    """Why no file `name` is made where messages are published: an `append@…` that is none does not exist."""
+    is_append = name.startswith(APPEND + b"@") and not context.read_only
+    return not_found() if is_append else context.refusal()
+
+
+class RootDirectory(Directory):
+    """Topics, and `@…` directories for everything that is no topic."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(tree.context)
+        self._tree = tree
+        self._special: dict[bytes, Node] = {}
+        self._generation = -1
+        self._topics: frozenset[str] = frozenset()
+
+    def add(self, name: bytes, directory: Node) -> None:
+        """Show `directory` as `name`, which is no legal topic name."""
+        self._special[name] = directory
+        self._context.inodes.add(directory)
+
+    def lookup(self, name: bytes) -> Attributes:
+        special = self._special.get(name)
+        if special is not None:
+            return special.attributes()
+        topic = name.decode("utf-8", "replace")
+        if topic not in self._current_topics():
+            return self._context.absence(name)
+        return self._tree.topic(topic).attributes()
+
+    def names(self) -> Sequence[bytes]:
+        topics = (topic.encode() for topic in sorted(self._current_topics()))
+        return [*self._special, *(name for name in topics if can_be_name(name) and name not in self._special)]
+
+    def mkdir(self, name: bytes) -> None:
+        self._context.must_be_writable()
+        try:
+            topic = name.decode()
+        except UnicodeDecodeError:
+            raise FilesystemError(errno.EINVAL) from None
+        store = self._context.store
+        store.create_topic(topic, store.config.default_queues)
+
+    def _current_topics(self) -> frozenset[str]:
+        store = self._context.store
+        generation = store.topics_generation
+        if generation != self._generation:
+            self._topics = frozenset(store.topics())
+            self._generation = generation
+        return self._topics
+
+
+class TopicDirectory(Directory):
+    """`append`, then each queue as a directory and as a stream, and `keys`."""
+
+    def __init__(self, tree: Tree, topic: str) -> None:
+        super().__init__(tree.context)
+        self._tree = tree
+        self._topic = topic
+
+    def lookup(self, name: bytes) -> Attributes:
+        if name.startswith(APPEND):
+            return self._tree.append(self._topic, None, name)
+        if never_exists(name):
+            return self._context.appearance.cacheable_absence()
+        return self._queue_or_keys(name).attributes()
+
+    def describe(self, name: bytes) -> Attributes:
+        if name == APPEND:
+            return self._tree.listed_append(self._topic, None)
+        node = self._queue_or_keys(name)
+        return node.listed_attributes() if isinstance(node, StreamFile) else node.attributes()
+
+    def names(self) -> Sequence[bytes]:
+        names = [APPEND]
+        for queue in self._context.store.queues(self._topic):
+            names += [b"%d" % queue, b"%d%s" % (queue, STREAM_SUFFIX)]
+        return [*names, KEYS]
+
+    def create(self, name: bytes) -> FilesystemError:
+        return refused_creation(self._context, name)
+
+    def mkdir(self, name: bytes) -> None:
+        self._context.must_be_writable()
+        queue = parse_queue(name)
+        if queue is None or queue >= MAX_QUEUES:
+            raise FilesystemError(errno.EINVAL)
+        store = self._context.store
+        if store.has_queue(self._topic, queue):
+            raise FilesystemError(errno.EEXIST)
+        store.grow_topic(self._topic, queue + 1)
+
+    def _queue_or_keys(self, name: bytes) -> Node:
+        if name == KEYS:
+            return self._tree.keys(self._topic)
+        is_stream = name.endswith(STREAM_SUFFIX)
+        queue = parse_queue(name[: -len(STREAM_SUFFIX)] if is_stream else name)
+        if queue is None or not self._context.store.has_queue(self._topic, queue):
+            raise not_found()
+        return self._tree.stream(self._topic, queue) if is_stream else self._tree.queue(self._topic, queue)
+
+
+class QueueDirectory(Directory):
+    """`append`, and a file for each message, by its queue offset."""
+
+    def __init__(self, tree: Tree, topic: str, queue: int) -> None:
+        super().__init__(tree.context)
+        self._tree = tree
+        self._topic = topic
+        self._queue = queue
+        self._store = tree.context.store
+        self._messages = tree.messages
+
+    def attributes(self) -> Attributes:
+        newest_ms = newest_store_time_ms(self._context, self._topic, self._queue)
+        return self._context.appearance.directory(self.inode, mtime_ms=newest_ms)
+
+    def lookup(self, name: bytes) -> Attributes:
+        if name.isdigit():
+            queue_offset = int(name)
+            if queue_offset > MAX_QUEUE_OFFSET:
+                raise not_found()
+            return self._messages.found(self._store.get(self._topic, self._queue, queue_offset), len(name))
+        if name.startswith(APPEND):
+            return self._tree.append(self._topic, self._queue, name)
+        if name[:1] == b"@":
+            return look_up_queue_link(self._context, self._topic, self._queue, name)
+        return self._context.absence(name)
+
+    def listing(self) -> Listing:
+        return QueueListing(
+            self._store,
+            self._topic,
+            self._queue,
+            self._context.appearance.message_template,
+            lambda: self._tree.listed_append(self._topic, self._queue),
+        )
+
+    def create(self, name: bytes) -> FilesystemError:
+        return refused_creation(self._context, name)

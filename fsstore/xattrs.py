@@ -1,0 +1,72 @@
+"""A message's metadata as extended attributes: text, decimal or UTF-8, times in epoch milliseconds, hosts `ip:port`."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from engine import StoredMessage
+from fsstore.interface import FilesystemError
+
+USER = b"user."
+PREFIX = "user.mq."
+PROPERTY_PREFIX = "user.mq.property."
+NAME_MAX_BYTES = 255
+LIST_MAX_BYTES = 65_536
+"""The kernel's bound on a list, a NUL after each name."""
+
+_FIELDS: dict[str, Callable[[StoredMessage], str]] = {
+    "keys": lambda message: " ".join(message.keys),
+    "tags": lambda message: message.tags,
+    "unique_key": lambda message: message.unique_key,
+    "msg_id": lambda message: message.msg_id,
+    "queue_offset": lambda message: str(message.queue_offset),
+    "physical_offset": lambda message: str(message.physical_offset),
+    "store_size": lambda message: str(message.store_size),
+    "born_time": lambda message: str(message.born_time_ms),
+    "store_time": lambda message: str(message.store_time_ms),
+    "born_host": lambda message: str(message.born_host),
+    "store_host": lambda message: str(message.store_host),
+    "sys_flag": lambda message: str(message.sys_flag),
+    "flag": lambda message: str(message.flag),
+    "reconsume_times": lambda message: str(message.reconsume_times),
+    "body_crc": lambda message: str(message.body_crc),
+}
+
+
+def attributes_of(message: StoredMessage) -> dict[str, bytes]:
+    """All attributes of a message that have a value, by full name, properties last."""
+    fields = {PREFIX + name: read(message).encode() for name, read in _FIELDS.items()}
+    present = {name: value for name, value in fields.items() if value}
+    return present | {PROPERTY_PREFIX + name: value.encode() for name, value in message.properties.items()}
+
+
+def list_names(message: StoredMessage) -> list[bytes]:
+    """Names to list: those that a name can hold, as many as fit a list."""
+    names: list[bytes] = []
+    room = LIST_MAX_BYTES
+    for name in (name.encode() for name in attributes_of(message)):
+        fits = len(name) <= NAME_MAX_BYTES and b"\0" not in name and len(name) + 1 <= room
+        if fits:
+            names.append(name)
+            room -= len(name) + 1
+    return names
+
+
+def read_value(message: StoredMessage, name: bytes) -> bytes:
+    """The value of an attribute. ENODATA when it has none."""
+    text = name.decode("utf-8", "replace")
+    field = _FIELDS.get(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else None
+    if field is not None:
+        value = field(message)
+    else:
+        found = message.properties.get(text.removeprefix(PROPERTY_PREFIX)) if text.startswith(PROPERTY_PREFIX) else None
+        value = found or ""
+    if not value:
+        raise no_attribute(name)
+    return value.encode()
+
+
+def no_attribute(name: bytes) -> FilesystemError:
+    """Why there is none: outside `user.` none can be, and saying so spares the kernel from asking again."""
+    return FilesystemError(errno.ENODATA if name.startswith(USER) else errno.ENOTSUP)
