@@ -37,7 +37,8 @@ def index_hash(topic: str, key: str) -> int:
     """The index's hash of a key: absolute hash of topic#key, 0 for -2**31, which has no absolute value in 32 bits."""
     units = _units(key)
     prefix = _topic_hash(topic)
-    value = _signed((prefix * pow(31, len(units), 1 << 32) + _hash_units(units)) & _MASK)
+    power = _POWERS[len(units)] if len(units) <= _CHUNK_UNITS else pow(31, len(units), 1 << 32)
+    value = _signed((prefix * power + _hash_units(units)) & _MASK)
     return abs(value) & 0x7FFFFFFF
 
 

@@ -14,6 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
+from engine.keyhash import index_hashes
 from engine.message import Message
 from engine.record import HEADERS, MESSAGE_MAGIC, RecordEncoder
 from engine.slices import put_items
@@ -92,7 +93,8 @@ def encode_batch(encoder: RecordEncoder, messages: Sequence[Message], queue_id: 
     sizes = np.fromiter((record.size for record in records), np.int64, len(records))
     starts = np.cumsum(sizes) - sizes
     store_times = np.fromiter((record.store_time_position for record in records), np.int64, len(records))
-    key_counts = np.fromiter((len(record.key_hashes) for record in records), np.int64, len(records))
+    key_counts = np.fromiter((len(record.keys) for record in records), np.int64, len(records))
+    topic = messages[0].topic if messages else ""
     return EncodedBatch(
         memoryview(bytearray().join([record.buffer for record in records])),
         starts,
@@ -100,7 +102,7 @@ def encode_batch(encoder: RecordEncoder, messages: Sequence[Message], queue_id: 
         starts + store_times,
         np.fromiter((record.tags_code for record in records), np.int64, len(records)),
         np.repeat(np.arange(len(records)), key_counts),
-        np.array([key_hash for record in records for key_hash in record.key_hashes], np.int32),
+        index_hashes(topic, [key for record in records for key in record.keys]),
     )
 
 
@@ -140,8 +142,8 @@ def encode_lines(
         sizes,
         starts + sample.store_time_position,
         sample.tags_code,
-        np.repeat(np.arange(count), len(sample.key_hashes)),
-        np.tile(np.array(sample.key_hashes, np.int32), count),
+        np.repeat(np.arange(count), len(sample.keys)),
+        np.tile(index_hashes(topic, sample.keys), count),
     )
 
 
@@ -172,7 +174,7 @@ def _line_crcs(text: bytes, count: int) -> Array:
     states = ~np.fromiter(map(crc32, BytesIO(text)), np.uint32, count)
     indices = _CRC_INDEX_BY_TOP[states >> 24]
     states = (states ^ _CRC_TABLE[indices]) << 8 | (indices ^ _NEWLINE)
-    return ~states
+    return np.asarray(~states)
 
 
 def _crc_table() -> Array:

@@ -85,11 +85,9 @@ def encode_properties(keys: Sequence[str], tags: str, properties: Mapping[str, s
 
 
 def _joined_keys(keys: Sequence[str]) -> str:
-    if isinstance(keys, str):
-        raise IllegalMessageError("keys is one text; it must be a list of them")
     joined = " ".join(keys)
-    if joined.count(" ") != len(keys) - 1 or "" in keys:
-        raise IllegalMessageError("a key is empty or holds a space")
+    if joined.count(" ") != len(keys) - 1 or "" in keys or isinstance(keys, str):
+        raise IllegalMessageError("keys are a list of texts that are not empty and hold no space")
     return joined
 
 

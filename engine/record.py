@@ -13,6 +13,7 @@ is), in sizes that must add up, and in sectors of zeros; docs/format.md, 12 list
 """
 
 import re
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import cast
@@ -20,7 +21,7 @@ from zlib import crc32
 
 from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
-from engine.keyhash import index_hash, tags_hash
+from engine.keyhash import tags_hash
 from engine.message import HeaderFields, Message, RecordHeader, StoredMessage
 from engine.properties import encode_properties, split_keys
 
@@ -56,17 +57,17 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}", re.ASCII)
 class EncodedRecord:
     """One record to be appended: complete but for what only the append lock can say.
 
-    `buffer` holds all of it; `place` fills in the rest. `tags_code` and `key_hashes` (of topic#key, the unique key
-    first) are what dispatch wants to know of it.
+    `buffer` holds all of it; `place` fills in the rest. `tags_code` and `keys` (the unique key first, when it has one)
+    are what dispatch wants to know of it.
     """
 
-    __slots__ = ("buffer", "key_hashes", "store_time_position", "tags_code")
+    __slots__ = ("buffer", "keys", "store_time_position", "tags_code")
 
-    def __init__(self, buffer: bytearray, store_time_position: int, tags_code: int, key_hashes: list[int]) -> None:
+    def __init__(self, buffer: bytearray, store_time_position: int, tags_code: int, keys: Sequence[str]) -> None:
         self.buffer = buffer
         self.store_time_position = store_time_position
         self.tags_code = tags_code
-        self.key_hashes = key_hashes
+        self.keys = keys
 
     @property
     def size(self) -> int:
@@ -119,9 +120,10 @@ class RecordEncoder:
         except StructError as error:
             raise IllegalMessageError(f"a number does not fit its field: {error}") from error
         buffer = bytearray().join((header, body, topic, len(properties).to_bytes(2, "big"), properties))
-        if not properties:
-            return EncodedRecord(buffer, 48 + len(born_host), 0, [])
-        return EncodedRecord(buffer, 48 + len(born_host), _tags_code(message), _key_hashes(message))
+        if not message.properties:
+            return EncodedRecord(buffer, 48 + len(born_host), tags_hash(message.tags), message.keys)
+        tags_code = tags_hash(message.properties.get("TAGS", message.tags))
+        return EncodedRecord(buffer, 48 + len(born_host), tags_code, _index_keys(message))
 
     def check_body(self, body: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
         """The body as plain bytes of a legal size. MessageTooLargeError."""
@@ -154,14 +156,12 @@ def topic_problem(topic: str) -> str | None:
     return "has other characters than a-z A-Z 0-9 % | _ -"
 
 
-def _tags_code(message: Message) -> int:
-    return tags_hash(message.properties.get("TAGS", message.tags))
-
-
-def _key_hashes(message: Message) -> list[int]:
-    keys = split_keys(message.properties["KEYS"]) if "KEYS" in message.properties else message.keys
-    unique = message.properties.get("UNIQ_KEY", "")
-    return [index_hash(message.topic, key) for key in ((unique, *keys) if unique else keys)]
+def _index_keys(message: Message) -> Sequence[str]:
+    """The keys that the index shall hold, the unique one first."""
+    properties = message.properties
+    keys = split_keys(properties["KEYS"]) if "KEYS" in properties else message.keys
+    unique_key = properties.get("UNIQ_KEY")
+    return (unique_key, *keys) if unique_key else keys
 
 
 def encode_blank(size: int) -> bytes:
@@ -223,14 +223,17 @@ def _framing(view: memoryview, physical_offset: int, fields: HeaderFields) -> tu
         raise DamagedRecordError(physical_offset, f"it says it is at {fields[6]}")
     if not MIN_RECORD_BYTES <= size <= len(view):
         raise DamagedRecordError(physical_offset, f"size {size} with {len(view)} bytes left")
-    topic_size_bytes = 1 if magic == MESSAGE_MAGIC else 2
-    topic_position = 72 + len(fields[9]) + len(fields[11]) + max(fields[14], 0) + topic_size_bytes
+    topic_position = 73 + len(fields[9]) + len(fields[11]) + (magic == MESSAGE_MAGIC_V2)
+    if fields[14] > 0:
+        topic_position += fields[14]
     if topic_position <= size - 2:
-        topic_size = int.from_bytes(view[topic_position - topic_size_bytes : topic_position], "big", signed=True)
+        topic_size = view[topic_position - 1]
+        if magic == MESSAGE_MAGIC_V2:
+            topic_size |= view[topic_position - 2] << 8
         properties_position = topic_position + topic_size + 2
-        if topic_size >= 0 and properties_position <= size:
+        if properties_position <= size and topic_size <= (0x7F if magic == MESSAGE_MAGIC else 0x7FFF):
             properties_size = view[properties_position - 2] << 8 | view[properties_position - 1]
-            if properties_position + (0 if properties_size > 0x7FFF else properties_size) == size:
+            if properties_position + (properties_size if properties_size <= 0x7FFF else 0) == size:
                 return topic_position, properties_position
     raise DamagedRecordError(physical_offset, f"its parts do not add up to its size of {size}")
 
