@@ -1,0 +1,70 @@
+"""The architecture, as imports: mountctl -> fsstore -> engine, one way, through the engine's front door."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import engine
+
+PROJECT = Path(__file__).resolve().parent.parent
+ROOMS = ("engine", "fsstore", "mountctl")
+FORBIDDEN = {
+    "engine": {"trio", "pyfuse3", "click", "rich", "fsstore", "mountctl", "pyspark", "pyarrow", "argparse"},
+    "fsstore": {"click", "rich", "mountctl", "argparse"},
+    "mountctl": {"pyfuse3", "trio"},
+}
+"""What a room may not import: whatever belongs to the rooms above it."""
+
+
+def sources(room: str) -> list[Path]:
+    return sorted((PROJECT / room).rglob("*.py"))
+
+
+EVERY_SOURCE = [pytest.param(path, id=str(path.relative_to(PROJECT))) for room in ROOMS for path in sources(room)]
+OUTSIDE_ENGINE = [path for path in EVERY_SOURCE if not str(path.id).startswith("engine/")] + [
+    pytest.param(path, id=str(path.relative_to(PROJECT))) for path in sources("examples")
+]
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Every module that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("path", EVERY_SOURCE)
+def test_a_room_imports_nothing_of_the_rooms_above_it(path: Path) -> None:
+    room = path.relative_to(PROJECT).parts[0]
+    packages = {module.partition(".")[0] for module in imported_modules(path)}
+    assert not packages & FORBIDDEN[room]
+
+
+@pytest.mark.parametrize("path", OUTSIDE_ENGINE)
+def test_outsiders_use_the_engines_front_door_alone(path: Path) -> None:
+    assert [module for module in imported_modules(path) if module.startswith("engine.")] == []
+
+
+@pytest.mark.parametrize("path", [path for path in EVERY_SOURCE if not str(path.id).startswith("mountctl/")])
+def test_only_the_command_line_prints_or_exits(path: Path) -> None:
+    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    assert not called & {"print", "sys.exit", "exit", "quit", "os._exit", "click.echo"}
+
+
+def test_the_front_door_names_what_is_there_each_once_in_order() -> None:
+    assert len(set(engine.__all__)) == len(engine.__all__)
+    missing = [name for name in engine.__all__ if not hasattr(engine, name)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", [path for path in EVERY_SOURCE if str(path.id).startswith("engine/")])
+def test_the_engine_reads_no_environment(path: Path) -> None:
+    used = {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    assert not used & {"os.environ", "os.getenv", "os.environb"}
