@@ -1,0 +1,81 @@
+"""Clean mark: the store was closed, and this is what its files looked like (docs/format.md, 13).
+
+    STORE/fsstore/clean.json
+
+With it, opening reads no record: whatever the number of messages, it costs one look at each file's size and time. It is removed, durably,
+before anything is written, and counts for nothing when any file is not as it was left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.coverage import Coverage, coverage_object, parse_coverage
+from engine.durable import Disk, make_directory, replace_file
+
+Stamp = tuple[int, int]
+"""Size in bytes and modification time in ns."""
+
+STAMPED = ("commitlog", "consumequeue", "index")
+STAMPED_FILES = ("checkpoint",)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanMark:
+    """What was covered at the close, and the stamp of every file by its path relative to the store."""
+
+    coverage: Coverage
+    files: dict[str, Stamp]
+
+
+def stamp_files(store: Path) -> dict[str, Stamp]:
+    """Stamps of all files of the log and of what is derived from it."""
+    stamps: dict[str, Stamp] = {}
+    for name in STAMPED:
+        _stamp_directory(store / name, name, stamps)
+    for name in STAMPED_FILES:
+        if (store / name).exists():
+            status = (store / name).stat()
+            stamps[name] = (status.st_size, status.st_mtime_ns)
+    return stamps
+
+
+def _stamp_directory(directory: Path, name: str, stamps: dict[str, Stamp]) -> None:
+    try:
+        entries = list(os.scandir(directory))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir():
+            _stamp_directory(Path(entry.path), f"{name}/{entry.name}", stamps)
+        else:
+            status = entry.stat()
+            stamps[f"{name}/{entry.name}"] = (status.st_size, status.st_mtime_ns)
+
+
+def read_clean_mark(store: Path, path: Path) -> CleanMark | None:
+    """The mark at `path` if every file of the store is as it says; else None."""
+    try:
+        mark = _parse(json.loads(path.read_bytes()))
+        return mark if mark is not None and mark.files == stamp_files(store) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _parse(stored: Any) -> CleanMark | None:
+    try:
+        coverage = parse_coverage(stored["coverage"])
+        files = {str(name): (int(size), int(mtime_ns)) for name, (size, mtime_ns) in stored["files"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return CleanMark(coverage, files) if coverage is not None else None
+
+
+def write_clean_mark(path: Path, mark: CleanMark, disk: Disk) -> None:
+    """Store the mark, durably: the last thing before the lock is let go. OSError."""
+    make_directory(path.parent, disk)
+    replace_file(path, json.dumps({"coverage": coverage_object(mark.coverage), "files": mark.files}).encode(), disk)

@@ -1,0 +1,110 @@
+"""Coverage mark: up to where the log and all that is derived from it are on disk (docs/format.md, 13).
+
+    STORE/fsstore/coverage.json
+
+RocketMQ's checkpoint holds times, and runs ahead of what is flushed; this mark holds a physical offset, and is written after the flush.
+An unclean start trusts what is before it and makes anew what is behind. It proves that it speaks of this log: `newest` is the place,
+size and CRC of the last record before it, and whoever else writes the store touches `lock`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from engine.commitlog import CommitLog
+from engine.durable import Disk, make_directory, replace_file
+from engine.errors import ReadError
+from engine.logwalk import NewestRecord
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is on disk: the log before `physical_end`, and what is derived from it.
+
+    `queues` is the next queue offset by topic and queue id; `index_physical_offset` that of the newest record with a key in the index;
+    `index_files` the names of its files, oldest first; `newest` (physical offset, size, store time, CRC of all its bytes).
+    """
+
+    physical_end: int
+    newest: tuple[int, int, int, int] | None = None
+    lock_mtime_ns: int = 0
+    queues: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    index_physical_offset: int = -1
+    index_files: tuple[str, ...] = ()
+
+    @property
+    def newest_record(self) -> NewestRecord | None:
+        """`newest` without the CRC."""
+        return NewestRecord(*self.newest[:3]) if self.newest else None
+
+    def speaks_of(self, log: CommitLog, lock_mtime_ns: int) -> bool:
+        """Whether this is still the log that the mark was written for, and nobody else wrote the store since."""
+        if lock_mtime_ns != self.lock_mtime_ns or self.physical_end < log.min_offset:
+            return False
+        if self.newest is None:
+            return self.physical_end == log.min_offset
+        physical_offset, size, _, crc = self.newest
+        if physical_offset < log.min_offset:
+            return self.physical_end == log.min_offset
+        return record_crc(log, physical_offset, size) == crc
+
+
+def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
+    """CRC-32 of every byte of a record, None when they can't be read."""
+    try:
+        return crc32(log.view(physical_offset, size))
+    except ReadError:
+        return None
+
+
+def read_coverage(path: Path) -> Coverage | None:
+    """The mark at `path`; None when there is none, or none that can be understood."""
+    try:
+        return parse_coverage(json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return None
+
+
+def parse_coverage(stored: Any) -> Coverage | None:
+    """The mark from its JSON object; None when it is not one."""
+    try:
+        if stored["version"] != VERSION:
+            return None
+        return Coverage(
+            physical_end=int(stored["physical_end"]),
+            newest=_newest(stored["newest"]),
+            lock_mtime_ns=int(stored["lock_mtime_ns"]),
+            queues={
+                str(topic): {int(queue): int(offset) for queue, offset in queues.items()}
+                for topic, queues in stored["queues"].items()
+            },
+            index_physical_offset=int(stored["index_physical_offset"]),
+            index_files=tuple(str(name) for name in stored["index_files"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _newest(stored: Any) -> tuple[int, int, int, int] | None:
+    if stored is None:
+        return None
+    physical_offset, size, store_time_ms, crc = (int(part) for part in stored)
+    return physical_offset, size, store_time_ms, crc
+
+
+def coverage_object(coverage: Coverage) -> dict[str, Any]:
+    """The mark as a JSON object."""
+    return {"version": VERSION, **asdict(coverage)}
+
+
+def write_coverage(path: Path, coverage: Coverage, disk: Disk) -> None:
+    """Store the mark, durably. Everything it speaks of must be on disk already. OSError."""
+    make_directory(path.parent, disk)
+    replace_file(path, json.dumps(coverage_object(coverage)).encode(), disk)

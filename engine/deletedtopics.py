@@ -1,0 +1,61 @@
+"""Deleted topics: whose records in the log are not to be dispatched again (docs/format.md, 13).
+
+    STORE/fsstore/deleted.json    {"topics": {"orders": 1048576}}    records of "orders" before that physical offset are gone
+
+The log keeps a deleted topic's records until retention takes their file; without this note a rebuild would bring them back.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from engine.durable import Disk, make_directory, replace_file
+from engine.logscan import ScannedRecords
+from engine.logwalk import pick
+
+
+class DeletedTopics:
+    """The deleted topics of one store. Thread safety: one writer; readers from any thread."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        """Reads `path`; a file that is missing or can't be understood says that nothing was deleted."""
+        self._path = path
+        self._disk = disk
+        self._until = _read(path)
+
+    def until(self, topic: str) -> int:
+        """Records of `topic` before this physical offset are gone; 0 when it was never deleted."""
+        return self._until.get(topic, 0)
+
+    def add(self, topic: str, physical_end: int) -> None:
+        """Note, durably, that the topic is deleted up to `physical_end`. OSError."""
+        self._store({**self._until, topic: physical_end})
+
+    def forget_before(self, min_physical_offset: int) -> None:
+        """Drop notes about records that retention has taken. OSError."""
+        kept = {topic: end for topic, end in self._until.items() if end > min_physical_offset}
+        if kept != self._until:
+            self._store(kept)
+
+    def living(self, found: ScannedRecords) -> ScannedRecords:
+        """The run without records of deleted topics."""
+        if not any(topic in self._until for topic in found.topics):
+            return found
+        ends = np.array([self.until(topic) for topic in found.topics], dtype=np.int64)
+        return pick(found, found.records.headers["physical_offset"] >= ends[found.topic_rows])
+
+    def _store(self, until: dict[str, int]) -> None:
+        make_directory(self._path.parent, self._disk)
+        replace_file(self._path, json.dumps({"topics": until}, ensure_ascii=False).encode(), self._disk)
+        self._until = until
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        stored = json.loads(path.read_bytes())
+        return {str(topic): int(end) for topic, end in stored["topics"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,210 @@
+"""Log walk: every good record of the commit log from some place on, past damage, to the log's end (docs/format.md, 8).
+
+    good records | damaged stretch | good records | torn or stale tail, zeros
+                                                  ^ the log's end
+
+Behind damage a record counts only if everything fits that can be checked: framing, CRC, physical offset, the next queue offset, and
+a store time that is not earlier. What fits nothing is a tail that a crash or an earlier truncation left: the log ends before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from engine.errors import TruncatedFileError
+from engine.filequeue import FileQueue
+from engine.logscan import ScannedRecords, ScanStop, find_next_record, scan_records
+from engine.mappedfile import MappedFile
+from engine.message import StoredMessage
+from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
+from engine.sequence import QueueSequence, Seed
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedStretch:
+    """Bytes [start, end) of the commit log that hold no good record, between good ones."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRecord:
+    """The last good record of a log: where, how long, stored when."""
+
+    physical_offset: int
+    size: int
+    store_time_ms: int
+
+    @property
+    def end(self) -> int:
+        """Physical offset just past it."""
+        return self.physical_offset + self.size
+
+
+class LogWalk:
+    """One pass over the log; iterate it for the records, then read `end`, `newest` and `damaged`.
+
+    Thread safety: one caller; the log must not be written meanwhile.
+    """
+
+    def __init__(
+        self,
+        files: FileQueue,
+        start: int,
+        seed: Seed,
+        *,
+        trusted_end: int = 0,
+        earliest_ms: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """`start` is where a record begins. Bodies before `trusted_end` are not checked (they were, or readers do).
+
+        `earliest_ms` is the store time of the record before `start`, 0 when unknown. `progress` hears physical offsets.
+        """
+        self.end = start
+        self.newest: NewestRecord | None = None
+        self.damaged: list[DamagedStretch] = []
+        self.records = 0
+        self._files = files
+        self._start = start
+        self._sequence = QueueSequence(seed)
+        self._trusted_end = trusted_end
+        self._latest_ms = earliest_ms
+        self._lost_bytes = 0
+        self._progress = progress or (lambda physical_offset: None)
+
+    def __iter__(self) -> Iterator[ScannedRecords]:
+        """Runs of good records, in log order. A run is a view of the log's pages: drop it before the log is closed."""
+        position: int | None = self._start
+        while position is not None:
+            position = yield from self._run(position)
+
+    def _run(self, position: int) -> Generator[ScannedRecords, None, int | None]:
+        """Walk one file from `position`; return where to go on, None at the log's end."""
+        file = self._files.find(position)
+        if file is None:
+            return self._resume(position, "no file holds it")
+        view = _readable(file)
+        verify = file.start + file.size > self._trusted_end
+        scan = scan_records(view, position - file.start, file.start, len(view), verify=verify)
+        stop, problem = ScanStop.END, None
+        for found in scan:
+            stop, problem = found.stop or stop, found.problem
+            stale = self._first_stale(found)
+            if stale is not None:
+                yield from self._taken(_head(found, stale))
+                return self._resume(self.end, "its store time and queue offset are of an earlier life of the log")
+            yield from self._taken(found)
+        following = file.start + file.size
+        if stop is ScanStop.BLANK and self._files.find(following) is not None:
+            self.end = following
+            return following
+        if stop is ScanStop.BLANK and not self._files_behind(following):
+            return None
+        return self._resume(self.end, problem or stop.value)
+
+    def _taken(self, found: ScannedRecords) -> Iterator[ScannedRecords]:
+        """Account for a run, and yield what of it is undamaged."""
+        if len(found) == 0:
+            return
+        headers = found.records.headers
+        wrong = self._sequence.take(found, self._lost_bytes)
+        for row in wrong.tolist():
+            start = int(headers["physical_offset"][row])
+            text = f"its queue offset {int(headers['queue_offset'][row])} does not follow its queue's"
+            self._lose(DamagedStretch(start, start + int(headers["store_size"][row]), text))
+        last = headers[-1]
+        self._latest_ms = max(self._latest_ms, int(headers["store_time_ms"].max()))
+        self.newest = NewestRecord(int(last["physical_offset"]), int(last["store_size"]), int(last["store_time_ms"]))
+        self.end = self.newest.end
+        self.records += len(found) - len(wrong)
+        self._progress(self.end)
+        if len(wrong):
+            found = _without(found, wrong)
+        if len(found):
+            yield found
+
+    def _first_stale(self, found: ScannedRecords) -> int | None:
+        """The first row that was stored earlier than the record before it, and has a number its queue is past."""
+        times = found.records.headers["store_time_ms"]
+        if len(times) == 0:
+            return None
+        latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], times[:-1])))
+        for row in np.flatnonzero(times < latest).tolist():
+            if self._is_stale(found, row):
+                return int(row)
+        return None
+
+    def _is_stale(self, found: ScannedRecords, row: int) -> bool:
+        """A clock may step back; then queue offsets go on all the same."""
+        records = found.records
+        if int(records.headers["sys_flag"][row]) & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+            return False
+        topic_row, queue_id = found.topic_rows[row], records.queue_ids[row]
+        expected = self._sequence.expected(found.topics[int(topic_row)], int(queue_id))
+        if expected is None:
+            return False
+        before = (found.topic_rows[:row] == topic_row) & (records.queue_ids[:row] == queue_id)
+        plain = np.isin(records.headers["sys_flag"][:row] & TRANSACTION_MASK, (0, TRANSACTION_COMMIT))
+        return int(records.headers["queue_offset"][row]) < expected + int(np.count_nonzero(before & plain))
+
+    def _resume(self, start: int, reason: str) -> int | None:
+        """Where good records go on behind `start`, the stretch between noted; None when nothing good follows."""
+        for file in self._files_behind(start):
+            view = _readable(file)
+            position = max(start - file.start, 0)
+            while (found := find_next_record(view, position, file.start, len(view))) is not None:
+                message = decode_record(view[found:], file.start + found)
+                if self._follows(message, start):
+                    self._lose(DamagedStretch(start, message.physical_offset, reason))
+                    return message.physical_offset
+                position = found + message.store_size
+                self._progress(file.start + position)
+        return None
+
+    def _follows(self, message: StoredMessage, damage_start: int) -> bool:
+        if message.store_time_ms < self._latest_ms:
+            return False
+        if message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+            return True
+        place = message.physical_offset
+        lost_bytes = self._lost_bytes + place - damage_start
+        return self._sequence.fits(message.topic, message.queue_id, message.queue_offset, place, lost_bytes)
+
+    def _lose(self, stretch: DamagedStretch) -> None:
+        self.damaged.append(stretch)
+        self._lost_bytes += stretch.end - stretch.start
+
+    def _files_behind(self, physical_offset: int) -> list[MappedFile]:
+        return [file for file in self._files.files if file.start + file.size > physical_offset]
+
+
+def _readable(file: MappedFile) -> memoryview:
+    """What of a file can be read; nothing of one that was cut while open."""
+    try:
+        return file.pages()
+    except TruncatedFileError:
+        return memoryview(b"")
+
+
+def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:
+    """The run with only these rows."""
+    return replace(found, records=found.records.take(rows), topic_rows=found.topic_rows[rows])
+
+
+def _head(found: ScannedRecords, count: int) -> ScannedRecords:
+    return pick(found, slice(0, count))
+
+
+def _without(found: ScannedRecords, rows: Array) -> ScannedRecords:
+    keep = np.ones(len(found), dtype=bool)
+    keep[rows] = False
+    return pick(found, keep)

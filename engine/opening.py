@@ -1,0 +1,201 @@
+"""Opening: what is at a path, whether we read it, and which sizes its files have (docs/format.md, 1).
+
+No file states the size of its kind, so the files themselves do: by their lengths, by the distances of their names; for an index, whose
+length fits many slot and entry counts, by proof. `config/sizes.json` remembers what we made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
+from engine.durable import Disk, make_directory, replace_file
+from engine.errors import NotAStoreError, UnsupportedStoreError
+from engine.indexproof import prove_index_sizes
+from engine.layout import StoreLayout
+
+KNOWN_NAMES = frozenset(
+    "commitlog consumequeue index config checkpoint abort lock fsstore transaction abort.bak brokerIdentity "
+    "timerwheel timerlog epochFileCheckpoint lost+found".split()
+)
+"""What a store may hold besides what UNREAD names; anything else in a folder without a commit log says it is no store."""
+
+UNREAD = {
+    "batchconsumequeue": "a batch consume queue",
+    "compaction": "a compaction topic",
+    "consumequeue_ext": "a consume queue with extension files",
+    "consumequeue_r": "a RocksDB consume queue",
+    "rocksdbstore": "a RocksDB consume queue",
+}
+"""Folders of a store that hold messages or entries in a form we don't read, if any file is in them."""
+
+SAMPLED_QUEUES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSizes:
+    """File sizes of a store, None where no file tells; `index_file_bytes` is the length of its index files."""
+
+    commit_log_bytes: int | None
+    consume_queue_bytes: int | None
+    index_file_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSizes:
+    """Sizes to open a store with. `rebuild_index`: its files can't be of these sizes; `note` says so to people."""
+
+    sizes: FileSizes
+    rebuild_index: bool = False
+    note: str | None = None
+
+
+def is_new(path: Path) -> bool:
+    """Whether there is no store at `path` yet: nothing, an empty folder, or one that only holds a lock."""
+    try:
+        names = {member.name for member in path.iterdir()}
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        raise NotAStoreError(path, "it is a file, not a folder") from None
+    return names <= {"lock", "lost+found"}
+
+
+def refuse_unreadable(path: Path) -> None:
+    """NotAStoreError, or UnsupportedStoreError that names what we don't read; silent when the store is one of ours."""
+    layout = StoreLayout(path)
+    names = {member.name for member in path.iterdir()}
+    for name in sorted(names):
+        if name.startswith("dledger-"):
+            raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
+        if name in UNREAD and any(member.is_file() for member in (path / name).rglob("*")):
+            raise UnsupportedStoreError(path, f"{UNREAD[name]} ({name})")
+    if (layout.consume_queues / "CURRENT").exists():
+        raise UnsupportedStoreError(path, "a RocksDB consume queue (consumequeue/CURRENT)")
+    if "commitlog" not in names and not names <= KNOWN_NAMES | UNREAD.keys():
+        raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
+    if "commitlog" in names and not layout.commit_log.is_dir():
+        raise NotAStoreError(path, "commitlog is not a folder")
+    _refuse_multiple_paths(path, layout.commit_log)
+
+
+def _refuse_multiple_paths(path: Path, directory: Path) -> None:
+    """Several commit log paths deal the files out in turn, so each holds every n-th."""
+    starts = [int(file.name) for file in log_files(directory)]
+    steps = {after - before for before, after in pairwise(starts)}
+    length = _usual(file.stat().st_size for file in log_files(directory))
+    if len(starts) > 2 and length and len(steps) == 1 and min(steps) >= 2 * length:
+        raise UnsupportedStoreError(path, "a commit log over several paths")
+
+
+def log_files(directory: Path) -> list[Path]:
+    """Files in a folder of numbered files, by name."""
+    try:
+        members = list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    return sorted(file for file in members if len(file.name) == 20 and file.name.isdecimal() and file.is_file())
+
+
+def find_sizes(path: Path) -> FoundSizes:
+    """What the files of the store at `path` say about their sizes."""
+    layout = StoreLayout(path)
+    queues = [files for files in _queue_folders(layout.consume_queues) if files]
+    return FoundSizes(
+        _numbered_size(log_files(layout.commit_log)),
+        _usual(file.stat().st_size for files in queues for file in files),
+        _usual(file.stat().st_size for file in index_paths(layout.index)),
+    )
+
+
+def _queue_folders(directory: Path) -> Iterator[list[Path]]:
+    """Files of each queue, for as many queues as it takes to know."""
+    seen = 0
+    for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
+        for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
+            if queue.name.isdecimal() and queue.is_dir():
+                yield log_files(queue)
+                seen += 1
+            if seen >= SAMPLED_QUEUES:
+                return
+
+
+def index_paths(directory: Path) -> list[Path]:
+    """Index files, by name: 17 digits."""
+    try:
+        members = list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    return sorted(file for file in members if len(file.name) == 17 and file.name.isdecimal() and file.is_file())
+
+
+def _numbered_size(files: Sequence[Path]) -> int | None:
+    """The usual length, if the names are multiples of it; else what the names' distances say."""
+    length = _usual(file.stat().st_size for file in files)
+    starts = [int(file.name) for file in files]
+    if length and all(start % length == 0 for start in starts):
+        return length
+    return math.gcd(*starts) or length
+
+
+def _usual(lengths: Iterable[int]) -> int | None:
+    """The most frequent length, the largest of equally frequent ones; None when there is none but zero."""
+    counts = Counter(length for length in lengths if length)
+    return max(counts, key=lambda length: (counts[length], length)) if counts else None
+
+
+def read_sizes(layout: StoreLayout) -> FileSizes | None:
+    """config/sizes.json: what the store was made with; None when it does not say."""
+    try:
+        return FileSizes(**json.loads(layout.sizes.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_sizes(layout: StoreLayout, sizes: FileSizes, disk: Disk) -> None:
+    """Remember the sizes, durably. OSError."""
+    for made in make_directory(layout.config):
+        disk.sync_directory(made)
+    replace_file(layout.sizes, json.dumps(asdict(sizes), indent=2).encode() + b"\n", disk)
+
+
+def choose_sizes(
+    path: Path, wanted: FileSizes | None, keys_at: Callable[[FileSizes, int], Sequence[str]]
+) -> ChosenSizes:
+    """Sizes of the store at `path`: its files' own, then what was remembered, then `wanted`, then the likeliest.
+
+    `keys_at(sizes, physical_offset)` gives the index keys of a record, for the proof.
+    """
+    layout = StoreLayout(path)
+    found, remembered = find_sizes(path), read_sizes(layout)
+    fallback = remembered or wanted or _likely(found)
+    sizes = fallback
+    if found.commit_log_bytes:
+        sizes = replace(sizes, commit_log_bytes=found.commit_log_bytes)
+    if found.consume_queue_bytes and found.consume_queue_bytes >= CONSUME_QUEUE_ENTRY_BYTES:
+        sizes = replace(sizes, consume_queue_entries=found.consume_queue_bytes // CONSUME_QUEUE_ENTRY_BYTES)
+    if found.index_file_bytes is None:
+        return ChosenSizes(sizes)
+    if remembered is not None and remembered.index_bytes == found.index_file_bytes:
+        return ChosenSizes(sizes)
+    candidates = [(one.index_slots, one.index_entries) for one in (wanted, BROKER_SIZES, EMBEDDED_SIZES) if one]
+    proved = prove_index_sizes(index_paths(layout.index), candidates, lambda place: keys_at(sizes, place))
+    if proved is not None:
+        return ChosenSizes(replace(sizes, index_slots=proved[0], index_entries=proved[1]))
+    own = wanted or EMBEDDED_SIZES
+    note = (
+        f"the slots and entries of {layout.index} can't be proved from its files: the index is rebuilt with {own.index_slots:,} slots"
+        f" and {own.index_entries:,} entries; to keep a broker's, open the store with maxHashSlotNum and maxIndexNum as in broker.conf"
+    )
+    return ChosenSizes(replace(sizes, index_slots=own.index_slots, index_entries=own.index_entries), True, note)
+
+
+def _likely(found: FoundSizes) -> FileSizes:
+    """A store without index files whose log files are a broker's gets a broker's index files, so that the broker can go on."""
+    return BROKER_SIZES if found.commit_log_bytes == BROKER_SIZES.commit_log_bytes else EMBEDDED_SIZES
