@@ -1,7 +1,7 @@
 """The commit log: every record of the store, one after another (docs/format.md, 2 and 3).
 
-A record (or a batch, whole) goes into the current file when 8 bytes are left behind it; else a BLANK record fills the file
-and the next one takes it:
+A record (or a batch, whole) goes into the current file when 8 bytes are left behind it; else a BLANK record fills the
+file and the next one takes it:
 
     ... record | record | BLANK: remaining i32, magic i32, anything ...
 
@@ -10,96 +10,250 @@ The first 8 bytes of a record or batch, its size and magic, are written last: a 
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Protocol
 
 from engine.config import Clock
+from engine.errors import (
+    DamagedRecordError,
+    ExpiredMessageError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    RetiredFileError,
+    StoreError,
+    UnreadableRangeError,
+)
 from engine.filequeue import FileQueue
-from engine.mappedfile import MappedFile
+from engine.mappedfile import HEAD_BYTES, MappedFile
+
+BLANK = struct.Struct(">iI")
+assert BLANK.size == HEAD_BYTES
+BLANK_MAGIC = 0xCBD43194
 
 
 class Encoded(Protocol):
-    """One encoded record or batch, complete but for what is known only under the append lock."""
+    """An encoded record, or a batch of them, complete but for what is known only under the append lock."""
 
     @property
-    def data(self) -> bytearray | memoryview:
-        """The bytes to store; read after `patch`."""
+    def buffer(self) -> bytearray | memoryview:
+        """The bytes to store."""
 
-    def patch(self, physical_offset: int, store_time_ms: int) -> None:
-        """Fill in where and when the first byte is stored."""
+    def place(self, queue_offset: int, physical_offset: int, store_time_ms: int, /) -> None:
+        """Fill in where and when the (first) record is stored."""
 
 
 class FileHold:
-    """Keeps one commit log file readable until released. A context manager."""
+    """Keeps one commit log file readable until released. A context manager. Thread safety: one thread at a time."""
 
-    file: MappedFile
+    def __init__(self, file: MappedFile) -> None:
+        """`file.hold()` was called for us."""
+        self.file = file
+        self._held = True
 
     def view(self, physical_offset: int, length: int) -> memoryview:
         """As `CommitLog.view`, also after the file was retired; RetiredFileError once it was forced away."""
-        raise NotImplementedError
+        return self.file.view(physical_offset - self.file.start, length)
 
     def release(self) -> None:
         """Let the file go; calling it twice is harmless."""
-        raise NotImplementedError
+        if self._held:
+            self._held = False
+            self.file.release()
+
+    def __enter__(self) -> FileHold:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
 
 class CommitLog:
     """The log: appends under one lock, reads without.
 
-    Thread safety: any thread. `lock` is re-entrant: hold it around `append` to assign queue offsets and dispatch in order.
+    Thread safety: any thread. `lock` is re-entrant: hold it around `append` to number and dispatch in the same order.
     """
 
-    lock: threading.RLock  # type: ignore[valid-type]
-    files: FileQueue
-    last_store_time_ms: int
-
     def __init__(self, files: FileQueue, clock: Clock) -> None:
-        raise NotImplementedError
+        """`files` as recovery left them; see `resume`."""
+        self.files = files
+        self.lock = threading.RLock()
+        self.last_store_time_ms = 0
+        self._clock = clock
+        self._current: MappedFile | None = files.last
 
     @property
     def min_offset(self) -> int:
         """Physical offset of the oldest file's first byte."""
-        raise NotImplementedError
+        return self.files.min_offset
 
     @property
     def readable_end(self) -> int:
         """Physical offset just past what readers may see."""
-        raise NotImplementedError
+        return self.files.max_offset
 
     @property
     def wrote_end(self) -> int:
         """Physical offset just past what was appended."""
-        raise NotImplementedError
+        return self.files.wrote_offset
 
-    def append(self, record: Encoded) -> tuple[int, int]:
-        """Store one record or batch whole; (physical offset, store time in ms). StoreFullError, MessageTooLargeError: nothing stored."""
-        raise NotImplementedError
+    @property
+    def largest_bytes(self) -> int:
+        """The longest record or batch that one `append` takes: a file, less its BLANK."""
+        return self.files.file_bytes - HEAD_BYTES
 
-    def append_all(self, parts: Sequence[Encoded]) -> list[tuple[int, int]]:
-        """Store several batches, all or none, however many files they take; as `append` for each."""
-        raise NotImplementedError
+    def resume(self, end: int, last_store_time_ms: int) -> None:
+        """Recovery's result: the log ends at `end` in memory, its newest record was stored at that time."""
+        self.files.set_end(end)
+        self._current = self.files.last
+        self.last_store_time_ms = last_store_time_ms
+
+    # writing
+
+    def append(self, record: Encoded, queue_offset: int) -> tuple[int, int]:
+        """Store one record or batch whole; its physical offset and store time in ms, which never runs backwards.
+
+        StoreFullError, MessageTooLargeError: nothing was stored.
+        """
+        with self.lock:
+            buffer = record.buffer
+            file = self._current
+            if file is None or len(buffer) + HEAD_BYTES > file.size - file.wrote:
+                file = self._roll(len(buffer))
+            now_ms = self._now_ms()
+            physical_offset = file.start + file.wrote
+            record.place(queue_offset, physical_offset, now_ms)
+            file.append_head_last(buffer)
+            self.last_store_time_ms = now_ms  # after publishing: who reads it, then flushes, has flushed that record
+            return physical_offset, now_ms
+
+    def append_all(self, parts: Sequence[Encoded], queue_offsets: Sequence[int]) -> list[tuple[int, int]]:
+        """Store several batches, all or none, however many files they take; as `append` for each.
+
+        All files are there before the first byte is written, so nothing can fail half way; and the first part's head
+        is written last of all, so a process that dies leaves none of the parts.
+        """
+        sizes = [len(part.buffer) for part in parts]
+        self._check_size(max(sizes, default=0))
+        with self.lock:
+            current = self._current or self._roll(0)
+            places = plan(sizes, current.wrote, current.size)
+            files = [current, *self.files.reserve(places[-1][0] if places else 0)]
+            ends = [current.wrote, *[0] * (len(files) - 1)]
+            now_ms = self._now_ms()
+            stored: list[tuple[int, int]] = []
+            for part, queue_offset, (number, position) in zip(parts, queue_offsets, places, strict=True):
+                file = files[number]
+                part.place(queue_offset, file.start + position, now_ms)
+                file.write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
+                ends[number] = position + len(part.buffer)
+                stored.append((file.start + position, now_ms))
+            for file, end in zip(files[:-1], ends, strict=False):
+                _write_blank(file, end)
+            for part, (number, position) in zip(reversed(parts), reversed(places), strict=True):
+                files[number].write(position, part.buffer[:HEAD_BYTES])
+            self._publish(files, ends)
+            self.last_store_time_ms = now_ms
+            return stored
+
+    def _publish(self, files: Sequence[MappedFile], ends: Sequence[int]) -> None:
+        """Files but the last are full now; each of the others becomes the current one in its turn."""
+        for file, end in zip(files[:-1], ends, strict=False):
+            file.publish_filled(min(end + HEAD_BYTES, file.size))
+            self._current = self.files.roll()
+        files[-1].publish(ends[-1])
+
+    def _roll(self, size: int) -> MappedFile:
+        """The next file becomes the current one. Made before the old one is filled: a full disk changes nothing."""
+        self._check_size(size)
+        self.files.reserve(1)
+        file = self._current
+        if file is not None and not file.full:
+            _write_blank(file, file.wrote)
+            file.publish_filled(min(file.wrote + HEAD_BYTES, file.size))
+        self._current = self.files.roll()
+        return self._current
+
+    def _now_ms(self) -> int:
+        return max(self._clock(), self.last_store_time_ms)
+
+    def _check_size(self, size: int) -> None:
+        if size > self.largest_bytes:
+            raise MessageTooLargeError("record", size, self.largest_bytes)
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Copy the write buffer to its file and publish, if it touches `least_pages` pages; the new `readable_end`.
+
+        FlushFailedError. Without a pool there is nothing to do.
+        """
+        return self.files.commit(least_pages)
+
+    # reading
 
     def view(self, physical_offset: int, length: int) -> memoryview:
-        """Read-only view of [physical_offset, + length). MessageNotFoundError, ExpiredMessageError, TruncatedFileError."""
-        raise NotImplementedError
+        """Read-only view of [physical_offset, + length), within one file.
+
+        MessageNotFoundError, ExpiredMessageError, DamagedRecordError (its file is missing), TruncatedFileError.
+        """
+        file = self.files.find(physical_offset)
+        if file is None:
+            raise self._absent(physical_offset)
+        try:
+            return file.view(physical_offset - file.start, length)
+        except (UnreadableRangeError, RetiredFileError) as error:
+            raise self._absent(physical_offset) from error
 
     def rest(self, physical_offset: int) -> memoryview:
         """Read-only view from there to the end of what is readable in that file. Errors as `view`."""
-        raise NotImplementedError
+        file = self.files.find(physical_offset)
+        if file is None:
+            raise self._absent(physical_offset)
+        return self.view(physical_offset, max(file.end - physical_offset, 0))
 
     def next_file_start(self, physical_offset: int) -> int:
-        """Where the next file begins."""
-        raise NotImplementedError
+        """Where the file behind the one with `physical_offset` begins."""
+        return physical_offset - physical_offset % self.files.file_bytes + self.files.file_bytes
 
     def hold(self, physical_offset: int) -> FileHold:
-        """Keep the file under `physical_offset` readable. ExpiredMessageError, MessageNotFoundError."""
-        raise NotImplementedError
+        """Keep the file under `physical_offset` readable. Errors as `view`."""
+        file = self.files.find(physical_offset)
+        try:
+            if file is not None and file.hold():
+                return FileHold(file)
+        except RetiredFileError as error:
+            raise self._absent(physical_offset) from error
+        raise self._absent(physical_offset)
 
-    def resume(self, end: int, last_store_time_ms: int) -> None:
-        """Recovery's result: the log ends at `end`, its newest record was stored at that time."""
-        raise NotImplementedError
+    def _absent(self, physical_offset: int) -> StoreError:
+        """Why there is nothing at `physical_offset`."""
+        min_offset = self.min_offset
+        if physical_offset < min_offset:
+            return ExpiredMessageError("", -1, physical_offset, min_offset)
+        if self.files.find(physical_offset) is None and physical_offset < self.readable_end:
+            return DamagedRecordError(physical_offset, "the file that holds it is missing")
+        return MessageNotFoundError(physical_offset=physical_offset)
 
-    def commit(self, least_pages: int = 0) -> int:
-        """Copy write buffers to the file and publish; the new `readable_end`. Without a pool there is nothing to do."""
-        raise NotImplementedError
+
+def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, int]]:
+    """Where parts of these sizes go: (0: the current file, k: the k-th after it; position in it) for each.
+
+    `wrote` is the current file's write position. A part goes where it and a BLANK behind it have room.
+    """
+    places: list[tuple[int, int]] = []
+    number, position = 0, wrote
+    for size in sizes:
+        if position + size + HEAD_BYTES > file_bytes:
+            number, position = number + 1, 0
+        places.append((number, position))
+        position += size
+    return places
+
+
+def _write_blank(file: MappedFile, position: int) -> None:
+    """The BLANK that says: nothing more from `position` on. Less than 8 bytes can't hold one."""
+    if file.size - position >= BLANK.size:
+        file.write(position, BLANK.pack(file.size - position, BLANK_MAGIC))

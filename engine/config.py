@@ -1,4 +1,4 @@
-"""How a store is opened, sized, flushed and kept: plain frozen values that the engine's parts take in their constructors."""
+"""How a store is opened, sized, flushed and kept: frozen values that the engine's parts take in their constructors."""
 
 import time
 from collections.abc import Callable

@@ -2,17 +2,24 @@
 
     00000000000000000000  00000000000016777216  00000000000033554432      named by the offset of byte 0, 20 digits
 
-Files before the last are full. Older files may be gone (retention), and a damaged store may miss one in between.
+Files before the last are full. Older files may be gone (retention), and a damaged store may miss one in between. A file
+may lie ready behind the last one; it is empty, and belongs to the queue when writing gets there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from engine.durable import Disk
+from engine.allocate import NAME_DIGITS, DirectSource, FileSource
+from engine.durable import Disk, make_directory
+from engine.errors import FlushFailedError, UnreadableRangeError
 from engine.mappedfile import Access, MappedFile
+from engine.pool import BufferPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +35,35 @@ class FileProblem:
 class FileQueue:
     """The files of one directory, addressed by offset.
 
-    Thread safety: one writer at a time (append, roll, truncate, commit); any readers; flush, retire, refresh from any thread.
+    Thread safety: one writer at a time (append, roll, truncate, commit); any readers; flush, retire_first, sweep and
+    refresh from any thread.
     """
 
-    directory: Path
-    file_bytes: int
-    access: Access
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        access: Access,
+        *,
+        disk: Disk | None = None,
+        source: FileSource | None = None,
+        pool: BufferPool | None = None,
+    ) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.access = access
+        self._disk = disk or Disk()
+        self._source = source or DirectSource(directory, file_bytes, access, self._disk)
+        self._pool = pool
+        self._files: tuple[MappedFile, ...] = ()
+        self._by_start: dict[int, MappedFile] = {}
+        self._problems: tuple[FileProblem, ...] = ()
+        self._reserved: deque[MappedFile] = deque()
+        self._retired: list[tuple[MappedFile, int]] = []
+        self._unsynced_names: list[Path] = []
+        self._flushed_offset = 0
+        self._change_lock = threading.Lock()
+        self._flush_lock = threading.Lock()
 
     @classmethod
     def open(
@@ -43,104 +73,357 @@ class FileQueue:
         access: Access,
         *,
         disk: Disk | None = None,
-        create: Callable[[int], MappedFile] | None = None,
+        source: FileSource | None = None,
+        pool: BufferPool | None = None,
     ) -> FileQueue:
         """Load the directory (missing: no files yet). All bytes count as written until `set_end` or `truncate`.
 
-        `create(start)` makes the file that begins at `start`; by default it is allocated here and now. Nothing is
-        changed on disk; what is odd there is in `problems`. Files are mapped when first looked at.
+        `source` makes files; by default one is made when it is needed. With a `pool`, files are written through its
+        buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at.
         """
-        raise NotImplementedError
+        queue = cls(directory, file_bytes, access, disk=disk, source=source, pool=pool)
+        sizes, queue._problems = scan_directory(directory, file_bytes)
+        queue._set_files([queue._loaded(start, size) for start, size in sorted(sizes.items())])
+        queue._flushed_offset = queue.max_offset
+        return queue
+
+    def _loaded(self, start: int, size: int) -> MappedFile:
+        path = self.directory / f"{start:0{NAME_DIGITS}d}"
+        file = MappedFile(path, self.file_bytes, self.access, start=start, disk=self._disk)
+        file.set_end(min(size, self.file_bytes))
+        return file
+
+    def _set_files(self, files: list[MappedFile]) -> None:
+        self._by_start = {file.start: file for file in files}
+        self._files = tuple(files)
+
+    # where things are
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
         """The files, oldest first: a snapshot."""
-        raise NotImplementedError
+        return self._files
 
     @property
     def problems(self) -> tuple[FileProblem, ...]:
         """What loading found odd. A short file is loaded and readable as far as it goes."""
-        raise NotImplementedError
+        return self._problems
 
     @property
     def first(self) -> MappedFile | None:
-        raise NotImplementedError
+        """The oldest file."""
+        files = self._files
+        return files[0] if files else None
 
     @property
     def last(self) -> MappedFile | None:
-        raise NotImplementedError
+        """The newest file."""
+        files = self._files
+        return files[-1] if files else None
 
     @property
     def min_offset(self) -> int:
         """Offset of the oldest byte; 0 when there are no files."""
-        raise NotImplementedError
+        files = self._files
+        return files[0].start if files else 0
 
     @property
     def max_offset(self) -> int:
         """Offset just past the newest readable byte; 0 when there are no files."""
-        raise NotImplementedError
+        files = self._files
+        for file in reversed(files):
+            if file.readable:
+                return file.start + file.readable
+        return files[0].start if files else 0
 
     @property
     def wrote_offset(self) -> int:
         """Offset just past the newest written byte (ahead of `max_offset` only while a write buffer is used)."""
-        raise NotImplementedError
+        files = self._files
+        for file in reversed(files):
+            if file.wrote:
+                return file.start + file.wrote
+        return files[0].start if files else 0
 
     @property
     def flushed_offset(self) -> int:
         """Everything before this offset is on disk."""
-        raise NotImplementedError
+        return self._flushed_offset
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that `offset` lies in, or None (expired, missing, not yet there)."""
-        raise NotImplementedError
+        return self._by_start.get(offset - offset % self.file_bytes)
 
     def view(self, offset: int, length: int) -> memoryview:
         """Read-only view of readable bytes of one file. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
-        raise NotImplementedError
+        file = self.find(offset)
+        if file is None:
+            raise UnreadableRangeError(self.directory, offset, length, self.max_offset)
+        return file.view(offset - file.start, length)
 
     def missing_ranges(self) -> list[tuple[int, int]]:
         """Offset ranges [from, to) between the first and the last file that no file holds."""
-        raise NotImplementedError
+        starts = [file.start for file in self._files]
+        return [
+            (before + self.file_bytes, after) for before, after in pairwise(starts) if before + self.file_bytes != after
+        ]
+
+    # growing
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write behind the newest byte, in a new file when the last is full; the offset written at.
 
         `data` never straddles files: the caller's unit divides the file size, or it rolls before. StoreFullError.
         """
-        raise NotImplementedError
+        file = self.last
+        if file is None or file.full:
+            file = self.roll()
+        if len(data) > file.remaining:
+            raise ValueError(f"{len(data)} bytes straddle the end of {file.path}")
+        return file.start + file.append(data)
+
+    def reserve(self, count: int) -> list[MappedFile]:
+        """The `count` files that the next calls of `roll` will add: all of them, or StoreFullError and none."""
+        taken: list[MappedFile] = []
+        try:
+            while len(self._reserved) + len(taken) < count:
+                taken.append(self._take(self._next_start(len(self._reserved) + len(taken))))
+        except BaseException:
+            for file in taken:
+                self._return_buffer(file.detach_buffer())
+                self._source.restore(file)
+            raise
+        self._reserved.extend(taken)
+        return list(self._reserved)[:count]
 
     def roll(self, start: int | None = None) -> MappedFile:
-        """Add the next file and return it; `start` (a multiple of the file size) for an empty queue. StoreFullError."""
-        raise NotImplementedError
+        """Add the next file and return it; an empty queue begins with the file that holds `start`. StoreFullError.
+
+        What is in a write buffer is committed first, so that bytes become readable in order.
+        """
+        self.commit()
+        if start is not None and not self._files:
+            file = self._take(start - start % self.file_bytes)
+        elif self._reserved:
+            file = self._reserved.popleft()
+        else:
+            file = self._take(self._next_start(0))
+        with self._change_lock:
+            self._set_files([*self._files, file])
+        return file
+
+    def _next_start(self, ahead: int) -> int:
+        last = self.last
+        return ahead * self.file_bytes + (0 if last is None else last.start + self.file_bytes)
+
+    def _take(self, start: int) -> MappedFile:
+        if self.access is Access.WRITE:
+            self._unsynced_names += make_directory(self.directory)
+        file = self._source.take(start)
+        if not self._source.names_durable:
+            self._unsynced_names.append(self.directory)
+        buffer = self._pool.take() if self._pool else None
+        if buffer is not None:
+            file.attach_buffer(buffer)
+        return file
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Copy the write buffer to its file and publish, as `MappedFile.commit`; the new `max_offset`.
+
+        FlushFailedError: what was written may never reach the file.
+        """
+        last = self.last
+        if self._pool is not None and last is not None:
+            try:
+                self._return_buffer(last.commit(least_pages))
+            except OSError as error:
+                raise FlushFailedError(last.path, error.strerror or str(error)) from error
+        return self.max_offset
+
+    def _return_buffer(self, buffer: memoryview | None) -> None:
+        if buffer is not None and self._pool is not None:
+            self._pool.give_back(buffer)
+
+    # recovery
 
     def set_end(self, offset: int) -> None:
-        """Recovery's result, in memory only: bytes before `offset` are written and on disk; later files are dropped from the list."""
-        raise NotImplementedError
+        """What recovery found, in memory only: bytes before `offset` are written and on disk, later ones are not there.
 
-    def truncate(self, offset: int) -> None:
-        """As `set_end`, and for good: later files are deleted, the rest of the file at `offset` is zeroed and synced."""
-        raise NotImplementedError
+        Later files are dropped from the list; READ keeps them, empty. WRITE must not have any: `truncate` deletes them.
+        """
+        kept = [file for file in self._files if file.start <= offset or self.access is Access.READ]
+        for file in kept:
+            file.set_end(min(max(offset - file.start, 0), self.file_bytes))
+        with self._change_lock:
+            self._set_files(kept)
+        self._flushed_offset = offset
+
+    def truncate(self, offset: int, durable_from: int | None = None) -> None:
+        """As `set_end`, and for good: later files are deleted, the rest of the file at `offset` is zeroed and synced.
+
+        Files from the one that holds `durable_from` on are synced, too: a process that was killed did not. OSError.
+        """
+        later = [file for file in self._files if file.start > offset]
+        with self._change_lock:
+            self._set_files([file for file in self._files if file.start <= offset])
+        for file in reversed(later):
+            file.retire()
+        self.set_end(offset)
+        for file in self._files:
+            if offset < file.start + self.file_bytes:
+                file.truncate(offset - file.start)
+            elif durable_from is not None and durable_from < file.start + self.file_bytes:
+                file.sync()
+        if self.access is Access.WRITE and self.directory.exists():
+            self._disk.sync_directory(self.directory)
+
+    # durability
 
     def flush(self, least_pages: int = 0) -> int:
-        """Sync files with at least `least_pages` unflushed pages (0: any byte), new names too; the new `flushed_offset`. OSError."""
-        raise NotImplementedError
+        """Sync files with at least `least_pages` unflushed pages (0: any byte), and new names; the `flushed_offset`.
+
+        FlushFailedError: nothing counts as flushed that was not before.
+        """
+        with self._flush_lock:
+            for file in self._unflushed():
+                if file.due(file.flushed, file.readable, least_pages):
+                    self._sync(file)
+            self._flushed_offset = self._contiguously_flushed()
+            return self._flushed_offset
+
+    def _sync(self, file: MappedFile) -> None:
+        path = file.path
+        try:
+            names, self._unsynced_names = self._unsynced_names, []
+            file.sync()
+            for path in dict.fromkeys(names):
+                self._disk.sync_directory(path)
+        except OSError as error:
+            raise FlushFailedError(path, error.strerror or str(error)) from error
+
+    def _unflushed(self) -> list[MappedFile]:
+        """Files that are not wholly on disk, oldest first."""
+        found: list[MappedFile] = []
+        for file in reversed(self._files):
+            if file.flushed == file.size:
+                break
+            found.append(file)
+        return found[::-1]
+
+    def _contiguously_flushed(self) -> int:
+        unflushed = self._unflushed()
+        if unflushed:
+            return unflushed[0].start + unflushed[0].flushed
+        last = self.last
+        return last.start + last.size if last else self._flushed_offset
+
+    # deleting
 
     def retire_first(self, now_ms: int) -> MappedFile | None:
-        """Delete the oldest file, never the last one; readers that hold it keep it for a while. None when only one is left."""
-        raise NotImplementedError
+        """Delete the oldest file, never the last one; readers that hold it keep it for a while. OSError.
+
+        Returns the file, or None when only one is left.
+        """
+        with self._change_lock:
+            if len(self._files) < 2:
+                return None
+            file, *kept = self._files
+            file.retire()
+            self._set_files(kept)
+            self._retired.append((file, now_ms))
+        if self.access is Access.WRITE:
+            self._disk.sync_directory(self.directory)
+        return file
 
     def sweep(self, now_ms: int, forced_interval_ms: int) -> int:
-        """Let retired files go whose readers are done, or that were kept for `forced_interval_ms`; how many are still kept."""
-        raise NotImplementedError
+        """Let retired files go that nobody holds, or that were held for that long; how many are still held."""
+        with self._change_lock:
+            for file, retired_ms in self._retired:
+                if now_ms - retired_ms >= forced_interval_ms:
+                    file.close()
+            self._retired = [pair for pair in self._retired if not pair[0].closed]
+            return len(self._retired)
 
     def delete_all(self) -> None:
-        """Delete every file and the directory, durably."""
-        raise NotImplementedError
+        """Delete every file, newest first, and the directory if nothing else is in it; durably. OSError."""
+        with self._change_lock:
+            files = self._files
+            self._set_files([])
+            self._flushed_offset = 0
+        for file in reversed(files):
+            self._return_buffer(file.detach_buffer())
+            file.retire()
+        if self.access is Access.WRITE and self.directory.exists():
+            self._disk.sync_directory(self.directory)
+            if not any(self.directory.iterdir()):
+                self.directory.rmdir()
+                self._disk.sync_directory(self.directory.parent)
+
+    # following
 
     def refresh(self) -> bool:
-        """READ: look for files that came or went; True when any did. Positions are the caller's to set."""
-        raise NotImplementedError
+        """READ: look for files that came or went; True when any did. New ones are empty until `set_end` says more."""
+        sizes, problems = scan_directory(self.directory, self.file_bytes)
+        with self._change_lock:
+            before = self._by_start
+            if before.keys() == sizes.keys() and problems == self._problems:
+                return False
+            for start, file in before.items():
+                if start not in sizes:
+                    file.retire()
+                else:
+                    file.unmap()  # it may have been short, and its map with it
+            self._set_files([before.get(start) or self._appeared(start) for start in sorted(sizes)])
+            self._problems = problems
+            return True
+
+    def _appeared(self, start: int) -> MappedFile:
+        file = self._loaded(start, 0)
+        file.set_end(0)
+        return file
 
     def close(self) -> None:
-        """Let go of all files."""
-        raise NotImplementedError
+        """Let go of all files; delete those that were made ahead and not used."""
+        for file in self._reserved:
+            self._source.restore(file)
+        self._reserved.clear()
+        self._source.close()
+        for file in (*self._files, *(file for file, _ in self._retired)):
+            file.close()
+
+
+def scan_directory(directory: Path, file_bytes: int) -> tuple[dict[int, int], tuple[FileProblem, ...]]:
+    """The files of a queue in `directory`, start -> size in bytes, and what is odd there. Empty files are left out."""
+    sizes: dict[int, int] = {}
+    problems: list[FileProblem] = []
+    for name, size in sorted(_members(directory).items()):
+        start = int(name) if len(name) == NAME_DIGITS and name.isdecimal() and name.isascii() else -1
+        kind = _problem_kind(start, size, file_bytes)
+        if kind:
+            problems.append(FileProblem(directory / name, kind, file_bytes, size))
+        if kind not in ("foreign", "empty"):
+            sizes[start] = size
+    return sizes, tuple(problems)
+
+
+def _problem_kind(start: int, size: int, file_bytes: int) -> str:
+    if start < 0 or start % file_bytes or size < 0:
+        return "foreign"
+    if size == 0:
+        return "empty"
+    return "" if size == file_bytes else "short" if size < file_bytes else "long"
+
+
+def _members(directory: Path) -> dict[str, int]:
+    """Names in a directory with their sizes; -1 for what is no regular file."""
+    found: dict[str, int] = {}
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    found[entry.name] = entry.stat().st_size if entry.is_file() else -1
+                except FileNotFoundError:
+                    continue  # it went while we looked
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return found

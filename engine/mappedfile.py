@@ -3,11 +3,16 @@
     0 ..... flushed ..... readable ..... wrote ..... size
       on disk      visible       buffered     free
 
-Writers put bytes first and move the position that publishes them last: that is the whole reader protocol.
+Writers put bytes first and move the position that publishes them last: that is the whole reader protocol. `wrote` is
+ahead of `readable` only while a private write buffer is attached, whose bytes `commit` copies to the file.
 """
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
+import threading
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from engine.durable import Disk
+from engine.durable import Disk, allocate, create_allocated
+from engine.errors import RetiredFileError, TruncatedFileError, UnreadableRangeError
+
+PAGE_BYTES = 4096
+HEAD_BYTES = 8
+ZERO_CHUNK_BYTES = 1 << 20
+WARM_CHUNK_BYTES = 1 << 20
 
 
 class Access(Enum):
@@ -26,101 +37,364 @@ class Access(Enum):
     PRIVATE = "private"
 
 
+MAP_ACCESS = {Access.READ: mmap.ACCESS_READ, Access.WRITE: mmap.ACCESS_WRITE, Access.PRIVATE: mmap.ACCESS_COPY}
+
+
 class MappedFile:
     """A mapped file; mapped when first looked at. Right after construction all of it counts as written.
 
-    Thread safety: one writer; any readers; `hold`, `release`, `retire` from any thread. Views stay valid for as long as
-    they are referenced, whatever happens to this object.
+    Thread safety: one writer; any readers; `sync`, `hold`, `release`, `retire` from any thread. A view stays valid for
+    as long as it is referenced, whatever happens to this object: the map goes with its last view.
     """
 
-    path: Path
-    start: int
-    size: int
-    access: Access
-    wrote: int
-    readable: int
-    flushed: int
+    __slots__ = (
+        "_buffer",
+        "_closed",
+        "_commit_lock",
+        "_descriptor",
+        "_disk",
+        "_filled_from",
+        "_holders",
+        "_lock",
+        "_mapped",
+        "_retired",
+        "_sync_lock",
+        "_target",
+        "access",
+        "flushed",
+        "path",
+        "readable",
+        "size",
+        "start",
+        "wrote",
+    )
 
     def __init__(self, path: Path, size: int, access: Access, *, start: int = 0, disk: Disk | None = None) -> None:
         """`start` is the offset of byte 0 within a file queue."""
-        raise NotImplementedError
+        self.path = path
+        self.start = start
+        self.size = size
+        self.access = access
+        self.wrote = self.readable = self.flushed = size
+        self._disk = disk or Disk()
+        self._mapped: tuple[mmap.mmap, memoryview] | None = None
+        self._target: memoryview | None = None  # what the writer writes to, once that was made ready
+        self._buffer: memoryview | None = None
+        self._filled_from = size  # bytes from there on are filler: never copied from the buffer
+        self._descriptor = -1  # open only while there is something to write or sync
+        self._holders = 0
+        self._retired = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
 
     @classmethod
-    def create(cls, path: Path, size: int, access: Access, *, start: int = 0, disk: Disk | None = None) -> MappedFile:
-        """Make the file, really allocated, all zeros, nothing written (its directory is not synced). StoreFullError, OSError."""
-        raise NotImplementedError
+    def create(
+        cls,
+        path: Path,
+        size: int,
+        access: Access,
+        *,
+        start: int = 0,
+        disk: Disk | None = None,
+        sync: bool = False,
+    ) -> MappedFile:
+        """Make the file: really allocated, all zeros, nothing written. Its name is not durable yet, its size if `sync`.
+
+        StoreFullError, OSError. PRIVATE makes no file, only memory.
+        """
+        file = cls(path, size, access, start=start, disk=disk)
+        file.set_end(0)
+        if access is Access.PRIVATE:
+            file._keep_map(mmap.mmap(-1, size))
+        else:
+            file._descriptor = create_allocated(path, size, file._disk, sync=sync)
+            file._keep_map(mmap.mmap(file._descriptor, size))
+        file._target = memoryview(file._map()[0])
+        return file
 
     @property
     def end(self) -> int:
         """Offset just past the readable bytes: start + readable."""
-        raise NotImplementedError
+        return self.start + self.readable
 
     @property
     def full(self) -> bool:
         """Whether nothing more can be written."""
-        raise NotImplementedError
+        return self.wrote >= self.size
 
     @property
     def remaining(self) -> int:
         """Bytes that can still be written."""
-        raise NotImplementedError
+        return self.size - self.wrote
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody can read it any more."""
+        return self._closed
+
+    # reading
 
     def view(self, position: int, length: int) -> memoryview:
         """Read-only view of readable bytes. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
-        raise NotImplementedError
+        end = position + length
+        if position < 0 or length < 0 or end > self.readable:
+            raise UnreadableRangeError(self.path, position, length, self.readable)
+        file_map, pages = self._mapped or self._map()
+        found = file_map.size()
+        if end > len(pages) or found < len(pages):
+            raise TruncatedFileError(self.path, self.size, min(found, len(pages)))
+        return pages[position:end]
 
     def pages(self) -> memoryview:
-        """Read-only view of all readable bytes, [0, readable)."""
-        raise NotImplementedError
+        """Read-only view of all readable bytes, [0, readable). Errors as `view`."""
+        return self.view(0, self.readable)
+
+    def whole(self) -> memoryview:
+        """Read-only view of every byte that the file has, readable or not: for those who find out where data ends."""
+        self.ensure_whole()
+        return (self._mapped or self._map())[1]
 
     def array(self, dtype: DTypeLike, position: int = 0, count: int = -1) -> np.ndarray[Any, Any]:
         """Readable bytes from `position` on as a read-only array of shape (count,); -1: as many as there are."""
-        raise NotImplementedError
+        unit = np.dtype(dtype)
+        length = (max(self.readable - position, 0) // unit.itemsize if count < 0 else count) * unit.itemsize
+        return np.frombuffer(self.view(position, length), dtype=unit)
+
+    def ensure_whole(self) -> None:
+        """TruncatedFileError when the file is shorter now than its map (one fstat): touching lost pages kills us."""
+        file_map, pages = self._mapped or self._map()
+        found = file_map.size()
+        if found < len(pages):
+            raise TruncatedFileError(self.path, self.size, found)
+
+    def _map(self) -> tuple[mmap.mmap, memoryview]:
+        with self._lock:
+            if self._mapped is None:
+                self._open_map()
+            assert self._mapped is not None
+            return self._mapped
+
+    def _open_map(self) -> None:
+        if self._closed:
+            raise RetiredFileError(self.path)
+        try:
+            flags = os.O_RDWR if self.access is Access.WRITE else os.O_RDONLY
+            descriptor = os.open(self.path, flags | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise RetiredFileError(self.path) from error
+        try:
+            length = min(self.size, os.fstat(descriptor).st_size)
+            if length == 0:
+                raise TruncatedFileError(self.path, self.size, 0)
+            self._keep_map(mmap.mmap(descriptor, length, access=MAP_ACCESS[self.access]))
+        finally:
+            os.close(descriptor)  # the map keeps a duplicate of its own
+
+    def _keep_map(self, file_map: mmap.mmap) -> None:
+        self._mapped = (file_map, memoryview(file_map).toreadonly())
+
+    # writing
 
     def writable(self) -> memoryview:
         """The whole file for writing in place (WRITE, PRIVATE): moves no position. StoreFullError."""
-        raise NotImplementedError
+        return self._target if self._target is not None else self._prepare_target()
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Write at `wrote`, then publish; the position written at. The caller made sure that it fits."""
-        raise NotImplementedError
+        """Write at `wrote`, then publish; the position written at. The caller checked that it fits. StoreFullError."""
+        position = self.wrote
+        self.write(position, data)
+        self.publish(position + len(data))
+        return position
 
-    def ensure_whole(self) -> None:
-        """TruncatedFileError when the file is shorter now than its map (one fstat): touching the page would kill us."""
-        raise NotImplementedError
+    def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
+        """As `append`, but the first 8 bytes are written when the others are there: what tells a record from zeros."""
+        target = self._target if self._target is not None else self._prepare_target()
+        position = self.wrote
+        end = position + len(data)
+        source = data if end - position <= PAGE_BYTES else memoryview(data)
+        target[position + HEAD_BYTES : end] = source[HEAD_BYTES:]
+        target[position : position + HEAD_BYTES] = source[:HEAD_BYTES]
+        self.publish(end)
+        return position
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        """Write `data` at `position` without publishing it. StoreFullError."""
+        target = self._target if self._target is not None else self._prepare_target()
+        target[position : position + len(data)] = data
+
+    def publish(self, end: int) -> None:
+        """Bytes before `end` are written: readers may see them (with a write buffer: once they are committed)."""
+        self.wrote = end
+        if self._buffer is None:
+            self.readable = end
+
+    def publish_filled(self, end: int) -> None:
+        """Bytes before `end` are written, and the rest of the file counts as written, whatever is there."""
+        self._filled_from = end
+        self.publish(self.size)
+
+    def _prepare_target(self) -> memoryview:
+        """The map for writing; a file that another program left sparse, or cut, gets its space first."""
+        if self.access is Access.READ:
+            raise PermissionError(f"{self.path} is mapped for reading")
+        if self.access is Access.WRITE:
+            with self._sync_lock:
+                allocate(self._open_descriptor(), self.path, self.size, self._disk)
+            if len(self._map()[1]) < self.size:
+                self._mapped = None
+        self._target = memoryview(self._map()[0])
+        return self._target
+
+    def warm(self) -> None:
+        """Write to every page of a file that nobody uses yet, so that its first writer waits for none."""
+        pages = np.frombuffer(self.writable(), dtype=np.uint8)
+        for position in range(0, self.size, WARM_CHUNK_BYTES):  # in steps: each holds the GIL for a moment only
+            pages[position : position + WARM_CHUNK_BYTES : PAGE_BYTES] = 0
+
+    # the private write buffer
+
+    def attach_buffer(self, buffer: memoryview) -> None:
+        """Write to `buffer` (as long as the file) from now on; only `commit` makes bytes readable."""
+        self._buffer = self._target = buffer
+
+    def commit(self, least_pages: int = 0) -> memoryview | None:
+        """Copy what was written to the file and publish it, if it touches `least_pages` (0: any byte).
+
+        Returns the buffer once the file is full and the buffer done with. OSError leaves positions alone.
+        """
+        with self._commit_lock:
+            buffer, end = self._buffer, self.wrote
+            if buffer is None or self._closed or not self.due(self.readable, end, least_pages):
+                return None
+            position, content_end = self.readable, min(end, self._filled_from)
+            while position < content_end:
+                position += os.pwrite(self._descriptor, buffer[position:content_end], position)
+            self.readable = end
+            if end < self.size:
+                return None
+            self._buffer = self._target = None
+            return buffer
+
+    def detach_buffer(self) -> memoryview | None:
+        """Take the buffer away, whatever it holds: the file is given up."""
+        with self._commit_lock:
+            buffer, self._buffer = self._buffer, None
+            self._target = None
+            return buffer
+
+    def due(self, done: int, ready: int, least_pages: int) -> bool:
+        """Whether bytes [done, ready) are enough to be worth a commit or flush: full file, or that many pages."""
+        if least_pages <= 0 or ready == self.size:
+            return ready > done
+        return ready // PAGE_BYTES - done // PAGE_BYTES >= least_pages
+
+    # durability
 
     def set_end(self, position: int) -> None:
         """All positions to `position`: what recovery found. The bytes stay."""
-        raise NotImplementedError
+        self._filled_from = self.size
+        self.wrote = self.readable = self.flushed = position
 
     def truncate(self, position: int) -> None:
-        """All positions to `position`, the bytes behind zeroed and synced, so that they never come back. READ: positions only."""
-        raise NotImplementedError
+        """All positions to `position`; the bytes behind are zeroed so that they never come back, the file is synced.
+
+        READ: positions only. StoreFullError, OSError.
+        """
+        self.set_end(position)
+        if self.access is Access.READ:
+            return
+        self._zero_from(position)
+        self.sync()
+
+    def _zero_from(self, position: int) -> None:
+        target = self.writable()
+        zeros = bytes(ZERO_CHUNK_BYTES)
+        while position < self.size:
+            chunk = self._next_data(position)
+            end = min(chunk + ZERO_CHUNK_BYTES, self.size)
+            if target[chunk:end] != zeros[: end - chunk]:
+                target[chunk:end] = zeros[: end - chunk]
+            position = end
+
+    def _next_data(self, position: int) -> int:
+        """First position from there on that may be non-zero: never-written space is skipped without reading it."""
+        if self.access is not Access.WRITE:
+            return position
+        with self._sync_lock:
+            try:
+                return os.lseek(self._open_descriptor(), position, os.SEEK_DATA)
+            except OSError as error:  # ENXIO: only holes behind; others: the filesystem can't tell
+                return self.size if error.errno == errno.ENXIO else position
 
     def sync(self) -> None:
         """Bring what is readable now to disk, then move `flushed`. OSError leaves `flushed` alone."""
-        raise NotImplementedError
+        if self.access is not Access.WRITE:
+            self.flushed = self.readable
+            return
+        with self._sync_lock:
+            if self._retired or self._closed:
+                return
+            target = self.readable
+            self._disk.sync(self._open_descriptor(), self.path)
+            self.flushed = target
+            if target == self.size:
+                self._close_descriptor()
+
+    def _open_descriptor(self) -> int:
+        """The descriptor for writing and syncing; call with `_sync_lock` held."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        return self._descriptor
+
+    def _close_descriptor(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    # life
 
     def hold(self) -> bool:
-        """Keep the file readable until `release`, even when retired meanwhile; False when it is retired already."""
-        raise NotImplementedError
+        """Keep the file readable until `release`, even when retired meanwhile; False when it is retired already.
+
+        TruncatedFileError, RetiredFileError.
+        """
+        self._map()  # a name that is gone can't be mapped later
+        with self._lock:
+            if self._retired or self._closed:
+                return False
+            self._holders += 1
+            return True
 
     def release(self) -> None:
         """End one `hold`."""
-        raise NotImplementedError
+        with self._lock:
+            self._holders -= 1
+            last = self._retired and self._holders == 0
+        if last:
+            self.close()
 
-    def retire(self, now_ms: int) -> None:
-        """Remove the file's name; its bytes stay readable for those who hold it."""
-        raise NotImplementedError
-
-    def force(self) -> None:
-        """Refuse new views even to those who hold it."""
-        raise NotImplementedError
+    def retire(self) -> None:
+        """Remove the file's name; its bytes stay readable for those who hold it. OSError when it can't be removed."""
+        if self.access is Access.WRITE:
+            self.path.unlink(missing_ok=True)
+        with self._lock:
+            self._retired = True
+            held = self._holders > 0
+        if not held:
+            self.close()
 
     def unmap(self) -> None:
-        """Give the map back (once the last view is gone); the next look maps again. Not for PRIVATE."""
-        raise NotImplementedError
+        """Give the map back (once the last view is gone); the next look maps again. Does nothing while it is needed."""
+        with self._lock:
+            if self.access is not Access.PRIVATE and not self._holders and self._buffer is None:
+                self._mapped = self._target = None
 
     def close(self) -> None:
-        """Let go of map and descriptor; later views raise RetiredFileError."""
-        raise NotImplementedError
+        """Let go of map and descriptor; later views raise RetiredFileError. Holders are not waited for."""
+        with self._lock:
+            self._closed = True
+            self._mapped = self._target = None
+        with self._commit_lock, self._sync_lock:
+            self._close_descriptor()

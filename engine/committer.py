@@ -1,0 +1,65 @@
+"""Brings the commit log's write buffer to its file, again and again (docs/format.md, 3; `pool` has the picture)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from engine.commitlog import CommitLog
+from engine.config import FlushPolicy
+from engine.errors import FlushFailedError
+from engine.periodic import PeriodicThread
+
+
+class Committer:
+    """Commits the log's write buffer on a thread of its own. Thread safety: any thread."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        policy: FlushPolicy,
+        *,
+        committed: Callable[[], None],
+        failed: Callable[[FlushFailedError], None],
+    ) -> None:
+        """`committed` is called, from any thread and never under a lock of ours, when bytes became readable: it
+        dispatches them. `failed` hears of the one failure that ends committing."""
+        self._log = log
+        self._policy = policy
+        self._committed = committed
+        self._failed = failed
+        self._failure: FlushFailedError | None = None
+        self._last_commit = time.monotonic()
+        self._thread = PeriodicThread("fsstore-commit", policy.commit_interval_ms, self._tick)
+
+    def start(self) -> None:
+        """Begin committing."""
+        self._thread.start()
+
+    def commit(self, least_pages: int = 0) -> None:
+        """Commit and dispatch what was appended so far, if it touches `least_pages` pages. FlushFailedError."""
+        if self._failure is not None:
+            raise self._failure
+        before = self._log.readable_end
+        try:
+            if self._log.commit(least_pages) == before:
+                return
+        except FlushFailedError as error:
+            self._failure = error
+            self._failed(error)
+            raise
+        self._last_commit = time.monotonic()
+        self._committed()
+
+    def close(self) -> None:
+        """End the thread, commit and dispatch what is left. FlushFailedError."""
+        self._thread.close()
+        self.commit()
+
+    def _tick(self) -> None:
+        waited_ms = (time.monotonic() - self._last_commit) * 1000
+        thorough = waited_ms >= self._policy.commit_thorough_interval_ms
+        try:
+            self.commit(0 if thorough else self._policy.commit_least_pages)
+        except FlushFailedError:
+            return  # `failed` was told; nothing more can be committed

@@ -1,0 +1,250 @@
+"""Bringing what was written to disk: the commit log for those who wait, derived data and the checkpoint now and then
+(docs/format.md, 4).
+
+A failed flush is final: the kernel may have dropped the pages it could not write, and call the next flush good. So
+nothing counts as durable after it. Everyone who waits, or asks later, is told; so is the store, which then stops taking
+messages.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from engine.checkpoint import Checkpoint, write_checkpoint
+from engine.commitlog import CommitLog
+from engine.config import FlushPolicy
+from engine.durable import Disk
+from engine.errors import FlushFailedError, StoreClosedError, StoreError
+from engine.periodic import PeriodicThread
+
+Done = Callable[[StoreError | None], None]
+
+
+class LogFlusher:
+    """Flushes the commit log on a thread of its own: at intervals, and at once when somebody waits.
+
+    All who come while one sync runs share the next one (group commit). Thread safety: any thread. `done` callbacks run
+    on the flush thread, or at once on the caller's; they must be quick and must not raise.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        policy: FlushPolicy,
+        *,
+        failed: Callable[[FlushFailedError], None],
+        commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`failed` hears, before anybody else, of the failure that ends durability. `commit` brings write buffers to
+        the file before a thorough flush (`Committer.commit`)."""
+        self._log = log
+        self._policy = policy
+        self._failed = failed
+        self._commit = commit
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[int, Done]] = []
+        self._asked = False
+        self._closing = False
+        self._next_thorough = 0.0
+        self._thread = threading.Thread(target=self._run, name="fsstore-flush", daemon=True)
+        self.failure: FlushFailedError | None = None
+        self.flushed_time_ms = 0
+        self.flushes = 0
+
+    def start(self) -> None:
+        """Begin: once recovery has set the log's end."""
+        self.flushed_time_ms = self._log.last_store_time_ms
+        self._thread.start()
+
+    @property
+    def durable_end(self) -> int:
+        """Everything before this physical offset is on disk."""
+        return self._log.files.flushed_offset
+
+    def request_durable(self, physical_end: int, done: Done) -> None:
+        """Call `done(None)` when everything before `physical_end` is on disk, `done(error)` when it never will be."""
+        with self._changed:
+            answer = self._answer(physical_end)
+            if answer is None and physical_end > self.durable_end:
+                self._waiting.append((physical_end, done))
+                self._asked = True
+                self._changed.notify_all()
+                return
+        done(answer)
+
+    def _answer(self, physical_end: int) -> StoreError | None:
+        if physical_end <= self.durable_end:
+            return None
+        return self.failure or (StoreClosedError() if self._closing else None)
+
+    def wait_durable(self, physical_end: int) -> None:
+        """Return when everything before `physical_end` is on disk. FlushFailedError, StoreClosedError."""
+        if physical_end <= self.durable_end:
+            return
+        answered = threading.Event()
+        answers: list[StoreError | None] = []
+
+        def done(error: StoreError | None) -> None:
+            answers.append(error)
+            answered.set()
+
+        self.request_durable(physical_end, done)
+        answered.wait()
+        if answers[0] is not None:
+            raise answers[0]
+
+    def flush(self) -> None:
+        """Return when everything appended so far is on disk. FlushFailedError, StoreClosedError."""
+        self.wait_durable(self._log.wrote_end)
+
+    def close(self) -> None:
+        """Flush what is left, answer everyone, end the thread; how it went is in `failure`. Twice is harmless."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self.failure is None:
+            asked, closing = self._sleep()
+            now = time.monotonic()
+            thorough = asked or closing or now >= self._next_thorough
+            if thorough:
+                self._next_thorough = now + self._policy.thorough_interval_ms / 1000
+            self._flush_once(thorough)
+            self._answer_waiting(closing)
+            if closing:
+                return
+
+    def _sleep(self) -> tuple[bool, bool]:
+        """Wait for a request, the end, or the interval; whether it was a request, whether it is the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked or self._closing, self._policy.interval_ms / 1000)
+            asked, self._asked = self._asked, False
+            return asked, self._closing
+
+    def _flush_once(self, thorough: bool) -> None:
+        before = self.durable_end
+        time_ms = self._log.last_store_time_ms
+        try:
+            if thorough:
+                self._commit()
+            durable_end = self._log.files.flush(0 if thorough else self._policy.least_pages)
+        except FlushFailedError as error:
+            self._failed(error)
+            self.failure = error
+            return
+        self.flushes += durable_end > before
+        if thorough:
+            self.flushed_time_ms = time_ms
+
+    def _answer_waiting(self, closing: bool) -> None:
+        with self._changed:
+            durable_end, failure = self.durable_end, self.failure
+            given_up = failure or (StoreClosedError() if closing else None)
+            waiting = self._waiting
+            self._waiting = [] if given_up else [pair for pair in waiting if pair[0] > durable_end]
+        for physical_end, done in waiting:
+            if physical_end <= durable_end:
+                done(None)
+            elif given_up is not None:
+                done(given_up)
+
+
+class DerivedFlusher:
+    """Flushes consume queues and index on a thread of its own, and writes the checkpoint: what recovery may rely on.
+
+    Thread safety: any thread.
+    """
+
+    def __init__(
+        self,
+        policy: FlushPolicy,
+        checkpoint_path: Path,
+        checkpoint: Checkpoint,
+        disk: Disk,
+        *,
+        log_time_ms: Callable[[], int],
+        dispatched_time_ms: Callable[[], int],
+        flush_queues: Callable[[int], None],
+        flush_index: Callable[[], None],
+        flushed: Callable[[], None],
+        failed: Callable[[FlushFailedError], None],
+    ) -> None:
+        """`log_time_ms`, `dispatched_time_ms`: store times up to which the log is on disk, and records are dispatched.
+
+        `flush_queues(least_pages)` and `flush_index()` raise FlushFailedError. `flushed` is called when all of derived
+        data is on disk and the checkpoint says so; `failed` hears of the one failure that ends this.
+        """
+        self._policy = policy
+        self._path = checkpoint_path
+        self._disk = disk
+        self._log_time_ms = log_time_ms
+        self._dispatched_time_ms = dispatched_time_ms
+        self._flush_queues = flush_queues
+        self._flush_index = flush_index
+        self._flushed = flushed
+        self._failed = failed
+        self._lock = threading.Lock()
+        self._next_thorough = time.monotonic() + policy.consume_queue_thorough_interval_ms / 1000
+        self._thread = PeriodicThread("fsstore-flush-derived", policy.consume_queue_interval_ms, self._tick)
+        self.checkpoint = checkpoint
+        self.failure: FlushFailedError | None = None
+
+    def start(self) -> None:
+        """Begin flushing."""
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Bring all derived data to disk, then the checkpoint. FlushFailedError, also when an earlier one failed."""
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                self._flush_thoroughly()
+            except FlushFailedError as error:
+                self._fail(error)
+                raise
+
+    def note_index_flushed(self, time_ms: int) -> None:
+        """A full index file is on disk: its newest store time is the checkpoint's from its next writing on."""
+        with self._lock:
+            self.checkpoint = replace(self.checkpoint, index_ms=time_ms)
+
+    def close(self) -> None:
+        """End the thread; a last `flush` is the caller's, when the log's is done."""
+        self._thread.close()
+
+    def _tick(self) -> None:
+        with self._lock:
+            if self.failure is not None:
+                return
+            try:
+                if time.monotonic() >= self._next_thorough:
+                    self._flush_thoroughly()
+                else:
+                    self._flush_queues(self._policy.consume_queue_least_pages)
+            except FlushFailedError as error:
+                self._fail(error)
+
+    def _flush_thoroughly(self) -> None:
+        # taken before the flush: what is dispatched meanwhile may miss it
+        physic_ms, logics_ms = self._log_time_ms(), self._dispatched_time_ms()
+        self._flush_queues(0)
+        self._flush_index()
+        self.checkpoint = replace(self.checkpoint, physic_ms=physic_ms, logics_ms=logics_ms)
+        try:
+            write_checkpoint(self._path, self.checkpoint, self._disk)
+        except OSError as error:
+            raise FlushFailedError(self._path, error.strerror or str(error)) from error
+        self._next_thorough = time.monotonic() + self._policy.consume_queue_thorough_interval_ms / 1000
+        self._flushed()
+
+    def _fail(self, error: FlushFailedError) -> None:
+        self.failure = error
+        self._failed(error)

@@ -1,0 +1,85 @@
+"""Where things are below a store's root (docs/format.md, 1)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """Paths below `root`. All but `own` are RocketMQ's; below `own` are ours, which RocketMQ leaves alone."""
+
+    root: Path
+
+    @property
+    def commit_log(self) -> Path:
+        """Folder of the commit log's files."""
+        return self.root / "commitlog"
+
+    @property
+    def consume_queues(self) -> Path:
+        """Folder of a folder for each topic."""
+        return self.root / "consumequeue"
+
+    def consume_queue(self, topic: str, queue_id: int) -> Path:
+        """Folder of one queue's files."""
+        return self.root / "consumequeue" / topic / str(queue_id)
+
+    @property
+    def index(self) -> Path:
+        """Folder of the index files."""
+        return self.root / "index"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Up to when each kind of data is on disk."""
+        return self.root / "checkpoint"
+
+    @property
+    def abort(self) -> Path:
+        """There while the store is open for writing: found at open, it tells of a crash."""
+        return self.root / "abort"
+
+    @property
+    def lock(self) -> Path:
+        """What the one writer locks."""
+        return self.root / "lock"
+
+    @property
+    def config(self) -> Path:
+        """Folder of JSON files: topics, offsets, settings."""
+        return self.root / "config"
+
+    @property
+    def topics(self) -> Path:
+        """Topics and their queue counts."""
+        return self.config / "topics.json"
+
+    @property
+    def consumer_offsets(self) -> Path:
+        """How far each consumer group is."""
+        return self.config / "consumerOffset.json"
+
+    @property
+    def lmq_consumer_offsets(self) -> Path:
+        """The same for light message queues."""
+        return self.config / "lmqConsumerOffset.json"
+
+    @property
+    def sizes(self) -> Path:
+        """The file sizes that the store was made with (ours)."""
+        return self.config / "sizes.json"
+
+    @property
+    def retention(self) -> Path:
+        """What may be deleted, and when (ours)."""
+        return self.config / "retention.json"
+
+    @property
+    def own(self) -> Path:
+        """Derived data of ours; may be deleted while the store is closed."""
+        return self.root / "fsstore"
+
+    @property
+    def clean_mark(self) -> Path:
+        """Left by a clean close: what opening may then take on trust."""
+        return self.own / "clean.json"

@@ -1,0 +1,31 @@
+"""A thread that does one piece of work again and again."""
+
+import threading
+from collections.abc import Callable
+
+
+class PeriodicThread:
+    """Calls `work` every `interval_ms` until closed. `work` answers for its own errors: what it raises ends the thread.
+
+    Thread safety: any thread.
+    """
+
+    def __init__(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+        self._interval_seconds = interval_ms / 1000
+        self._work = work
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first call of `work` comes after one interval."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Return when `work` is done and will not be called again. Calling it twice is harmless."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._interval_seconds):
+            self._work()
