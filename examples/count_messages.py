@@ -1,0 +1,20 @@
+"""Messages a topic, of a store that somebody else may be writing: nothing is locked, nothing is changed.
+
+python examples/count_messages.py ~/store
+"""
+
+import sys
+
+from engine import MessageStore, OpenMode, StoreConfig
+
+
+def main(path: str) -> None:
+    """Print each topic with how many messages it holds."""
+    with MessageStore.open(path, StoreConfig(mode=OpenMode.FOLLOW)) as store:
+        for topic in store.topics():
+            messages = sum(store.bounds(topic, queue).count for queue in store.queues(topic))
+            print(f"{messages:>12,}  {topic}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
