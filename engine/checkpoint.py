@@ -8,10 +8,12 @@ written only when what it says is on disk. The last two fields are RocketMQ 5's,
 
 import os
 import struct
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.durable import FILE_MODE, Disk
+from engine.errors import FlushFailedError
 
 CHECKPOINT_BYTES = 4096
 FIELDS = struct.Struct(">5q")
@@ -52,6 +54,35 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if min(found.physic_ms, found.logics_ms, found.index_ms) < 0:
         return Checkpoint()
     return found
+
+
+class CheckpointFile:
+    """The checkpoint of a store open for writing: what it says, and how that is changed. Thread safety: any thread."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._path = path
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._value = read_checkpoint(path)
+
+    @property
+    def value(self) -> Checkpoint:
+        """What the file says, or will say with the next update."""
+        return self._value
+
+    def note_index_flushed(self, time_ms: int) -> None:
+        """A full index file is on disk, its newest record stored at `time_ms`: goes to the file with the next update."""
+        with self._lock:
+            self._value = replace(self._value, index_ms=time_ms)
+
+    def update(self, *, physic_ms: int, logics_ms: int) -> None:
+        """Store up to when log and consume queues are on disk, durably. FlushFailedError."""
+        with self._lock:
+            self._value = replace(self._value, physic_ms=physic_ms, logics_ms=logics_ms)
+            try:
+                write_checkpoint(self._path, self._value, self._disk)
+            except OSError as error:
+                raise FlushFailedError(self._path, error.strerror or str(error)) from error
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:

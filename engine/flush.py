@@ -11,13 +11,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
-from engine.checkpoint import Checkpoint, write_checkpoint
+from engine.checkpoint import CheckpointFile
 from engine.commitlog import CommitLog
 from engine.config import FlushPolicy
-from engine.durable import Disk
 from engine.errors import FlushFailedError, StoreClosedError, StoreError
 from engine.periodic import PeriodicThread
 
@@ -156,44 +154,53 @@ class LogFlusher:
                 done(given_up)
 
 
-class DerivedFlusher:
+class Coverage(Protocol):
+    """What derived data covers: records before `physical_end`, the newest of them stored at `store_time_ms`."""
+
+    @property
+    def physical_end(self) -> int:
+        """Physical offset just past the newest dispatched record."""
+
+    @property
+    def store_time_ms(self) -> int:
+        """When that record was stored; 0 when there is none."""
+
+
+Covered = TypeVar("Covered", bound=Coverage)
+
+
+class DerivedFlusher(Generic[Covered]):
     """Flushes consume queues and index on a thread of its own, and writes the checkpoint: what recovery may rely on.
 
-    Thread safety: any thread.
+    Thread safety: any thread. Close it before the log's flusher; a last `flush` may come after both.
     """
 
     def __init__(
         self,
+        log: LogFlusher,
         policy: FlushPolicy,
-        checkpoint_path: Path,
-        checkpoint: Checkpoint,
-        disk: Disk,
+        checkpoint_file: CheckpointFile,
         *,
-        log_time_ms: Callable[[], int],
-        dispatched_time_ms: Callable[[], int],
+        snapshot: Callable[[], Covered],
         flush_queues: Callable[[int], None],
         flush_index: Callable[[], None],
-        flushed: Callable[[], None],
+        covered: Callable[[Covered], None],
         failed: Callable[[FlushFailedError], None],
     ) -> None:
-        """`log_time_ms`, `dispatched_time_ms`: store times up to which the log is on disk, and records are dispatched.
-
-        `flush_queues(least_pages)` and `flush_index()` raise FlushFailedError. `flushed` is called when all of derived
-        data is on disk and the checkpoint says so; `failed` hears of the one failure that ends this.
-        """
+        """`snapshot` tells what is dispatched when a flush begins; `covered` is called with it when all of that, log
+        included, is on disk and the checkpoint says so. `flush_queues(least_pages)` and `flush_index()` raise
+        FlushFailedError; `failed` hears of the one failure that ends this."""
+        self._log = log
         self._policy = policy
-        self._path = checkpoint_path
-        self._disk = disk
-        self._log_time_ms = log_time_ms
-        self._dispatched_time_ms = dispatched_time_ms
+        self._checkpoint_file = checkpoint_file
+        self._snapshot = snapshot
         self._flush_queues = flush_queues
         self._flush_index = flush_index
-        self._flushed = flushed
+        self._covered = covered
         self._failed = failed
         self._lock = threading.Lock()
         self._next_thorough = time.monotonic() + policy.consume_queue_thorough_interval_ms / 1000
         self._thread = PeriodicThread("fsstore-flush-derived", policy.consume_queue_interval_ms, self._tick)
-        self.checkpoint = checkpoint
         self.failure: FlushFailedError | None = None
 
     def start(self) -> None:
@@ -201,7 +208,7 @@ class DerivedFlusher:
         self._thread.start()
 
     def flush(self) -> None:
-        """Bring all derived data to disk, then the checkpoint. FlushFailedError, also when an earlier one failed."""
+        """Bring log and derived data to disk, then the checkpoint. FlushFailedError, also for an earlier failure."""
         with self._lock:
             if self.failure is not None:
                 raise self.failure
@@ -211,13 +218,8 @@ class DerivedFlusher:
                 self._fail(error)
                 raise
 
-    def note_index_flushed(self, time_ms: int) -> None:
-        """A full index file is on disk: its newest store time is the checkpoint's from its next writing on."""
-        with self._lock:
-            self.checkpoint = replace(self.checkpoint, index_ms=time_ms)
-
     def close(self) -> None:
-        """End the thread; a last `flush` is the caller's, when the log's is done."""
+        """End the thread."""
         self._thread.close()
 
     def _tick(self) -> None:
@@ -233,17 +235,13 @@ class DerivedFlusher:
                 self._fail(error)
 
     def _flush_thoroughly(self) -> None:
-        # taken before the flush: what is dispatched meanwhile may miss it
-        physic_ms, logics_ms = self._log_time_ms(), self._dispatched_time_ms()
+        snapshot = self._snapshot()  # before the flush: what is dispatched meanwhile may miss it
+        self._log.wait_durable(snapshot.physical_end)
         self._flush_queues(0)
         self._flush_index()
-        self.checkpoint = replace(self.checkpoint, physic_ms=physic_ms, logics_ms=logics_ms)
-        try:
-            write_checkpoint(self._path, self.checkpoint, self._disk)
-        except OSError as error:
-            raise FlushFailedError(self._path, error.strerror or str(error)) from error
+        self._checkpoint_file.update(physic_ms=self._log.flushed_time_ms, logics_ms=snapshot.store_time_ms)
+        self._covered(snapshot)
         self._next_thorough = time.monotonic() + self._policy.consume_queue_thorough_interval_ms / 1000
-        self._flushed()
 
     def _fail(self, error: FlushFailedError) -> None:
         self.failure = error

@@ -80,6 +80,16 @@ class StoreLayout:
         return self.root / "fsstore"
 
     @property
+    def coverage(self) -> Path:
+        """Up to where in the log derived data is on disk."""
+        return self.own / "coverage.json"
+
+    @property
+    def deleted_topics(self) -> Path:
+        """Topics that were deleted, and up to where in the log: a rebuild leaves them out."""
+        return self.own / "deleted.json"
+
+    @property
     def clean_mark(self) -> Path:
         """Left by a clean close: what opening may then take on trust."""
         return self.own / "clean.json"

@@ -48,7 +48,8 @@ class StoreLock:
                 self._take()
                 self._file_id = file_id(os.fstat(self._descriptor))
                 self._held[self._file_id] = os.getpid()
-                os.pwrite(self._descriptor, CONTENT, 0)
+                if os.pread(self._descriptor, len(CONTENT), 0) != CONTENT:  # its mtime tells when another program did
+                    os.pwrite(self._descriptor, CONTENT, 0)
             except BaseException:
                 os.close(self._descriptor)
                 raise

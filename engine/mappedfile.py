@@ -48,6 +48,7 @@ class MappedFile:
     """
 
     __slots__ = (
+        "_anonymous",
         "_buffer",
         "_closed",
         "_commit_lock",
@@ -82,6 +83,7 @@ class MappedFile:
         self._buffer: memoryview | None = None
         self._filled_from = size  # bytes from there on are filler: never copied from the buffer
         self._descriptor = -1  # open only while there is something to write or sync
+        self._anonymous = False  # memory without a file (PRIVATE)
         self._holders = 0
         self._retired = False
         self._closed = False
@@ -107,6 +109,7 @@ class MappedFile:
         file = cls(path, size, access, start=start, disk=disk)
         file.set_end(0)
         if access is Access.PRIVATE:
+            file._anonymous = True
             file._keep_map(mmap.mmap(-1, size))
         else:
             file._descriptor = create_allocated(path, size, file._disk, sync=sync)
@@ -142,9 +145,10 @@ class MappedFile:
         if position < 0 or length < 0 or end > self.readable:
             raise UnreadableRangeError(self.path, position, length, self.readable)
         file_map, pages = self._mapped or self._map()
-        found = file_map.size()
-        if end > len(pages) or found < len(pages):
-            raise TruncatedFileError(self.path, self.size, min(found, len(pages)))
+        if end > len(pages):
+            raise TruncatedFileError(self.path, self.size, len(pages))
+        if not self._anonymous and file_map.size() < len(pages):
+            raise TruncatedFileError(self.path, self.size, file_map.size())
         return pages[position:end]
 
     def pages(self) -> memoryview:
@@ -165,9 +169,8 @@ class MappedFile:
     def ensure_whole(self) -> None:
         """TruncatedFileError when the file is shorter now than its map (one fstat): touching lost pages kills us."""
         file_map, pages = self._mapped or self._map()
-        found = file_map.size()
-        if found < len(pages):
-            raise TruncatedFileError(self.path, self.size, found)
+        if not self._anonymous and file_map.size() < len(pages):
+            raise TruncatedFileError(self.path, self.size, file_map.size())
 
     def _map(self) -> tuple[mmap.mmap, memoryview]:
         with self._lock:
