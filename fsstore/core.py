@@ -161,7 +161,7 @@ class Filesystem:
         return self._files[handle].read(position, size)
 
     def write(self, handle: int, position: int, data: bytes) -> WriteOutcome:
-        """Publish what one write request completes: all of it is taken, or none and it raises. `position` says nothing."""
+        """Publish what one write request completes: all is taken, or none and it raises. `position` says nothing."""
         return self._files[handle].write(data)
 
     def flush(self, handle: int) -> WriteOutcome:

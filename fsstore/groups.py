@@ -55,7 +55,8 @@ def _children_of(context: Context, parts: tuple[str, ...]) -> Mapping[str, objec
 
 
 def _offset_text(context: Context, parts: tuple[str, ...]) -> bytes:
-    offset = _children_of(context, parts[:2]).get(parts[2])
+    group, topic, queue = parts
+    offset = context.store.consumer_offsets().get(group, {}).get(topic, {}).get(int(queue))
     if offset is None:
         raise not_found()
     return b"%d\n" % offset

@@ -125,7 +125,7 @@ class MatchesDirectory(Directory):
 
     def names(self) -> Sequence[bytes]:
         matches = self._context.store.query(self._topic, self._key, _ALL_MATCHES)
-        return [b"%d-%s" % (queue, offset_name(offset)) for queue, offset in sorted(map(_place, matches))]
+        return [b"%d-%s" % (queue, offset_name(offset)) for queue, offset in sorted(set(map(_place, matches)))]
 
 
 def _place(message: StoredMessage) -> tuple[int, int]:

@@ -47,7 +47,7 @@ class HeldBody(OpenFile):
 
 
 class MessageFiles:
-    """The message files of a store. Remembers the last message looked up: an open that follows doesn't read it again."""
+    """The message files of a store. Remembers the last one looked up: an open that follows doesn't read it again."""
 
     def __init__(self, store: MessageStore, appearance: Appearance) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class MessageFiles:
         self._last_offset = -1
 
     def found(self, message: StoredMessage, spelling_bytes: int) -> Attributes:
-        """Attributes of a message just looked up. Only the listed spelling is invalidated: any other is cached briefly."""
+        """Attributes of a message just looked up. Only the listed spelling is invalidated: others are brief."""
         self._last = message
         self._last_offset = offset = message.physical_offset
         return self._appearance.message(

@@ -1,0 +1,93 @@
+"""A filesystem over a store in memory, and a real one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import MessageStore
+from fsstore.core import Filesystem
+from fsstore.interface import ROOT_INODE, Attributes, FilesystemOptions, MessageColumns, Opened
+from tests.fsstore.fakestore import FakeStore
+
+OPTIONS = FilesystemOptions(uid=1234, gid=5678)
+
+
+class Mount:
+    """What a person does with a mounted tree, as calls of the core."""
+
+    def __init__(self, store: MessageStore, options: FilesystemOptions = OPTIONS) -> None:
+        self.fs = Filesystem(store, options)
+
+    def stat(self, path: str | bytes) -> Attributes:
+        """Look up each name of a path."""
+        names = [name for name in os.fsencode(path).split(b"/") if name]
+        attributes = self.fs.getattr(ROOT_INODE)
+        for name in names:
+            attributes = self.fs.lookup(attributes.inode, name)
+        return attributes
+
+    def open(self, path: str | bytes, flags: int = os.O_RDONLY) -> Opened:
+        return self.fs.open(self.stat(path).inode, flags)
+
+    def cat(self, path: str | bytes, request_bytes: int = 1 << 17) -> bytes:
+        handle = self.open(path).handle
+        text = b""
+        while piece := bytes(self.fs.read(handle, len(text), request_bytes)):
+            text += piece
+        self.fs.flush(handle)
+        self.fs.release(handle)
+        return text
+
+    def publish(self, path: str | bytes, *requests: bytes) -> None:
+        """Open for writing, one write request each, close."""
+        handle = self.open(path, os.O_WRONLY).handle
+        try:
+            for request in requests:
+                self.fs.write(handle, 0, request)
+            self.fs.flush(handle)
+        finally:
+            self.fs.release(handle)
+
+    def readlink(self, path: str | bytes) -> str:
+        return os.fsdecode(self.fs.readlink(self.stat(path).inode))
+
+    def entries(self, path: str | bytes, limit: int = 7) -> dict[bytes, tuple[int, int]]:
+        """Inode and size of each name that a listing shows, in its order."""
+        handle = self.fs.opendir(self.stat(path).inode)
+        shown: dict[bytes, tuple[int, int]] = {}
+        position = 0
+        while batch := self.fs.readdir(handle, position, limit):
+            if isinstance(batch, MessageColumns):
+                rows = zip(batch.names.tolist(), batch.inodes.tolist(), batch.sizes.tolist(), strict=True)
+                shown |= {name: (inode, size) for name, inode, size in rows}
+                position = int(batch.next_positions[-1])
+            else:
+                shown |= {name: (attributes.inode, attributes.size) for name, attributes, _ in batch}
+                position = batch[-1].next_position
+        self.fs.releasedir(handle)
+        return shown
+
+    def ls(self, path: str | bytes) -> list[str]:
+        return [os.fsdecode(name) for name in self.entries(path)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FakeStore:
+    return FakeStore(tmp_path)
+
+
+@pytest.fixture
+def mount(store: FakeStore) -> Mount:
+    return Mount(store.as_store())
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[MessageStore]:
+    """A real store, checked at the end."""
+    with MessageStore.open(tmp_path / "store") as store:
+        yield store
+        assert list(store.check()) == []

@@ -1,0 +1,308 @@
+"""A message store in memory that fails when it is told to: what the engine promises, without a file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from engine import (
+    ExpiredMessageError,
+    FlushFailedError,
+    Host,
+    IllegalTopicError,
+    Message,
+    MessageNotFoundError,
+    MessageStore,
+    OpenMode,
+    PutRange,
+    QueueBounds,
+    StoreConfig,
+    StoreError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+
+HEADER = np.dtype(
+    [
+        ("queue_offset", "i8"),
+        ("physical_offset", "i8"),
+        ("store_size", "i4"),
+        ("body_size", "i8"),
+        ("store_time_ms", "i8"),
+        ("sys_flag", "i4"),
+        ("ok", "?"),
+    ]
+)
+FIRST_STORE_TIME_MS = 1_700_000_000_000
+_RECORD_BYTES = 100
+
+
+class FakeMessage(SimpleNamespace):
+    """The fields of a StoredMessage that the filesystem reads."""
+
+    @property
+    def physical_end(self) -> int:
+        return int(self.physical_offset + self.store_size)
+
+
+class FakeStore:
+    """As much of MessageStore as the filesystem calls.
+
+    Tests set `put_error` (what every put raises), `damaged` (physical offsets), `compressed` (physical offsets whose
+    size no header tells), `flush_failure`, and call `expire`.
+    """
+
+    def __init__(self, path: Path, *, mode: OpenMode = OpenMode.WRITE, max_message_bytes: int = 4 << 20) -> None:
+        self.path = path
+        self.mode = mode
+        self.config = StoreConfig(mode=mode, max_message_bytes=max_message_bytes)
+        self.sync_flush = False
+        self.read_only_reason: str | None = None
+        self.flush_failure: FlushFailedError | None = None
+        self.put_error: StoreError | None = None
+        self.damaged: set[int] = set()
+        self.compressed: set[int] = set()
+        self.offsets: dict[str, dict[str, dict[int, int]]] = {}
+        self.topics_generation = 0
+        self.unsummed = 0
+        self.physical_end = 0
+        self.durable_end = 0
+        self.held: list[int] = []
+        self.gets = 0
+        self._log: dict[int, FakeMessage] = {}
+        self._topics: dict[str, dict[int, list[FakeMessage]]] = {}
+        self._first: dict[tuple[str, int], int] = {}
+        self._turn = 0
+
+    def as_store(self) -> MessageStore:
+        return cast(MessageStore, self)
+
+    # topics
+
+    def topics(self) -> list[str]:
+        return sorted(self._topics)
+
+    def queues(self, topic: str) -> list[int]:
+        return sorted(self._queues(topic))
+
+    def has_queue(self, topic: str, queue: int) -> bool:
+        return queue in self._topics.get(topic, {})
+
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        if topic in self._topics:
+            raise TopicExistsError(topic)
+        if not topic.replace("-", "").isalnum():
+            raise IllegalTopicError(topic, "characters")
+        self._topics[topic] = {queue: [] for queue in range(queues)}
+        self.topics_generation += 1
+
+    def grow_topic(self, topic: str, queues: int) -> None:
+        for queue in range(queues):
+            self._queues(topic).setdefault(queue, [])
+        self.topics_generation += 1
+
+    def delete_topic(self, topic: str) -> None:
+        self._queues(topic)
+        del self._topics[topic]
+        self.topics_generation += 1
+
+    def bounds(self, topic: str, queue: int) -> QueueBounds:
+        return QueueBounds(self._first.get((topic, queue), 0), len(self._messages(topic, queue)))
+
+    # publishing
+
+    def put(self, message: Message, queue: int | None = None) -> FakeMessage:
+        if self.put_error:
+            raise self.put_error
+        return self._store(message, queue)
+
+    def put_batch(self, messages: Sequence[Message], queue: int | None = None) -> PutRange:
+        if self.put_error:
+            raise self.put_error
+        start = self.physical_end
+        for message in messages:
+            self._store(message, queue)
+        return PutRange(messages[0].topic if messages else "", 0, 0, len(messages), start, self.physical_end, 0)
+
+    def put_lines(
+        self,
+        topic: str,
+        lines: bytes | memoryview,
+        queue: int | None = None,
+        *,
+        keys: Sequence[str] = (),
+        tags: str = "",
+        properties: Mapping[str, str] = {},
+    ) -> PutRange:
+        assert bytes(lines[-1:]) == b"\n", "whole lines only"
+        bodies = [line for line in bytes(lines).split(b"\n") if line]
+        return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue)
+
+    def _store(self, message: Message, queue: int | None) -> FakeMessage:
+        queues = self._topics.setdefault(message.topic, {number: [] for number in range(4)})
+        if queue is None:
+            queue = sorted(queues)[self._turn % len(queues)]
+            self._turn += 1
+        body = bytes(message.body)
+        properties = dict(message.properties)
+        stored = FakeMessage(
+            topic=message.topic,
+            queue_id=queue,
+            queue_offset=len(queues[queue]),
+            physical_offset=self.physical_end,
+            store_size=_RECORD_BYTES + len(body),
+            body=memoryview(body),
+            body_size=len(body),
+            body_crc=zlib.crc32(body) & 0x7FFFFFFF,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_time_ms=FIRST_STORE_TIME_MS - 1,
+            store_time_ms=FIRST_STORE_TIME_MS + 1000 * len(self._log),
+            born_host=Host(b"\x7f\x00\x00\x01", 1234),
+            store_host=Host(b"\x7f\x00\x00\x01", 10911),
+            reconsume_times=0,
+            keys=list(message.keys),
+            tags=message.tags,
+            unique_key=properties.get("UNIQ_KEY", ""),
+            msg_id=f"{self.physical_end:032X}",
+            properties=({"KEYS": " ".join(message.keys)} if message.keys else {}) | properties,
+        )
+        queues[queue].append(stored)
+        self._log[self.physical_end] = stored
+        self.physical_end = stored.physical_end
+        return stored
+
+    # reading
+
+    def get(self, topic: str, queue: int, queue_offset: int) -> FakeMessage:
+        self.gets += 1
+        messages = self._messages(topic, queue)
+        first = self._first.get((topic, queue), 0)
+        if 0 <= queue_offset < first:
+            raise ExpiredMessageError(topic, queue, queue_offset, first)
+        if queue_offset >= len(messages):
+            raise MessageNotFoundError(topic, queue, queue_offset)
+        return self._checked(messages[queue_offset])
+
+    def at(self, physical_offset: int) -> FakeMessage:
+        self.gets += 1
+        message = self._log.get(physical_offset)
+        if message is None:
+            raise MessageNotFoundError(physical_offset=physical_offset)
+        if message.queue_offset < self._first.get((message.topic, message.queue_id), 0):
+            raise ExpiredMessageError("", -1, physical_offset, physical_offset + 1)
+        return self._checked(message)
+
+    def _checked(self, message: FakeMessage) -> FakeMessage:
+        from engine import DamagedRecordError
+
+        if message.physical_offset in self.damaged:
+            raise DamagedRecordError(message.physical_offset, "told so")
+        return message
+
+    def headers(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
+        rows = [
+            (
+                message.queue_offset,
+                message.physical_offset,
+                message.store_size,
+                -1 if message.physical_offset in self.compressed else message.body_size,
+                message.store_time_ms,
+                message.sys_flag,
+                message.physical_offset not in self.damaged,
+            )
+            for message in self._messages(topic, queue)[start : start + count]
+        ]
+        return np.array(rows, dtype=HEADER)
+
+    def query(self, topic: str, key: str, limit: int = 64) -> list[FakeMessage]:
+        found = [
+            message
+            for messages in self._queues(topic).values()
+            for message in messages
+            if key in message.keys or key == message.unique_key
+        ]
+        return sorted(found, key=lambda message: -message.physical_offset)[:limit]
+
+    def newest_with_key(self, topic: str, key: str) -> FakeMessage | None:
+        return next(iter(self.query(topic, key, 1)), None)
+
+    def newest_keys(self, topic: str, limit: int = 10_000) -> list[str]:
+        messages = [message for messages in self._queues(topic).values() for message in messages]
+        return sorted({key for message in messages for key in message.keys})
+
+    def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
+        messages = self._messages(topic, queue)
+        return next((one.queue_offset for one in messages if one.store_time_ms >= when_ms), len(messages))
+
+    def stream(self, topic: str, queue: int) -> FakeStream:
+        return FakeStream(self, topic, queue, self.bounds(topic, queue).min_offset)
+
+    def hold(self, physical_offset: int) -> SimpleNamespace:
+        self.held.append(physical_offset)
+        return SimpleNamespace(release=lambda: self.held.remove(physical_offset))
+
+    def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
+        return self.offsets
+
+    def request_durable(self, physical_end: int, done: Callable[[StoreError | None], None]) -> None:
+        self.durable_end = max(self.durable_end, physical_end)
+        done(None)
+
+    # what tests do
+
+    def expire(self, topic: str, queue: int, new_min: int) -> None:
+        """Let retention remove the messages before `new_min`."""
+        self._first[topic, queue] = new_min
+
+    def bodies(self, topic: str, queue: int) -> list[bytes]:
+        """Bodies of a queue, oldest first."""
+        return [bytes(message.body) for message in self._messages(topic, queue)]
+
+    def _queues(self, topic: str) -> dict[int, list[FakeMessage]]:
+        if topic not in self._topics:
+            raise TopicNotFoundError(topic)
+        return self._topics[topic]
+
+    def _messages(self, topic: str, queue: int) -> list[FakeMessage]:
+        queues = self._queues(topic)
+        if queue not in queues:
+            raise TopicNotFoundError(topic, queue)
+        return queues[queue]
+
+
+class FakeStream:
+    """A queue's text, joined anew at each call."""
+
+    def __init__(self, store: FakeStore, topic: str, queue: int, first_offset: int) -> None:
+        self._store = store
+        self._topic = topic
+        self._queue = queue
+        self.first_offset = first_offset
+
+    @property
+    def unsummed(self) -> int:
+        return self._store.unsummed
+
+    @property
+    def size(self) -> int:
+        self._store.unsummed = 0
+        return len(self._text())
+
+    def read(self, position: int, length: int) -> bytes:
+        first_now = self._store.bounds(self._topic, self._queue).min_offset
+        gone = sum(
+            len(body) + 1 for body in self._store.bodies(self._topic, self._queue)[self.first_offset : first_now]
+        )
+        if position < gone:
+            raise ExpiredMessageError(self._topic, self._queue, self.first_offset, first_now)
+        return self._text()[position : position + length]
+
+    def _text(self) -> bytes:
+        bodies = self._store.bodies(self._topic, self._queue)[self.first_offset :]
+        return b"".join(body + b"\n" for body in bodies)
