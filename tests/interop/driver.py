@@ -32,7 +32,7 @@ class Driver:
     """
 
     def __init__(self, line: Line, home: Path, *, heap_mib: int = 768, threads: bool = False) -> None:
-        """`home`: a folder for whatever RocketMQ wants to write outside the store; `threads`: a load is coming, compile well."""
+        """`home`: for whatever RocketMQ writes outside the store; `threads`: a load is coming, so compile well."""
         self.line = line
         self.warnings: list[str] = []
         home.mkdir(parents=True, exist_ok=True)
@@ -158,9 +158,9 @@ class RealStore:
 
     def offset_at(self, topic: str, queue_id: int, times: list[int]) -> list[int]:
         """Queue offsets that getOffsetInQueueByTime answers."""
-        results: list[int] = self._driver.call(
-            "offset_at", store=self._name, topic=topic, queue=queue_id, times=times
-        )["results"]
+        results: list[int] = self._driver.call("offset_at", store=self._name, topic=topic, queue=queue_id, times=times)[
+            "results"
+        ]
         return results
 
 

@@ -80,10 +80,14 @@ def run_maven(line: Line) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise NotAvailableError(f"Maven did not finish within {BUILD_LIMIT_SECONDS} s: is Maven Central slow?") from None
+        raise NotAvailableError(
+            f"Maven did not finish within {BUILD_LIMIT_SECONDS} s: is Maven Central slow?"
+        ) from None
     if done.returncode == 0:
         return
     reasons = [text for text in done.stdout.splitlines() if any(word in text for word in OUTSIDE_REASONS)]
     if reasons and "COMPILATION ERROR" not in done.stdout:
-        raise NotAvailableError(f"Maven Central does not answer with RocketMQ {line.version}: {reasons[0].strip()[:300]}")
+        raise NotAvailableError(
+            f"Maven Central does not answer with RocketMQ {line.version}: {reasons[0].strip()[:300]}"
+        )
     raise BuildError(done.stdout)
