@@ -2,123 +2,425 @@
 
     physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes; entry i is at byte 20*i
 
+A queue that begins later than at a file's first entry is filled up to there with entries of physical offset 0 and size
+0x7FFFFFFF ("pre-blank"): they are no messages, and count for nothing here. What follows the newest entry is zeros.
 Rebuildable from the commit log, so it carries no checksum. One writer (dispatch), any readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any
 
 import numpy as np
 
+from engine.errors import QueueGapError
 from engine.filequeue import FileQueue
+from engine.mappedfile import Access, MappedFile
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert ENTRY.itemsize == 20
+_ENTRY = Struct(">qiq")
+assert ENTRY.itemsize == _ENTRY.size == 20
+
+PRE_BLANK_SIZE = 0x7FFFFFFF
+SCANNED_FILES = 3
+"""How many of the newest files recovery reads whole; older ones were synced long before."""
+_FOLLOW_ENTRIES = 1024
 
 Entries = np.ndarray[Any, Any]
 """dtype ENTRY, shape (n,)."""
 
-PRE_BLANK_SIZE = 0x7FFFFFFF
-
 
 class ConsumeQueue:
-    """Entries addressed by queue offset: a count of messages, never of bytes.
+    """Entries addressed by queue offset: a count of messages, never of bytes. Call `recover` first.
 
     Thread safety: one writer at a time (append, recover, truncate, expire, refresh); reads from any thread.
     """
 
-    def __init__(self, files: FileQueue) -> None:
-        raise NotImplementedError
+    def __init__(self, topic: str, queue_id: int, files: FileQueue) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = files
+        self._file_entries = files.file_bytes // ENTRY.itemsize
+        self._first = 0
+        self._max = 0
+        self._min: int | None = None
+        self._min_physical = 0
+        self._newest = -1
+        self._physical_end = -1
 
     @property
     def max_offset(self) -> int:
         """The queue offset that the next entry gets."""
-        raise NotImplementedError
+        return self._max
 
     @property
     def min_offset(self) -> int:
-        """Queue offset of the first real entry at or after the log's start; max_offset when there is none."""
-        raise NotImplementedError
+        """Queue offset of the first message at or after the log's start; max_offset when there is none."""
+        if self._min is None:
+            self._min = self.offset_of_physical(self._min_physical)
+        return self._min
+
+    @property
+    def known_min_offset(self) -> int | None:
+        """`min_offset` if anyone has asked for it yet."""
+        return self._min
 
     @property
     def physical_end(self) -> int:
         """Physical offset just past the newest entry's record; -1 when the queue holds none."""
-        raise NotImplementedError
+        return self._physical_end
+
+    @property
+    def newest_physical_offset(self) -> int:
+        """Physical offset of the newest entry's record; -1 when the queue holds none."""
+        return self._newest
+
+    # finding the end
 
     def recover(self, scan: bool = True) -> None:
-        """Find where the valid entries end. `scan` reads the newest files whole; without it (after a clean close) a
-        binary search finds the end."""
-        raise NotImplementedError
+        """Find where the valid entries end. `scan` reads the newest files whole, and clears what follows their valid
+        entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
+        files = unbroken_tail(self.files.files)
+        self._first = files[0].start // ENTRY.itemsize if files else 0
+        end = _scanned_end(files[-SCANNED_FILES:]) if scan else _searched_end(files)
+        if scan and self.files.access is not Access.READ and _holds_more(files, end):
+            self.files.truncate(end)
+        elif files and self.files.access is not Access.READ:
+            self.files.set_end(end)
+        self._moved(end // ENTRY.itemsize)
+        self._min = None
+
+    def _moved(self, max_offset: int) -> None:
+        """Publish a new end that did not come from an append."""
+        self._max = max_offset
+        self._newest = self._physical_end = -1
+        newest = self._raw(max_offset - 1) if max_offset > self._first else None
+        if newest is not None and newest[1] != PRE_BLANK_SIZE:
+            self._newest, self._physical_end = newest[0], newest[0] + newest[1]
+
+    # writing
 
     def append(self, queue_offset: int, entries: Entries) -> int:
-        """Store those of `entries` (queue offsets `queue_offset` on) that are not there yet; return how many. QueueGapError."""
-        raise NotImplementedError
+        """Store those of `entries` (queue offsets `queue_offset` on) that are not there yet; return how many.
+
+        QueueGapError; StoreFullError (what came before the new file it wanted is stored: see `reserve`).
+        """
+        present = self._present(queue_offset, entries)
+        fresh = entries[present:]
+        if len(fresh):
+            self._begin(queue_offset + present)
+            self._write(fresh)
+        return len(fresh)
+
+    def _present(self, queue_offset: int, entries: Entries) -> int:
+        """How many leading `entries` are built already: their records lie before the newest entry's, or are that
+        one."""
+        if self._newest < 0:
+            return 0
+        places = entries["physical_offset"].astype(np.int64)
+        present = int(np.searchsorted(places, self._newest, side="left"))
+        if present < len(places) and places[present] == self._newest and queue_offset + present < self._max:
+            present += 1
+        return present
+
+    def _begin(self, queue_offset: int) -> None:
+        """Make sure that the next entry gets `queue_offset`: in a queue without files by pre-blank entries.
+
+        An offset that is taken, by a record further up in the log, was given again after its broker lost this queue's
+        files: the newer record has it.
+        """
+        if self.files.last is not None:
+            if queue_offset > self._max:
+                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset)
+            if queue_offset >= self._first:
+                if queue_offset < self._max:
+                    self._cut(queue_offset)
+                return
+            self.files.delete_all()
+        blanks = queue_offset % self._file_entries
+        self._first = queue_offset - blanks
+        self.files.roll(self._first * ENTRY.itemsize)
+        if blanks:
+            self.files.append(_ENTRY.pack(0, PRE_BLANK_SIZE, 0) * blanks)
+        self._moved(queue_offset)
+        self._min = None
+
+    def _write(self, entries: Entries) -> None:
+        """Append file by file, publishing each part once its bytes are there."""
+        raw = np.ascontiguousarray(entries).view(np.uint8)
+        done = 0
+        while done < len(entries):
+            part = min(self._file_entries - self._max % self._file_entries, len(entries) - done)
+            self.files.append(raw[done * ENTRY.itemsize : (done + part) * ENTRY.itemsize].data)
+            done += part
+            newest = entries[done - 1]
+            self._newest = int(newest["physical_offset"])
+            self._physical_end = self._newest + int(newest["size"])
+            self._max += part
+
+    def reserve(self, queue_offset: int, count: int) -> None:
+        """Make the files that `count` entries from `queue_offset` on will need. StoreFullError: none was made."""
+        used = self._max % self._file_entries
+        if used and count <= self._file_entries - used:
+            return
+        last = self.files.last
+        if last is None:
+            self._begin(queue_offset)
+            last = self.files.last
+        missing = count - (last.remaining // ENTRY.itemsize if last is not None else 0)
+        if missing > 0:
+            self.files.reserve(-(-missing // self._file_entries))
 
     def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
-        """`append` of one entry, without an array."""
-        raise NotImplementedError
+        """`append` of one entry, without an array around it."""
+        if queue_offset != self._max or physical_offset < self._physical_end or self.files.last is None:
+            one = np.array([(physical_offset, size, tags_code)], dtype=ENTRY)
+            return self.append(queue_offset, one)
+        self.files.append(_ENTRY.pack(physical_offset, size, tags_code))
+        self._newest = physical_offset
+        self._physical_end = physical_offset + size
+        self._max = queue_offset + 1
+        return 1
+
+    def truncate(self, physical_end: int) -> int:
+        """Drop entries whose record ends after `physical_end`; return how many.
+
+        The rest of the file is zeroed and synced, later files are deleted; numbering goes on from there. READ: they are
+        only not shown, until `refresh` says that the log reaches further.
+        """
+        kept = self._search(lambda entry: _record_end(entry) > physical_end, self._first, self._max)
+        dropped = self._max - kept
+        if dropped:
+            self._cut(kept)
+        return dropped
+
+    def _cut(self, max_offset: int) -> None:
+        if self.files.access is not Access.READ:
+            self.files.truncate(max_offset * ENTRY.itemsize)
+        self._moved(max_offset)
+        self._min = None
+
+    def flush(self, least_pages: int = 0) -> None:
+        """Bring entries to disk, when at least `least_pages` wait (0: any). FlushFailedError."""
+        self.files.flush(least_pages)
+
+    # reading
 
     def read(self, queue_offset: int, count: int) -> Entries:
         """View of up to `count` entries of one file, from `queue_offset` on; empty at or past max_offset.
 
-        The view keeps its file mapped. Offsets below min_offset: ExpiredMessageError is the caller's to raise.
+        Read-only; it keeps its file mapped. Pre-blank entries are shown as they are: stay at or above min_offset.
         """
-        raise NotImplementedError
+        count = min(count, self._max - queue_offset, self._file_entries - queue_offset % self._file_entries)
+        position = queue_offset * ENTRY.itemsize
+        file = self.files.find(position) if count > 0 else None
+        if file is None:
+            return np.empty(0, ENTRY)
+        return file.array(ENTRY, position - file.start, count)
 
     def entries(self, queue_offset: int, count: int) -> Entries:
         """Up to `count` entries from `queue_offset` on, across files: a view when they are in one file, else a copy."""
-        raise NotImplementedError
+        count = min(count, self._max - queue_offset)
+        first = self.read(queue_offset, count)
+        if len(first) >= count or not len(first):
+            return first
+        parts = [first]
+        found = len(first)
+        while found < count:
+            part = self.read(queue_offset + found, count - found)
+            if not len(part):
+                break
+            parts.append(part)
+            found += len(part)
+        return np.concatenate(parts)
 
     def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """(physical_offset, size, tags_code), or None outside [min_offset, max_offset)."""
-        raise NotImplementedError
+        """(physical_offset, size, tags_code); None outside [min_offset, max_offset)."""
+        return self._raw(queue_offset) if self.min_offset <= queue_offset < self._max else None
+
+    def _raw(self, queue_offset: int) -> tuple[int, int, int] | None:
+        view = self.files.view(queue_offset * ENTRY.itemsize, ENTRY.itemsize)
+        physical_offset, size, tags_code = _ENTRY.unpack(view)
+        return physical_offset, size, tags_code
+
+    def offset_of_physical(self, physical_offset: int) -> int:
+        """Queue offset of the first message whose record starts at or after `physical_offset`, else max_offset."""
+        return self._search(lambda entry: _starts_from(entry, physical_offset), self._first, self._max)
 
     def offset_at(self, timestamp_ms: int, stored_ms: Callable[[int], int]) -> int:
         """Queue offset of the first message stored at or after `timestamp_ms`; max_offset when there is none.
 
-        `stored_ms` gives the store time of the record at a physical offset, -1 when it can't be read.
+        `stored_ms` gives the store time of the record at a physical offset, -1 when it can't be read: such a message
+        counts as stored with the next one that can. Store times must not fall along the queue.
         """
-        raise NotImplementedError
+        low, high = self.min_offset, self._max
+        while low < high:
+            middle = (low + high) // 2
+            probe, stored = middle, -1
+            while probe < high and stored < 0:
+                entry = self._raw(probe)
+                stored = stored_ms(entry[0]) if entry is not None else -1
+                probe += 1
+            if stored < 0 or stored >= timestamp_ms:
+                high = middle
+            else:
+                low = probe
+        return low
 
-    def offset_of_physical(self, physical_offset: int) -> int:
-        """Queue offset of the first entry whose record starts at or after `physical_offset`; max_offset when none."""
-        raise NotImplementedError
+    def _search(self, wanted: Callable[[tuple[int, int, int]], bool], low: int, high: int) -> int:
+        """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is."""
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._raw(middle)
+            if entry is not None and not wanted(entry):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # what the log's owner and other writers do
 
     def expire(self, min_physical_offset: int) -> int:
-        """The log now begins at `min_physical_offset`: move min_offset; return it. Cheap; files stay."""
-        raise NotImplementedError
+        """The log now begins at `min_physical_offset`: move min_offset, return it. Files stay."""
+        self._min_physical = max(self._min_physical, min_physical_offset)
+        low = self._first if self._min is None else max(self._first, self._min)
+        self._min = self._search(lambda entry: _starts_from(entry, self._min_physical), low, self._max)
+        return self._min
 
-    def delete_expired(self) -> int:
+    def begin_at(self, min_physical_offset: int) -> None:
+        """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
+        self._min_physical = min_physical_offset
+        self._min = None
+
+    def delete_expired(self, now_ms: int) -> int:
         """Delete the files whose every entry is before min_offset, never the last one; return how many."""
-        raise NotImplementedError
-
-    def truncate(self, physical_end: int) -> int:
-        """Drop entries whose record ends after `physical_end`; return how many. The rest of the file is zeroed and synced, later files go."""
-        raise NotImplementedError
+        keep_from = self.min_offset * ENTRY.itemsize
+        deleted = 0
+        while len(self.files.files) > 1 and self.files.files[0].start + self.files.file_bytes <= keep_from:
+            if self.files.retire_first(now_ms) is None:
+                break
+            deleted += 1
+        self._first = max(self._first, self.files.files[0].start // ENTRY.itemsize) if self.files.files else 0
+        return deleted
 
     def refresh(self, physical_end: int) -> bool:
-        """FOLLOW: take in what another process appended (entries whose records end by `physical_end`); True when anything changed."""
-        raise NotImplementedError
+        """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
+        changed."""
+        before = (self._first, self._max, self._newest)
+        if self.files.refresh():
+            for file in self.files.files:
+                file.set_end(file.size)
+        if self._rewritten():
+            self.recover()
+            self.truncate(physical_end)
+        files = unbroken_tail(self.files.files)
+        self._first = files[0].start // ENTRY.itemsize if files else self._first
+        if self._max < self._first:
+            self._moved(self._first)
+        if self._min is not None and self._min < self._first:
+            self._min = None
+        while self._take_in(physical_end):
+            pass
+        return before != (self._first, self._max, self._newest)
 
-    def flush(self, least_pages: int = 0) -> bool:
-        """Bring entries to disk; True when everything is there. OSError."""
-        raise NotImplementedError
+    def _rewritten(self) -> bool:
+        """Whether the entry that was the newest is gone or another: its writer was restarted and cut the queue."""
+        if self._newest < 0:
+            return False
+        newest = self._raw(self._max - 1) if self.files.find((self._max - 1) * ENTRY.itemsize) else None
+        return newest is None or (newest[0], _record_end(newest)) != (self._newest, self._physical_end)
 
-    def check(self) -> Iterator[tuple[int, str]]:
-        """Yield broken invariants as (queue offset, text): physical offsets rise, sizes are positive."""
-        raise NotImplementedError
+    def _take_in(self, physical_end: int) -> bool:
+        """Publish the next few entries of another process; whether there may be more."""
+        file = self.files.find(self._max * ENTRY.itemsize)
+        if file is None:
+            return False
+        position = self._max * ENTRY.itemsize - file.start
+        found = file.array(ENTRY, position, min((file.size - position) // ENTRY.itemsize, _FOLLOW_ENTRIES))
+        whole = found[: valid_prefix(found, self._newest)]
+        ends = whole["physical_offset"].astype(np.int64) + whole["size"]
+        count = int(np.count_nonzero(np.logical_and.accumulate((ends <= physical_end) | is_pre_blank(whole))))
+        if count:
+            self._moved(self._max + count)
+            self._min = self._min if self._min is not None and self._min < self._max - count else None
+        return 0 < count == len(found)
+
+    # life
 
     def close(self) -> None:
-        """Unmap everything."""
-        raise NotImplementedError
+        """Let go of all files."""
+        self.files.close()
 
     def destroy(self) -> None:
         """Delete the queue's files and directory."""
-        raise NotImplementedError
+        self.files.delete_all()
 
 
-def valid_prefix(entries: Entries) -> int:
-    """Count of leading entries to trust: size > 0 and records that do not overlap. Pure, no I/O."""
-    raise NotImplementedError
+# arithmetic: no state, no files
+
+
+def valid_prefix(entries: Entries, after: int = -1) -> int:
+    """Count of leading entries to trust: sizes are positive, and each record starts behind the one before (or
+    `after`)."""
+    places = entries["physical_offset"].astype(np.int64)
+    blank = is_pre_blank(entries)
+    before = np.concatenate(([after], np.where(blank, after, places)[:-1]))
+    trusted = (entries["size"] > 0) & (blank | (places >= before))
+    return len(entries) if trusted.all() else int(trusted.argmin())
+
+
+def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
+    """Which entries are fillers before a queue's first message: bool (n,)."""
+    blank: np.ndarray[Any, Any] = entries["size"] == PRE_BLANK_SIZE
+    return blank
+
+
+def unbroken_tail(files: Sequence[MappedFile]) -> Sequence[MappedFile]:
+    """The newest files that follow one another without a missing one."""
+    first = len(files) - 1
+    while first > 0 and files[first - 1].start + files[first - 1].size == files[first].start:
+        first -= 1
+    return files[max(first, 0) :]
+
+
+def _scanned_end(files: Sequence[MappedFile]) -> int:
+    """Byte offset where the valid entries of `files` end: every entry looked at."""
+    end, newest = (files[0].start if files else 0), -1
+    for file in files:
+        entries = file.array(ENTRY)
+        valid = valid_prefix(entries, newest)
+        end = file.start + valid * ENTRY.itemsize
+        if end < file.start + file.size:
+            break
+        newest = int(entries[-1]["physical_offset"]) if entries[-1]["size"] != PRE_BLANK_SIZE else newest
+    return end
+
+
+def _searched_end(files: Sequence[MappedFile]) -> int:
+    """Byte offset where the entries of `files` end, when nothing but zeros follows them: found in a few looks."""
+    for file in reversed(files):
+        sizes = file.array(ENTRY)["size"]
+        used = bisect_left(sizes, True, key=lambda size: size <= 0)
+        if used:
+            return file.start + used * ENTRY.itemsize
+    return files[0].start if files else 0
+
+
+def _holds_more(files: Sequence[MappedFile], end: int) -> bool:
+    """Whether anything but zeros stands behind `end`, or a whole further file."""
+    if not files:
+        return False
+    last = files[-1]
+    return last.start > end or bool(last.array(np.uint8, end - last.start).any())
+
+
+def _record_end(entry: tuple[int, int, int]) -> int:
+    """Physical offset just past an entry's record; -1 for a pre-blank one, which has none."""
+    return entry[0] + entry[1] if entry[1] != PRE_BLANK_SIZE else -1
+
+
+def _starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
+    return entry[0] >= physical_offset and entry[1] != PRE_BLANK_SIZE

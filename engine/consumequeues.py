@@ -1,80 +1,191 @@
-"""All consume queues of a store, by topic and queue id: directory discovery, creation, recovery, flush.
+"""All consume queues of a store, by topic and queue id (docs/format.md, 6).
 
     consumequeue/<topic>/<queue id>/<20 digits>
 
-Non-numeric directories below a topic are not queues (docs/format.md, 6).
+What is below a topic and has no decimal name is no queue. A store may have thousands: names are listed at once, a
+queue's files are looked at when it is first used.
 """
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from engine.consumequeue import ConsumeQueue
+from engine.durable import Disk
+from engine.filequeue import FileQueue
 from engine.mappedfile import Access
+
+Key = tuple[str, int]
 
 
 class ConsumeQueues:
-    """Thread safety: one writer (create, recover, truncate, expire, refresh, remove); look-ups from any thread."""
+    """The queues of a store. Thread safety: one writer; look-ups from any thread (a queue is opened under an own
+    lock)."""
 
-    generation: int
-    """Changes whenever a topic or queue comes or goes."""
+    def __init__(self, directory: Path, file_bytes: int, access: Access, disk: Disk | None = None) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.access = access
+        self.generation = 0
+        """Changes whenever a topic or queue comes or goes."""
+        self._disk = disk or Disk()
+        self._lock = threading.RLock()
+        self._ids: dict[str, set[int]] = {}
+        self._queues: dict[Key, ConsumeQueue] = {}
+        self._scan = access is Access.READ
+        self._min_physical = 0
+        self._visible_end: int | None = None
 
-    def __init__(self, directory: Path, file_bytes: int, access: Access) -> None:
-        raise NotImplementedError
+    # which queues there are
 
     def load(self) -> None:
-        """Discover the queues in the directory; opens no file."""
-        raise NotImplementedError
+        """List the queues in the directory; looks at no file."""
+        with self._lock:
+            self._ids = self._listed()
+            self.generation += 1
+
+    def _listed(self) -> dict[str, set[int]]:
+        return {path.name: ids for path in _directories(self.directory) if (ids := _queue_ids(path))}
 
     def topics(self) -> list[str]:
         """Topics with at least one queue, sorted."""
-        raise NotImplementedError
+        with self._lock:
+            return sorted(self._ids)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queue ids of a topic, ascending; empty for an unknown one."""
-        raise NotImplementedError
+        with self._lock:
+            return sorted(self._ids.get(topic, ()))
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, opened (last file mapped) and recovered at first use; None when there is none."""
-        raise NotImplementedError
+        """The queue, its end found at first use; None when there is none."""
+        found = self._queues.get((topic, queue_id))
+        if found is not None or queue_id not in self._ids.get(topic, ()):
+            return found
+        with self._lock:
+            return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; a new one is in memory until its first entry makes its directory."""
-        raise NotImplementedError
+        """The queue; a new one gets its directory with its first entry."""
+        found = self._queues.get((topic, queue_id))
+        if found is not None:
+            return found
+        with self._lock:
+            if queue_id not in self._ids.get(topic, ()):
+                self._ids.setdefault(topic, set()).add(queue_id)
+                self.generation += 1
+            return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
-    def __iter__(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Every queue (opens all)."""
-        raise NotImplementedError
+    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = self.directory / topic / str(queue_id)
+        files = FileQueue.open(directory, self.file_bytes, self.access, disk=self._disk)
+        queue = ConsumeQueue(topic, queue_id, files)
+        queue.recover(self._scan)
+        if self._visible_end is not None:
+            queue.truncate(self._visible_end)
+        queue.begin_at(self._min_physical)
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def opened(self) -> list[ConsumeQueue]:
+        """The queues that were used so far."""
+        return list(self._queues.values())
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """Every queue, opened when it was not yet."""
+        with self._lock:
+            keys = [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]
+        for topic, queue_id in keys:
+            queue = self.get(topic, queue_id)
+            if queue is not None:
+                yield queue
+
+    # recovery and retention
 
     def recover(self, scan: bool) -> int:
-        """Recover all; return the highest physical_end (-1 when all are empty). Without `scan`, queues are recovered at first use and -1 is returned."""
-        raise NotImplementedError
+        """Find every queue's end; return the highest physical end (-1: all are empty).
+
+        Without `scan`, after a clean close, that waits until a queue is used, and the answer is -1.
+        """
+        self._scan = scan or self.access is Access.READ
+        if not scan:
+            return -1
+        return max((queue.physical_end for queue in self), default=-1)
 
     def truncate(self, physical_end: int) -> int:
         """Drop entries of records that end after `physical_end` from all queues; return how many."""
-        raise NotImplementedError
+        return sum(queue.truncate(physical_end) for queue in self)
 
     def expire(self, min_physical_offset: int) -> list[tuple[str, int, int, int]]:
-        """The log now begins there: move minimum offsets of opened queues; return (topic, queue, old_min, new_min) of those that moved."""
-        raise NotImplementedError
+        """The log now begins there: (topic, queue id, old, new minimum) of the used queues whose minimum moved."""
+        moved = []
+        self._min_physical = min_physical_offset
+        for queue in self.opened():
+            old = queue.known_min_offset
+            if old is None:
+                queue.begin_at(min_physical_offset)
+            elif (new := queue.expire(min_physical_offset)) != old:
+                moved.append((queue.topic, queue.queue_id, old, new))
+        return moved
 
-    def delete_expired(self) -> int:
-        """Delete expired files of all queues; return how many files went."""
-        raise NotImplementedError
+    def delete_expired(self, now_ms: int) -> int:
+        """Delete expired files of all queues; return how many. OSError."""
+        return sum(queue.delete_expired(now_ms) for queue in self)
 
-    def refresh(self, physical_end: int) -> list[tuple[str, int]]:
-        """FOLLOW: find new topics, queues and entries; return the queues that changed."""
-        raise NotImplementedError
+    def sweep(self, now_ms: int, forced_interval_ms: int) -> None:
+        """Let deleted files go whose readers are done, or had that long."""
+        for queue in self.opened():
+            queue.files.sweep(now_ms, forced_interval_ms)
+
+    def refresh(self, physical_end: int) -> list[Key]:
+        """FOLLOW: find new topics, queues, and entries of used queues; return the used queues that changed."""
+        with self._lock:
+            self._visible_end = physical_end
+            ids = self._listed()
+            if ids != self._ids:
+                for key in [key for key in self._queues if key[1] not in ids.get(key[0], ())]:
+                    self._queues.pop(key).close()
+                self._ids = ids
+                self.generation += 1
+        return [(queue.topic, queue.queue_id) for queue in self.opened() if queue.refresh(physical_end)]
+
+    # durability and life
 
     def flush(self, least_pages: int = 0) -> None:
-        """Flush every queue that was appended to since its last flush. OSError."""
-        raise NotImplementedError
+        """Flush every queue with at least `least_pages` waiting (0: any byte). FlushFailedError."""
+        for queue in self.opened():
+            queue.flush(least_pages)
 
     def remove_topic(self, topic: str) -> None:
-        """Delete the topic's queues, files and directories."""
-        raise NotImplementedError
+        """Delete the topic's queues: files and directories. OSError."""
+        with self._lock:
+            ids = self._ids.pop(topic, set())
+            self.generation += 1
+            for queue_id in ids:
+                queue = self._queues.pop((topic, queue_id), None)
+                if queue is not None:
+                    queue.destroy()
+        if self.access is Access.WRITE and (self.directory / topic).is_dir():
+            shutil.rmtree(self.directory / topic)
+            self._disk.sync_directory(self.directory)
 
     def close(self) -> None:
-        """Unmap everything."""
-        raise NotImplementedError
+        """Let go of all files."""
+        for queue in self.opened():
+            queue.close()
+        self._queues.clear()
+
+
+def _directories(directory: Path) -> list[Path]:
+    try:
+        return [path for path in directory.iterdir() if path.is_dir()]
+    except FileNotFoundError:
+        return []
+
+
+def _queue_ids(directory: Path) -> set[int]:
+    names = (path.name for path in _directories(directory))
+    return {int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name}

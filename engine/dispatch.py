@@ -1,22 +1,30 @@
 """Dispatch: from records in the commit log to consume queues and index (docs/format.md, 5).
 
-One record, a run of records of one queue, or whatever a scan of the log found: the same entries come out, and what is there already
-is not written again.
+One record, a run of records, or whatever a scan of the log found: the same entries come out, in log order, and what is
+there already is not written again.
+
+    transaction      none, commit: queues and index    prepared: index only    rollback: neither
+    delayed          the tags code is when it is due
+    multi-dispatch   an entry in each further queue, after its own
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.columns import LocatedRecords, find_properties, index_key_rows, tags_codes
+from engine.consumequeue import ENTRY, Entries
 from engine.consumequeues import ConsumeQueues
 from engine.index import Index
 from engine.logscan import ScannedRecords
-from engine.place import Place
-from engine.schedule import DelayLevels
+from engine.place import MULTI_DISPATCH, Place, places
+from engine.properties import DELAY, decode_properties
+from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from engine.schedule import SCHEDULE_TOPIC, DelayLevels, tags_code
 
 Array = np.ndarray[Any, Any]
 
@@ -24,8 +32,8 @@ Array = np.ndarray[Any, Any]
 class Placed(NamedTuple):
     """One record as it was placed in the log, and what its queue and its keys want to know.
 
-    `tags_code` is `schedule.tags_code`; `keys` are the unique key (when there is one), then those of KEYS;
-    `places` its further queues (`place.places`).
+    `tags_code` is `schedule.tags_code`; `keys` are the unique key (when there is one), then those of KEYS; `places` its
+    further queues (`place.places`).
     """
 
     topic: str
@@ -42,16 +50,17 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacedRun:
-    """Records of one queue at consecutive queue offsets, as arrays of shape (n,), in log order.
+    """Records of one topic, as arrays of shape (n,), in log order.
 
-    `tags_codes` and `store_times_ms` are one number when it is the same for all. Keys: `key_rows` (k,) ascending, the row of each
-    key; `key_hashes` (k,) its index hash (of topic#key); the unique key of a row comes first.
-    Plain records only: no transaction types PREPARED or ROLLBACK, no multi-dispatch (those go one by one).
+    `queue_id` and `queue_offset` are each row's own, or one queue and the offset of its first row, the others
+    following. `tags_codes` and `store_times_ms` are one number when it is the same for all. `key_rows` (k,) rises: the
+    row of each key; `key_hashes` (k,) its index hash (of topic#key); a row's unique key comes first.
+    Plain records only: not prepared or rolled back, no multi-dispatch (those go one by one).
     """
 
     topic: str
-    queue_id: int
-    queue_offset: int
+    queue_id: Array | int
+    queue_offset: Array | int
     physical_offsets: Array
     store_sizes: Array
     store_times_ms: Array | int
@@ -61,24 +70,148 @@ class PlacedRun:
 
 
 class Dispatcher:
-    """Thread safety: one caller at a time.
+    """Feeds the derived data. Thread safety: one caller at a time.
 
-    Keys of single records wait in memory (queries see them there) and go into the index files in batches: when some thousand
-    are waiting, at `put_run`, and at `flush` of the index, which must come before any mark that says how far dispatch is on disk.
+    Keys of few records wait in memory, where queries see them: `Index.flush` must come before any mark that says how
+    far dispatch is on disk.
     """
 
-    def __init__(self, queues: ConsumeQueues, index: Index | None, delays: DelayLevels) -> None:
+    def __init__(self, queues: ConsumeQueues, index: Index | None, levels: DelayLevels) -> None:
         """`index` None: messages are not indexed."""
-        raise NotImplementedError
+        self.queues = queues
+        self.index = index
+        self.levels = levels
+
+    def reserve(self, topic: str, queue_id: int, queue_offset: int, count: int = 1) -> None:
+        """Make the files that `count` entries of that queue will need, before their records go into the log.
+
+        StoreFullError. The index needs no reserve: its keys wait in memory when the disk is full.
+        """
+        self.queues.get_or_create(topic, queue_id).reserve(queue_offset, count)
 
     def put(self, record: Placed) -> None:
-        """Dispatch one record. QueueGapError, StoreFullError."""
-        raise NotImplementedError
+        """Dispatch one record. QueueGapError, StoreFullError (not after `reserve`)."""
+        topic, queue_id, queue_offset, physical_offset, size, store_time_ms, sys_flag, code, keys, further = record
+        transaction = sys_flag & TRANSACTION_MASK
+        if transaction in (0, TRANSACTION_COMMIT):
+            self.queues.get_or_create(topic, queue_id).append_one(queue_offset, physical_offset, size, code)
+            for place in further:
+                queue = self.queues.get_or_create(place.topic, place.queue_id)
+                queue.append_one(place.queue_offset, physical_offset, size, code)
+        if self.index is not None:
+            self.index.put(topic, () if transaction == TRANSACTION_ROLLBACK else keys, physical_offset, store_time_ms)
 
     def put_run(self, run: PlacedRun) -> None:
-        """Dispatch a run. QueueGapError, StoreFullError."""
-        raise NotImplementedError
+        """Dispatch a run. QueueGapError, StoreFullError (not after `reserve`)."""
+        entries = np.empty(len(run.physical_offsets), ENTRY)
+        entries["physical_offset"] = run.physical_offsets
+        entries["size"] = run.store_sizes
+        entries["tags_code"] = run.tags_codes
+        for queue_id, rows, first_offset in _by_queue(run):
+            self.queues.get_or_create(run.topic, queue_id).append(first_offset, entries[rows])
+        if self.index is not None and len(entries):
+            times = np.broadcast_to(np.asarray(run.store_times_ms, np.int64), len(entries))
+            self._index(run.physical_offsets, times, run.key_rows, run.key_hashes)
 
-    def put_scanned(self, records: ScannedRecords) -> None:
-        """Dispatch what a scan of the log found, in log order; entries already built are skipped. QueueGapError, StoreFullError."""
-        raise NotImplementedError
+    def _index(self, physical_offsets: Array, store_times_ms: Array, key_rows: Array, key_hashes: Array) -> None:
+        assert self.index is not None
+        more = not len(key_rows) or int(key_rows[-1]) < len(physical_offsets) - 1
+        self.index.put_many(key_hashes, physical_offsets[key_rows], store_times_ms[key_rows], more)
+
+    def put_scanned(self, scanned: ScannedRecords) -> None:
+        """Dispatch what a scan of the log found. QueueGapError, StoreFullError: to be called again with the same
+        records when the cause is mended; the index is fed when all queues are."""
+        records = scanned.records
+        if not len(records):
+            return
+        headers = records.headers
+        transactions = headers["sys_flag"] & TRANSACTION_MASK
+        is_queued = (transactions == 0) | (transactions == TRANSACTION_COMMIT)
+        tags = tags_codes(records)
+        for topic, queue_id, rows in _queues_of(scanned, np.flatnonzero(is_queued)):
+            codes = self._due_times(records, rows) if topic == SCHEDULE_TOPIC else tags[rows]
+            queue = self.queues.get_or_create(topic, queue_id)
+            entries = _entries(headers[rows], codes)
+            for start, end in believable_runs(headers["queue_offset"][rows], queue.max_offset):
+                queue.append(int(headers["queue_offset"][rows[start]]), entries[start:end])
+        self._put_further_places(records, is_queued, tags)
+        if self.index is not None:
+            key_rows, key_hashes = index_key_rows(records, scanned.topics, scanned.topic_rows)
+            keeps = transactions[key_rows] != TRANSACTION_ROLLBACK
+            places, times = headers["physical_offset"], headers["store_time_ms"]
+            self._index(places, times, key_rows[keeps], key_hashes[keeps])
+
+    def _due_times(self, records: LocatedRecords, rows: Array) -> Array:
+        """Tags codes of records in the schedule's topic."""
+        return np.array(
+            [
+                tags_code(SCHEDULE_TOPIC, _properties(records, row), int(records.headers["store_time_ms"][row]),
+                self.levels) for row in rows.tolist()
+            ],
+            dtype=np.int64,
+        )
+
+    def _put_further_places(self, records: LocatedRecords, is_queued: Array, tags: Array) -> None:
+        """Entries of multi-dispatched records in their further queues."""
+        ((_, sizes),) = find_properties(records, [MULTI_DISPATCH.encode()])
+        for row in np.flatnonzero(is_queued & (sizes > 0)).tolist():
+            header = records.headers[row]
+            for place in places(_properties(records, row), int(records.queue_ids[row])):
+                queue = self.queues.get_or_create(place.topic, place.queue_id)
+                place_of = (int(header["physical_offset"]), int(header["store_size"]), int(tags[row]))
+                queue.append_one(place.queue_offset, *place_of)
+
+
+def _properties(records: LocatedRecords, row: int) -> dict[str, str]:
+    start = int(records.properties_starts[row])
+    return decode_properties(records.log[start : start + int(records.properties_sizes[row])].tobytes())
+
+
+def _entries(headers: Array, codes: Array) -> Entries:
+    entries = np.empty(len(headers), ENTRY)
+    entries["physical_offset"] = headers["physical_offset"]
+    entries["size"] = headers["store_size"]
+    entries["tags_code"] = codes
+    return entries
+
+
+def _by_queue(run: PlacedRun) -> Iterator[tuple[int, Array | slice, int]]:
+    """(queue id, its rows, the queue offset of the first) for each queue of a run."""
+    if isinstance(run.queue_id, int):
+        first = run.queue_offset if isinstance(run.queue_offset, int) else int(run.queue_offset[0])
+        yield run.queue_id, slice(None), first
+        return
+    offsets = np.asarray(run.queue_offset)
+    for queue_id in np.unique(run.queue_id).tolist():
+        rows = np.flatnonzero(run.queue_id == queue_id)
+        yield queue_id, rows, int(offsets[rows[0]])
+
+
+def _queues_of(scanned: ScannedRecords, rows: Array) -> Iterator[tuple[str, int, Array]]:
+    """(topic, queue id, its rows in log order) for each queue that `rows` belong to."""
+    groups = scanned.topic_rows[rows] << 32 | scanned.records.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+        group = int(groups[order[start]])
+        yield scanned.topics[group >> 32], group & 0xFFFFFFFF, rows[order[start:end]]
+
+
+def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]]:
+    """The stretches [start, end) of consecutive `queue_offsets` of one queue, in log order, that were really given.
+
+    No checksum covers a record's queue offset. One stretch off the line that goes on from `expected` is a broker's that
+    lost its queue, or filled a gap; but when a later one takes the old line up again, it is damage, and left out.
+    """
+    breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
+    bounds = [0, *breaks.tolist(), len(queue_offsets)]
+    runs = list(zip(bounds, bounds[1:], strict=False))
+    firsts = [int(queue_offsets[start]) for start, _ in runs]
+    believed = []
+    for number, (start, end) in enumerate(runs):
+        first, later = firsts[number], firsts[number + 1 :]
+        resumed = any(expected <= one < first for one in later) if first > expected else max(later, default=-1) >=
+        expected if first == expected or not resumed:
+            believed.append((start, end))
+            expected = first + end - start
+    return believed

@@ -1,83 +1,315 @@
 """Index: the index files of a store, in the order of their names: which records may carry a key (docs/format.md, 7).
 
-One writer (dispatch), any readers. An answer is a candidate: the index holds hashes, so the caller reads the record and compares.
+    index/<17 digits>      named by the time of creation, local, yyyyMMddHHmmssSSS; the names rise
+
+One writer (dispatch), any readers. An answer is a candidate: the files hold hashes, so the caller reads the record and
+compares. Keys of single messages gather in memory, where queries see them, and go into the files in batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engine.indexfile import IndexFile
-from engine.mappedfile import Access
+from engine.config import Clock
+from engine.durable import Disk, make_directory
+from engine.errors import FlushFailedError, StoreFullError
+from engine.indexfile import IndexFile, index_file_bytes
+from engine.keyhash import hash_slices, index_hash, topic_hashes, topic_key_hashes
+from engine.mappedfile import Access, MappedFile
 
-Int64s = np.ndarray[Any, Any]
+GATHERED_RECORDS = 1024
+"""Records whose keys wait in memory before they go into a file together."""
+
+Array = np.ndarray[Any, Any]
+Record = tuple[str, Sequence[str], int, int]
+"""Topic, keys, physical offset, store time in ms."""
+
+NO_KEYS = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
+"""Key hashes, physical offsets, store times in ms: none of them."""
 
 
 class Index:
-    """The index of a store. Thread safety: one writer at a time; queries from any thread."""
+    """The index of a store. Thread safety: any thread; one at a time writes (an own lock), queries take no lock."""
 
-    def __init__(self, directory: Path, slots: int, entries: int, access: Access, now_ms: Callable[[], int]) -> None:
-        """`entries` is the entry area's capacity N; N - 1 of them are usable. `now_ms` names new files (local time)."""
-        raise NotImplementedError
+    def __init__(
+        self, directory: Path, slots: int, entries: int, access: Access, clock: Clock, disk: Disk | None = None
+    ) -> None:
+        """`entries` is the entry area's capacity N; N - 1 are usable. `clock` names new files."""
+        self.directory = directory
+        self.slots = slots
+        self.entries = entries
+        self.access = access
+        self.foreign: tuple[Path, ...] = ()
+        self._clock = clock
+        self._disk = disk or Disk()
+        self._lock = threading.RLock()
+        self._files: tuple[IndexFile, ...] = ()
+        self._unsynced: set[IndexFile] = set()
+        self._unsynced_names: list[Path] = []
+        self._gathered: list[Record] = []
+        self._waiting: tuple[Array, ...] = NO_KEYS
+        self._needs_room = False
+        self._last = -1
 
     def load(self) -> None:
-        """Map the files there are; a file of another size is left out and listed in `foreign`."""
-        raise NotImplementedError
+        """List the files there are; those that no index file of these sizes can be are in `foreign`."""
+        self._list()
+        self._last = self._stored_last()
 
-    foreign: tuple[Path, ...]
+    def _list(self) -> None:
+        size = index_file_bytes(self.slots, self.entries)
+        known = {one.file.path: one for one in self._files}
+        files, foreign = [], []
+        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            try:
+                fits = is_index_name(path.name) and path.stat().st_size == size
+            except FileNotFoundError:
+                continue
+            if fits:
+                files.append(known.get(path) or self._mapped(MappedFile(path, size, self.access, disk=self._disk)))
+            else:
+                foreign.append(path)
+        self._files, self.foreign = tuple(files), tuple(foreign)
+
+    def _mapped(self, file: MappedFile) -> IndexFile:
+        return IndexFile(file, self.slots, self.entries)
+
+    def _stored_last(self) -> int:
+        return max((file.last_physical_offset for file in self._files[-1:]), default=-1)
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
-        """Oldest first."""
-        raise NotImplementedError
+        """Oldest first; the newest keys may still wait in memory (see `flush`)."""
+        return self._files
 
     @property
     def last_physical_offset(self) -> int:
         """Physical offset of the newest record with a key in the index; -1 when there is none."""
-        raise NotImplementedError
+        return self._last
 
-    def touch(self) -> None:
-        """Make sure that there is a file with room, as every dispatched message does, keys or not. StoreFullError."""
-        raise NotImplementedError
+    # writing
 
-    def put(self, key_hash: int, physical_offset: int, store_time_ms: int) -> None:
-        """Add one key (its index hash), rolling to a new file when the last is full. StoreFullError."""
-        raise NotImplementedError
+    def put(self, topic: str, keys: Sequence[str], physical_offset: int, store_time_ms: int) -> None:
+        """Add the keys of one record, in order; none is fine. A record that is there is skipped.
 
-    def put_many(self, key_hashes: Int64s, physical_offsets: Int64s, store_times_ms: Int64s) -> None:
-        """Add keys in order (arrays of shape (n,)): exactly the bytes that `put` one by one writes. StoreFullError."""
-        raise NotImplementedError
+        They wait in memory until some thousand do; so does what finds no space for a new file.
+        """
+        if not keys:
+            self._needs_room = True
+        elif physical_offset > self._last:
+            with self._lock:
+                self._gathered.append((topic, keys, physical_offset, store_time_ms))
+                self._last = physical_offset
+                self._needs_room = False
+                if len(self._gathered) >= GATHERED_RECORDS:
+                    self._store_waiting()
 
-    def candidates(self, topic: str, key: str, min_physical_offset: int = 0) -> Iterator[int]:
-        """Physical offsets of records that may carry `key`, newest first, each once, not below `min_physical_offset`."""
-        raise NotImplementedError
+    def put_many(
+        self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array, more_records: bool = False
+    ) -> None:
+        """Add index hashes of keys, in log order (arrays of shape (k,)); records that are there are skipped.
 
-    def truncate(self, physical_end: int, stored_ms: Callable[[int], int]) -> None:
-        """Drop keys of records at or after `physical_end`, and make the touched files' chains anew; synced.
+        `more_records` says that records without keys follow.
+        """
+        with self._lock:
+            known = int(np.searchsorted(physical_offsets, self._last, side="right"))
+            if known < len(key_hashes):
+                self._hash_gathered()
+                self._wait(key_hashes[known:], physical_offsets[known:], store_times_ms[known:])
+                self._last = int(physical_offsets[-1])
+                self._needs_room = False
+                if len(self._waiting[0]) >= GATHERED_RECORDS:
+                    self._store_waiting()
+            self._needs_room |= more_records
 
-        `stored_ms` gives a kept record's store time (the header of a cut file needs it)."""
-        raise NotImplementedError
+    def _hash_gathered(self) -> None:
+        if self._gathered:
+            self._wait(*hash_records(self._gathered))
+            self._gathered = []
 
-    def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete files whose last record is before `min_physical_offset`, never the last file; return how many."""
-        raise NotImplementedError
+    def _wait(self, *keys: Array) -> None:
+        self._waiting = tuple(np.concatenate(pair) for pair in zip(self._waiting, keys, strict=True))
 
-    def refresh(self) -> bool:
-        """FOLLOW: notice new and removed files; True when the set changed."""
-        raise NotImplementedError
+    def _store_waiting(self) -> None:
+        """Bring what waits in memory into the files, as far as there is space."""
+        self._hash_gathered()
+        hashes, places, times = self._waiting
+        done = 0
+        try:
+            while done < len(hashes):
+                file = self._file_with_room()
+                until = min(done + file.room, len(hashes))
+                file.put_many(hashes[done:until], places[done:until], times[done:until])
+                self._unsynced.add(file)
+                done = until
+        except StoreFullError:
+            pass  # so is the log, about now; and its records tell their keys again whenever they are asked
+        self._waiting = (hashes[done:], places[done:], times[done:])
+
+    def _file_with_room(self) -> IndexFile:
+        """The newest file, or a new one when that is full. StoreFullError."""
+        previous = self._files[-1] if self._files else None
+        if previous is not None and previous.room > 0:
+            return previous
+        if self.access is Access.WRITE:
+            self._unsynced_names += [*make_directory(self.directory), self.directory]
+        path = self.directory / next_name(self._clock(), previous.file.path.name if previous else "")
+        file = self._mapped(
+            MappedFile.create(path, index_file_bytes(self.slots, self.entries), self.access, disk=self._disk)
+        )
+        file.file.set_end(file.file.size)
+        if previous is not None:
+            file.inherit(previous.header)
+        self._unsynced.add(file)
+        self._files = (*self._files, file)
+        return file
 
     def flush(self) -> None:
-        """Bring every changed file to disk. OSError."""
-        raise NotImplementedError
+        """Bring every key to the files and every changed file to disk.
+
+        FlushFailedError: the disk refused. StoreFullError: keys still wait in memory for a file.
+        """
+        with self._lock:
+            self._store_waiting()
+            if self._needs_room or len(self._waiting[0]):
+                self._file_with_room()
+                self._needs_room = False
+            unsynced, self._unsynced = self._unsynced, set()
+            names, self._unsynced_names = self._unsynced_names, []
+        path = self.directory
+        try:
+            for file in unsynced:
+                path = file.file.path
+                file.file.sync()
+            for path in dict.fromkeys(names):
+                self._disk.sync_directory(path)
+        except OSError as error:
+            raise FlushFailedError(path, error.strerror or str(error)) from error
+
+    # reading
+
+    def candidates(self, topic: str, key: str, min_physical_offset: int = 0) -> Iterator[int]:
+        """Physical offsets of records that may carry `key`, newest first, each once, none before
+        `min_physical_offset`."""
+        seen = set()
+        for place in self._hits(topic, key):
+            if place < min_physical_offset:
+                return
+            if place not in seen:
+                seen.add(place)
+                yield place
+
+    def _hits(self, topic: str, key: str) -> Iterator[int]:
+        gathered = self._gathered  # in the order in which keys move on: none is missed
+        waiting_hashes, waiting_places, _ = self._waiting
+        files = self._files
+        for record_topic, keys, place, _ in reversed(gathered):
+            if key in keys and record_topic == topic:
+                yield place
+        wanted = index_hash(topic, key)
+        yield from waiting_places[waiting_hashes == wanted][::-1].tolist()
+        for file in reversed(files):
+            yield from file.candidates(wanted)
+
+    # what the log's owner and other writers do
+
+    def truncate(self, physical_end: int, stored_ms: Callable[[int], int]) -> None:
+        """Drop keys of records at or after `physical_end`, and mend the newest file's chains (see
+        `IndexFile.truncate`)."""
+        with self._lock:
+            self._gathered = [record for record in self._gathered if record[2] < physical_end]
+            keeps = self._waiting[1] < physical_end
+            self._waiting = tuple(part[keeps] for part in self._waiting)
+            while self._files:
+                newest = self._files[-1]
+                if newest.truncate(physical_end, stored_ms):
+                    self._unsynced.add(newest)
+                    break
+                self._drop(newest)
+            self._last = max(self._stored_last(), *self._waiting[1], *(record[2] for record in self._gathered))
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete files whose last record is before `min_physical_offset`, never the newest; return how many.
+        OSError."""
+        deleted = 0
+        with self._lock:
+            for file in self._files[:-1]:
+                if file.header.end_physical_offset >= min_physical_offset:
+                    break
+                self._drop(file)
+                deleted += 1
+        return deleted
+
+    def _drop(self, file: IndexFile) -> None:
+        self._files = tuple(one for one in self._files if one is not file)
+        self._unsynced.discard(file)
+        file.file.retire()
+        if self.access is Access.WRITE:
+            self._unsynced_names.append(self.directory)
+
+    def refresh(self) -> bool:
+        """FOLLOW: notice files that came or went; True when any did."""
+        before = self._files
+        self._list()
+        self._last = self._stored_last()
+        return before != self._files
 
     def destroy(self) -> None:
-        """Delete every file (before a rebuild)."""
-        raise NotImplementedError
+        """Delete every file, whatever its size, before a rebuild. OSError."""
+        with self._lock:
+            self._gathered = []
+            self._waiting = NO_KEYS
+            self._last = -1
+            for file in self._files:
+                self._drop(file)
+            if self.access is Access.WRITE:
+                for path in self.foreign:
+                    path.unlink(missing_ok=True)
+            self.foreign = ()
 
     def close(self) -> None:
-        """Unmap everything."""
-        raise NotImplementedError
+        """Let go of all files; keys that wait in memory are lost unless `flush` came before."""
+        for file in self._files:
+            file.file.close()
+        self._files = ()
+
+
+def hash_records(records: Sequence[Record]) -> tuple[Array, Array, Array]:
+    """The keys of `records` in order, as the files take them: index hashes, physical offsets, store times in ms."""
+    topics = {topic: row for row, topic in enumerate(dict.fromkeys(record[0] for record in records))}
+    counts = np.fromiter((len(record[1]) for record in records), np.int64, len(records))
+    rows = np.fromiter((topics[record[0]] for record in records), np.int64, len(records))
+    data = [key.encode("utf-8", "surrogatepass") for record in records for key in record[1]]
+    sizes = np.fromiter(map(len, data), np.int64, len(data))
+    hashes, units = hash_slices(np.frombuffer(b"".join(data), np.uint8), np.cumsum(sizes) - sizes, sizes)
+    places = np.fromiter((record[2] for record in records), np.int64, len(records))
+    times = np.fromiter((record[3] for record in records), np.int64, len(records))
+    joined = topic_key_hashes(np.repeat(topic_hashes(list(topics))[rows], counts), hashes, units)
+    return joined, np.repeat(places, counts), np.repeat(times, counts)
+
+
+def is_index_name(name: str) -> bool:
+    """Whether a file of that name can be an index file."""
+    return len(name) == 17 and name.isascii() and name.isdigit()
+
+
+def next_name(now_ms: int, previous: str) -> str:
+    """A name for a file made at `now_ms`, behind `previous` ("" for none): clocks go back, names never."""
+    name = _name(datetime.fromtimestamp(now_ms / 1000))
+    if name > previous:
+        return name
+    try:
+        made = datetime.strptime(previous + "000", "%Y%m%d%H%M%S%f")
+    except ValueError:  # another's number that is no time
+        return f"{int(previous) + 1:017d}"
+    return _name(made + timedelta(milliseconds=1))
+
+
+def _name(time: datetime) -> str:
+    return f"{time:%Y%m%d%H%M%S}{time.microsecond // 1000:03d}"

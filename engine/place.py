@@ -1,13 +1,20 @@
-"""Places: in which queues a stored message stands besides its own (multi-dispatch, LMQ; docs/format.md, 6)."""
+"""Places: in which queues a message stands besides its own (multi-dispatch, LMQ; docs/format.md, 6).
+
+INNER_MULTI_DISPATCH      names, joined by commas: what the publisher asks for
+INNER_MULTI_QUEUE_OFFSET  the queue offset in each, in the same order: what the store answers, in the record
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 LMQ_PREFIX = "%LMQ%"
+
+_OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 class Place(NamedTuple):
@@ -18,16 +25,34 @@ class Place(NamedTuple):
     queue_offset: int
 
 
-def places(properties: Mapping[str, str], queue_id: int) -> list[Place]:
-    """The further places of a stored record; empty when its two lists disagree or it has none."""
-    raise NotImplementedError
-
-
 def queue_names(properties: Mapping[str, str]) -> list[str]:
-    """Names in INNER_MULTI_DISPATCH, in order; empty when the message has none."""
-    raise NotImplementedError
+    """The queues that a message asks to stand in, too, in order."""
+    names = properties.get(MULTI_DISPATCH, "")
+    return names.split(",") if names else []
 
 
 def place_queue_id(name: str, queue_id: int) -> int:
-    """Queue id for a multi-dispatch name: 0 for LMQ names, else the message's own."""
-    raise NotImplementedError
+    """The queue of `name` that a message of queue `queue_id` stands in: a light queue (LMQ) has only queue 0."""
+    return 0 if name.startswith(LMQ_PREFIX) else queue_id
+
+
+def offsets_property(queue_offsets: Sequence[int]) -> str:
+    """The value of INNER_MULTI_QUEUE_OFFSET."""
+    return ",".join(map(str, queue_offsets))
+
+
+def places(properties: Mapping[str, str], queue_id: int) -> list[Place]:
+    """The further places of a stored record; none when its two lists do not match.
+
+    A name that no directory can have, or an offset that is no number (RocketMQ 5 leaves those of other queues empty),
+    is skipped.
+    """
+    names = queue_names(properties)
+    offsets = properties.get(MULTI_QUEUE_OFFSET, "").split(",")
+    if len(names) != len(offsets):
+        return []
+    return [
+        Place(name, place_queue_id(name, queue_id), int(offset))
+        for name, offset in zip(names, offsets, strict=True)
+        if _OFFSET.fullmatch(offset) and name and "/" not in name and "\0" not in name and name not in (".", "..")
+    ]

@@ -1,14 +1,26 @@
-"""Delay levels: how a delayed message is stored (docs/format.md, 2 and 5). Nobody here delivers it."""
+"""Delay levels: how a delayed message is stored (docs/format.md, 2 and 5). Nobody here delivers it.
+
+It goes to SCHEDULE_TOPIC_XXXX, queue level - 1, with its own topic and queue as the properties REAL_TOPIC and REAL_QID;
+the consume queue's tags code is then the time at which it is due.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from engine.keyhash import tags_hash
 from engine.message import Message
+from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+UNKNOWN_LEVEL_DELAY_MS = 1000
+
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL = re.compile(r"(\d+)([smhd])")
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +31,46 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, text: str = DEFAULT_LEVELS) -> DelayLevels:
-        """From RocketMQ's `messageDelayLevel` syntax. ValueError."""
-        raise NotImplementedError
+        """From RocketMQ's `messageDelayLevel`: numbers with a unit, s, m, h or d. ValueError."""
+        found = [_LEVEL.fullmatch(word) for word in text.split()]
+        if None in found:
+            raise ValueError(f"delay levels are numbers with a unit, s, m, h or d: {text!r}")
+        return cls(tuple(int(level[1]) * _UNIT_MS[level[2]] for level in found if level))
 
     def clamp(self, level: int) -> int:
         """The level a message is stored at."""
-        raise NotImplementedError
+        return min(level, len(self.delays_ms))
 
-    def delivery_ms(self, level: int, store_time_ms: int) -> int:
-        """When a message of that level is due."""
-        raise NotImplementedError
-
-
-def scheduled(message: Message, queue_id: int, delays: DelayLevels) -> tuple[Message, int]:
-    """The message and queue id as stored: rewritten to SCHEDULE_TOPIC_XXXX when it asks for a delay, else unchanged."""
-    raise NotImplementedError
+    def due_ms(self, level: int, store_time_ms: int) -> int:
+        """When a message of that level, stored then, is due."""
+        known = 1 <= level <= len(self.delays_ms)
+        return store_time_ms + (self.delays_ms[level - 1] if known else UNKNOWN_LEVEL_DELAY_MS)
 
 
-def tags_code(topic: str, properties: Mapping[str, str], store_time_ms: int, delays: DelayLevels) -> int:
-    """The consume queue's third column: delivery time of a delayed message, else the hash of TAGS, else 0."""
-    raise NotImplementedError
+def delay_level(properties: Mapping[str, str]) -> int:
+    """The level that DELAY asks for; 0 without one, and for what is no number."""
+    text = properties.get("DELAY", "")
+    return int(text) if _INTEGER.fullmatch(text) else 0
+
+
+def scheduled(message: Message, queue_id: int, levels: DelayLevels) -> tuple[Message, int]:
+    """The message and queue id as stored: rewritten when it asks for a delay (a prepared or rolled back one can't)."""
+    level = levels.clamp(delay_level(message.properties))
+    if level <= 0 or message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+        return message, queue_id
+    properties = {
+        **message.properties,
+        "DELAY": str(level),
+        "REAL_TOPIC": message.topic,
+        "REAL_QID": str(queue_id),
+    }
+    return replace(message, topic=SCHEDULE_TOPIC, properties=properties), level - 1
+
+
+def tags_code(topic: str, properties: Mapping[str, str], store_time_ms: int, levels: DelayLevels) -> int:
+    """The consume queue's third column: when a delayed message is due, else the hash of TAGS, 0 without any."""
+    if topic == SCHEDULE_TOPIC:
+        level = levels.clamp(delay_level(properties))
+        if level > 0:
+            return levels.due_ms(level, store_time_ms)
+    return tags_hash(properties.get("TAGS", ""))
