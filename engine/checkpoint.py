@@ -71,7 +71,7 @@ class CheckpointFile:
         return self._value
 
     def note_index_flushed(self, time_ms: int) -> None:
-        """A full index file is on disk, its newest record stored at `time_ms`: goes to the file with the next update."""
+        """A full index file is on disk, its newest record stored at `time_ms`: written with the next update."""
         with self._lock:
             self._value = replace(self._value, index_ms=time_ms)
 

@@ -1,0 +1,82 @@
+"""Config files as RocketMQ writes and reads them (docs/format.md, 11).
+
+    {
+        "offsetTable":{
+            "TopicTest@group":{0:250,1:251
+            }
+        }
+    }
+
+JSON, but for integer keys without quotes. Beside each file lies the one before it, `.bak`, used when the file is
+missing, empty or cut. We write plain JSON, which RocketMQ reads, and replace files in one durable step.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.durable import Disk, make_directory, replace_file
+from engine.errors import ConfigFileError
+
+BACKUP_SUFFIX = ".bak"
+
+# A string (kept as it is, whatever is in it), or an integer that stands where a key does.
+_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)', re.DOTALL)
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """The object in `text`; integer keys become strings. ValueError when it is none."""
+    quoted = _STRING_OR_BARE_KEY.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
+    try:
+        parsed = json.loads(quoted)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(parsed, dict):
+        raise ValueError("not an object")
+    return parsed
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """What the file at `path` holds, or its backup; empty when there is neither. ConfigFileError: can't be understood."""
+    problem: ConfigFileError | None = None
+    for candidate in (path, backup_of(path)):
+        try:
+            text = candidate.read_bytes().decode()
+            if text.strip(" \t\r\n\0"):
+                return parse_config(text)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except ValueError as error:  # not UTF-8, or not JSON
+            problem = problem or ConfigFileError(candidate, str(error))
+    if problem:
+        raise problem
+    return {}
+
+
+def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
+    """Replace the file at `path`, durably, and keep the one before it as backup. OSError.
+
+    A file that is not understood is not kept: the backup is then the better one already.
+    """
+    for directory in make_directory(path.parent):
+        disk.sync_directory(directory)
+    previous = _intact(path)
+    if previous is not None:
+        replace_file(backup_of(path), previous, disk)
+    replace_file(path, json.dumps(content, indent="\t", ensure_ascii=False).encode(), disk)
+
+
+def backup_of(path: Path) -> Path:
+    """Where the file before the one at `path` is kept."""
+    return path.with_name(path.name + BACKUP_SUFFIX)
+
+
+def _intact(path: Path) -> bytes | None:
+    try:
+        content = path.read_bytes()
+        parse_config(content.decode())
+    except (FileNotFoundError, ValueError):
+        return None
+    return content

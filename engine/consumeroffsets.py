@@ -1,0 +1,43 @@
+"""Consumer offsets: how far each group of consumers is (docs/format.md, 11). Written by brokers; only read here.
+
+consumerOffset.json       {"offsetTable": {"topic@group": {queue: next queue offset}}}
+lmqConsumerOffset.json    {"lmqOffsetTable": {"topic@group": next queue offset of queue 0}}
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.configfile import read_config
+
+Offsets = dict[str, dict[str, dict[int, int]]]
+"""group -> topic -> queue -> next queue offset"""
+
+
+def read_consumer_offsets(path: Path, lmq_path: Path) -> Offsets:
+    """The offsets in both files; empty where they are missing. Odd entries are left out. ConfigFileError."""
+    found: Offsets = {}
+    lmq = read_config(lmq_path)
+    for content in (read_config(path), lmq):
+        for group, topic, queues in _entries(content.get("offsetTable")):
+            if isinstance(queues, dict):
+                found.setdefault(group, {}).setdefault(topic, {}).update(_queue_offsets(queues))
+    for group, topic, offset in _entries(lmq.get("lmqOffsetTable")):
+        found.setdefault(group, {}).setdefault(topic, {}).update(_queue_offsets({"0": offset}))
+    return found
+
+
+def _entries(table: Any) -> Iterator[tuple[str, str, Any]]:
+    """(group, topic, value) of each "topic@group" in a table."""
+    for name, value in (table if isinstance(table, dict) else {}).items():
+        topic, at, group = name.partition("@")
+        if topic and at and group:
+            yield group, topic, value
+
+
+def _queue_offsets(queues: Mapping[str, Any]) -> dict[int, int]:
+    return {
+        int(queue): offset
+        for queue, offset in queues.items()
+        if queue.isdecimal() and isinstance(offset, int) and not isinstance(offset, bool)
+    }

@@ -1,0 +1,163 @@
+"""Topics and their queue counts: config/topics.json (docs/format.md, 11).
+
+    {"dataVersion": {...}, "topicConfigTable": {"orders": {"topicName": "orders", "writeQueueNums": 4, ...}}}
+
+What this engine does not know in there, it keeps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config import Clock
+from engine.configfile import read_config, write_config
+from engine.durable import Disk
+from engine.errors import ConfigFileError, IllegalTopicError, TopicExistsError, TopicNotFoundError
+from engine.record import topic_problem
+
+MAX_QUEUES = 1_024
+DEFAULT_QUEUES = 16  # RocketMQ's, where an entry does not say
+READ_AND_WRITE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What topics.json says of a topic. `permission` bits: 8 priority, 4 read, 2 write, 1 inherit."""
+
+    topic: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    attributes: Mapping[str, str]
+
+    @property
+    def queues(self) -> int:
+        """Queues 0 to here, exclusive, exist: the larger of those read and those written."""
+        return max(self.read_queues, self.write_queues)
+
+
+class TopicTable:
+    """The topics of topics.json. Each change is on disk when the method returns, or not made.
+
+    Thread safety: any thread; readers see a snapshot.
+    """
+
+    def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
+        """Read the file. One that can't be understood counts as empty, is in `problem`, and is not written over."""
+        self._path = path
+        self._disk = disk
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._content: dict[str, Any] = {}
+        self._topics: dict[str, TopicConfig] = {}
+        self.problem: ConfigFileError | None = None
+        self.reload()
+
+    def reload(self) -> bool:
+        """Read the file again (its writer may be another process); whether the topics changed."""
+        with self._lock:
+            before, problem_before = self._topics, self.problem
+            try:
+                content, self.problem = read_config(self._path), None
+            except ConfigFileError as error:
+                content, self.problem = {}, error
+                if problem_before is None and before:
+                    return False  # caught while it is being written: what was known stays
+            self._content, self._topics = content, parse_topics(content)
+            return self._topics != before
+
+    def names(self) -> list[str]:
+        """All topics, sorted."""
+        return sorted(self._topics)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """What the file says of a topic; None when it does not know it."""
+        return self._topics.get(topic)
+
+    def create(self, topic: str, queues: int) -> None:
+        """Add a topic. TopicExistsError, IllegalTopicError, ConfigFileError, OSError."""
+        with self._lock:
+            if topic in self._topics:
+                raise TopicExistsError(topic)
+            self._store(topic, queues)
+
+    def ensure(self, topic: str, queues: int) -> bool:
+        """Have a topic with at least `queues` queues; whether anything had to change. Errors as `create`."""
+        with self._lock:
+            known = self._topics.get(topic)
+            if known is not None and min(known.read_queues, known.write_queues) >= queues:
+                return False
+            self._store(topic, max(queues, known.queues if known else 0))
+            return True
+
+    def remove(self, topic: str) -> None:
+        """Forget a topic. TopicNotFoundError, ConfigFileError, OSError."""
+        with self._lock:
+            if topic not in self._topics:
+                raise TopicNotFoundError(topic)
+            table = dict(self._content.get("topicConfigTable", {}))
+            del table[topic]
+            self._replace_table(table)
+
+    def _store(self, topic: str, queues: int) -> None:
+        if problem := topic_problem(topic):
+            raise IllegalTopicError(topic, problem)
+        if not 1 <= queues <= MAX_QUEUES:
+            raise IllegalTopicError(topic, f"{queues} queues asked for, but a topic has 1 to {MAX_QUEUES}")
+        table = dict(self._content.get("topicConfigTable", {}))
+        entry = table.get(topic, _new_entry(topic))
+        table[topic] = {**entry, "readQueueNums": queues, "writeQueueNums": queues}
+        self._replace_table(table)
+
+    def _replace_table(self, table: dict[str, Any]) -> None:
+        if self.problem is not None:
+            raise self.problem
+        content = {**self._content, "topicConfigTable": table}
+        content["dataVersion"] = self._next_version(content.get("dataVersion"))
+        write_config(self._path, content, self._disk)
+        self._content, self._topics = content, parse_topics(content)
+
+    def _next_version(self, version: Any) -> dict[str, Any]:
+        """A broker tells by it that the file changed."""
+        known = version if isinstance(version, dict) else {}
+        counter = known.get("counter")
+        return {
+            **known,
+            "counter": counter + 1 if isinstance(counter, int) else 1,
+            "timestamp": self._clock(),
+        }
+
+
+def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:
+    """The topics in what topics.json holds; entries without a legal name or with odd values are left out."""
+    table = content.get("topicConfigTable")
+    if not isinstance(table, dict):
+        return {}
+    found = (_parse_entry(topic, entry) for topic, entry in table.items() if isinstance(entry, dict))
+    return {config.topic: config for config in found if config is not None}
+
+
+def _parse_entry(topic: str, entry: Mapping[str, Any]) -> TopicConfig | None:
+    read_queues = entry.get("readQueueNums", DEFAULT_QUEUES)
+    write_queues = entry.get("writeQueueNums", DEFAULT_QUEUES)
+    permission = entry.get("perm", READ_AND_WRITE)
+    attributes = entry.get("attributes")
+    numbers = (read_queues, write_queues, permission)
+    if topic_problem(topic) or not all(isinstance(number, int) and number >= 0 for number in numbers):
+        return None
+    return TopicConfig(topic, read_queues, write_queues, permission, attributes if isinstance(attributes, dict) else {})
+
+
+def _new_entry(topic: str) -> dict[str, Any]:
+    """What a broker of version 4 writes for a topic with no options."""
+    return {
+        "order": False,
+        "perm": READ_AND_WRITE,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": topic,
+        "topicSysFlag": 0,
+    }
