@@ -10,6 +10,7 @@ there already is not written again.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,8 +23,8 @@ from engine.consumequeues import ConsumeQueues
 from engine.index import Index
 from engine.logscan import ScannedRecords
 from engine.place import MULTI_DISPATCH, Place, places
-from engine.properties import DELAY, decode_properties
-from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from engine.properties import decode_properties
+from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from engine.schedule import SCHEDULE_TOPIC, DelayLevels, tags_code
 
 Array = np.ndarray[Any, Any]
@@ -145,8 +146,10 @@ class Dispatcher:
         """Tags codes of records in the schedule's topic."""
         return np.array(
             [
-                tags_code(SCHEDULE_TOPIC, _properties(records, row), int(records.headers["store_time_ms"][row]),
-                self.levels) for row in rows.tolist()
+                tags_code(
+                    SCHEDULE_TOPIC, _properties(records, row), int(records.headers["store_time_ms"][row]), self.levels
+                )
+                for row in rows.tolist()
             ],
             dtype=np.int64,
         )
@@ -200,18 +203,28 @@ def _queues_of(scanned: ScannedRecords, rows: Array) -> Iterator[tuple[str, int,
 def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]]:
     """The stretches [start, end) of consecutive `queue_offsets` of one queue, in log order, that were really given.
 
-    No checksum covers a record's queue offset. One stretch off the line that goes on from `expected` is a broker's that
-    lost its queue, or filled a gap; but when a later one takes the old line up again, it is damage, and left out.
+    A stretch off the line that goes on from `expected` follows damage, or was written by a broker that had lost its
+    queue. But no checksum covers a record's queue offset, so a single record off the line is damaged itself when the
+    next stretch takes the line up again, or when it alone says that the line goes back (other than to 0).
     """
     breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
     bounds = [0, *breaks.tolist(), len(queue_offsets)]
-    runs = list(zip(bounds, bounds[1:], strict=False))
-    firsts = [int(queue_offsets[start]) for start, _ in runs]
     believed = []
-    for number, (start, end) in enumerate(runs):
-        first, later = firsts[number], firsts[number + 1 :]
-        resumed = any(expected <= one < first for one in later) if first > expected else max(later, default=-1) >=
-        expected if first == expected or not resumed:
-            believed.append((start, end))
-            expected = first + end - start
+    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+        first = int(queue_offsets[start])
+        if end - start == 1 and first != expected:
+            following = int(queue_offsets[end]) if number + 2 < len(bounds) else None
+            if _is_stray(first, following, expected):
+                continue
+        believed.append((start, end))
+        expected = first + end - start
     return believed
+
+
+def _is_stray(queue_offset: int, following: int | None, expected: int) -> bool:
+    """Whether one record's queue offset is no continuation of `expected`, judged by the stretch that follows it."""
+    if following is None:
+        return 0 < queue_offset < expected
+    if queue_offset < expected:
+        return following >= expected
+    return expected <= following < queue_offset
