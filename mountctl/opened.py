@@ -92,7 +92,7 @@ class OpenedStore:
         self._store.put(Message(topic, body, keys=labels.keys, tags=labels.tags), queue)
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
-        for lines in _whole_lines(chunks):
+        for lines in whole_lines(chunks):
             self._store.put_lines(topic, lines, queue, keys=labels.keys, tags=labels.tags)
 
     def create_topic(self, topic: str, queues: int) -> None:
@@ -112,7 +112,7 @@ def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> 
     return Shown(topic, queue, message.queue_offset, bytes(message.body), facts)
 
 
-def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The same bytes, cut after newlines; a last line without one gets one."""
     rest = b""
     for chunk in chunks:

@@ -1,0 +1,116 @@
+"""A command line to type at, and stores that are unmounted, closed and checked when a test is over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+DEADLINE_SECONDS = 60
+
+Run = subprocess.CompletedProcess[str]
+
+
+def mountctl(*arguments: str | Path, stdin: str | bytes = b"", cwd: Path | None = None) -> Run:
+    """Run mountctl in a process of its own, as a shell would."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mountctl.main", *map(str, arguments)],
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        timeout=DEADLINE_SECONDS,
+        cwd=cwd,
+        check=False,
+    )
+    return Run(
+        done.args, done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+    )
+
+
+def succeed(*arguments: str | Path, stdin: str | bytes = b"", cwd: Path | None = None) -> str:
+    """As `mountctl`, and it has to work; returns what it printed."""
+    done = mountctl(*arguments, stdin=stdin, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def eventually(happened: Callable[[], bool], what: str) -> None:
+    """Wait until it happened, or fail."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS} s: {what}"
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a test mounts: nothing is there yet but the empty mount point."""
+
+    store: Path
+    mountpoint: Path
+    log: Path
+
+    def mount(self, *options: str) -> Run:
+        """Mount, whatever comes of it."""
+        return mountctl("mount", "--log-file", self.log, *options, self.store, self.mountpoint)
+
+    def mounted(self, *options: str) -> Site:
+        """Mount, and it has to work."""
+        done = self.mount(*options)
+        assert done.returncode == 0, done.stderr + self.log_text()
+        return self
+
+    def log_text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+
+def clear(mountpoints: Sequence[Path]) -> None:
+    """Unmount what is there, whatever state it is in."""
+    for mountpoint in mountpoints:
+        for _ in range(3):
+            if not is_mounted(mountpoint):
+                break
+            if mountctl("umount", mountpoint).returncode:
+                subprocess.run(["fusermount3", "-u", "-z", str(mountpoint)], check=False, capture_output=True)
+
+
+def is_mounted(mountpoint: Path) -> bool:
+    """Whether the mount table names it; a dead mount too."""
+    return f" {mountpoint} " in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A place to mount; what a test leaves there has to pass `check`."""
+    folder = tmp_path.resolve()
+    made = Site(folder / "store", folder / "mnt", folder / "mount.log")
+    made.mountpoint.mkdir()
+    yield made
+    clear([made.mountpoint])
+    if (made.store / "commitlog").is_dir():
+        succeed("check", made.store)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """An unmounted store: ten keyed messages in queue 0 of `orders`."""
+    path = tmp_path.resolve() / "store"
+    succeed("init", path)
+    for number in range(10):
+        succeed("put", path, "orders/0", f"order {number}", "--key", f"ORDER-{number}", "--tag", "paid")
+    return path
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Every file below `folder`: size, modification time, bytes."""
+    found = {}
+    for name in sorted(folder.rglob("*")):
+        if name.is_file():
+            facts = os.stat(name)
+            found[str(name.relative_to(folder))] = (facts.st_size, facts.st_mtime_ns, name.read_bytes())
+    return found

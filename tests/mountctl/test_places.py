@@ -1,0 +1,59 @@
+"""What a path means: the mount table read right, and either side of a mount leading to the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mountctl.errors import CommandError
+from mountctl.places import Mount, find, mount_at, mount_of, mounts
+
+TABLE = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+40 22 0:35 / /proc rw,nosuid shared:12 - proc proc rw
+50 22 0:50 / /mnt/mq rw,nosuid,nodev,relatime shared:30 - fuse.fsstore /srv/store rw,user_id=0,group_id=0
+51 22 0:51 / /mnt/with\040space ro,nosuid - fuse.fsstore /srv/my\040store ro,user_id=0
+52 22 0:52 / /mnt/second ro,nosuid shared:31 master:2 - fuse.fsstore /srv/store ro,user_id=0
+53 22 0:53 / /mnt/other rw - fuse.sshfs host:/srv/store rw
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "mountinfo"
+    path.write_text(TABLE)
+    return path
+
+
+def test_only_our_mounts_are_found_with_their_names_decoded(table: Path) -> None:
+    assert mounts(table) == [
+        Mount(Path("/mnt/mq"), Path("/srv/store"), False),
+        Mount(Path("/mnt/with space"), Path("/srv/my store"), True),
+        Mount(Path("/mnt/second"), Path("/srv/store"), True),
+    ]
+
+
+def test_a_mount_point_a_path_below_it_and_the_store_all_mean_the_same_mount(table: Path) -> None:
+    for text in ("/mnt/mq", "/mnt/mq/orders/0", "/mnt/mq/"):
+        place = find(text, table)
+        assert (place.store, place.mount) == (Path("/srv/store"), mounts(table)[0])
+    assert find("/mnt/with space/a", table).store == Path("/srv/my store")
+
+
+def test_a_store_mounted_twice_is_reached_where_it_can_be_written(table: Path) -> None:
+    found = mount_of(Path("/srv/store"), table)
+    assert found is not None
+    assert found.mountpoint == Path("/mnt/mq")
+
+
+def test_the_newest_of_stacked_mounts_counts(table: Path) -> None:
+    table.write_text(TABLE + "60 50 0:60 / /mnt/mq rw - fuse.fsstore /srv/above rw\n")
+    found = mount_at(Path("/mnt/mq"), table)
+    assert found is not None
+    assert found.store == Path("/srv/above")
+
+
+def test_an_unmounted_directory_is_a_store_and_anything_else_an_error_that_says_so(table: Path, tmp_path: Path) -> None:
+    assert find(str(tmp_path), table).mount is None
+    with pytest.raises(CommandError, match="neither a store nor a mount point"):
+        find(str(tmp_path / "nowhere"), table)

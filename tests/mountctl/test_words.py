@@ -1,0 +1,150 @@
+"""What the verbs say and understand: sizes, times, targets, options, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import engine
+import mountctl.errors
+from fsstore import MountError
+from mountctl.access import Shown
+from mountctl.errors import CommandError, exit_code, exit_codes, one_line
+from mountctl.opened import whole_lines
+from mountctl.options import parse, parse_mode
+from mountctl.output import human_seconds, human_size, plural, print_table, throttled
+from mountctl.targets import Target, parse_target
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (16 << 20, "16.0 MiB"),
+        (5 << 40, "5.0 TiB"),
+        (9 << 60, "9216.0 PiB"),
+    ],
+)
+def test_sizes_are_shown_in_binary_units(size: int, words: str) -> None:
+    assert human_size(size) == words
+
+
+def test_durations_and_counts_are_shown_for_people() -> None:
+    assert [human_seconds(s) for s in (0.123, 61, 3725)] == ["0.12 s", "1 min 1 s", "1 h 2 min"]
+    assert [plural(n, "message") for n in (0, 1, 1234)] == ["0 messages", "1 message", "1,234 messages"]
+
+
+def test_a_table_has_aligned_columns() -> None:
+    @click.command()
+    def shown() -> None:
+        print_table(("NAME", "N"), [("orders", "1"), ("x", "1,000")])
+
+    assert CliRunner().invoke(shown).output == "NAME        N\norders      1\nx       1,000\n"
+
+
+def test_progress_is_told_once_an_interval_and_at_each_end() -> None:
+    told: list[int] = []
+    times = iter([0.0, 0.5, 1.1, 1.2, 1.3])
+    show = throttled(lambda stage, done, total: told.append(done), 1.0, clock=lambda: next(times))
+    for done in (1, 2, 3, 4, 10):
+        show("reading", done, 10)
+    assert told == [1, 3, 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("orders", Target("orders")),
+        ("orders/3", Target("orders", 3)),
+        ("orders/3/00000000000000000042", Target("orders", 3, 42)),
+        ("%RETRY%group/0/", Target("%RETRY%group", 0)),
+    ],
+)
+def test_targets_are_spelled_like_paths(text: str, target: Target) -> None:
+    assert parse_target(text) == target
+
+
+@pytest.mark.parametrize("text", ["", "/", "orders/x", "orders/0/1/2", "orders/-1"])
+def test_what_is_no_target_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="names no messages"):
+        parse_target(text)
+
+
+def test_the_words_after_o_are_sorted_by_whom_they_are_for() -> None:
+    words = parse(
+        ["ro,allow_other,nosuid", "fileReservedTime=72,append_mode=222", "log_file=/l", "defaults,nofail,x-a=b"]
+    )
+    assert words.switches == {"read_only", "allow_other"}
+    assert words.store == {"fileReservedTime": "72"}
+    assert (words.append_mode, words.log_file, words.kernel) == (0o222, Path("/l"), ("nosuid",))
+
+
+@pytest.mark.parametrize("words", ["readonly", "append_mode=9", "append_mode=7777"])
+def test_an_option_that_is_not_known_is_an_error(words: str) -> None:
+    with pytest.raises(CommandError):
+        parse([words])
+
+
+def test_modes_are_octal() -> None:
+    assert parse_mode("0222") == 0o222
+
+
+def _subclasses(kind: type[BaseException]) -> list[type[BaseException]]:
+    return [kind, *(deeper for below in kind.__subclasses__() for deeper in _subclasses(below))]
+
+
+@pytest.mark.parametrize("kind", _subclasses(engine.StoreError))
+def test_every_error_of_the_engine_has_an_exit_code(kind: type[BaseException]) -> None:
+    nearest = next(parent for parent in kind.__mro__ if parent in exit_codes())
+    assert exit_code(kind.__new__(kind)) == exit_codes()[nearest]  # type: ignore[index]
+    assert 64 <= exit_code(kind.__new__(kind)) <= 78
+
+
+def test_other_errors_have_exit_codes_too() -> None:
+    assert exit_code(CommandError("no", exit_code=3)) == 3
+    assert exit_code(PermissionError(13, "Permission denied")) == os.EX_NOPERM
+    assert exit_code(OSError(28, "No space left on device")) == os.EX_IOERR
+    assert exit_code(MountError(Path("/mnt"), "refused")) == os.EX_UNAVAILABLE
+    assert exit_code(ValueError()) == os.EX_SOFTWARE
+
+
+def test_errors_are_one_line_with_what_to_do() -> None:
+    assert one_line(CommandError("it is busy", "wait")) == "it is busy: wait"
+    assert one_line(FileNotFoundError(2, "No such file or directory", "/x")) == "/x: No such file or directory"
+    assert one_line(ValueError("two\nlines")) == "two lines"
+    assert one_line(KeyError()) == "KeyError"
+    assert mountctl.errors.FINDINGS == 1
+
+
+def test_a_message_is_json_with_numbers_texts_and_properties_apart() -> None:
+    attributes = {"keys": "42", "queue_offset": "7", "flag": "0", "property.KEYS": "42", "born_host": "1.2.3.4:5"}
+    shown = Shown("orders", 0, 7, "größer".encode(), attributes).as_json()
+    assert shown == {
+        "topic": "orders",
+        "queue": 0,
+        "offset": 7,
+        "keys": "42",
+        "flag": 0,
+        "born_host": "1.2.3.4:5",
+        "properties": {"KEYS": "42"},
+        "body": "größer",
+    }
+    binary = Shown("orders", 0, 7, b"\xff\x00", {}).as_json()
+    assert json.loads(json.dumps(binary))["body_base64"] == "/wA="
+
+
+@given(st.lists(st.binary(max_size=12).map(lambda raw: raw.replace(b"\x00", b"\n")), max_size=8))
+def test_chunks_become_the_same_bytes_in_whole_lines(chunks: list[bytes]) -> None:
+    lines = list(whole_lines(chunks))
+    joined = b"".join(chunks)
+    assert b"".join(lines) == joined + (b"" if joined.endswith(b"\n") or not joined else b"\n")
+    assert all(line.endswith(b"\n") for line in lines)
