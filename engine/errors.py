@@ -4,6 +4,8 @@ StoreError
 ├── OpenError                     the store cannot be opened
 │   ├── NotAStoreError            no store there, or a file there that no store has
 │   ├── UnsupportedStoreError     a store, but written in a way this engine does not read
+│   ├── OptionError               an option that is none, or with a value it cannot have
+│   ├── ConfigFileError           a configuration file that cannot be understood
 │   └── StoreLockedError          another process has it open
 ├── WriteError                    nothing was stored
 │   ├── ReadOnlyStoreError        opened read-only, following, or stopped after a failed flush
@@ -20,6 +22,9 @@ StoreError
 └── ReadError
     ├── MessageNotFoundError      no such queue offset or physical offset
     ├── ExpiredMessageError       retention removed it
+    ├── TruncatedFileError        a file is shorter than it must be
+    ├── RetiredFileError          a file was deleted, and its readers' time is over
+    ├── UnreadableRangeError      bytes of a file that nothing was written to yet
     ├── DamagedRecordError        the bytes there are not the record that was stored
     └── BodyTooLargeError         decompresses to more than the cap
 """
