@@ -232,7 +232,7 @@ class Index:
                     self._unsynced.add(newest)
                     break
                 self._drop(newest)
-            self._last = max(self._stored_last(), *self._waiting[1], *(record[2] for record in self._gathered))
+            self._last = max([self._stored_last(), *self._waiting[1].tolist(), *(one[2] for one in self._gathered)])
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete files whose last record is before `min_physical_offset`, never the newest; return how many.
