@@ -105,7 +105,7 @@ def _subclasses(kind: type[BaseException]) -> list[type[BaseException]]:
 @pytest.mark.parametrize("kind", _subclasses(engine.StoreError))
 def test_every_error_of_the_engine_has_an_exit_code(kind: type[BaseException]) -> None:
     nearest = next(parent for parent in kind.__mro__ if parent in exit_codes())
-    assert exit_code(kind.__new__(kind)) == exit_codes()[nearest]  # type: ignore[index]
+    assert exit_code(kind.__new__(kind)) == exit_codes()[nearest]
     assert 64 <= exit_code(kind.__new__(kind)) <= 78
 
 

@@ -1,6 +1,6 @@
 """The engine without a mount: publish, read in order, look up by key and by time.
 
-python examples/engine.py /tmp/my-store
+python examples/publish_and_find.py /tmp/my-store
 """
 
 import sys

@@ -1,0 +1,64 @@
+"""The examples in the help, typed as they stand (in a folder of the test's own, instead of /srv and /mnt)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mountctl.main import VERBS
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, clear, fill, succeed
+
+RUNS_ON = {"mount", "umount", "init", "check"}
+"""Verbs whose examples begin on a store that is not mounted (umount mounts it first)."""
+
+
+def examples(*verb: str) -> list[str]:
+    words = succeed(*verb, "--help").partition("Example")[2].partition("\n\n")[0]
+    return [line.strip() for line in words.splitlines() if line.startswith("    mountctl ")]
+
+
+EXAMPLES = [(verb, example) for verb in VERBS for example in examples(verb)]
+EXAMPLES += [("topics", example) for verb in ("list", "create", "delete") for example in examples("topics", verb)]
+
+
+def typed(example: str, site: Site) -> str:
+    """The example, on this test's store and mount point, and with the log beside them."""
+    for path in ("/srv/store", "/root/store"):
+        example = example.replace(path, str(site.store))
+    for path in ("/mnt/mq", "/mnt/broker"):
+        example = example.replace(path, str(site.mountpoint))
+    example = example.replace("mountctl mount", f"mountctl mount --log-file {site.log}").replace(
+        "mountctl", f"{sys.executable} -m mountctl.main", 1
+    )
+    if " tail -f" in example:  # runs until it is interrupted
+        return f"timeout --preserve-status -s INT 2 {example} || [ $? = 130 ]"
+    return f"echo y | {example}" if " delete " in example else example
+
+
+@pytest.mark.parametrize(("verb", "example"), EXAMPLES)
+def test_examples_in_the_help_work(verb: str, example: str, site: Site) -> None:
+    if verb != "init":
+        fill(site.store)
+    if verb not in RUNS_ON or verb == "umount":
+        site.mounted()
+    if example.startswith("mountctl topics create"):
+        succeed("topics", "delete", site.store, "orders", "--yes")
+    if "ORDER-17" in example and verb == "cat":
+        succeed("put", site.store, "orders", "17 apples", "--key", "ORDER-17")
+    (site.log.parent / "orders.txt").write_text("one\ntwo\n")
+    folder: Path = site.log.parent
+    command = ["bash", "-c", typed(example, site)]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    clear([site.mountpoint])
+    assert done.returncode == 0, done.stderr + site.log_text()

@@ -1,0 +1,240 @@
+"""mount and umount for real: readiness, the daemon's own errors, its end, and what it leaves."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, is_mounted, mountctl, succeed, tree
+
+
+def daemon_pid(site: Site) -> int:
+    return int(json.loads((site.mountpoint / "@store/status.json").read_text())["pid"])
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def locked(store: Path) -> bool:
+    with open(store / "lock", "r+b") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            return True
+    return False
+
+
+def test_mount_creates_a_store_and_returns_when_it_can_be_used(site: Site) -> None:
+    done = site.mount()
+    assert done.returncode == 0, done.stderr
+    assert f"{site.store} is mounted at {site.mountpoint} (process {daemon_pid(site)}, log {site.log})" in done.stdout
+    (site.mountpoint / "orders").mkdir()
+    (site.mountpoint / "orders/0/append").write_text("12 apples\n")
+    assert (site.mountpoint / "orders/0/0").read_text() == "12 apples"
+
+
+def test_umount_returns_when_the_store_is_closed(site: Site) -> None:
+    site.mounted()
+    succeed("put", site.mountpoint, "orders", "12 apples")
+    assert (site.store / "abort").exists()
+    pid = daemon_pid(site)
+    succeed("umount", site.mountpoint)
+    assert not is_mounted(site.mountpoint)
+    assert gone(pid)
+    assert not locked(site.store)
+    assert not (site.store / "abort").exists()
+    assert f"closed {site.store}" in site.log_text()
+
+
+def test_the_stores_own_directory_names_the_mount_to_umount(site: Site) -> None:
+    site.mounted()
+    succeed("umount", site.store)
+    assert not is_mounted(site.mountpoint)
+
+
+def test_relative_paths_work(site: Site) -> None:
+    folder = site.store.parent
+    succeed("mount", "--log-file", "mount.log", "store", "mnt", cwd=folder)
+    assert is_mounted(site.mountpoint)
+    succeed("put", "mnt", "orders", "hello", cwd=folder)
+    succeed("umount", "mnt", cwd=folder)
+    assert succeed("cat", "store", "orders", cwd=folder) == "hello\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_daemon_cleanly(site: Site, number: signal.Signals) -> None:
+    site.mounted()
+    succeed("put", site.mountpoint, "orders", "12 apples")
+    pid = daemon_pid(site)
+    os.kill(pid, number)
+    eventually(lambda: gone(pid), "the daemon ends")
+    assert not is_mounted(site.mountpoint)
+    assert not (site.store / "abort").exists()
+    assert succeed("cat", site.store, "orders") == "12 apples\n"
+
+
+def test_a_killed_daemon_is_told_of_in_the_log_and_its_mount_point_is_used_again(site: Site) -> None:
+    site.mounted()
+    succeed("put", site.mountpoint, "orders", "12 apples")
+    pid = daemon_pid(site)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: f"process {pid}) was killed by SIGKILL" in site.log_text(), "the keeper says so")
+    assert is_mounted(site.mountpoint)
+    assert "dead (mountctl umount" in succeed("status")
+    site.mounted()
+    assert (site.mountpoint / "orders").is_dir()
+    assert succeed("cat", site.mountpoint, "orders") == "12 apples\n"
+    assert "was not closed by its last writer" in site.log_text()
+
+
+def test_umount_clears_away_a_dead_mount(site: Site) -> None:
+    site.mounted()
+    os.kill(daemon_pid(site), signal.SIGKILL)
+    succeed("umount", site.mountpoint)
+    assert not is_mounted(site.mountpoint)
+    assert list(site.mountpoint.iterdir()) == []
+
+
+def test_umount_names_who_uses_the_mount(site: Site) -> None:
+    site.mounted()
+    with subprocess.Popen(["sleep", "60"], cwd=site.mountpoint) as user:
+        try:
+            eventually(lambda: os.readlink(f"/proc/{user.pid}/cwd") == str(site.mountpoint), "it is there")
+            refused = mountctl("umount", site.mountpoint)
+        finally:
+            user.terminate()
+    assert refused.returncode == 75
+    assert f"is in use by sleep ({user.pid}): end that first" in refused.stderr
+    assert is_mounted(site.mountpoint)
+
+
+def test_a_locked_store_names_the_process_that_has_it(site: Site) -> None:
+    site.mounted()
+    second = site.mountpoint.parent / "second"
+    second.mkdir()
+    for options in ([], ["--read-only"]):
+        refused = mountctl("mount", "--log-file", site.log, *options, site.store, second)
+        assert refused.returncode == 75, refused.stderr
+        assert f"process {daemon_pid(site)}" in refused.stderr
+        assert not is_mounted(second)
+
+
+def test_a_busy_mount_point_names_what_is_mounted_there(site: Site, tmp_path: Path) -> None:
+    site.mounted()
+    refused = mountctl("mount", tmp_path / "other", site.mountpoint)
+    assert refused.returncode == 69
+    assert f"busy: {site.store} is mounted there: mountctl umount {site.mountpoint}" in refused.stderr
+
+
+def test_a_directory_that_is_no_store_is_refused_and_left_alone(site: Site) -> None:
+    site.store.mkdir()
+    (site.store / "holiday.jpg").write_bytes(b"\xff\xd8")
+    before = tree(site.store)
+    refused = site.mount()
+    assert refused.returncode == 65
+    assert "is not a message store" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert tree(site.store) == before
+    assert "the daemon ends:" in site.log_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-o", "fileReservedTme=72"], "did you mean fileReservedTime"),
+        (["-o", "nonsense"], "-o nonsense is not known"),
+        (["--append-mode", "rw"], "is no file mode"),
+        (["--read-only"], "a read-only mount creates nothing"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_nothing_is_mounted(site: Site, options: list[str], words: str) -> None:
+    refused = site.mount(*options)
+    assert refused.returncode not in (0, 70)
+    assert words in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert not is_mounted(site.mountpoint)
+
+
+def test_a_read_only_mount_changes_no_byte_of_the_store(site: Site) -> None:
+    succeed("init", site.store)
+    succeed("put", site.store, "orders/0", "12 apples", "--key", "ORDER-1")
+    before = tree(site.store)
+    site.mounted("--read-only")
+    assert (site.mountpoint / "orders/keys/ORDER-1").read_text() == "12 apples"
+    with pytest.raises(OSError, match="Read-only file system"):
+        (site.mountpoint / "orders/0/append").write_text("x\n")
+    succeed("umount", site.mountpoint)
+    assert tree(site.store) == before
+
+
+def test_a_following_mount_shows_what_another_mount_publishes(site: Site) -> None:
+    site.mounted()
+    succeed("put", site.mountpoint, "orders/0", "first")
+    second = site.mountpoint.parent / "second"
+    second.mkdir()
+    try:
+        succeed("mount", "--follow", "--log-file", site.log, site.store, second)
+        assert (second / "orders/0/0").read_text() == "first"
+        (site.mountpoint / "orders/0/append").write_text("second\n")
+        eventually((second / "orders/0/1").exists, "the second message shows")
+        assert (second / "orders/0/1").read_text() == "second"
+    finally:
+        succeed("umount", second)
+
+
+def test_a_foreground_mount_serves_in_that_very_process_and_logs_to_standard_error(site: Site) -> None:
+    command = [sys.executable, "-m", "mountctl.main", "mount", "--foreground", str(site.store), str(site.mountpoint)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as served:
+        eventually((site.mountpoint / "@store/status.json").exists, "the mount answers")
+        assert daemon_pid(site) == served.pid
+        succeed("umount", site.mountpoint)
+        _, said = served.communicate(timeout=DEADLINE_SECONDS)
+    assert served.returncode == 0
+    assert f"{site.store} is mounted at {site.mountpoint}" in said
+    assert f"closed {site.store}" in said
+
+
+def test_a_service_manager_is_told_when_the_mount_is_ready(site: Site, tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(address))
+        listening.settimeout(DEADLINE_SECONDS)
+        command = [sys.executable, "-m", "mountctl.main", "mount", "-f", str(site.store), str(site.mountpoint)]
+        environment = {**os.environ, "NOTIFY_SOCKET": str(address)}
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as served:
+            assert listening.recv(100) == b"READY=1"
+            served.terminate()
+    assert served.returncode == 0
+
+
+def test_store_options_reach_the_store(site: Site) -> None:
+    site.mounted("-o", "fileReservedTime=72,maxMessageSize=1K", "--sync-flush", "--append-mode", "222", "--allow-other")
+    config = json.loads((site.mountpoint / "@store/config.json").read_text())
+    assert config["store"]["retention"]["max_age_hours"] == 72
+    assert config["store"]["max_message_bytes"] == 1024
+    assert config["store"]["flush"]["sync"] is True
+    (site.mountpoint / "orders").mkdir()
+    assert (site.mountpoint / "orders/append").stat().st_mode & 0o777 == 0o222
+
+
+def test_it_answers_to_mount_8s_name_for_fstab(site: Site) -> None:
+    code = "import sys; sys.argv[0] = '/sbin/mount.fsstore'; from mountctl.main import main; main()"
+    options = f"rw,nodev,log_file={site.log}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(site.store), str(site.mountpoint), "-o", options],
+        capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert is_mounted(site.mountpoint)

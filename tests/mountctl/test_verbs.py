@@ -1,0 +1,194 @@
+"""Each verb on an unmounted store and on a mounted one: the person need not know which."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mountctl.main import VERBS
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, fill, mountctl, succeed, tree
+
+
+@pytest.fixture(params=["unmounted", "mounted"])
+def place(request: pytest.FixtureRequest, site: Site) -> Path:
+    """The same ten messages, reached either way."""
+    fill(site.store)
+    return site.mounted().mountpoint if request.param == "mounted" else site.store
+
+
+def test_cat_prints_bodies_from_an_offset_on(place: Path) -> None:
+    assert succeed("cat", place, "orders/0", "--from", "7") == "order 7\norder 8\norder 9\n"
+    assert succeed("cat", place, "orders", "--count", "2") == "order 0\norder 1\n"
+    assert succeed("cat", place, "orders/0/4") == "order 4"
+    assert succeed("cat", place, "orders", "--key", "ORDER-3") == "order 3"
+    assert succeed("cat", place, "orders/0", "--from", "2999-01-01") == ""
+    assert succeed("cat", place, "orders/0", "--from", "@0", "--count", "1") == "order 0\n"
+
+
+def test_cat_json_tells_all_that_is_known(place: Path) -> None:
+    shown = json.loads(succeed("cat", place, "orders/0/4", "--json"))
+    assert (shown["topic"], shown["queue"], shown["offset"], shown["body"]) == ("orders", 0, 4, "order 4")
+    assert (shown["keys"], shown["tags"]) == ("ORDER-4", "paid")
+    assert shown["properties"] == {"KEYS": "ORDER-4", "TAGS": "paid"}
+    assert shown["store_size"] > len("order 4")
+    assert len(shown["msg_id"]) == 32
+
+
+def test_tail_prints_the_newest(place: Path) -> None:
+    assert succeed("tail", place, "orders/0", "-n", "2") == "order 8\norder 9\n"
+    assert succeed("tail", place, "orders", "-n", "0") == ""
+
+
+def test_put_publishes_arguments_files_and_lines(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter").write_bytes(b"two\nlines\n")
+    succeed("put", place, "orders/1", "a, b + c", "--key", "a+b%", "--key", "c@d", "--tag", "t,u")
+    succeed("put", place, "orders/1", "--file", tmp_path / "letter")
+    succeed("put", place, "orders/1", stdin="x\n\ny\nlast without a newline")
+    shown = [json.loads(line) for line in succeed("cat", place, "orders/1", "--json").splitlines()]
+    assert [message["body"] for message in shown] == ["a, b + c", "two\nlines\n", "x", "y", "last without a newline"]
+    assert (shown[0]["keys"], shown[0]["tags"]) == ("a+b% c@d", "t,u")
+    assert succeed("cat", place, "orders", "--key", "a+b%") == "a, b + c"
+
+
+def test_put_makes_an_unknown_topic_with_four_queues(place: Path) -> None:
+    succeed("put", place, "letters", "hello")
+    listed = json.loads(succeed("topics", place, "--json"))
+    assert list(listed) == ["letters", "orders"]
+    assert list(listed["letters"]) == ["0", "1", "2", "3"]
+    assert sum(queue["max_offset"] for queue in listed["letters"].values()) == 1
+
+
+def test_topics_are_listed_made_and_deleted_after_a_question(place: Path) -> None:
+    assert succeed("topics", place).splitlines()[1].split() == ["orders", "4", "10"]
+    succeed("topics", "create", place, "wide", "--queues", "8")
+    succeed("topics", "create", place, "narrow", "--queues", "1")
+    listed = json.loads(succeed("topics", "list", place, "--json"))
+    assert {name: len(queues) for name, queues in listed.items()} == {"narrow": 1, "orders": 4, "wide": 8}
+    refused = mountctl("topics", "delete", place, "orders", stdin="n\n")
+    assert refused.returncode != 0
+    assert "10 messages" in refused.stdout
+    succeed("topics", "delete", place, "orders", stdin="y\n")
+    succeed("topics", "delete", place, "wide", "--yes")
+    assert list(json.loads(succeed("topics", place, "--json"))) == ["narrow"]
+
+
+def test_what_is_not_there_is_said_with_what_is(place: Path) -> None:
+    unknown = mountctl("cat", place, "nosuch")
+    assert (unknown.returncode, unknown.stderr) == (64, "mountctl: no topic 'nosuch': there are: orders\n")
+    assert "no queue 9" in mountctl("cat", place, "orders/9").stderr
+    assert "it holds 0 to 9" in mountctl("cat", place, "orders/0/10").stderr
+    assert "no message of orders has the key" in mountctl("cat", place, "orders", "--key", "ORDER").stderr
+    assert mountctl("topics", "create", place, "orders").returncode != 0
+
+
+def test_status_tells_figures_topics_and_lag(place: Path, site: Site) -> None:
+    status = json.loads(succeed("status", place, "--json"))
+    assert status["store"] == str(site.store)
+    assert status["stats"]["messages"] == 10
+    assert status["topics"]["orders"]["queues"]["0"] == {"min_offset": 0, "max_offset": 10}
+    words = succeed("status", place)
+    assert "10 in 1 topic, 4 queues" in words
+    assert f"store      {site.store}" in words
+
+
+def test_status_shows_how_far_consumers_lag(store: Path) -> None:
+    offsets = '{\n\t"offsetTable":{\n\t\t"orders@billing":{0:7\n\t\t}\n\t}\n}'
+    (store / "config/consumerOffset.json").write_text(offsets)
+    assert json.loads(succeed("status", store, "--json"))["groups"] == {
+        "billing": {"orders": {"0": {"offset": 7, "lag": 3}}}
+    }
+    assert succeed("status", store).splitlines()[-1].split() == ["billing", "orders", "0", "7", "3"]
+
+
+def test_status_without_a_place_lists_what_is_mounted(site: Site) -> None:
+    site.mounted()
+    assert {
+        "mountpoint": str(site.mountpoint),
+        "store": str(site.store),
+        "read_only": False,
+        "alive": True,
+    } in json.loads(succeed("status", "--json"))
+    assert str(site.mountpoint) in succeed("status")
+
+
+def test_reading_verbs_change_no_byte_of_an_unmounted_store(store: Path) -> None:
+    before = tree(store)
+    for arguments in (["status"], ["topics"], ["cat", "orders"], ["tail", "orders"], ["check"]):
+        verb, *rest = arguments
+        succeed(verb, store, *rest)
+    assert tree(store) == before
+
+
+@pytest.mark.parametrize("reached", ["store", "mountpoint"])
+def test_tail_f_shows_what_is_published_while_it_runs(site: Site, reached: str) -> None:
+    site.mounted()
+    succeed("put", site.store, "orders/0", "first")
+    command = [sys.executable, "-m", "mountctl.main", "tail", "-f", str(getattr(site, reached)), "orders"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as tail:
+        assert tail.stdout is not None
+        try:
+            assert tail.stdout.readline() == "first\n"
+            (site.mountpoint / "orders/0/append").write_text("second\n")
+            assert tail.stdout.readline() == "second\n"
+        finally:
+            tail.terminate()
+
+
+def test_init_makes_a_store_of_the_sizes_asked_for(tmp_path: Path) -> None:
+    made = json.loads(succeed("init", tmp_path / "broker", "--sizes", "broker", "--json"))
+    assert (made["commit_log_bytes"], made["index_slots"]) == (1 << 30, 5_000_000)
+    assert json.loads(succeed("status", tmp_path / "broker", "--json"))["stats"]["commit_log_file_bytes"] == 1 << 30
+    assert mountctl("init", tmp_path / "broker").stderr.endswith("is not empty: name a new or empty directory\n")
+
+
+def test_check_prints_a_line_a_finding_and_repair_mends_what_is_derived(store: Path) -> None:
+    assert succeed("check", store).endswith(": no findings\n")
+    entries = store / "consumequeue/orders/0/00000000000000000000"
+    content = bytearray(entries.read_bytes())
+    content[20 * 3 + 7] ^= 0x40  # the physical offset of entry 3
+    entries.write_bytes(content)
+    found = mountctl("check", store)
+    assert found.returncode == 1
+    assert "consumequeue/orders/0" in found.stdout
+    findings = [json.loads(line) for line in mountctl("check", store, "--json").stdout.splitlines()]
+    assert len(findings) == len(found.stdout.splitlines())
+    assert {"kind", "path", "position", "text"} == set(findings[0])
+    repaired = succeed("check", store, "--repair")
+    assert "repaired: " in repaired
+    assert repaired.endswith(": no findings\n")
+    assert succeed("cat", store, "orders/0/3") == "order 3"
+
+
+def test_check_asks_for_a_store_that_is_at_rest(site: Site) -> None:
+    site.mounted()
+    refused = mountctl("check", site.mountpoint)
+    assert refused.returncode == 75
+    assert f"mountctl umount {site.mountpoint}" in refused.stderr
+
+
+def test_a_reader_that_went_away_is_no_error(store: Path) -> None:
+    command = f"{sys.executable} -m mountctl.main cat {store} orders | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=DEADLINE_SECONDS, check=False)
+    assert (done.stdout, done.stderr) == (b"order 0\n", b"")
+
+
+def test_an_empty_directory_is_no_store_to_read(tmp_path: Path) -> None:
+    refused = mountctl("cat", tmp_path, "orders")
+    assert refused.returncode == 65
+    assert f"mountctl init {tmp_path}" in refused.stderr
+
+
+def test_mount_carries_no_engine_into_its_fork() -> None:
+    code = "import sys, mountctl.main, mountctl.mount; print({'engine', 'numpy', 'pyfuse3'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb: str) -> None:
+    words = succeed(verb, "--help")
+    assert f"  mountctl {verb}" in words.partition("Example")[2]
