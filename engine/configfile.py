@@ -39,7 +39,7 @@ def parse_config(text: str) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What the file at `path` holds, or its backup; empty when there is neither. ConfigFileError: can't be understood."""
+    """What the file at `path` holds, or its backup; empty when there is neither. ConfigFileError."""
     problem: ConfigFileError | None = None
     for candidate in (path, backup_of(path)):
         try:
