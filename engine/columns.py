@@ -148,6 +148,8 @@ def gather_headers(log: Array, positions: Array, physical_offsets: Array) -> Arr
 def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedRecords:
     """The records at `positions` (int64; what is no record is not `ok`) of `log` (uint8), which must be at
     `physical_offsets`."""
+    if len(log) < MIN_RECORD_BYTES:
+        log = np.zeros(MIN_RECORD_BYTES, np.uint8)  # no record either, and room to look
     fixed, header_bytes = _fixed_fields(log, positions)
     sizes = fixed["store_size"].astype(np.int64)
     is_v2 = fixed["magic"] == MESSAGE_MAGIC_V2

@@ -17,14 +17,20 @@ _MAX_GROUPED_BYTES = 4096  # beyond it, copying outweighs the loop over ranges
 def items_at(data: Array, positions: Array, size: int) -> Array:
     """The `size` bytes at each of `positions` in `data` (uint8), as void items, shape (n,): a copy. All must lie
     inside."""
-    items: Array = np.ndarray((max(len(data) - size + 1, 0),), f"V{size}", data, strides=(1,))[positions]
-    return items
+    return np.asarray(_windows(data, size)[positions])
 
 
 def put_items(data: Array, positions: Array, items: Array) -> None:
     """Write each of `items` (n,), whatever its dtype, at its one of `positions` in `data` (uint8)."""
-    opaque = items.view(f"V{items.dtype.itemsize}")
-    np.ndarray((len(data) - items.dtype.itemsize + 1,), opaque.dtype, data, strides=(1,))[positions] = opaque
+    size = items.dtype.itemsize
+    _windows(data, size)[positions] = items.view(f"V{size}")
+
+
+def _windows(data: Array, size: int) -> Array:
+    """The `size` bytes from each position of `data` on, as far as there are so many: views that overlap."""
+    if len(data) < size:
+        return np.empty(0, f"V{size}")
+    return np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
 
 
 def rows_by_size(sizes: Array) -> Iterator[tuple[int, Array]]:

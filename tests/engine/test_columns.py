@@ -1,0 +1,171 @@
+"""Columns: many records at once say what each says alone."""
+
+from __future__ import annotations
+
+import lz4.frame
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.columns import (
+    ByteColumn,
+    Columns,
+    find_properties,
+    gather_headers,
+    index_key_rows,
+    locate,
+    read_columns,
+    tags_codes,
+    topics_of,
+)
+from engine.keyhash import index_hash, tags_hash
+from engine.message import Message
+from engine.properties import split_keys
+from engine.record import decode_record, record_problem
+from tests.engine.records import BASE, Array, as_array, log_of, messages
+from tests.engine.test_record import EXAMPLE, version_2
+
+LIMIT = 1 << 16
+few_topics = st.sampled_from(["orders", "T", "%RETRY%group", "t" * 127])
+
+
+def located(log: bytearray, positions: list[int], base: int = BASE) -> tuple[Array, Array, Array]:
+    """The arguments of `locate`."""
+    found = np.array(positions, np.int64)
+    return as_array(log), found, found + base
+
+
+@given(st.lists(messages(few_topics), max_size=12), st.randoms(use_true_random=False))
+def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) -> None:
+    log, positions = log_of(stored)
+    chance.shuffle(positions)  # type: ignore[attr-defined]
+    records = locate(*located(log, positions))
+    read = [decode_record(memoryview(log)[position:], BASE + position) for position in positions]
+    headers = records.headers
+    assert headers["ok"].all()
+    for name in ("queue_offset", "physical_offset", "store_size", "store_time_ms", "sys_flag", "body_size"):
+        assert headers[name].tolist() == [getattr(message, name) for message in read]
+    assert records.queue_ids.tolist() == [message.queue_id for message in read]
+    columns = read_columns(records, LIMIT)
+    assert [columns.bodies[row] for row in range(len(columns))] == [bytes(message.body) for message in read]
+    assert [split_keys(columns.keys[row].decode()) for row in range(len(columns))] == [m.keys for m in read]
+    assert [columns.tags[row].decode() for row in range(len(columns))] == [message.tags for message in read]
+    topics, topic_rows = topics_of(records)
+    assert [topics[row] for row in topic_rows] == [message.topic for message in read]
+    assert len(set(topics)) == len(topics)
+    assert tags_codes(records).tolist() == [tags_hash(message.tags) for message in read]
+    rows, hashes = index_key_rows(records, topics, topic_rows)
+    wanted = [
+        (row, index_hash(message.topic, key))
+        for row, message in enumerate(read)
+        for key in [*([message.unique_key] if message.unique_key else []), *message.keys]
+    ]
+    assert list(zip(rows.tolist(), hashes.tolist(), strict=True)) == wanted
+
+
+def test_the_unique_key_of_a_row_comes_before_its_keys() -> None:
+    log, positions = log_of([Message("T", b"", ["k1", "k2"], properties={"UNIQ_KEY": "u"}), Message("T", b"", ["k3"])])
+    rows, hashes = index_key_rows(locate(*located(log, positions)), ["T"], np.zeros(2, np.int64))
+    assert rows.tolist() == [0, 0, 0, 1]
+    assert hashes.tolist() == [index_hash("T", key) for key in ("u", "k1", "k2", "k3")]
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (b"KEYS\x01one\x02KEYS\x01two", b"two"),
+        (b"KEYS\x01one\x02KEYS\x01", b"one"),
+        (b"XKEYS\x01one", b""),
+        (b"KEYS\x01a\x01KEYS\x01b", b"a\x01KEYS\x01b"),
+        (b"a\x01KEYS\x02KEYS\x01k\x02", b"k"),
+        (b"KEYS", b""),
+        (b"\x02\x02KEYS\x01k", b"k"),
+    ],
+)
+def test_values_are_found_as_in_a_single_message(raw: bytes, value: bytes) -> None:
+    log = bytearray(EXAMPLE[:112]) + len(raw).to_bytes(2, "big") + raw
+    log[:4] = len(log).to_bytes(4, "big")
+    records = locate(*located(log, [0], base=1048576))
+    assert records.headers["ok"].all()
+    ((starts, sizes),) = find_properties(records, [b"KEYS"])
+    assert bytes(log[starts[0] : starts[0] + sizes[0]]) == value
+    assert decode_record(memoryview(log), 1048576).find_property(b"KEYS").encode() == value
+
+
+def test_version_2_records_stand_beside_others() -> None:
+    log = bytearray(version_2(EXAMPLE, b"t" * 200))
+    second = bytearray(EXAMPLE)
+    second[28:36] = (1048576 + len(log)).to_bytes(8, "big")
+    records = locate(*located(log + second, [0, len(log)], base=1048576))
+    assert records.headers["ok"].tolist() == [True, True]
+    assert topics_of(records)[0] == ["t" * 200, "TopicTest"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 169), st.integers(0, 255)), min_size=1, max_size=3), st.integers(-5, 5))
+def test_a_row_is_ok_exactly_if_the_record_is_whole(damage: list[tuple[int, int]], shift: int) -> None:
+    log = bytearray(EXAMPLE)
+    for position, value in damage:
+        log[position] = value
+    positions = [0, shift, 1 << 40, -(1 << 40), 100]
+    records = locate(as_array(log), np.array(positions), np.full(5, 1048576))
+    columns = read_columns(records, LIMIT)
+    problem = record_problem(memoryview(log), 1048576)
+    assert columns.headers["ok"].tolist() == [problem is None, problem is None and shift == 0, False, False, False]
+    for row in np.flatnonzero(~columns.headers["ok"]).tolist():
+        assert columns.bodies[row] == columns.keys[row] == columns.tags[row] == b""
+    if problem is None:
+        assert columns.bodies[0] == b"Hello RocketMQ"
+
+
+def test_a_crc_is_denied_only_when_asked_for() -> None:
+    log, positions = log_of([Message("T", b"one"), Message("T", b"two")])
+    log[positions[1] + 88] ^= 1
+    records = locate(*located(log, positions))
+    assert read_columns(records, LIMIT).headers["ok"].tolist() == [True, False]
+    assert read_columns(records, LIMIT, verify=False).headers["ok"].tolist() == [True, True]
+
+
+@pytest.mark.parametrize("shift", range(0, 512, 17))
+def test_lost_sectors_are_seen_in_many_records_as_in_one(shift: int) -> None:
+    log, positions = log_of([Message("T", b"b", properties={"n": "v" * 700})] * 3, base=BASE + shift)
+    start = -(BASE + shift + positions[1] + 100) % 512 + positions[1] + 100
+    log[start : start + 512] = bytes(512)
+    columns = read_columns(locate(*located(log, positions, BASE + shift)), LIMIT)
+    assert columns.headers["ok"].tolist() == [
+        True,
+        False,
+        start + 512 <= positions[2] + 88 and positions[2] >= start + 512,
+    ]
+
+
+def test_compressed_bodies_are_decompressed_within_the_limit() -> None:
+    stored = [lz4.frame.compress(b"a" * 100), b"plain", lz4.frame.compress(b"b" * 101), b"not lz4"]
+    flags = [0x101, 0, 0x101, 0x101]
+    log, positions = log_of([Message("T", body, sys_flag=flag) for body, flag in zip(stored, flags, strict=True)])
+    records = locate(*located(log, positions))
+    assert records.headers["body_size"].tolist() == [-1, 5, -1, -1]
+    columns = read_columns(records, 100)
+    assert columns.headers["ok"].tolist() == [True, True, False, False]
+    assert [columns.bodies[row] for row in range(4)] == [b"a" * 100, b"plain", b"", b""]
+    assert columns.headers["body_size"][:2].tolist() == [100, 5]
+
+
+def test_columns_are_put_one_behind_the_other() -> None:
+    log, positions = log_of([Message("T", b"one", ["k"], "t"), Message("T", b"two"), Message("T", b"three", ["l"])])
+    whole = read_columns(locate(*located(log, positions)), LIMIT)
+    parts = [read_columns(locate(*located(log, part)), LIMIT) for part in (positions[:1], [], positions[1:])]
+    joined = Columns.concatenate(parts)
+    assert joined.headers.tolist() == whole.headers.tolist()
+    for name in ("bodies", "keys", "tags"):
+        one, other = getattr(joined, name), getattr(whole, name)
+        assert (one.offsets.tolist(), one.data.tobytes()) == (other.offsets.tolist(), other.data.tobytes())
+    assert len(Columns.concatenate([])) == len(ByteColumn.concatenate([])) == 0
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    none = np.zeros(0, np.int64)
+    assert len(gather_headers(as_array(b""), none, none)) == 0
+    assert gather_headers(as_array(b""), np.zeros(2, np.int64), np.zeros(2, np.int64))["ok"].tolist() == [False, False]
+    columns = read_columns(locate(as_array(EXAMPLE), none, none), LIMIT)
+    assert len(columns) == 0
