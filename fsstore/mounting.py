@@ -40,7 +40,7 @@ def run_mount(
     store: MessageStore, mountpoint: Path, options: ServeOptions, ready: Callable[[], None] | None = None
 ) -> None:
     """See `fsstore.serve`."""
-    mountpoint = mountpoint.absolute()
+    mountpoint = mountpoint.resolve()  # before it is mounted: looking at it afterwards would wait for ourselves
     core = Filesystem(
         store,
         FilesystemOptions(append_mode=options.append_mode, directory_mode=options.directory_mode),
@@ -184,10 +184,10 @@ def raise_read_ahead(mountpoint: Path, kb: int) -> None:
 
 
 def device_of(mountpoint: Path) -> str | None:
-    """`major:minor` of the mount, from the table of mounts: asking the mount itself would wait for ourselves."""
+    """`major:minor` of the mount at a resolved path, from the table of mounts: the mount itself would wait for us."""
     found = None
     for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         fields = line.split(b" ")
-        if fields[4].decode("unicode_escape").encode("latin-1") == os.fsencode(mountpoint.resolve()):
+        if fields[4].decode("unicode_escape").encode("latin-1") == os.fsencode(mountpoint):
             found = fields[2].decode()  # the last one mounted there is on top
     return found
