@@ -6,6 +6,7 @@ import errno
 
 from engine import (
     BodyTooLargeError,
+    ConfigFileError,
     DamagedRecordError,
     ExpiredMessageError,
     FlushFailedError,
@@ -14,13 +15,18 @@ from engine import (
     MessageNotFoundError,
     MessageTooLargeError,
     NotAStoreError,
+    OptionError,
+    QueueGapError,
     ReadOnlyStoreError,
+    RetiredFileError,
     StoreClosedError,
     StoreError,
     StoreFullError,
     StoreLockedError,
     TopicExistsError,
     TopicNotFoundError,
+    TruncatedFileError,
+    UnreadableRangeError,
     UnsupportedStoreError,
 )
 
@@ -41,6 +47,12 @@ ERRNOS: dict[type[StoreError], int] = {
     ExpiredMessageError: errno.ENOENT,
     DamagedRecordError: errno.EIO,
     BodyTooLargeError: errno.EIO,
+    TruncatedFileError: errno.EIO,
+    RetiredFileError: errno.EIO,
+    UnreadableRangeError: errno.EIO,
+    QueueGapError: errno.EIO,
+    ConfigFileError: errno.EIO,
+    OptionError: errno.EINVAL,
 }
 
 

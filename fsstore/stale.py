@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -12,26 +13,26 @@ from fsstore.links import MatchesName, QueueLinkName
 from fsstore.listing import offset_names
 from fsstore.nodes import Context
 from fsstore.streams import StreamName
-from fsstore.tree import STREAM_SUFFIX, KeysName, ListedAppendName, QueueName, TopicName
+from fsstore.tree import KeysName, ListedAppendName, QueueName, TopicName, stream_name
 
 _NAMES_AT_A_TIME = 4096
 
-_OfTopic = TopicName | QueueName | KeysName | ListedAppendName | StreamName | MatchesName | QueueLinkName
+OF_TOPIC = (TopicName, QueueName, KeysName, ListedAppendName, StreamName, MatchesName, QueueLinkName)
+"""What is known by names that begin with a topic."""
 
 
 class StaleNames:
-    """Finds out which names went, from what the store says and from which topics and queues there were before."""
+    """Finds out which names went, among those whose inodes a kernel may know."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._queues = _queues_by_topic(context.store)
 
     def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> Iterator[CachedName]:
-        """The queue's stream, then messages [old_min, new_min), as far as the kernel can know of their directories."""
+        """The queue's stream, then messages [old_min, new_min)."""
         inodes = self._context.inodes
         topic_inode, queue_inode = inodes.find(TopicName(topic)), inodes.find(QueueName(topic, queue))
         if topic_inode is not None:
-            yield CachedName(topic_inode, b"%d%s" % (queue, STREAM_SUFFIX))
+            yield CachedName(topic_inode, stream_name(queue))
         if queue_inode is None:
             return
         for start in range(old_min, new_min, _NAMES_AT_A_TIME):
@@ -40,28 +41,27 @@ class StaleNames:
                 yield CachedName(queue_inode, name)
 
     def gone(self) -> list[CachedName]:
-        """Topics and queues that were there at the last call; their inodes are not given to others of the same name."""
-        before, self._queues = self._queues, _queues_by_topic(self._context.store)
-        gone_topics = before.keys() - self._queues.keys()
-        names = [CachedName(ROOT_INODE, topic.encode()) for topic in sorted(gone_topics)]
-        for topic in before.keys() & self._queues.keys():
-            names += self._gone_queues(topic, before[topic] - self._queues[topic])
-        self._context.inodes.unname(lambda name: isinstance(name, _OfTopic) and name.topic in gone_topics)
-        return names
+        """Topics, and queues of topics, that the store no longer has; each once. Their inodes go to nobody else."""
+        queues = _queues_by_topic(self._context.store)
+        gone: list[CachedName] = []
+        for name in self._context.inodes.names():
+            if isinstance(name, TopicName) and name.topic not in queues:
+                gone.append(CachedName(ROOT_INODE, name.topic.encode()))
+            elif isinstance(name, QueueName) and name.queue not in queues.get(name.topic, (name.queue,)):
+                gone += self._of_queue(name)
+        self._context.inodes.unname(lambda name: isinstance(name, OF_TOPIC) and name.topic not in queues)
+        return gone
 
-    def _gone_queues(self, topic: str, queues: frozenset[int]) -> Iterator[CachedName]:
-        topic_inode = self._context.inodes.find(TopicName(topic))
+    def _of_queue(self, name: QueueName) -> Iterator[CachedName]:
+        topic_inode = self._context.inodes.find(TopicName(name.topic))
         if topic_inode is not None:
-            for queue in sorted(queues):
-                yield CachedName(topic_inode, b"%d" % queue)
-                yield CachedName(topic_inode, b"%d%s" % (queue, STREAM_SUFFIX))
+            yield CachedName(topic_inode, b"%d" % name.queue)
+            yield CachedName(topic_inode, stream_name(name.queue))
 
 
-def _queues_by_topic(store: MessageStore) -> dict[str, frozenset[int]]:
+def _queues_by_topic(store: MessageStore) -> dict[str, list[int]]:
     queues = {}
     for topic in store.topics():
-        try:
-            queues[topic] = frozenset(store.queues(topic))
-        except TopicNotFoundError:  # deleted this moment
-            continue
+        with suppress(TopicNotFoundError):  # deleted this moment
+            queues[topic] = store.queues(topic)
     return queues

@@ -53,6 +53,11 @@ class ListedAppendName:
     queue: int | None
 
 
+def stream_name(queue: int) -> bytes:
+    """The name of a queue's stream."""
+    return b"%d%s" % (queue, STREAM_SUFFIX)
+
+
 class Answered:
     """Inodes of streams whose attributes a kernel holds, by queue."""
 
@@ -191,7 +196,7 @@ class TopicDirectory(Directory):
     def names(self) -> Sequence[bytes]:
         names = [APPEND]
         for queue in self._context.store.queues(self._topic):
-            names += [b"%d" % queue, b"%d%s" % (queue, STREAM_SUFFIX)]
+            names += [b"%d" % queue, stream_name(queue)]
         return [*names, KEYS]
 
     def create(self, name: bytes) -> FilesystemError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from engine import MessageStore
 from fsstore.core import Filesystem
+from fsstore.errnos import errno_of
 from fsstore.interface import ROOT_INODE, Attributes, FilesystemOptions, MessageColumns, Opened
 from tests.fsstore.fakestore import FakeStore
 
@@ -73,6 +74,13 @@ class Mount:
 
     def ls(self, path: str | bytes) -> list[str]:
         return [os.fsdecode(name) for name in self.entries(path)]
+
+
+def refused_with(use: Callable[[], object]) -> int | None:
+    """The errno that `use` is refused with."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 (whatever it is, its errno counts)
+        use()
+    return errno_of(raised.value)
 
 
 @pytest.fixture

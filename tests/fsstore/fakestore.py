@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,8 @@ from typing import Any, cast
 import numpy as np
 
 from engine import (
+    EMBEDDED_SIZES,
+    DamagedRecordError,
     ExpiredMessageError,
     FlushFailedError,
     Host,
@@ -23,6 +26,7 @@ from engine import (
     QueueBounds,
     StoreConfig,
     StoreError,
+    StoreStats,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -60,6 +64,7 @@ class FakeStore:
     def __init__(self, path: Path, *, mode: OpenMode = OpenMode.WRITE, max_message_bytes: int = 4 << 20) -> None:
         self.path = path
         self.mode = mode
+        self.sizes = EMBEDDED_SIZES
         self.config = StoreConfig(mode=mode, max_message_bytes=max_message_bytes)
         self.sync_flush = False
         self.read_only_reason: str | None = None
@@ -199,8 +204,6 @@ class FakeStore:
         return self._checked(message)
 
     def _checked(self, message: FakeMessage) -> FakeMessage:
-        from engine import DamagedRecordError
-
         if message.physical_offset in self.damaged:
             raise DamagedRecordError(message.physical_offset, "told so")
         return message
@@ -249,6 +252,18 @@ class FakeStore:
 
     def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
         return self.offsets
+
+    def stats(self) -> StoreStats:
+        queues = [messages for queues in self._topics.values() for messages in queues.values()]
+        figures = {field.name: 0 for field in fields(StoreStats) if field.name != "recovery"}
+        facts = {
+            "path": str(self.path),
+            "mode": self.mode.name.lower(),
+            "read_only_reason": self.read_only_reason,
+            "messages": sum(map(len, queues)),
+            "sync_flush": self.sync_flush,
+        }
+        return StoreStats(**(figures | facts))  # type: ignore[arg-type]
 
     def request_durable(self, physical_end: int, done: Callable[[StoreError | None], None]) -> None:
         self.durable_end = max(self.durable_end, physical_end)

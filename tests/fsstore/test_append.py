@@ -1,0 +1,237 @@
+"""`append`: publishing, options, all or nothing, errors that come late."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from engine import FlushFailedError, IllegalMessageError, MessageTooLargeError, ReadOnlyStoreError, StoreFullError
+from fsstore.interface import WHOLE_WRITE_BYTES, FilesystemError
+from tests.fsstore.conftest import Mount, refused_with
+from tests.fsstore.fakestore import FakeStore
+
+
+@pytest.fixture(autouse=True)
+def topic(store: FakeStore) -> None:
+    store.create_topic("orders", 2)
+
+
+def test_what_was_written_is_read_by_every_name(mount: Mount) -> None:
+    mount.publish("orders/0/append@keys=K", b"body\n")
+    for name in ("0/0", "0.log"):
+        assert mount.cat(f"orders/{name}").rstrip() == b"body"
+    assert mount.readlink("orders/0/@last") == mount.readlink("orders/0/@first") == "0" * 20
+    assert mount.readlink("orders/keys/K") == "../0/" + "0" * 20
+
+
+def test_a_topics_append_deals_messages_to_the_queues_in_turn(mount: Mount, store: FakeStore) -> None:
+    mount.publish("orders/append", b"a\nb\n", b"c\n", b"d\n")
+    assert store.bodies("orders", 0) == [b"a", b"c"]
+    assert store.bodies("orders", 1) == [b"b", b"d"]
+
+
+def test_options_in_the_name_hold_for_every_message(mount: Mount, store: FakeStore) -> None:
+    mount.publish("orders/0/append@tags=paid,keys=A+B%2BC", b"one\n", b"two\nthree\n", b"rest")
+    for offset in range(4):
+        message = store.get("orders", 0, offset)
+        assert (message.tags, message.keys) == ("paid", ["A", "B+C"])
+
+
+def test_an_unterminated_line_is_published_by_fsync_and_by_close(mount: Mount, store: FakeStore) -> None:
+    handle = mount.open("orders/0/append", os.O_WRONLY).handle
+    mount.fs.write(handle, 0, b"half")
+    assert store.bodies("orders", 0) == []
+    mount.fs.fsync(handle)
+    assert store.bodies("orders", 0) == [b"half"]
+    mount.fs.write(handle, 0, b"rest")
+    mount.fs.flush(handle)
+    mount.fs.flush(handle)
+    mount.fs.release(handle)
+    assert store.bodies("orders", 0) == [b"half", b"rest"]
+
+
+@pytest.mark.parametrize("options", ["", "@frame=file", "@frame=write", "@format=json"])
+def test_opening_and_closing_publishes_nothing(mount: Mount, store: FakeStore, options: str) -> None:
+    mount.publish(f"orders/0/append{options}")
+    assert store.bodies("orders", 0) == []
+
+
+def test_append_has_size_zero_and_reads_as_empty(mount: Mount) -> None:
+    mount.publish("orders/0/append", b"line\n")
+    assert mount.stat("orders/0/append").size == 0
+    assert mount.cat("orders/0/append") == b""
+    handle = mount.open("orders/0/append", os.O_RDWR | os.O_TRUNC).handle
+    assert mount.fs.read(handle, 0, 100) == b""
+
+
+def test_sizes_times_and_modes_of_append_are_set_to_no_effect(mount: Mount) -> None:
+    inode = mount.stat("orders/0/append").inode
+    assert mount.fs.setattr(inode) == mount.fs.getattr(inode)
+
+
+def test_a_write_through_a_handle_for_reading_is_a_bad_descriptor(mount: Mount) -> None:
+    with pytest.raises(FilesystemError) as refused:
+        mount.fs.write(mount.open("orders/0/append").handle, 0, b"x\n")
+    assert refused.value.errno == errno.EBADF
+
+
+def test_each_lookup_gives_an_inode_that_was_never_given_before(mount: Mount) -> None:
+    seen = []
+    for path in ("orders/append", "orders/0/append", "orders/0/append", "orders/0/append@tags=a", "orders/append"):
+        attributes = mount.stat(path)
+        assert (attributes.entry_timeout, attributes.attr_timeout) == (0, 0)
+        seen.append(attributes.inode)
+        mount.fs.forget(attributes.inode, 1)
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_forgotten_append_is_dropped(mount: Mount) -> None:
+    inode = mount.stat("orders/0/append").inode
+    mount.fs.forget(inode, 1)
+    with pytest.raises(FilesystemError) as refused:
+        mount.fs.getattr(inode)
+    assert refused.value.errno == errno.ESTALE
+
+
+def test_the_handle_is_direct(mount: Mount) -> None:
+    assert mount.open("orders/0/append", os.O_WRONLY).direct_io
+
+
+@pytest.mark.parametrize("name", ["append@color=red", "append@", "appendix", "append@tags="])
+def test_an_unknown_option_is_not_found_even_when_it_is_to_be_created(mount: Mount, name: str) -> None:
+    queue = mount.stat("orders/0").inode
+    assert refused_with(lambda: mount.fs.lookup(queue, name.encode())) == errno.ENOENT
+    number = errno.ENOENT if "@" in name else errno.EPERM
+    assert refused_with(lambda: mount.fs.create(queue, name.encode())) == number
+
+
+# what must wait for the disk
+
+
+def test_a_plain_write_waits_for_nothing_and_fsync_for_everything(mount: Mount, store: FakeStore) -> None:
+    handle = mount.open("orders/0/append", os.O_WRONLY).handle
+    assert mount.fs.write(handle, 0, b"line\n") == (5, 0)
+    assert mount.fs.flush(handle).physical_end == 0
+    mount.publish("orders/1/append", b"of another handle\n")
+    assert mount.fs.fsync(handle).physical_end == store.physical_end
+
+
+@pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
+def test_a_write_on_a_sync_handle_waits_for_its_messages(mount: Mount, store: FakeStore, flag: int) -> None:
+    handle = mount.open("orders/0/append", os.O_WRONLY | flag).handle
+    assert mount.fs.write(handle, 0, b"line\nhal") == (8, store.physical_end)
+    assert mount.fs.write(handle, 0, b"f") == (1, 0)
+    assert mount.fs.flush(handle).physical_end == store.physical_end
+
+
+def test_every_write_waits_in_a_store_that_flushes_synchronously(mount: Mount, store: FakeStore) -> None:
+    store.sync_flush = True
+    handle = mount.open("orders/0/append", os.O_WRONLY).handle
+    assert mount.fs.write(handle, 0, b"line\n").physical_end == store.physical_end
+
+
+# what is refused
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[FakeStore, Mount]:
+    """A store whose messages have at most 10 bytes."""
+    store = FakeStore(tmp_path, max_message_bytes=10)
+    store.create_topic("orders")
+    return store, Mount(store.as_store())
+
+
+def test_a_line_over_the_limit_breaks_the_handle_until_it_is_closed(small: tuple[FakeStore, Mount]) -> None:
+    store, mount = small
+    handle = mount.open("orders/0/append", os.O_WRONLY).handle
+    mount.fs.write(handle, 0, b"0123456789")
+    with pytest.raises(MessageTooLargeError):
+        mount.fs.write(handle, 0, b"0")
+    for _ in range(2):
+        with pytest.raises(FilesystemError) as refused:
+            mount.fs.write(handle, 0, b"tail of it\n")
+        assert refused.value.errno == errno.EFBIG
+    with pytest.raises(FilesystemError):
+        mount.fs.flush(handle)
+    mount.fs.release(handle)
+    assert store.bodies("orders", 0) == []
+    mount.publish("orders/0/append", b"fine\n")
+    assert store.bodies("orders", 0) == [b"fine"]
+
+
+def test_a_request_with_a_rest_over_the_limit_stores_none_of_its_lines(small: tuple[FakeStore, Mount]) -> None:
+    store, mount = small
+    with pytest.raises(MessageTooLargeError):
+        mount.fs.write(mount.open("orders/0/append", os.O_WRONLY).handle, 0, b"good\n" + b"x" * 11)
+    assert store.bodies("orders", 0) == []
+
+
+def test_a_file_over_the_limit_is_refused_and_none_of_it_published(small: tuple[FakeStore, Mount]) -> None:
+    store, mount = small
+    handle = mount.open("orders/0/append@frame=file", os.O_WRONLY).handle
+    mount.fs.write(handle, 0, b"01234567")
+    with pytest.raises(MessageTooLargeError):
+        mount.fs.write(handle, 0, b"89a")
+    with pytest.raises(FilesystemError):
+        mount.fs.flush(handle)
+    assert store.bodies("orders", 0) == []
+
+
+def test_a_write_that_may_have_been_split_is_refused_but_the_next_one_is_not(mount: Mount, store: FakeStore) -> None:
+    handle = mount.open("orders/0/append@frame=write", os.O_WRONLY).handle
+    with pytest.raises(MessageTooLargeError):
+        mount.fs.write(handle, 0, bytes(WHOLE_WRITE_BYTES + 1))
+    mount.fs.write(handle, 0, bytes(WHOLE_WRITE_BYTES))
+    mount.fs.flush(handle)
+    assert [len(body) for body in store.bodies("orders", 0)] == [WHOLE_WRITE_BYTES]
+
+
+def test_a_malformed_line_is_refused_with_its_request_and_dropped(mount: Mount, store: FakeStore) -> None:
+    handle = mount.open("orders/0/append@format=json", os.O_WRONLY).handle
+    mount.fs.write(handle, 0, b'{"bo')
+    with pytest.raises(IllegalMessageError):
+        mount.fs.write(handle, 0, b'x"}\n{"body": "of the same request"}\n')
+    mount.fs.write(handle, 0, b'{"body": "next"}\n')
+    mount.fs.flush(handle)
+    assert store.bodies("orders", 0) == [b"next"]
+
+
+def test_a_rest_that_close_cannot_publish_is_reported_and_not_published_behind_ones_back(
+    mount: Mount, store: FakeStore
+) -> None:
+    handle = mount.open("orders/0/append", os.O_WRONLY).handle
+    mount.fs.write(handle, 0, b"rest")
+    store.put_error = StoreFullError(store.path, 1)
+    with pytest.raises(StoreFullError):
+        mount.fs.flush(handle)
+    store.put_error = None
+    mount.fs.release(handle)
+    assert store.bodies("orders", 0) == []
+
+
+def test_close_reports_that_the_disk_refused_what_the_handle_wrote(mount: Mount, store: FakeStore) -> None:
+    handle, other = (mount.open("orders/0/append", os.O_WRONLY).handle for _ in range(2))
+    mount.fs.write(handle, 0, b"line\n")
+    store.flush_failure = FlushFailedError(store.path, "told so")
+    store.read_only_reason = "told so"
+    store.put_error = ReadOnlyStoreError("told so")
+    with pytest.raises(ReadOnlyStoreError):
+        mount.fs.write(handle, 0, b"more\n")
+    with pytest.raises(FlushFailedError):
+        mount.fs.flush(handle)
+    assert mount.fs.flush(other).physical_end == 0  # wrote nothing: lost nothing
+    with pytest.raises(FilesystemError) as refused:
+        mount.open("orders/0/append", os.O_WRONLY)
+    assert refused.value.errno == errno.EROFS
+
+
+def test_ending_the_mount_publishes_what_open_handles_keep(mount: Mount, store: FakeStore) -> None:
+    for path, data in (("orders/0/append", b"half"), ("orders/0/append@frame=file", b"file")):
+        mount.fs.write(mount.open(path, os.O_WRONLY).handle, 0, data)
+    broken = mount.open("orders/0/append@format=json", os.O_WRONLY).handle
+    mount.fs.write(broken, 0, b"{")
+    assert [type(error) for error in mount.fs.close()] == [IllegalMessageError]
+    assert store.bodies("orders", 0) == [b"half", b"file"]

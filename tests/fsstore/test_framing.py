@@ -1,0 +1,156 @@
+"""Framing: however the bytes are split into write requests, the messages are the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
+from fsstore.framing import LineFramer, parse_json_message
+from fsstore.names import PLAIN_APPEND, AppendOptions
+from tests.fsstore.conftest import Mount
+from tests.fsstore.fakestore import FakeStore
+
+TEXTS = st.lists(
+    st.sampled_from([b"\n", b"a", b"bc\n", b"\n\n", b"\r", b"\x00", b"long line of words"]), max_size=20
+).map(b"".join)
+CUTS = st.lists(st.integers(0, 200), max_size=12)
+
+
+def cut(text: bytes, cuts: Sequence[int]) -> list[bytes]:
+    """`text` in pieces, none empty."""
+    edges = [0, *sorted(min(edge, len(text)) for edge in cuts), len(text)]
+    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False) if start < end]
+
+
+def fresh() -> tuple[FakeStore, Mount]:
+    store = FakeStore(Path("/"))
+    store.create_topic("orders")
+    return store, Mount(store.as_store())
+
+
+@given(TEXTS, CUTS)
+@example(b"one\ntwo\n\nthree", [4])
+def test_any_split_into_requests_gives_the_same_messages(text: bytes, cuts: list[int]) -> None:
+    store, mount = fresh()
+    mount.publish("orders/0/append", *cut(text, cuts))
+    assert store.bodies("orders", 0) == [line for line in text.split(b"\n") if line]
+
+
+@given(TEXTS, CUTS)
+def test_a_file_is_one_message_however_it_is_split(text: bytes, cuts: list[int]) -> None:
+    store, mount = fresh()
+    mount.publish("orders/0/append@frame=file", *cut(text, cuts))
+    assert store.bodies("orders", 0) == ([text] if text else [])
+
+
+@given(TEXTS, CUTS)
+def test_each_request_is_a_message_with_frame_write(text: bytes, cuts: list[int]) -> None:
+    store, mount = fresh()
+    requests = cut(text, cuts)
+    mount.publish("orders/0/append@frame=write", *requests)
+    assert store.bodies("orders", 0) == requests
+
+
+@given(TEXTS, CUTS, st.lists(st.booleans(), max_size=12))
+def test_a_request_refused_for_want_of_space_can_be_tried_again(
+    text: bytes, cuts: list[int], refusals: list[bool]
+) -> None:
+    store, mount = fresh()
+    handle = mount.open("orders/0/append", 1).handle
+    for request, is_refused in zip(cut(text, cuts), refusals + [False] * 20, strict=False):
+        if is_refused:
+            store.put_error = StoreFullError(Path("/"), 1)
+            try:
+                mount.fs.write(handle, 0, request)
+                continue  # it completed no line: taken
+            except StoreFullError:
+                store.put_error = None
+        store.put_error = None
+        mount.fs.write(handle, 0, request)
+    store.put_error = None
+    mount.fs.flush(handle)
+    assert store.bodies("orders", 0) == [line for line in text.split(b"\n") if line]
+
+
+@given(TEXTS, CUTS, TEXTS, CUTS, st.randoms(use_true_random=False))
+def test_two_handles_never_mix_their_lines(
+    left: bytes, left_cuts: list[int], right: bytes, right_cuts: list[int], random: st.DataObject
+) -> None:
+    store, mount = fresh()
+    handles = [mount.open("orders/0/append", 1).handle for _ in range(2)]
+    waiting = [cut(left, left_cuts), cut(right, right_cuts)]
+    while any(waiting):
+        turn = random.randrange(2)  # type: ignore[attr-defined]
+        if waiting[turn]:
+            mount.fs.write(handles[turn], 0, waiting[turn].pop(0))
+    for handle in handles:
+        mount.fs.flush(handle)
+    lines = [line for text in (left, right) for line in text.split(b"\n") if line]
+    assert sorted(store.bodies("orders", 0)) == sorted(lines)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=6), CUTS, st.booleans())
+def test_json_lines_are_their_bodies_however_they_are_split(
+    bodies: list[str], cuts: list[int], ascii_only: bool
+) -> None:
+    store, mount = fresh()
+    text = "".join(json.dumps({"body": body}, ensure_ascii=ascii_only) + "\n" for body in bodies).encode()
+    mount.publish("orders/0/append@format=json", *cut(text, cuts))
+    assert store.bodies("orders", 0) == [body.encode() for body in bodies]
+
+
+def test_a_line_without_its_newline_is_kept_up_to_the_limit() -> None:
+    framer = LineFramer(10)
+    assert framer.lines_with(b"0123456789") == b""
+    framer.keep_rest_of(b"0123456789")
+    with pytest.raises(MessageTooLargeError):
+        framer.lines_with(b"x")
+    assert bytes(framer.lines_with(b"\nnext")) == b"0123456789\n"
+
+
+def test_json_fields_hold_where_they_are_and_options_where_they_are_not() -> None:
+    options = AppendOptions(tags="paid", keys=("A",))
+    message = parse_json_message("orders", b'{"body": "b", "keys": ["K", "L"], "properties": {"p": "v"}}', options)
+    assert (message.body, message.keys, message.tags, message.properties) == (b"b", ["K", "L"], "paid", {"p": "v"})
+    message = parse_json_message("orders", b'{"body": "b", "keys": "K", "tags": "new"}', options)
+    assert (message.keys, message.tags) == (["K"], "new")
+    assert parse_json_message("orders", b'{"body": ""}', options).keys == ["A"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"body"',
+        b"{}",
+        b'{"body": 1}',
+        b'{"body": null}',
+        b'{"body": "\\ud800"}',
+        b'{"body": "b", "bodies": 1}',
+        b'{"body": "b", "keys": 1}',
+        b'{"body": "b", "keys": [1]}',
+        b'{"body": "b", "tags": []}',
+        b'{"body": "b", "properties": []}',
+        b'{"body": "b", "properties": {"p": 1}}',
+        b'{"body": "\xff"}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_message_in_json_is_illegal(text: bytes) -> None:
+    with pytest.raises(IllegalMessageError):
+        parse_json_message("orders", text, PLAIN_APPEND)
+
+
+@given(st.binary(max_size=80))
+def test_no_bytes_make_the_json_parser_fail_otherwise(text: bytes) -> None:
+    with suppress(IllegalMessageError):
+        parse_json_message("orders", text, PLAIN_APPEND)

@@ -1,0 +1,127 @@
+"""Listings: complete, in order, resumable, stable while messages come."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import Message
+from fsstore.inodes import MESSAGE
+from fsstore.interface import MessageColumns
+from fsstore.names import offset_name
+from tests.fsstore.conftest import Mount, refused_with
+from tests.fsstore.fakestore import FakeStore
+from tests.fsstore.test_framing import fresh
+
+
+def test_each_directory_lists_what_is_in_it(mount: Mount, store: FakeStore) -> None:
+    store.create_topic("orders", 2)
+    store.create_topic("z", 1)
+    store.put(Message("orders", b"x", keys=["K"]), 1)
+    assert mount.ls("/") == ["@store", "orders", "z"]
+    assert mount.ls("orders") == ["append", "0", "0.log", "1", "1.log", "keys"]
+    assert mount.ls("orders/0") == ["append"]
+    assert mount.ls("orders/1") == ["append", "0" * 20]
+    assert mount.ls("@store") == ["status.json", "config.json", "metrics", "groups", "control"]
+
+
+def test_queues_are_listed_in_numeric_order(mount: Mount, store: FakeStore) -> None:
+    store.create_topic("orders", 11)
+    assert [name for name in mount.ls("orders") if name.isdigit()] == [str(queue) for queue in range(11)]
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 9))
+def test_a_queue_lists_each_message_once_with_what_stat_says(count: int, expired: int, limit: int) -> None:
+    store, mount = fresh()
+    for number in range(count):
+        store.put(Message("orders", b"x" * number), 0)
+    expired = min(expired, count)
+    store.expire("orders", 0, expired)
+    listed = mount.entries("orders/0", limit)
+    del listed[b"append"]
+    assert list(listed) == [offset_name(offset) for offset in range(expired, count)]
+    for name, (inode, size) in listed.items():
+        attributes = mount.stat(b"orders/0/" + name)
+        assert (attributes.inode, attributes.size) == (inode, size)
+
+
+def test_a_listing_ends_where_the_queue_ended_when_it_began(mount: Mount, store: FakeStore) -> None:
+    for _ in range(3):
+        store.put(Message("orders", b"x"), 0)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    position, names = 0, 0
+    while batch := mount.fs.readdir(handle, position, 1):
+        store.put(Message("orders", b"while it lists"), 0)
+        position = int(batch.next_positions[-1]) if isinstance(batch, MessageColumns) else batch[-1].next_position
+        names += 1
+    assert names == 1 + 3
+    assert mount.fs.readdir(handle, 0, 100)
+    rewound = mount.fs.readdir(handle, 1, 100)
+    assert isinstance(rewound, MessageColumns)
+    assert len(rewound.names) == store.bounds("orders", 0).max_offset
+
+
+def test_a_listing_goes_on_after_any_position_though_messages_expired(mount: Mount, store: FakeStore) -> None:
+    for _ in range(6):
+        store.put(Message("orders", b"x"), 0)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    mount.fs.readdir(handle, 0, 1)
+    store.expire("orders", 0, 4)
+    batch = mount.fs.readdir(handle, 3, 100)
+    assert isinstance(batch, MessageColumns)
+    assert batch.names.tolist() == [offset_name(4), offset_name(5)]
+    assert mount.fs.readdir(handle, int(batch.next_positions[-1]), 100) == []
+
+
+def test_a_damaged_message_is_listed_as_not_readable(mount: Mount, store: FakeStore) -> None:
+    put = store.put(Message("orders", b"x"), 0)
+    store.damaged.add(put.physical_offset)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    mount.fs.readdir(handle, 0, 1)
+    batch = mount.fs.readdir(handle, 1, 100)
+    assert isinstance(batch, MessageColumns)
+    assert batch.readable.tolist() == [False]
+    assert batch.inodes.tolist() == [MESSAGE | put.physical_offset]
+
+
+def test_the_size_of_a_compressed_body_is_measured_for_the_listing(mount: Mount, store: FakeStore) -> None:
+    put = store.put(Message("orders", b"decompressed"), 0)
+    store.compressed.add(put.physical_offset)
+    assert mount.entries("orders/0")[offset_name(0)] == (MESSAGE | put.physical_offset, len(b"decompressed"))
+
+
+def test_a_topic_that_goes_while_the_root_is_listed_is_left_out(mount: Mount, store: FakeStore) -> None:
+    for topic in ("a", "b", "c"):
+        store.create_topic(topic)
+    handle = mount.fs.opendir(1)
+    first = mount.fs.readdir(handle, 0, 2)
+    assert isinstance(first, list)
+    store.delete_topic("b")
+    rest = mount.fs.readdir(handle, first[-1].next_position, 1)
+    assert isinstance(rest, list)
+    assert [entry.name for entry in rest] == [b"c"]
+
+
+def test_a_listed_append_is_described_without_making_an_inode_each_time(mount: Mount, store: FakeStore) -> None:
+    store.create_topic("orders")
+    assert mount.entries("orders")[b"append"] == mount.entries("orders")[b"append"]
+
+
+def test_a_topic_lists_a_stream_of_unknown_size_without_summing_it(mount: Mount, store: FakeStore) -> None:
+    store.put(Message("orders", b"x"), 0)
+    store.unsummed = 1_000_000
+    handle = mount.fs.opendir(mount.stat("orders").inode)
+    batch = mount.fs.readdir(handle, 0, 100)
+    assert isinstance(batch, list)
+    entry = next(entry for entry in batch if entry.name == b"0.log")
+    assert (entry.attributes.size, entry.attributes.attr_timeout) == (0, 0)
+    assert store.unsummed == 1_000_000
+
+
+@pytest.mark.parametrize("path", ["orders/0/append", "orders/0.log"])
+def test_a_file_has_no_listing(mount: Mount, store: FakeStore, path: str) -> None:
+    store.create_topic("orders")
+    assert refused_with(lambda: mount.fs.opendir(mount.stat(path).inode)) == errno.ENOTDIR

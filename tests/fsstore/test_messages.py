@@ -1,0 +1,128 @@
+"""Message files: found by offset, stat, open, read, attributes, retention."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+import pytest
+
+from engine import DamagedRecordError, ExpiredMessageError, Message, MessageNotFoundError
+from fsstore.errnos import errno_of
+from fsstore.inodes import MESSAGE
+from fsstore.interface import SMALL_BODY_BYTES, FilesystemError
+from tests.fsstore.conftest import Mount
+from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
+
+
+@pytest.fixture(autouse=True)
+def three_messages(store: FakeStore) -> None:
+    for body in (b"zero", b"one\nand more", b""):
+        store.put(Message("orders", body), 0)
+
+
+@pytest.mark.parametrize("spelling", ["1", "01", "00000000000000000001", "0" * 200 + "1"])
+def test_any_decimal_spelling_finds_the_message(mount: Mount, spelling: str) -> None:
+    assert mount.cat(f"orders/0/{spelling}") == b"one\nand more"
+
+
+def test_a_message_is_an_immutable_file_of_its_store_time(mount: Mount) -> None:
+    attributes = mount.stat("orders/0/00000000000000000001")
+    assert attributes.mode == stat.S_IFREG | 0o444
+    assert attributes.size == len(b"one\nand more")
+    assert attributes.mtime_ns == (FIRST_STORE_TIME_MS + 1000) * 1_000_000
+    assert (attributes.uid, attributes.gid, attributes.nlink) == (1234, 5678, 1)
+    assert attributes.entry_timeout == attributes.attr_timeout >= 3600
+    assert mount.fs.getattr(attributes.inode) == attributes
+
+
+def test_the_inode_derives_from_the_physical_offset(mount: Mount, store: FakeStore) -> None:
+    assert mount.stat("orders/0/1").inode == MESSAGE | store.get("orders", 0, 1).physical_offset
+
+
+def test_a_spelling_that_nobody_lists_is_cached_only_briefly(mount: Mount) -> None:
+    attributes = mount.stat("orders/0/1")
+    assert attributes.entry_timeout <= 1
+    assert attributes.attr_timeout >= 3600
+
+
+@pytest.mark.parametrize("name", ["3", "99999999999999999999", "9" * 250, "-1", "1.0", "x", "0x1", "¹"])
+def test_an_offset_without_a_message_is_not_found_and_not_cached(mount: Mount, name: str) -> None:
+    with pytest.raises((FilesystemError, MessageNotFoundError)) as raised:
+        mount.stat(f"orders/0/{name}")
+    assert errno_of(raised.value) == errno.ENOENT
+
+
+def test_looking_up_and_opening_a_message_reads_its_record_once(mount: Mount, store: FakeStore) -> None:
+    queue = mount.stat("orders/0").inode
+    before = store.gets
+    inode = mount.fs.lookup(queue, b"0").inode
+    handle = mount.fs.open(inode, os.O_RDONLY).handle
+    mount.fs.read(handle, 0, 4096)
+    mount.fs.release(handle)
+    assert store.gets - before == 1
+
+
+def test_a_small_body_comes_with_open_and_may_be_cached(mount: Mount) -> None:
+    opened = mount.open("orders/0/1")
+    assert opened.body == b"one\nand more"
+    assert opened.keep_cache
+    assert not opened.direct_io
+    assert bytes(mount.fs.read(opened.handle, 4, 3)) == b"and"
+    assert bytes(mount.fs.read(opened.handle, 4000, 3)) == b""
+
+
+def test_a_large_body_is_read_from_the_page_which_is_held_until_release(mount: Mount, store: FakeStore) -> None:
+    body = os.urandom(SMALL_BODY_BYTES + 1)
+    put = store.put(Message("orders", body), 0)
+    opened = mount.open("orders/0/3")
+    assert opened.body is None
+    assert store.held == [put.physical_offset]
+    assert bytes(mount.fs.read(opened.handle, 4000, 100_000)) == body[4000:]
+    assert isinstance(mount.fs.read(opened.handle, 0, 10), memoryview)
+    mount.fs.release(opened.handle)
+    assert store.held == []
+
+
+def test_a_damaged_record_is_an_io_error(mount: Mount, store: FakeStore) -> None:
+    inode = mount.stat("orders/0/1").inode
+    mount.stat("orders/0/0")
+    store.damaged.add(store.get("orders", 0, 1).physical_offset)
+    for use in (lambda: mount.stat("orders/0/1"), lambda: mount.fs.open(inode, 0), lambda: mount.fs.getattr(inode)):
+        with pytest.raises(DamagedRecordError) as raised:
+            use()
+        assert errno_of(raised.value) == errno.EIO
+
+
+def test_an_expired_name_is_not_found_and_its_inode_is_stale(mount: Mount, store: FakeStore) -> None:
+    inode = mount.stat("orders/0/00000000000000000001").inode
+    store.expire("orders", 0, 2)
+    mount.fs.expired("orders", 0, 0, 2)
+    with pytest.raises(ExpiredMessageError) as raised:
+        mount.stat("orders/0/1")
+    assert errno_of(raised.value) == errno.ENOENT
+    for use in (mount.fs.getattr, lambda inode: mount.fs.open(inode, os.O_RDONLY)):
+        with pytest.raises(FilesystemError) as refused:
+            use(inode)
+        assert refused.value.errno == errno.ESTALE
+
+
+def test_an_open_message_stays_readable_after_it_expired(mount: Mount, store: FakeStore) -> None:
+    handle = mount.open("orders/0/1").handle
+    store.expire("orders", 0, 2)
+    assert bytes(mount.fs.read(handle, 0, 100)) == b"one\nand more"
+
+
+def test_messages_need_no_inode_table(mount: Mount) -> None:
+    inode = mount.stat("orders/0/1").inode
+    mount.fs.forget(inode, 1)
+    mount.fs.forget(inode, 1_000)
+    assert mount.fs.getattr(inode).size == len(b"one\nand more")
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND | os.O_TRUNC])
+def test_a_message_is_never_opened_for_writing(mount: Mount, flags: int) -> None:
+    with pytest.raises(FilesystemError) as refused:
+        mount.open("orders/0/1", flags)
+    assert refused.value.errno == errno.EPERM

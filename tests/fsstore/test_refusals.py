@@ -1,0 +1,162 @@
+"""mkdir, and what the tree refuses: each operation has an answer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine import IllegalTopicError, Message, OpenMode, TopicExistsError
+from fsstore.interface import ROOT_INODE, FilesystemError, FilesystemOptions
+from tests.fsstore.conftest import Mount, refused_with
+from tests.fsstore.fakestore import FakeStore
+
+
+def test_mkdir_makes_a_topic_of_four_queues_and_grows_it(mount: Mount, store: FakeStore) -> None:
+    topic = mount.fs.mkdir(ROOT_INODE, b"orders")
+    assert stat.S_ISDIR(topic.mode)
+    assert store.queues("orders") == [0, 1, 2, 3]
+    queue = mount.fs.mkdir(topic.inode, b"7")
+    assert store.queues("orders") == list(range(8))
+    assert mount.stat("orders/7").inode == queue.inode
+
+
+@pytest.mark.parametrize("name", [b"07", b"1024", b"-1", b"x", b"8.log", b"append2"])
+def test_a_queue_that_is_no_plain_decimal_below_1024_is_invalid(mount: Mount, name: bytes) -> None:
+    topic = mount.fs.mkdir(ROOT_INODE, b"orders").inode
+    assert refused_with(lambda: mount.fs.mkdir(topic, name)) == errno.EINVAL
+
+
+def test_mkdir_of_what_is_there_or_cannot_be_says_so(mount: Mount) -> None:
+    topic = mount.fs.mkdir(ROOT_INODE, b"orders").inode
+    with pytest.raises(TopicExistsError):
+        mount.fs.mkdir(ROOT_INODE, b"orders")
+    with pytest.raises(IllegalTopicError):
+        mount.fs.mkdir(ROOT_INODE, b"no topic")
+    assert refused_with(lambda: mount.fs.mkdir(ROOT_INODE, b"\xff")) == errno.EINVAL
+    assert refused_with(lambda: mount.fs.mkdir(topic, b"0")) == errno.EEXIST
+
+
+@pytest.fixture(params=["write", "read_only", "follow", "failed"])
+def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Mount, int]:
+    """A mount of each kind with a message, and the errno of its refusals."""
+    failed = request.param == "failed"
+    store = FakeStore(tmp_path)
+    store.put(Message("orders", b"x", keys=["K"]), 0)
+    store.mode = OpenMode.WRITE if failed else OpenMode[request.param.upper()]
+    mount = Mount(store.as_store())
+    store.read_only_reason = "the disk failed" if failed else None
+    return mount, errno.EPERM if request.param == "write" else errno.EROFS
+
+
+PATHS = ["/", "orders", "orders/0", "orders/keys", "orders/keys/K@all", "@store", "@store/groups"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_is_made_below_any_directory(mounted: tuple[Mount, int], path: str) -> None:
+    mount, number = mounted
+    directory = mount.stat(path).inode
+    assert refused_with(lambda: mount.fs.create(directory, b"file")) == number
+    if path not in ("/", "orders"):
+        assert refused_with(lambda: mount.fs.mkdir(directory, b"1")) == number
+
+
+@pytest.mark.parametrize(
+    "path", [*PATHS, "orders/0/0", "orders/0.log", "orders/0/@last", "orders/keys/K", "@store/metrics"]
+)
+def test_nothing_but_append_can_be_changed(mounted: tuple[Mount, int], path: str) -> None:
+    mount, number = mounted
+    inode = mount.stat(path).inode
+    assert refused_with(lambda: mount.fs.setattr(inode)) == number
+    assert refused_with(lambda: mount.fs.setxattr(inode)) == number
+    assert refused_with(mount.fs.refuse) == number
+    if stat.S_ISREG(mount.fs.getattr(inode).mode):
+        assert refused_with(lambda: mount.fs.open(inode, os.O_WRONLY)) == number
+
+
+def test_a_read_only_mount_publishes_nothing(mounted: tuple[Mount, int]) -> None:
+    mount, number = mounted
+    topic, append = mount.stat("orders").inode, mount.stat("orders/0/append")
+    if number == errno.EPERM:
+        assert append.mode & 0o222
+        assert mount.fs.setattr(append.inode).inode == append.inode
+        return
+    assert not append.mode & 0o222
+    assert mount.fs.read_only
+    for use in (
+        lambda: mount.fs.open(append.inode, os.O_WRONLY),
+        lambda: mount.fs.setattr(append.inode),
+        lambda: mount.fs.mkdir(ROOT_INODE, b"other"),
+        lambda: mount.fs.mkdir(topic, b"7"),
+    ):
+        assert refused_with(use) == errno.EROFS
+
+
+def test_only_append_says_that_it_has_no_extended_attributes_to_set(mount: Mount, store: FakeStore) -> None:
+    store.create_topic("orders")
+    inode = mount.stat("orders/append").inode
+    assert refused_with(lambda: mount.fs.setxattr(inode)) == errno.ENOTSUP
+
+
+def test_modes_and_owner_are_the_options(store: FakeStore) -> None:
+    store.create_topic("orders")
+    mount = Mount(store.as_store(), FilesystemOptions(uid=7, gid=8, append_mode=0o622, directory_mode=0o775))
+    assert mount.stat("orders/append").mode == stat.S_IFREG | 0o622
+    assert mount.stat("orders").mode == stat.S_IFDIR | 0o775
+    assert (mount.stat("orders").uid, mount.stat("orders").gid) == (7, 8)
+
+
+@pytest.mark.parametrize("path", ["", "orders/", "orders/0/", "@store/"])
+def test_only_checksum_names_are_cached_as_absent(mount: Mount, store: FakeStore, path: str) -> None:
+    store.create_topic("orders")
+    absent = mount.stat(f"{path}.part-0.crc")
+    assert absent.inode == 0
+    assert absent.entry_timeout > 3600
+    for name in (".hidden", "part-0.crc", "orders2"):
+        assert refused_with(lambda name=name: mount.stat(path + name)) == errno.ENOENT  # type: ignore[misc]
+
+
+def test_a_key_may_look_like_a_checksum_name(mount: Mount, store: FakeStore) -> None:
+    store.create_topic("orders")
+    assert refused_with(lambda: mount.stat("orders/keys/.a.crc")) == errno.ENOENT
+    store.put(Message("orders", b"x", keys=[".a.crc"]), 0)
+    assert mount.readlink("orders/keys/.a.crc")
+
+
+@pytest.mark.parametrize(
+    ("mode", "entry_timeout", "attr_timeout"), [(OpenMode.WRITE, 300, 300), (OpenMode.FOLLOW, 0, 0)]
+)
+def test_sizes_that_another_process_changes_are_not_cached(
+    tmp_path: Path, mode: OpenMode, entry_timeout: float, attr_timeout: float
+) -> None:
+    store = FakeStore(tmp_path)
+    store.put(Message("orders", b"x"), 0)
+    store.mode = mode
+    mount = Mount(store.as_store())
+    stream = mount.stat("orders/0.log")
+    assert (stream.entry_timeout, stream.attr_timeout) == (entry_timeout, attr_timeout)
+    assert mount.stat("orders/0/" + "0" * 20).attr_timeout > 3600  # bodies are cached all the same
+
+
+@pytest.mark.parametrize("use", ["lookup", "readlink", "opendir"])
+def test_an_operation_on_the_wrong_kind_of_file_is_refused(mount: Mount, store: FakeStore, use: str) -> None:
+    store.create_topic("orders")
+    append = mount.stat("orders/append").inode
+    calls: dict[str, Callable[[], object]] = {
+        "lookup": lambda: mount.fs.lookup(append, b"x"),
+        "readlink": lambda: mount.fs.readlink(append),
+        "opendir": lambda: mount.fs.opendir(append),
+    }
+    expected = {"lookup": errno.ENOTDIR, "readlink": errno.EINVAL, "opendir": errno.ENOTDIR}
+    assert refused_with(calls[use]) == expected[use]
+    assert refused_with(lambda: mount.fs.open(ROOT_INODE, os.O_RDONLY)) == errno.EISDIR
+
+
+def test_an_inode_that_stands_for_nothing_is_stale(mount: Mount) -> None:
+    with pytest.raises(FilesystemError) as refused:
+        mount.fs.getattr(999_999)
+    assert refused.value.errno == errno.ESTALE

@@ -1,0 +1,130 @@
+"""`@store/`: status, configuration, metrics, consumer groups, control."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+
+import pytest
+
+from engine import Message
+from fsstore.core import Filesystem
+from fsstore.reports import status_of
+from tests.fsstore.conftest import OPTIONS, Mount, refused_with
+from tests.fsstore.fakestore import FakeStore
+
+
+@pytest.fixture(autouse=True)
+def store_with_a_group(store: FakeStore) -> None:
+    for body in (b"a", b"b", b"c"):
+        store.put(Message("orders", body), 0)
+    store.offsets = {"%RETRY%billing": {"orders": {0: 1, 10: 0, 9: 4}, "gone": {0: 3}}}
+
+
+def test_status_tells_mode_bounds_and_lag(mount: Mount, store: FakeStore) -> None:
+    status = json.loads(mount.cat("@store/status.json"))
+    assert status["pid"] == os.getpid()
+    assert status["store"] == str(store.path)
+    assert (status["mode"], status["read_only_reason"]) == ("write", None)
+    assert status["stats"]["messages"] == 3
+    assert status["topics"]["orders"]["queues"]["0"] == {"min_offset": 0, "max_offset": 3}
+    assert status["groups"]["%RETRY%billing"]["orders"]["0"] == {"offset": 1, "lag": 2}
+    assert status["groups"]["%RETRY%billing"]["gone"]["0"] == {"offset": 3, "lag": 0}
+    assert {name: status[name] for name in status_of(store.as_store())} == json.loads(
+        json.dumps(status_of(store.as_store()))
+    )
+
+
+def test_the_mount_adds_its_own_fields_to_status(store: FakeStore) -> None:
+    mount = Mount(store.as_store())
+    mount.fs = Filesystem(store.as_store(), OPTIONS, status=lambda: {"mount_point": "/mnt"})
+    assert json.loads(mount.cat("@store/status.json"))["mount_point"] == "/mnt"
+
+
+def test_configuration_tells_sizes_and_modes(mount: Mount, store: FakeStore) -> None:
+    config = json.loads(mount.cat("@store/config.json"))
+    assert config["store"]["sizes"]["commit_log_bytes"] == store.sizes.commit_log_bytes
+    assert config["store"]["max_message_bytes"] == 4 << 20
+    assert config["store"]["mode"] == "write"
+    assert config["store"]["store_host"] == "127.0.0.1:10911"
+    assert config["store"]["flush"]["interval_ms"] == 500
+    assert config["mount"]["append_mode"] == "0644"
+
+
+def test_metrics_are_prometheus_text(mount: Mount) -> None:
+    lines = mount.cat("@store/metrics").decode().splitlines()
+    samples = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r'[a-z_]+(\{([a-z]+="[^"]*",?)+\})? -?\d+', line) for line in samples)
+    assert "fsstore_messages 3" in samples
+    assert 'fsstore_queue_max_offset{topic="orders",queue="0"} 3' in samples
+    assert 'fsstore_group_lag{group="%RETRY%billing",topic="orders",queue="0"} 2' in samples
+    names = {line.split("{")[0].split(" ")[0] for line in samples}
+    assert names == {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    assert sum(line.startswith("# TYPE") for line in lines) == len(names)
+
+
+@pytest.mark.parametrize("name", ["status.json", "config.json", "metrics"])
+def test_a_report_is_made_at_open_and_never_cached(mount: Mount, store: FakeStore, name: str) -> None:
+    attributes = mount.stat(f"@store/{name}")
+    assert attributes.mode == stat.S_IFREG | 0o444
+    assert attributes.size == len(mount.cat(f"@store/{name}"))
+    assert (attributes.entry_timeout, attributes.attr_timeout) == (0, 0)
+    opened = mount.open(f"@store/{name}")
+    assert opened.direct_io
+    before = bytes(mount.fs.read(opened.handle, 0, 1 << 20))
+    store.put(Message("orders", b"later"), 0)
+    assert bytes(mount.fs.read(opened.handle, 0, 1 << 20)) == before
+
+
+def test_consumer_offsets_are_numbers_under_group_topic_queue(mount: Mount, store: FakeStore) -> None:
+    assert mount.ls("@store/groups") == ["%RETRY%billing"]
+    assert mount.ls("@store/groups/%RETRY%billing") == ["gone", "orders"]
+    assert mount.ls("@store/groups/%RETRY%billing/orders") == ["0", "9", "10"]
+    assert mount.cat("@store/groups/%RETRY%billing/orders/0") == b"1\n"
+    store.offsets["%RETRY%billing"]["orders"][0] = 12
+    assert mount.cat("@store/groups/%RETRY%billing/orders/0") == b"12\n"
+    assert mount.stat("@store/groups/%RETRY%billing/orders/0").mode == stat.S_IFREG | 0o444
+
+
+@pytest.mark.parametrize("path", ["g", "%RETRY%billing/t", "%RETRY%billing/orders/1", "%RETRY%billing/orders/x"])
+def test_a_group_that_consumed_nothing_there_is_not_found(mount: Mount, path: str) -> None:
+    assert refused_with(lambda: mount.stat(f"@store/groups/{path}")) == errno.ENOENT
+
+
+def test_a_group_that_is_gone_is_not_found_by_inode_either(mount: Mount, store: FakeStore) -> None:
+    inode = mount.stat("@store/groups/%RETRY%billing/orders/0").inode
+    store.offsets = {}
+    assert refused_with(lambda: mount.fs.getattr(inode)) == errno.ENOENT
+
+
+def test_control_deletes_a_topic(mount: Mount, store: FakeStore) -> None:
+    assert mount.stat("@store/control").mode == stat.S_IFREG | 0o200
+    mount.publish("@store/control", b'{"delete_topic": "orders"}\n')
+    assert store.topics() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        (b'{"delete_topic": "none"}', errno.ENOENT),
+        (b'{"delete_topic": 1}', errno.EINVAL),
+        (b'{"delete_topic": "orders", "really": true}', errno.EINVAL),
+        (b'{"drop": "orders"}', errno.EINVAL),
+        (b"[]", errno.EINVAL),
+        (b"rm -rf", errno.EINVAL),
+        (b"[" * 100_000, errno.EINVAL),
+    ],
+)
+def test_control_refuses_what_is_no_command(mount: Mount, store: FakeStore, command: bytes, number: int) -> None:
+    assert refused_with(lambda: mount.publish("@store/control", command)) == number
+    assert store.topics() == ["orders"]
+
+
+def test_statfs_counts_messages_as_files(mount: Mount, store: FakeStore) -> None:
+    space = mount.fs.statfs()
+    assert space.files - space.files_free == 3
+    assert space.blocks * space.block_size == os.statvfs(store.path).f_blocks * os.statvfs(store.path).f_frsize
+    assert space.name_max == 255
