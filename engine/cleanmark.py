@@ -2,8 +2,8 @@
 
     STORE/fsstore/clean.json
 
-With it, opening reads no record: whatever the number of messages, it costs one look at each file's size and time. It is removed, durably,
-before anything is written, and counts for nothing when any file is not as it was left.
+With it, opening reads no record: whatever the number of messages, it costs one look at each file's size and time. It is
+removed, durably, before anything is written, and counts for nothing when any file is not as it was left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.coverage import Coverage, coverage_object, parse_coverage
-from engine.durable import Disk, make_directory, replace_file
+from engine.durable import Disk
+from engine.ownfile import write_own_file
 
 Stamp = tuple[int, int]
 """Size in bytes and modification time in ns."""
@@ -77,5 +78,4 @@ def _parse(stored: Any) -> CleanMark | None:
 
 def write_clean_mark(path: Path, mark: CleanMark, disk: Disk) -> None:
     """Store the mark, durably: the last thing before the lock is let go. OSError."""
-    make_directory(path.parent, disk)
-    replace_file(path, json.dumps({"coverage": coverage_object(mark.coverage), "files": mark.files}).encode(), disk)
+    write_own_file(path, {"coverage": coverage_object(mark.coverage), "files": mark.files}, disk)

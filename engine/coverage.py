@@ -2,9 +2,10 @@
 
     STORE/fsstore/coverage.json
 
-RocketMQ's checkpoint holds times, and runs ahead of what is flushed; this mark holds a physical offset, and is written after the flush.
-An unclean start trusts what is before it and makes anew what is behind. It proves that it speaks of this log: `newest` is the place,
-size and CRC of the last record before it, and whoever else writes the store touches `lock`.
+RocketMQ's checkpoint holds times, and runs ahead of what is flushed; this mark holds a physical offset, and is written
+after the flush. An unclean start trusts what is before it and makes anew what is behind. It proves that it speaks of
+this log: `newest` is the place, size and CRC of the last record before it, and whoever else writes the store touches
+`lock`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 from zlib import crc32
 
 from engine.commitlog import CommitLog
-from engine.durable import Disk, make_directory, replace_file
+from engine.durable import Disk
 from engine.errors import ReadError
 from engine.logwalk import NewestRecord
+from engine.ownfile import write_own_file
 
 VERSION = 1
 
@@ -28,8 +30,9 @@ VERSION = 1
 class Coverage:
     """What is on disk: the log before `physical_end`, and what is derived from it.
 
-    `queues` is the next queue offset by topic and queue id; `index_physical_offset` that of the newest record with a key in the index;
-    `index_files` the names of its files, oldest first; `newest` (physical offset, size, store time, CRC of all its bytes).
+    `queues` is the next queue offset by topic and queue id; `index_physical_offset` that of the newest record with a
+    key in the index; `index_files` the names of its files, oldest first; `newest` (physical offset, size, store time,
+    CRC of all its bytes).
     """
 
     physical_end: int
@@ -43,6 +46,11 @@ class Coverage:
     def newest_record(self) -> NewestRecord | None:
         """`newest` without the CRC."""
         return NewestRecord(*self.newest[:3]) if self.newest else None
+
+    @property
+    def store_time_ms(self) -> int:
+        """When the newest record was stored; 0 when there is none."""
+        return self.newest[2] if self.newest else 0
 
     def speaks_of(self, log: CommitLog, lock_mtime_ns: int) -> bool:
         """Whether this is still the log that the mark was written for, and nobody else wrote the store since."""
@@ -106,5 +114,4 @@ def coverage_object(coverage: Coverage) -> dict[str, Any]:
 
 def write_coverage(path: Path, coverage: Coverage, disk: Disk) -> None:
     """Store the mark, durably. Everything it speaks of must be on disk already. OSError."""
-    make_directory(path.parent, disk)
-    replace_file(path, json.dumps(coverage_object(coverage)).encode(), disk)
+    write_own_file(path, coverage_object(coverage), disk)

@@ -1,8 +1,9 @@
 """Deleted topics: whose records in the log are not to be dispatched again (docs/format.md, 13).
 
-    STORE/fsstore/deleted.json    {"topics": {"orders": 1048576}}    records of "orders" before that physical offset are gone
+    STORE/fsstore/deleted.json    {"topics": {"orders": 1048576}}    its records before that physical offset are gone
 
-The log keeps a deleted topic's records until retention takes their file; without this note a rebuild would bring them back.
+The log keeps a deleted topic's records until retention takes their file; without this note a rebuild would bring them
+back.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.durable import Disk, make_directory, replace_file
+from engine.durable import Disk
 from engine.logscan import ScannedRecords
 from engine.logwalk import pick
+from engine.ownfile import write_own_file
 
 
 class DeletedTopics:
@@ -48,8 +50,7 @@ class DeletedTopics:
         return pick(found, found.records.headers["physical_offset"] >= ends[found.topic_rows])
 
     def _store(self, until: dict[str, int]) -> None:
-        make_directory(self._path.parent, self._disk)
-        replace_file(self._path, json.dumps({"topics": until}, ensure_ascii=False).encode(), self._disk)
+        write_own_file(self._path, {"topics": until}, self._disk)
         self._until = until
 
 

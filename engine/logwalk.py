@@ -3,8 +3,9 @@
     good records | damaged stretch | good records | torn or stale tail, zeros
                                                   ^ the log's end
 
-Behind damage a record counts only if everything fits that can be checked: framing, CRC, physical offset, the next queue offset, and
-a store time that is not earlier. What fits nothing is a tail that a crash or an earlier truncation left: the log ends before it.
+Behind damage a record counts only if everything fits that can be checked: framing, CRC, physical offset, the next queue
+offset, and a store time that is not earlier. What fits nothing is a tail that a crash or an earlier truncation left:
+the log ends before it.
 """
 
 from __future__ import annotations

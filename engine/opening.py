@@ -1,30 +1,28 @@
 """Opening: what is at a path, whether we read it, and which sizes its files have (docs/format.md, 1).
 
-No file states the size of its kind, so the files themselves do: by their lengths, by the distances of their names; for an index, whose
-length fits many slot and entry counts, by proof. `config/sizes.json` remembers what we made.
+No file states the size of its kind, so the files themselves do: by their lengths, by the distances of their names; for
+an index, whose length fits many slot and entry counts, by proof. `config/sizes.json` remembers what we made.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
-from engine.durable import Disk, make_directory, replace_file
-from engine.errors import NotAStoreError, UnsupportedStoreError
+from engine.errors import ConfigFileError, NotAStoreError, UnsupportedStoreError
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
+from engine.sizesfile import read_sizes
 
-KNOWN_NAMES = frozenset(
-    "commitlog consumequeue index config checkpoint abort lock fsstore transaction abort.bak brokerIdentity "
-    "timerwheel timerlog epochFileCheckpoint lost+found".split()
-)
-"""What a store may hold besides what UNREAD names; anything else in a folder without a commit log says it is no store."""
+OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")
+BROKER_NAMES = ("transaction", "abort.bak", "brokerIdentity", "timerwheel", "timerlog", "epochFileCheckpoint")
+KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES))
+"""What a store may hold besides UNREAD; anything else in a folder without a commit log says that it is no store."""
 
 UNREAD = {
     "batchconsumequeue": "a batch consume queue",
@@ -150,19 +148,11 @@ def _usual(lengths: Iterable[int]) -> int | None:
     return max(counts, key=lambda length: (counts[length], length)) if counts else None
 
 
-def read_sizes(layout: StoreLayout) -> FileSizes | None:
-    """config/sizes.json: what the store was made with; None when it does not say."""
+def _remembered(layout: StoreLayout) -> FileSizes | None:
     try:
-        return FileSizes(**json.loads(layout.sizes.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def write_sizes(layout: StoreLayout, sizes: FileSizes, disk: Disk) -> None:
-    """Remember the sizes, durably. OSError."""
-    for made in make_directory(layout.config):
-        disk.sync_directory(made)
-    replace_file(layout.sizes, json.dumps(asdict(sizes), indent=2).encode() + b"\n", disk)
+        return read_sizes(layout.sizes)
+    except ConfigFileError:
+        return None  # a memory aid: the files say the rest
 
 
 def choose_sizes(
@@ -173,7 +163,7 @@ def choose_sizes(
     `keys_at(sizes, physical_offset)` gives the index keys of a record, for the proof.
     """
     layout = StoreLayout(path)
-    found, remembered = find_sizes(path), read_sizes(layout)
+    found, remembered = find_sizes(path), _remembered(layout)
     fallback = remembered or wanted or _likely(found)
     sizes = fallback
     if found.commit_log_bytes:
@@ -190,12 +180,13 @@ def choose_sizes(
         return ChosenSizes(replace(sizes, index_slots=proved[0], index_entries=proved[1]))
     own = wanted or EMBEDDED_SIZES
     note = (
-        f"the slots and entries of {layout.index} can't be proved from its files: the index is rebuilt with {own.index_slots:,} slots"
-        f" and {own.index_entries:,} entries; to keep a broker's, open the store with maxHashSlotNum and maxIndexNum as in broker.conf"
+        f"the slots and entries of {layout.index} can't be proved from its files: the index is rebuilt with"
+        f" {own.index_slots:,} slots and {own.index_entries:,} entries; to keep a broker's, open the store with"
+        " maxHashSlotNum and maxIndexNum as in its broker.conf"
     )
     return ChosenSizes(replace(sizes, index_slots=own.index_slots, index_entries=own.index_entries), True, note)
 
 
 def _likely(found: FoundSizes) -> FileSizes:
-    """A store without index files whose log files are a broker's gets a broker's index files, so that the broker can go on."""
+    """Without index files, log files of a broker's size get index files of a broker's size, so that it can go on."""
     return BROKER_SIZES if found.commit_log_bytes == BROKER_SIZES.commit_log_bytes else EMBEDDED_SIZES

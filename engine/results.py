@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from engine.message import message_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +21,11 @@ class QueueBounds:
         return self.max_offset - self.min_offset
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
-    """Where one message went. `topic` and `queue` are where it is stored (a delayed message's are the schedule's)."""
+class PutResult(NamedTuple):
+    """Where one message went. `topic` and `queue` are where it is stored (a delayed message's are the schedule's).
+
+    `store_host` is encoded, as the record holds it.
+    """
 
     topic: str
     queue: int
@@ -28,12 +33,17 @@ class PutResult:
     physical_offset: int
     store_size: int
     store_time_ms: int
-    msg_id: str
+    store_host: bytes
 
     @property
     def physical_end(self) -> int:
         """Physical offset just past the record: what `wait_durable` takes."""
         return self.physical_offset + self.store_size
+
+    @property
+    def msg_id(self) -> str:
+        """Upper-case hex of store host and physical offset, as RocketMQ names a stored message."""
+        return message_id(self.store_host, self.physical_offset)
 
 
 @dataclass(frozen=True, slots=True)

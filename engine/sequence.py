@@ -1,6 +1,7 @@
 """Sequence: whether the queue offsets that records carry follow each other, queue by queue (docs/format.md, 8).
 
-No checksum covers a record's queue offset, topic or queue id; that they fit their neighbours is what shows them undamaged.
+No checksum covers a record's queue offset, topic or queue id; that they fit their neighbours is what shows them
+undamaged.
 """
 
 from __future__ import annotations
@@ -83,12 +84,10 @@ class QueueSequence:
 
 def _walk(offsets: list[int], places: list[int], expected: int, lost: int) -> tuple[list[int], int]:
     """Rows of one queue that must be damaged, and what is expected behind them; `lost` records at most are missing."""
-    wrong = []
+    wrong: list[int] = []
     for row, offset in enumerate(offsets):
         following = offsets[row + 1] if row + 1 < len(offsets) else None
-        if offset == expected or _believed(
-            offset, places[row], expected, following, lost + len(wrong)
-        ):
+        if offset == expected or _believed(offset, places[row], expected, following, lost + len(wrong)):
             expected = offset + 1
         else:
             wrong.append(row)

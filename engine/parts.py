@@ -1,0 +1,80 @@
+"""Parts: a store's commit log and everything that belongs to it, opened together and not yet recovered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.allocate import Preallocator
+from engine.commitlog import CommitLog
+from engine.config import FileSizes, StoreConfig
+from engine.consumequeues import ConsumeQueues
+from engine.deletedtopics import DeletedTopics
+from engine.dispatch import Dispatcher
+from engine.durable import Disk
+from engine.errors import ReadError
+from engine.filequeue import FileQueue
+from engine.index import Index
+from engine.layout import StoreLayout
+from engine.mappedfile import Access
+from engine.pool import BufferPool
+from engine.record import decode_record
+from engine.schedule import DelayLevels
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """What recovery, readers, writers, check and repair share."""
+
+    layout: StoreLayout
+    access: Access
+    sizes: FileSizes
+    disk: Disk
+    log: CommitLog
+    queues: ConsumeQueues
+    index: Index
+    dispatcher: Dispatcher
+    deleted: DeletedTopics
+
+    def stored_ms(self, physical_offset: int) -> int:
+        """Store time of the record at a physical offset, -1 when it can't be read."""
+        try:
+            return decode_record(self.log.rest(physical_offset), physical_offset, verify=False).store_time_ms
+        except ReadError:
+            return -1
+
+    def close(self) -> None:
+        """Let go of all files and maps."""
+        self.queues.close()
+        self.index.close()
+        self.log.files.close()
+
+
+def open_parts(path: Path, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreParts:
+    """Open what is at `path` with these sizes. Nothing is changed on disk, no position is known yet. OSError."""
+    layout = StoreLayout(path)
+    writes = access is Access.WRITE
+    source = None
+    if writes and config.preallocate:
+        source = Preallocator(layout.commit_log, sizes.commit_log_bytes, config.disk, warm=config.warm_files)
+    pool = None
+    if writes and config.transient_pool_buffers:
+        pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
+    files = FileQueue.open(
+        layout.commit_log, sizes.commit_log_bytes, access, disk=config.disk, source=source, pool=pool
+    )
+    queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk)
+    queues.load()
+    index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk)
+    index.load()
+    return StoreParts(
+        layout,
+        access,
+        sizes,
+        config.disk,
+        CommitLog(files, config.clock),
+        queues,
+        index,
+        Dispatcher(queues, index, DelayLevels.parse()),
+        DeletedTopics(layout.deleted_topics, config.disk),
+    )

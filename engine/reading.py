@@ -1,0 +1,283 @@
+"""Reading: messages by queue offset, by physical offset, by key and by time, one at a time or as arrays.
+
+Nothing is believed that the log does not confirm: an entry of a consume queue leads to a record, and the record must
+say that it stands there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from engine.columns import HEADER, Columns, find_properties, gather_headers, locate, read_columns
+from engine.consumequeue import ENTRY, ConsumeQueue, Entries
+from engine.errors import (
+    DamagedRecordError,
+    ExpiredMessageError,
+    MessageNotFoundError,
+    ReadError,
+    RetiredFileError,
+    UnreadableRangeError,
+)
+from engine.message import StoredMessage
+from engine.parts import StoreParts
+from engine.place import MULTI_DISPATCH, Place, places
+from engine.properties import KEYS, split_keys
+from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
+from engine.results import QueueBounds
+from engine.topicview import TopicView
+
+Array = np.ndarray[Any, Any]
+
+READ_AHEAD_ENTRIES = 512
+REMEMBERED_KEYS = 10_000
+
+
+class Reader:
+    """Reads a store. Thread safety: any thread, no lock."""
+
+    def __init__(self, parts: StoreParts, topics: TopicView, body_limit_bytes: int) -> None:
+        """`body_limit_bytes` bounds what a compressed body may become."""
+        self._parts = parts
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._topics = topics
+        self._body_limit_bytes = body_limit_bytes
+        self._newest: OrderedDict[tuple[str, str], tuple[tuple[int, int], int]] = OrderedDict()
+        self.messages = 0
+        self.bytes = 0
+        self.queries = 0
+
+    # one message
+
+    def get(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage:
+        """The message at a queue offset, with all that can be checked checked."""
+        queue = self._queues.get(topic, queue_id)
+        try:
+            entry = queue.entry(queue_offset) if queue is not None else None
+        except (UnreadableRangeError, RetiredFileError):
+            entry = None  # retention took the file between two looks
+        if entry is None:
+            raise self._absent(topic, queue_id, queue_offset)
+        message = self._decode(entry[0], entry[1])
+        if message.queue_offset != queue_offset or message.queue_id != queue_id or message.topic != topic:
+            self._require_place(message, topic, queue_id, queue_offset)
+        self.messages += 1
+        self.bytes += entry[1]
+        return message
+
+    def _absent(self, topic: str, queue_id: int, queue_offset: int) -> Exception:
+        self._topics.require_queue(topic, queue_id)
+        bounds = self.bounds(topic, queue_id)
+        if 0 <= queue_offset < bounds.min_offset:
+            return ExpiredMessageError(topic, queue_id, queue_offset, bounds.min_offset)
+        return MessageNotFoundError(topic, queue_id, queue_offset)
+
+    def _decode(self, physical_offset: int, size: int) -> StoredMessage:
+        """The record there. A size that an entry got wrong is not believed: the record says its own."""
+        try:
+            view = self._log.view(physical_offset, size)
+            return decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+        except (DamagedRecordError, MessageNotFoundError):
+            return self.at(physical_offset)
+
+    def _require_place(self, message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> None:
+        """A record may stand in further queues; in any other it is what a wrong entry leads to."""
+        if not is_in_place(message, topic, queue_id, queue_offset):
+            found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
+            text = f"the entry of {topic}/{queue_id}/{queue_offset} leads to {found}"
+            raise DamagedRecordError(message.physical_offset, text)
+
+    def at(self, physical_offset: int) -> StoredMessage:
+        """The message whose record starts at a physical offset."""
+        if physical_offset < 0:
+            raise MessageNotFoundError(physical_offset=physical_offset)
+        view = self._log.rest(physical_offset)
+        if not len(view):
+            raise MessageNotFoundError(physical_offset=physical_offset)
+        return decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+
+    # a queue
+
+    def bounds(self, topic: str, queue_id: int) -> QueueBounds:
+        """Oldest and next queue offset."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return QueueBounds(0, 0)
+        max_offset = queue.max_offset
+        return QueueBounds(min(queue.min_offset, max_offset), max_offset)
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, None when it has no entry yet. TopicNotFoundError."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            self._topics.require_queue(topic, queue_id)
+        return queue
+
+    def read(self, topic: str, queue_id: int, start: int, count: int | None) -> Iterator[StoredMessage]:
+        """Messages from `start` on, damaged ones left out."""
+        self._topics.require_queue(topic, queue_id)
+        return self._read(topic, queue_id, start, count)
+
+    def _read(self, topic: str, queue_id: int, start: int, count: int | None) -> Iterator[StoredMessage]:
+        end = self.bounds(topic, queue_id).max_offset
+        if count is not None:
+            end = min(end, start + count)
+        for queue_offset in range(max(start, self.bounds(topic, queue_id).min_offset), end):
+            try:
+                yield self.get(topic, queue_id, queue_offset)
+            except ReadError:
+                continue
+
+    def entries(self, topic: str, queue_id: int, start: int, count: int) -> Entries:
+        """Entries of the queue within its bounds."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return np.empty(0, ENTRY)
+        first = max(start, queue.min_offset)
+        return queue.entries(first, max(start + count - first, 0))
+
+    def headers(self, topic: str, queue_id: int, start: int, count: int) -> Array:
+        """HEADER (n,), row i for queue offset start + i; not `ok` what is damaged or expired."""
+        queue = self._queue(topic, queue_id)
+        end = min(start + count, queue.max_offset) if queue is not None else start
+        found = np.zeros(max(end - start, 0), HEADER)
+        if queue is None or not len(found):
+            return found
+        first = min(max(start, queue.min_offset), end)
+        row = first - start
+        for log, positions, places_of in self._by_file(queue.entries(first, end - first)):
+            found[row : row + len(positions)] = gather_headers(log, positions, places_of)
+            row += len(positions)
+        self._confirm(found, topic, queue_id, start)
+        return found
+
+    def _by_file(self, entries: Entries) -> Iterator[tuple[Array, Array, Array]]:
+        """(log file as uint8, positions in it, physical offsets) of runs of `entries` in one file.
+
+        A file that can't be read is an empty one: no record is in it.
+        """
+        physical_offsets = entries["physical_offset"].astype(np.int64)
+        numbers = physical_offsets // self._log.files.file_bytes
+        bounds = np.flatnonzero(np.diff(numbers)) + 1
+        for run in np.split(physical_offsets, bounds):
+            if not len(run):
+                continue
+            file = self._log.files.find(int(run[0]))
+            try:
+                if file is None:
+                    raise MessageNotFoundError
+                yield np.frombuffer(file.pages(), np.uint8), run - file.start, run
+            except ReadError:
+                yield np.empty(0, np.uint8), np.zeros(len(run), np.int64), run
+
+    def _confirm(self, found: Array, topic: str, queue_id: int, start: int) -> None:
+        """Number the rows; a record with another number is not believed unless multi-dispatch placed it here."""
+        expected = np.arange(start, start + len(found))
+        for row in np.flatnonzero(found["ok"] & (found["queue_offset"] != expected)).tolist():
+            try:
+                message = self.at(int(found["physical_offset"][row]))
+                found["ok"][row] = is_in_place(message, topic, queue_id, start + row)
+            except ReadError:
+                found["ok"][row] = False
+        found["queue_offset"] = expected
+
+    def columns(self, topic: str, queue_id: int, start: int, count: int) -> Columns:
+        """Bodies, keys and tags as arrays; rows from max(start, min_offset) on."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return Columns.concatenate([])
+        first = max(start, queue.min_offset)
+        parts = []
+        for log, positions, places_of in self._by_file(queue.entries(first, max(start + count - first, 0))):
+            records = locate(log, positions, places_of)
+            self._confirm(records.headers, topic, queue_id, first)
+            parts.append(read_columns(records, self._body_limit_bytes))
+            first += len(positions)
+        self.messages += sum(map(len, parts))
+        return Columns.concatenate(parts)
+
+    def offset_at(self, topic: str, queue_id: int, when_ms: int) -> int:
+        """Queue offset of the first message stored at or after `when_ms`."""
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else queue.offset_at(when_ms, self._parts.stored_ms)
+
+    # keys
+
+    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[StoredMessage]:
+        """Messages with `key`, newest first."""
+        self.queries += 1
+        found: list[StoredMessage] = []
+        for message in self._with_key(topic, key):
+            if begin_ms <= message.store_time_ms <= end_ms:
+                found.append(message)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def _with_key(self, topic: str, key: str) -> Iterator[StoredMessage]:
+        oldest = max(self._log.min_offset, self._parts.deleted.until(topic))
+        for physical_offset in self._index.candidates(topic, key, oldest):
+            try:
+                message = self.at(physical_offset)
+            except ReadError:
+                continue
+            if message.topic == topic and carries_key(message, key):
+                yield message
+
+    def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
+        """The newest message with `key` that its queue leads to; looked up again only when the log has grown."""
+        self.queries += 1
+        state = (self._log.readable_end, self._index.last_physical_offset)
+        known = self._newest.get((topic, key))
+        if known is None or known[0] != state:
+            known = (state, self._find_newest(topic, key))
+            self._newest[topic, key] = known
+            self._newest.move_to_end((topic, key))
+            if len(self._newest) > REMEMBERED_KEYS:
+                self._newest.popitem(last=False)
+        if known[1] < self._log.min_offset:
+            return None
+        return self.at(known[1])
+
+    def _find_newest(self, topic: str, key: str) -> int:
+        for message in self._with_key(topic, key):
+            if message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+                return message.physical_offset
+        return -1
+
+    def newest_keys(self, topic: str, limit: int) -> list[str]:
+        """Keys of the topic's newest messages, sorted: each queue's newest, `limit` messages in all."""
+        queue_ids = self._topics.queue_ids(topic)
+        newest: list[Array] = [np.empty(0, ENTRY)]
+        for queue_id in queue_ids:
+            bounds = self.bounds(topic, queue_id)
+            start = max(bounds.min_offset, bounds.max_offset - limit)
+            newest.append(self.entries(topic, queue_id, start, bounds.max_offset - start).copy())
+        entries = np.concatenate(newest)
+        entries = entries[np.argsort(entries["physical_offset"], kind="stable")][-limit:]
+        keys: set[str] = set()
+        for log, positions, places_of in self._by_file(entries):
+            records = locate(log, positions, places_of)
+            ((starts, sizes),) = find_properties(records, [KEYS])
+            for first, size in zip(starts[sizes > 0].tolist(), sizes[sizes > 0].tolist(), strict=True):
+                keys.update(split_keys(log[first : first + size].tobytes().decode(errors="replace")))
+        return sorted(keys)
+
+
+def is_in_place(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool:
+    """Whether the record says that it stands there, as its own queue or as one of its further places."""
+    if (message.topic, message.queue_id, message.queue_offset) == (topic, queue_id, queue_offset):
+        return True
+    if not message.find_property(MULTI_DISPATCH.encode()):
+        return False
+    return Place(topic, queue_id, queue_offset) in places(message.properties, message.queue_id)
+
+
+def carries_key(message: StoredMessage, key: str) -> bool:
+    """Whether `key` is one of the message's keys, or its unique key; the index itself knows only hashes."""
+    return key in message.keys or key == message.unique_key

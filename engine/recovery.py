@@ -1,0 +1,290 @@
+"""Recovery: find where the log ends, and make what is derived from it agree (docs/format.md, 8).
+
+    clean mark     every file is as the last close left it: nothing is read
+    coverage mark  our own writer died: the log is read from the mark on, what is derived is cut to it and made anew
+    neither        somebody else wrote the store: the log is read from where RocketMQ would begin, and consume queues
+                   and index are looked over; what does not lead to every record is made anew from the whole log
+
+Good records are never touched. A torn or stale tail is cut, its bytes zeroed; a damaged stretch stays where it is, and
+reads as damaged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.checkpoint import read_checkpoint
+from engine.cleanmark import read_clean_mark
+from engine.config import RecoveryProgress
+from engine.consumequeue import ENTRY, ConsumeQueue
+from engine.coverage import Coverage, read_coverage
+from engine.errors import QueueGapError, ReadError
+from engine.logscan import ScannedRecords
+from engine.logwalk import DamagedStretch, LogWalk, NewestRecord
+from engine.mappedfile import Access, MappedFile
+from engine.parts import StoreParts
+from engine.record import decode_record
+from engine.results import RecoveryReport
+from engine.sequence import Seed
+from engine.tiling import index_start, queues_complete
+
+TRUSTED_FILES = 3
+"""After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
+
+Progress = Callable[[RecoveryProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The report for people, and the log's newest record."""
+
+    report: RecoveryReport
+    newest: NewestRecord | None
+
+
+def recover(
+    parts: StoreParts, *, lock_mtime_ns: int, rebuild_index: bool = False, progress: Progress | None = None
+) -> Recovered:
+    """Make `parts` ready to read and write. `lock_mtime_ns` is what the file `lock` showed before we took it.
+
+    StoreFullError, OSError: nothing good is lost, the next opening tries again.
+    """
+    began = time.monotonic()
+    clean = not parts.layout.abort.exists()
+    mark = read_clean_mark(parts.layout.root, parts.layout.clean_mark) if clean and not rebuild_index else None
+    if mark is not None and mark.coverage.speaks_of(parts.log, lock_mtime_ns):
+        return _take_over(parts, mark.coverage)
+    coverage = read_coverage(parts.layout.coverage)
+    if coverage is not None and not coverage.speaks_of(parts.log, lock_mtime_ns):
+        coverage = None
+    return _Recovery(parts, coverage, clean, progress).run(rebuild_index, began)
+
+
+def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
+    """All files are as they were at the close: the mark says where they end."""
+    parts.queues.recover(scan=False)
+    parts.log.resume(coverage.physical_end, coverage.store_time_ms)
+    parts.queues.expire(parts.log.min_offset)
+    return Recovered(RecoveryReport(), coverage.newest_record)
+
+
+class _Recovery:
+    """One recovery that reads records."""
+
+    def __init__(self, parts: StoreParts, coverage: Coverage | None, clean: bool, progress: Progress | None) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._coverage = coverage
+        self._clean = clean
+        self._progress = progress
+        self._rebuilt: list[str] = []
+        self._walk: LogWalk
+
+    def run(self, rebuild_index: bool, began: float) -> Recovered:
+        parts, log = self._parts, self._log
+        if rebuild_index:
+            self._drop_index("its sizes")
+        trusted_end = self._coverage.physical_end if self._coverage else self._rocketmq_start()
+        parts.queues.recover(scan=True)
+        start = self._prepare(trusted_end)
+        self._walk = LogWalk(
+            log.files,
+            start,
+            self._seed(start),
+            trusted_end=trusted_end,
+            earliest_ms=self._earliest_ms(start),
+            progress=self._tell if self._progress else None,
+        )
+        for found in self._walk:
+            self._dispatch(parts.deleted.living(found))
+        found_end = self._walk.end
+        self._cut(trusted_end)
+        report = RecoveryReport(
+            clean=self._clean,
+            scanned_bytes=found_end - start,
+            scanned_messages=self._walk.records,
+            cut_bytes=self._cut_bytes,
+            damaged=tuple(stretch.start for stretch in self._walk.damaged),
+            rebuilt=tuple(self._rebuilt),
+            notes=tuple(_sentence(stretch) for stretch in self._walk.damaged),
+            seconds=time.monotonic() - began,
+        )
+        return Recovered(report, self._newest())
+
+    def _tell(self, physical_offset: int) -> None:
+        if self._progress is not None:
+            first, total = self._log.min_offset, self._whole_end - self._log.min_offset
+            self._progress(RecoveryProgress("recovering", physical_offset - first, total))
+
+    @property
+    def _whole_end(self) -> int:
+        last = self._log.files.last
+        return last.start + last.size if last else 0
+
+    # where to begin
+
+    def _rocketmq_start(self) -> int:
+        """Start of the file from which on RocketMQ reads records when it opens the store."""
+        files = self._log.files.files
+        if not files:
+            return 0
+        if self._clean:
+            return files[max(len(files) - TRUSTED_FILES, 0)].start
+        checkpoint = read_checkpoint(self._parts.layout.checkpoint)
+        for file in reversed(files):
+            if 0 < first_store_ms(file) <= checkpoint.min_timestamp_ms:
+                return file.start
+        return files[0].start
+
+    def _prepare(self, trusted_end: int) -> int:
+        """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
+        parts, log = self._parts, self._log
+        parts.queues.truncate(trusted_end)
+        queues_from, index_from = trusted_end, trusted_end
+        if not self._queues_trusted(trusted_end):
+            self._drop_queues()
+            queues_from = log.min_offset
+        parts.index.truncate(trusted_end, parts.stored_ms)
+        if self._coverage is not None:
+            if not self._index_as_covered(self._coverage):
+                self._drop_index("it is not as it was left")
+                index_from = log.min_offset
+        elif (index_from := index_start(log, parts.index, trusted_end)) == log.min_offset < trusted_end:
+            self._drop_index("it does not hold every key")
+        return max(min(queues_from, index_from), log.min_offset)
+
+    def _queues_trusted(self, trusted_end: int) -> bool:
+        if self._coverage is None:
+            return queues_complete(self._log, self._parts.queues, self._parts.deleted, trusted_end)
+        for topic, queues in self._coverage.queues.items():
+            if self._parts.deleted.until(topic) >= trusted_end:
+                continue
+            for queue_id, max_offset in queues.items():
+                queue = self._parts.queues.get(topic, queue_id)
+                if queue is None or queue.max_offset != max_offset:
+                    return False
+        return True
+
+    def _drop_queues(self) -> None:
+        """Forget what the queues hold of records that are still in the log; numbers of the others stay taken."""
+        for queue in list(self._parts.queues):
+            if queue.physical_end > self._log.min_offset or queue.physical_end < 0:
+                queue.truncate(-1)
+                queue.destroy()
+        self._rebuilt.append("consume queues")
+
+    def _index_as_covered(self, coverage: Coverage) -> bool:
+        """Whether the files are those of the mark, but for ones that retention took or that came behind."""
+        index = self._parts.index
+        names = tuple(file.file.path.name for file in index.files)
+        known = [name for name in names if name in coverage.index_files]
+        expected = coverage.index_files[len(coverage.index_files) - len(known) :]
+        return index.last_physical_offset == coverage.index_physical_offset and tuple(known) == expected
+
+    def _drop_index(self, reason: str) -> None:
+        if self._parts.index.files or self._parts.index.foreign:
+            self._rebuilt.append(f"index ({reason})")
+        self._parts.index.destroy()
+
+    def _seed(self, start: int) -> Seed:
+        """What the queues say about the records from `start` on."""
+
+        def seed(topic: str, queue_id: int) -> int | None:
+            queue = self._parts.queues.get(topic, queue_id)
+            if queue is None or queue.files.last is None:
+                return 0 if start == 0 else None
+            return queue.offset_of_physical(start)
+
+        return seed
+
+    def _earliest_ms(self, start: int) -> int:
+        if self._coverage is not None and self._coverage.physical_end == start:
+            return self._coverage.store_time_ms
+        return 0
+
+    # dispatching
+
+    def _dispatch(self, found: ScannedRecords) -> None:
+        while True:
+            try:
+                self._parts.dispatcher.put_scanned(found)
+            except QueueGapError as gap:
+                queue = self._parts.queues.get_or_create(gap.topic, gap.queue_id)
+                fill_gap(queue, gap.found - gap.expected, self._walk.damaged, self._log.files.file_bytes)
+            else:
+                return
+
+    # the end
+
+    def _cut(self, trusted_end: int) -> None:
+        """Make the log and everything derived end behind the last good record."""
+        parts, end = self._parts, self._walk.end
+        self._cut_bytes = self._written_behind(end)
+        parts.queues.truncate(end)
+        parts.index.truncate(end, parts.stored_ms)
+        if parts.access is Access.WRITE and self._log.files.last is not None:
+            self._log.files.truncate(end, durable_from=min(trusted_end, end))
+        newest = self._newest()
+        self._log.resume(end, newest.store_time_ms if newest else 0)
+        parts.queues.expire(self._log.min_offset)
+
+    def _written_behind(self, end: int) -> int:
+        """Bytes from the log's end to the last one that is not zero."""
+        for file in reversed(self._log.files.files):
+            if file.start + file.size <= end:
+                break
+            try:
+                pages = np.frombuffer(file.pages(), np.uint8)
+            except ReadError:
+                continue
+            behind = max(end - file.start, 0)
+            if (last := _last_nonzero(pages[behind:])) >= 0:
+                return file.start + behind + last + 1 - end
+        return 0
+
+    def _newest(self) -> NewestRecord | None:
+        return self._walk.newest or (self._coverage.newest_record if self._coverage else None)
+
+
+def first_store_ms(file: MappedFile) -> int:
+    """Store time of the first record in a file of the log; 0 when none begins there."""
+    try:
+        return decode_record(file.pages(), file.start, verify=False).store_time_ms
+    except ReadError:
+        return 0
+
+
+def fill_gap(queue: ConsumeQueue, count: int, damaged: list[DamagedStretch], file_bytes: int) -> None:
+    """Give `count` queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
+    start, size = _lost_place(queue, damaged, file_bytes)
+    fillers = np.zeros(count, ENTRY)
+    fillers["physical_offset"], fillers["size"] = start, size
+    queue.append(queue.max_offset, fillers)
+
+
+def _lost_place(queue: ConsumeQueue, damaged: list[DamagedStretch], file_bytes: int) -> tuple[int, int]:
+    """The first damaged stretch behind the queue's newest record, within one file; else that record itself."""
+    for stretch in damaged:
+        if stretch.start >= queue.physical_end:
+            end = min(stretch.end, stretch.start - stretch.start % file_bytes + file_bytes)
+            return stretch.start, end - stretch.start
+    return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
+
+
+def _last_nonzero(data: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
+    """Position of the last byte that is not zero, -1 when all are."""
+    step = 1 << 20
+    for start in range(max(len(data) - 1, 0) // step * step, -1, -step):
+        found = np.flatnonzero(data[start : start + step])
+        if len(found):
+            return start + int(found[-1])
+    return -1
+
+
+def _sentence(stretch: DamagedStretch) -> str:
+    size = stretch.end - stretch.start
+    return f"{size:,} damaged bytes at physical offset {stretch.start}: {stretch.reason}"

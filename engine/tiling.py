@@ -1,0 +1,155 @@
+"""Tiling: whether consume queues and index, as somebody else left them, lead to every record (docs/format.md, 8).
+
+Entries name a place and a size, so the records that all queues of a store lead to must tile the log, one behind the
+other. Only what they leave bare has to be read: fillers, transactions, or records whose entries are lost. So a store of
+a million messages is looked over without reading one, and a queue that is missing, short or full of zeros is noticed
+all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from engine.columns import index_key_rows
+from engine.commitlog import CommitLog
+from engine.consumequeue import ConsumeQueue, is_pre_blank
+from engine.consumequeues import ConsumeQueues
+from engine.deletedtopics import DeletedTopics
+from engine.errors import ReadError, StoreError
+from engine.index import Index
+from engine.logscan import ScannedRecords, scan_records
+from engine.mappedfile import MappedFile
+from engine.record import decode_record
+from engine.sequence import queued_rows
+
+Array = np.ndarray[Any, Any]
+
+MANY_GAPS = 2_000
+"""In one file: then reading the whole file, as a rebuild does, is the faster way."""
+
+
+def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopics, end: int) -> bool:
+    """Whether every record of the log before `end` that belongs in a queue has its entry."""
+    known = list(queues)
+    if not all(newest_in_place(log, queue) for queue in known):
+        return False
+    for file in log.files.files:
+        if file.start >= end:
+            break
+        if not _file_complete(file, known, deleted, min(end, file.start + file.size)):
+            return False
+    return True
+
+
+def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
+    """Whether the queue's newest entry leads to the record with that queue offset: numbering never slipped."""
+    entry = queue.entry(queue.max_offset - 1)
+    if entry is None or entry[0] < log.min_offset:
+        return True
+    try:
+        message = decode_record(log.rest(entry[0]), entry[0], verify=False)
+    except ReadError:
+        return True  # damage of the log, which no rebuild mends
+    if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
+        return message.topic != queue.topic  # another topic's record stands here by multi-dispatch
+    return message.queue_offset == queue.max_offset - 1
+
+
+def _file_complete(file: MappedFile, queues: list[ConsumeQueue], deleted: DeletedTopics, end: int) -> bool:
+    gaps = bare_stretches(*_placed(queues, file.start, end), file.start, end)
+    if len(gaps) > MANY_GAPS:
+        return False
+    try:
+        view = file.pages()
+    except StoreError:
+        return True  # what is not there can't be dispatched
+    return not any(
+        _queued(found, queues, deleted)
+        for start, stop in gaps
+        for found in scan_records(view, start - file.start, file.start, min(stop - file.start, len(view)), verify=False)
+    )
+
+
+def _placed(queues: list[ConsumeQueue], start: int, end: int) -> tuple[Array, Array]:
+    """Places and ends, sorted by place, of all entries for records in [start, end)."""
+    places, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for queue in queues:
+        first, after = queue.offset_of_physical(start), queue.offset_of_physical(end)
+        entries = queue.entries(first, after - first)
+        entries = entries[~is_pre_blank(entries) & (entries["size"] > 0)]
+        places.append(entries["physical_offset"].astype(np.int64))
+        ends.append(places[-1] + entries["size"])
+    all_places = np.concatenate(places)
+    order = np.argsort(all_places, kind="stable")
+    return all_places[order], np.concatenate(ends)[order]
+
+
+def bare_stretches(places: Array, ends: Array, start: int, end: int) -> list[tuple[int, int]]:
+    """Stretches of [start, end) that no [places[i], ends[i]) covers; places ascending, int64 (n,)."""
+    reached = np.maximum.accumulate(np.concatenate(([start], ends)))
+    begins = np.concatenate((places, [end]))
+    return [(int(reached[row]), int(begins[row])) for row in np.flatnonzero(begins > reached).tolist()]
+
+
+def _queued(found: ScannedRecords, queues: list[ConsumeQueue], deleted: DeletedTopics) -> bool:
+    """Whether any of these records, to which no entry leads, should have one."""
+    found = deleted.living(found)
+    ends = {(queue.topic, queue.queue_id): queue for queue in queues}
+    for row in queued_rows(found).tolist():
+        place = (found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row]))
+        queue = ends.get(place)
+        queue_offset = int(found.records.headers["queue_offset"][row])
+        if queue is None or not _superseded(queue, queue_offset, int(found.records.headers["physical_offset"][row])):
+            return True
+    return False
+
+
+def _superseded(queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+    """Whether the queue's number went to a newer record: its broker had lost the queue's files, and began again."""
+    entry = queue.entry(queue_offset)
+    if entry is not None:
+        return entry[0] > physical_offset
+    first = queue.entry(queue.min_offset)
+    return first is not None and first[0] > physical_offset and queue_offset >= queue.max_offset
+
+
+def index_start(log: CommitLog, index: Index, end: int) -> int:
+    """From where on the log has to be read so that its index holds every key: log.min_offset for all of it."""
+    files = index.files
+    if not files or index.last_physical_offset < 0:
+        return log.min_offset
+    bounds = [log.min_offset]
+    for before, after in pairwise(files):
+        bounds += [before.header.end_physical_offset, after.header.begin_physical_offset]
+    begin = files[0].header.begin_physical_offset
+    gaps = [(log.min_offset, begin), *zip(bounds[1::2], bounds[2::2], strict=True)]
+    if any(_has_keys(log, start, stop) for start, stop in gaps if stop > start):
+        return log.min_offset
+    return max(log.min_offset, min(index.last_physical_offset, end))
+
+
+def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
+    """Whether a record strictly between the ones at `start` and `stop` has a key: the index lost it."""
+    for found in scan_stretch(log, max(start, log.min_offset), stop):
+        rows, _ = index_key_rows(found.records, found.topics, found.topic_rows)
+        places = found.records.headers["physical_offset"][rows]
+        if bool(np.any((places > start) & (places < stop))):
+            return True
+    return False
+
+
+def scan_stretch(log: CommitLog, start: int, stop: int) -> Iterator[ScannedRecords]:
+    """The records in [start, stop), over several files, unverified; a file ends where its records do."""
+    for file in log.files.files:
+        if file.start + file.size <= start or file.start >= stop:
+            continue
+        try:
+            view = file.pages()
+        except StoreError:
+            continue
+        position = max(start - file.start, 0)
+        yield from scan_records(view, position, file.start, min(stop - file.start, len(view)), verify=False)
