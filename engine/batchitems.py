@@ -2,8 +2,8 @@
 
     size i32 | magic i32 | crc i32 | flag i32 | body_size i32 | body | properties_size i16 | properties
 
-A broker takes a batch apart and stores ordinary records, unless the topic's queues are batch queues (RocketMQ 5): then the
-record's sys_flag has INNER_BATCH_FLAG and its body is still such items.
+A broker takes a batch apart and stores ordinary records, unless the topic's queues are batch queues (RocketMQ 5): then
+the record's sys_flag has INNER_BATCH_FLAG and its body is still such items.
 """
 
 from struct import Struct

@@ -70,28 +70,18 @@ def encode_properties(keys: Sequence[str], tags: str, properties: Mapping[str, s
     IllegalMessageError for a separator in a name or value, an empty name, a key that is empty or holds a space;
     MessageTooLargeError over 32,767 bytes.
     """
-    if not keys and not tags and not properties:
-        return b""
     items = []
     if keys and "KEYS" not in properties:
-        items.append("KEYS" + _NAME_END + _joined_keys(keys))
+        items.append("KEYS\x01" + _joined_keys(keys))
     if tags and "TAGS" not in properties:
-        items.append("TAGS" + _NAME_END + tags)
-    items += [name + _NAME_END + value for name, value in properties.items()]
+        items.append("TAGS\x01" + tags)
+    if properties:
+        items += [name + _NAME_END + value for name, value in properties.items()]
+    elif not items:
+        return b""
     text = _VALUE_END.join(items)
     if text.count(_NAME_END) != len(items) or text.count(_VALUE_END) != len(items) - 1 or "" in properties:
         raise IllegalMessageError("a property has no name, or holds the byte 1 or 2")
-    return _limited(text)
-
-
-def _joined_keys(keys: Sequence[str]) -> str:
-    joined = " ".join(keys)
-    if joined.count(" ") != len(keys) - 1 or "" in keys or isinstance(keys, str):
-        raise IllegalMessageError("keys are a list of texts that are not empty and hold no space")
-    return joined
-
-
-def _limited(text: str) -> bytes:
     try:
         raw = text.encode()
     except UnicodeEncodeError as error:
@@ -99,6 +89,13 @@ def _limited(text: str) -> bytes:
     if len(raw) > MAX_PROPERTIES_BYTES:
         raise MessageTooLargeError("properties", len(raw), MAX_PROPERTIES_BYTES)
     return raw
+
+
+def _joined_keys(keys: Sequence[str]) -> str:
+    joined = " ".join(keys)
+    if joined.count(" ") != len(keys) - 1 or "" in keys or isinstance(keys, str):
+        raise IllegalMessageError("keys are a list of texts that are not empty and hold no space")
+    return joined
 
 
 def decode_properties(raw: bytes | memoryview) -> dict[str, str]:
