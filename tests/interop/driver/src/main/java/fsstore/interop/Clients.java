@@ -6,12 +6,12 @@ import com.google.gson.JsonObject;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
-import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -25,6 +25,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** RocketMQ's own clients: what applications send and consume through a live broker. */
 final class Clients {
     private static final int SEND_TIMEOUT_MS = 30_000;
+    private static final long CONSUME_LIMIT_MS = 180_000;
+    private static final long POLL_MS = 20;
 
     private Load load;
 
@@ -123,30 +125,47 @@ final class Clients {
         return answer;
     }
 
-    /** Consumes {@code topic} as {@code group} until {@code count} messages came; every {@code reject_every}th is given up. */
+    /**
+     * Consumes {@code topic} as {@code group} until all its {@code count} messages are done with; every
+     * {@code reject_every}th is given up, and ends in the group's dead letters.
+     */
     JsonObject consume(JsonObject request) throws Exception {
-        CountDownLatch wanted = new CountDownLatch(request.get("count").getAsInt());
-        AtomicInteger seen = new AtomicInteger();
         int rejectEvery = request.get("reject_every").getAsInt();
+        String topic = request.get("topic").getAsString();
+        AtomicInteger seen = new AtomicInteger();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.get("group").getAsString());
         consumer.setNamesrvAddr(request.get("names").getAsString());
         consumer.setInstanceName("interop-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setMaxReconsumeTimes(request.get("retries").getAsInt());
+        consumer.setMaxReconsumeTimes(0);
         consumer.setConsumeMessageBatchMaxSize(1);
         consumer.setVipChannelEnabled(false);
-        consumer.subscribe(request.get("topic").getAsString(), "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            boolean reject = rejectEvery > 0 && seen.incrementAndGet() % rejectEvery == 0;
-            wanted.countDown();
-            return reject ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
+            seen.incrementAndGet() % rejectEvery == 0 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
         consumer.start();
-        boolean complete = wanted.await(120, TimeUnit.SECONDS);
-        consumer.shutdown();
-        JsonObject answer = new JsonObject();
-        answer.addProperty("complete", complete);
-        return answer;
+        try {
+            awaitOffsets(consumer, topic, request.get("count").getAsLong());
+        } finally {
+            consumer.shutdown();
+        }
+        return new JsonObject();
+    }
+
+    /** A queue's offset moves when a message is consumed, or is safely given up. */
+    private static void awaitOffsets(DefaultMQPushConsumer consumer, String topic, long count) throws Exception {
+        OffsetStore offsets = consumer.getDefaultMQPushConsumerImpl().getOffsetStore();
+        long limit = System.currentTimeMillis() + CONSUME_LIMIT_MS;
+        for (long done = 0; done < count;) {
+            if (System.currentTimeMillis() > limit) {
+                throw new IllegalStateException("consumed " + done + " of " + count);
+            }
+            Thread.sleep(POLL_MS);
+            done = 0;
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+                done += Math.max(0, offsets.readOffset(queue, ReadOffsetType.READ_FROM_MEMORY));
+            }
+        }
     }
 
     /** Starts a load in the background: {@code rate} messages a second for {@code seconds}, see {@link Load}. */

@@ -10,6 +10,8 @@ import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.common.MQVersion;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /**
  * A real RocketMQ at the end of a pipe: one JSON object a line in, one JSON object a line out.
@@ -31,6 +33,8 @@ public final class Driver {
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         System.setOut(System.err); // what libraries print is no answer
+        // the programs that start RocketMQ say this first: servers take a peer without a version for an ancient one
+        System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, String.valueOf(MQVersion.CURRENT_VERSION));
         new Driver().serve(new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8)), answers);
         System.exit(0); // RocketMQ leaves threads of its own behind
     }
@@ -67,6 +71,8 @@ public final class Driver {
             case "offset_at": return stores.offsetAt(request);
             case "close": return stores.close(request);
             case "broker_start": return broker.start(request);
+            case "broker_topic": return broker.topic(request);
+            case "broker_offsets": return broker.offsets();
             case "broker_stop": return broker.stop();
             case "broker_figures": return broker.figures();
             case "broker_expire": return broker.expire(request);

@@ -6,6 +6,7 @@ import java.util.Properties;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.namesrv.NamesrvConfig;
 import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
@@ -36,7 +37,7 @@ final class LiveBroker {
         server.setListenPort(port);
         names = new NamesrvController(new NamesrvConfig(), server);
         check(names.initialize(), "name server");
-        Loopback.bindServer(Loopback.read(names, "remotingServer"));
+        Loopback.bindServers(names);
         names.start();
     }
 
@@ -55,8 +56,7 @@ final class LiveBroker {
         storeConfig.setStorePathCommitLog(path + "/commitlog");
         broker = new BrokerController(config, server, client, storeConfig);
         check(broker.initialize(), "broker");
-        Loopback.bindServer(Loopback.read(broker, "remotingServer"));
-        Loopback.bindServer(Loopback.read(broker, "fastRemotingServer"));
+        Loopback.bindServers(broker);
         store = (DefaultMessageStore) broker.getMessageStore();
         Line.keepOnLoopback(store);
         Loopback.write(broker, "messageStore", TimedStore.around(store, puts));
@@ -67,6 +67,14 @@ final class LiveBroker {
         if (!initialized) {
             throw new IllegalStateException("the " + what + " did not initialize");
         }
+    }
+
+    /** Makes {@code topic} with {@code queues} queues and tells the name server. */
+    JsonObject topic(JsonObject request) {
+        int queues = request.get("queues").getAsInt();
+        broker.getTopicConfigManager().updateTopicConfig(new TopicConfig(request.get("topic").getAsString(), queues, queues, 6));
+        broker.registerBrokerAll(false, false, true);
+        return new JsonObject();
     }
 
     /** Has the broker drop log files, and what points at them, that nobody wrote to for {@code older_than_ms}. */
@@ -90,6 +98,18 @@ final class LiveBroker {
         return answer;
     }
 
+    /** Where each group stands in each {@code topic@group}, queue by queue. */
+    JsonObject offsets() {
+        JsonObject answer = new JsonObject();
+        broker.getConsumerOffsetManager().getOffsetTable().forEach((topicAtGroup, queues) -> {
+            JsonObject byQueue = new JsonObject();
+            queues.forEach((queue, offset) -> byQueue.addProperty(String.valueOf(queue), offset));
+            answer.add(topicAtGroup, byQueue);
+        });
+        return answer;
+    }
+
+    /** Ends both, cleanly. */
     JsonObject stop() {
         broker.shutdown();
         names.shutdown();

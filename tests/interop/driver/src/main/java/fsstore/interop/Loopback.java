@@ -5,6 +5,9 @@ import java.lang.reflect.Field;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
+import java.util.Collections;
+import java.util.Map;
+import org.apache.rocketmq.remoting.netty.NettyRemotingServer;
 
 /**
  * Keeps RocketMQ's servers on the loopback interface. 4.9 has no setting for it, and in no version does the store's
@@ -29,9 +32,19 @@ final class Loopback {
         throw new IllegalStateException("the replication port has no address to set");
     }
 
-    /** A remoting server that has not been started yet. */
-    static void bindServer(Object remotingServer) throws Exception {
-        write(remotingServer, "serverBootstrap", new LoopbackBootstrap());
+    /** Every remoting server that a controller holds, itself or in a map, and that has not been started yet. */
+    static void bindServers(Object controller) throws Exception {
+        for (Class<?> type = controller.getClass(); type != null; type = type.getSuperclass()) {
+            for (Field field : type.getDeclaredFields()) {
+                field.setAccessible(true);
+                Object value = field.get(controller);
+                for (Object candidate : value instanceof Map ? ((Map<?, ?>) value).values() : Collections.singleton(value)) {
+                    if (candidate instanceof NettyRemotingServer) {
+                        write(candidate, "serverBootstrap", new LoopbackBootstrap());
+                    }
+                }
+            }
+        }
     }
 
     static Object read(Object owner, String name) throws Exception {

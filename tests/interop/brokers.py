@@ -1,0 +1,102 @@
+"""A real name server and broker on loopback, and what clients do to them."""
+
+import base64
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.interop.driver import Driver, DriverError, public_listeners
+
+LIMIT_SECONDS = 120
+POLL_SECONDS = 0.02
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on; a broker also takes the one two below its own."""
+    ports: list[int] = []
+    while len(ports) < count:
+        with socket.socket() as probe, socket.socket() as below:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+            with contextlib.suppress(OSError):
+                below.bind(("127.0.0.1", port - 2))
+                ports.append(port)
+    return ports
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that runs in `driver`'s process; its clients run there too."""
+
+    driver: Driver
+    names: str
+
+    def make_topic(self, topic: str, queues: int) -> None:
+        self.driver.call("broker_topic", topic=topic, queues=queues)
+
+    def send(self, messages: list[dict[str, Any]], *, compress_type: str = "ZLIB") -> list[dict[str, Any]]:
+        """Send by RocketMQ's producer, one after the other; it compresses bodies over 4 KiB."""
+        results: list[dict[str, Any]] = self.driver.call(
+            "send", names=self.names, compress_type=compress_type, messages=messages
+        )["results"]
+        return results
+
+    def send_transactions(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Send by RocketMQ's transactional producer; `fate` says how each ends."""
+        results: list[dict[str, Any]] = self.driver.call("send_transactions", names=self.names, messages=messages)[
+            "results"
+        ]
+        return results
+
+    def consume(self, topic: str, group: str, count: int, *, reject_every: int) -> None:
+        """Consume all `count` messages of a topic; every `reject_every`th ends in the group's dead letters."""
+        self.driver.call("consume", names=self.names, topic=topic, group=group, count=count, reject_every=reject_every)
+
+    def offsets(self) -> dict[str, dict[str, int]]:
+        """Where each group stands in each "topic@group", by queue."""
+        return self.driver.call("broker_offsets")
+
+    def await_offsets(self, topic: str, group: str, count: int) -> dict[str, dict[str, int]]:
+        """The same, once the broker heard that the group is done with `count` messages of the topic."""
+        limit = time.monotonic() + LIMIT_SECONDS
+        while sum((offsets := self.offsets()).get(f"{topic}@{group}", {}).values()) < count:
+            if time.monotonic() > limit:
+                raise DriverError(f"the broker never heard the last offsets of {group}: {offsets}")
+            time.sleep(POLL_SECONDS)
+        return offsets
+
+    def figures(self) -> dict[str, Any]:
+        """Durations of puts in the store since the last time somebody asked, and the log's bounds."""
+        return self.driver.call("broker_figures")
+
+
+@contextlib.contextmanager
+def live_broker(driver: Driver, path: Path, config: dict[str, Any]) -> Iterator[Broker]:
+    """A broker over the store at `path`; ended cleanly when the block is left without an error."""
+    names_port, broker_port = free_ports(2)
+    driver.call(
+        "broker_start",
+        path=str(path),
+        names_port=names_port,
+        broker_port=broker_port,
+        config={"brokerName": "interop", "fetchNamesrvAddrByAddressServer": "false", **config},
+    )
+    public = public_listeners(driver.pid)
+    if public:
+        raise DriverError(f"RocketMQ listens beyond loopback: {public}")
+    yield Broker(driver, f"127.0.0.1:{names_port}")
+    driver.call("broker_stop")
+
+
+def client_message(topic: str, body: bytes, **properties: str) -> dict[str, Any]:
+    """A message for `Broker.send`: KEYS, TAGS and DELAY by those names, others as user properties."""
+    return {"topic": topic, "body": base64.b64encode(body).decode(), "properties": list(properties.items())}
+
+
+def client_batch(topic: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several messages that the client sends as one."""
+    return {"topic": topic, "items": messages}
