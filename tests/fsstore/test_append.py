@@ -235,3 +235,12 @@ def test_ending_the_mount_publishes_what_open_handles_keep(mount: Mount, store: 
     mount.fs.write(broken, 0, b"{")
     assert [type(error) for error in mount.fs.close()] == [IllegalMessageError]
     assert store.bodies("orders", 0) == [b"half", b"file"]
+
+
+@pytest.mark.parametrize("path", ["append", "0/append"])
+def test_publishing_to_a_topic_that_was_deleted_does_not_make_it_again(
+    mount: Mount, store: FakeStore, path: str
+) -> None:
+    directory = mount.stat(f"orders/{path}".rpartition("/")[0]).inode
+    store.delete_topic("orders")
+    assert refused_with(lambda: mount.fs.lookup(directory, b"append")) == errno.ENOENT

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine import Message
 from fsstore.inodes import MESSAGE
-from fsstore.interface import MessageColumns
+from fsstore.interface import MessageColumns, SlowWork
 from fsstore.names import offset_name
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
@@ -125,3 +125,30 @@ def test_a_topic_lists_a_stream_of_unknown_size_without_summing_it(mount: Mount,
 def test_a_file_has_no_listing(mount: Mount, store: FakeStore, path: str) -> None:
     store.create_topic("orders")
     assert refused_with(lambda: mount.fs.opendir(mount.stat(path).inode)) == errno.ENOTDIR
+
+
+def test_keys_are_collected_in_a_thread_anew_for_each_listing(mount: Mount, store: FakeStore) -> None:
+    store.put(Message("orders", b"", keys=["A"]), 0)
+    handle = mount.fs.opendir(mount.stat("orders/keys").inode)
+    for expected in ([b"A"], [b"A", b"B"]):
+        with pytest.raises(SlowWork) as asked:
+            mount.fs.readdir(handle, 0, 10)
+        asked.value.work()
+        batch = mount.fs.readdir(handle, 0, 10)
+        assert isinstance(batch, list)
+        assert [entry.name for entry in batch] == expected
+        store.put(Message("orders", b"", keys=["B"]), 0)
+
+
+def test_what_was_read_ahead_and_expired_is_not_listed(mount: Mount, store: FakeStore) -> None:
+    for _ in range(50):
+        store.put(Message("orders", b"x"), 0)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    position = 0
+    for limit in (1, 4, 4):  # the third call finds rows that the second read ahead
+        batch = mount.fs.readdir(handle, position, limit)
+        position = int(batch.next_positions[-1]) if isinstance(batch, MessageColumns) else batch[-1].next_position
+    store.expire("orders", 0, 11)
+    batch = mount.fs.readdir(handle, position, 4)
+    assert isinstance(batch, MessageColumns)
+    assert batch.names.tolist() == [offset_name(offset) for offset in range(11, 15)]
