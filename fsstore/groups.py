@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fsstore.interface import Attributes
-from fsstore.names import can_be_name, parse_queue
+from fsstore.names import can_be_name, from_name, parse_queue, to_name
 from fsstore.nodes import Context, Directory, Node, not_found
 from fsstore.reports import ReportFile
 
@@ -26,14 +26,14 @@ class GroupsDirectory(Directory):
         self._parts = parts
 
     def lookup(self, name: bytes) -> Attributes:
-        part = name.decode("utf-8", "replace")
+        part = from_name(name)
         if part not in self._children():
             raise not_found()
         parts = (*self._parts, part)
         return self._context.inodes.named(GroupPath(parts), lambda: self._child(parts)).attributes()
 
     def names(self) -> Sequence[bytes]:
-        names = (child.encode() for child in self._children())
+        names = (to_name(child) for child in self._children())
         return sorted((name for name in names if can_be_name(name)), key=_in_order)
 
     def _child(self, parts: tuple[str, ...]) -> Node:

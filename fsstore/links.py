@@ -85,6 +85,10 @@ class KeysDirectory(Directory):
             return self._matches(key).attributes()
         return self._messages.key_link(self._newest(name)[1])
 
+    @property
+    def lists_slowly(self) -> bool:
+        return True
+
     def names(self) -> Sequence[bytes]:
         keys = self._context.store.newest_keys(self._topic, LISTED_KEYS)
         return [name for name in map(encode_key, keys) if name is not None]
@@ -122,6 +126,10 @@ class MatchesDirectory(Directory):
         if self._key not in message.keys and self._key != message.unique_key:
             raise not_found()
         return self._messages.match_link(message)
+
+    @property
+    def lists_slowly(self) -> bool:
+        return True
 
     def names(self) -> Sequence[bytes]:
         matches = self._context.store.query(self._topic, self._key, _ALL_MATCHES)

@@ -13,11 +13,12 @@ import numpy as np
 
 from engine import MessageStore, StoreError
 from fsstore.inodes import MESSAGE
-from fsstore.interface import Attributes, DirectoryEntry, FilesystemError, MessageColumns
+from fsstore.interface import Attributes, DirectoryEntry, FilesystemError, MessageColumns, SlowWork
 
 Array = np.ndarray[Any, Any]
 
 OFFSET_DIGITS = 20
+MOST_ROWS_AHEAD = 4096
 _NS_PER_MS = 1_000_000
 
 
@@ -32,6 +33,9 @@ class Listing(Protocol):
 class Described(Protocol):
     """A directory that knows its names."""
 
+    @property
+    def lists_slowly(self) -> bool: ...
+
     def names(self) -> Sequence[bytes]: ...
 
     def describe(self, name: bytes) -> Attributes: ...
@@ -43,17 +47,25 @@ class NamesListing:
     def __init__(self, directory: Described) -> None:
         self._directory = directory
         self._names: Sequence[bytes] = ()
+        self._is_fresh = False
 
     def read(self, position: int, limit: int) -> list[DirectoryEntry]:
-        """Up to `limit` entries after `position`."""
-        if position == 0:
-            self._names = self._directory.names()
+        """Up to `limit` entries after `position`. SlowWork when the names are to be collected in a thread."""
+        if position == 0 and not self._is_fresh:
+            if self._directory.lists_slowly:
+                raise SlowWork(self._collect)
+            self._collect()
+        self._is_fresh = False
         entries: list[DirectoryEntry] = []
         while not entries and position < len(self._names):
             names = self._names[position : position + limit]
             entries = list(self._entries(names, position))
             position += len(names)
         return entries
+
+    def _collect(self) -> None:
+        self._names = self._directory.names()
+        self._is_fresh = True
 
     def _entries(self, names: Sequence[bytes], position: int) -> list[DirectoryEntry]:
         entries = []
@@ -77,17 +89,30 @@ class QueueListing:
         self._template = template
         self._append = append
         self._end = 0
+        self._rows_ahead = 0
+        self._ahead_start = 0
+        self._ahead: MessageColumns | None = None
 
     def read(self, position: int, limit: int) -> MessageColumns | list[DirectoryEntry]:
         """Up to `limit` entries after `position`."""
+        bounds = self._store.bounds(self._topic, self._queue)
         if position == 0:
-            self._end = self._store.bounds(self._topic, self._queue).max_offset
+            self._end, self._ahead, self._rows_ahead = bounds.max_offset, None, 0
             return [DirectoryEntry(b"append", self._append(), 1)]
-        start = max(position - 1, self._store.bounds(self._topic, self._queue).min_offset)
+        start = max(position - 1, bounds.min_offset)
         if start >= self._end:
             return []
-        headers = self._store.headers(self._topic, self._queue, start, min(limit, self._end - start))
-        return self._columns(start, headers) if len(headers) else []
+        skip = start - self._ahead_start
+        if self._ahead is None or not 0 <= skip < len(self._ahead.names):
+            self._ahead, skip = self._read_ahead(start, limit), 0
+        return _rows(self._ahead, skip, skip + limit) if len(self._ahead.names) else []
+
+    def _read_ahead(self, start: int, limit: int) -> MessageColumns:
+        """Messages from `start` on, more each time: someone who reads on wants them all, `ls | head` does not."""
+        self._ahead_start = start
+        self._rows_ahead = min(max(limit, 2 * self._rows_ahead), MOST_ROWS_AHEAD)
+        count = min(self._rows_ahead, self._end - start)
+        return self._columns(start, self._store.headers(self._topic, self._queue, start, count))
 
     def _columns(self, start: int, headers: Array) -> MessageColumns:
         offsets = np.arange(start, start + len(headers), dtype=np.int64)
@@ -111,6 +136,12 @@ class QueueListing:
             sizes[row] = self._store.at(physical_offset).body_size
         except StoreError:
             readable[row] = False
+
+
+def _rows(columns: MessageColumns, start: int, end: int) -> MessageColumns:
+    """Rows [start, end) of columns, as views."""
+    *arrays, template = columns
+    return MessageColumns(*(array[start:end] for array in arrays), template)
 
 
 def offset_names(offsets: Array) -> Array:

@@ -45,6 +45,16 @@ def parse_match(name: bytes) -> tuple[int, int] | None:
     return (int(found[1]), queue_offset) if queue_offset <= MAX_QUEUE_OFFSET else None
 
 
+def from_name(name: bytes) -> str:
+    """The text of a name that stands for itself (a topic, a group); any bytes survive the way there and back."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def to_name(text: str) -> bytes:
+    """The name of a text that stands for itself."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def can_be_name(name: bytes) -> bool:
     """Whether a file can bear this name as it is."""
     return 0 < len(name) <= NAME_MAX_BYTES and name not in (b".", b"..") and b"/" not in name and b"\0" not in name

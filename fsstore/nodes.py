@@ -136,6 +136,11 @@ class Directory(Node):
     def attributes(self) -> Attributes:
         return self._context.appearance.directory(self.inode)
 
+    @property
+    def lists_slowly(self) -> bool:
+        """Whether `names` may take longer than a request should: it is then called in a thread."""
+        return False
+
     def names(self) -> Sequence[bytes]:
         """Names to list, in order."""
         raise NotImplementedError

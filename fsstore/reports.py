@@ -185,7 +185,7 @@ def metrics_of(store: MessageStore) -> bytes:
             f"fsstore_queue_{name}{{{_labels(topic=topic, queue=queue)}}} {values[name]}"
             for topic, queue, values in bounds
         ]
-    return "\n".join([*lines, *_lag_metrics(store, bounds), ""]).encode()
+    return "\n".join([*lines, *_lag_metrics(store, bounds), ""]).encode("utf-8", "replace")
 
 
 def _store_metrics(stats: StoreStats) -> list[str]:

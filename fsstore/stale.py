@@ -11,6 +11,7 @@ from engine import MessageStore, TopicNotFoundError
 from fsstore.interface import ROOT_INODE, CachedName
 from fsstore.links import MatchesName, QueueLinkName
 from fsstore.listing import offset_names
+from fsstore.names import to_name
 from fsstore.nodes import Context
 from fsstore.streams import StreamName
 from fsstore.tree import KeysName, ListedAppendName, QueueName, TopicName, stream_name
@@ -46,7 +47,7 @@ class StaleNames:
         gone: list[CachedName] = []
         for name in self._context.inodes.names():
             if isinstance(name, TopicName) and name.topic not in queues:
-                gone.append(CachedName(ROOT_INODE, name.topic.encode()))
+                gone.append(CachedName(ROOT_INODE, to_name(name.topic)))
             elif isinstance(name, QueueName) and name.queue not in queues.get(name.topic, (name.queue,)):
                 gone += self._of_queue(name)
         self._context.inodes.unname(lambda name: isinstance(name, OF_TOPIC) and name.topic not in queues)

@@ -12,7 +12,17 @@ from fsstore.interface import Attributes, FilesystemError
 from fsstore.links import KeysDirectory, look_up_queue_link
 from fsstore.listing import Listing, QueueListing
 from fsstore.messages import MessageFiles
-from fsstore.names import APPEND, MAX_QUEUE_OFFSET, PLAIN_APPEND, can_be_name, never_exists, parse_append, parse_queue
+from fsstore.names import (
+    APPEND,
+    MAX_QUEUE_OFFSET,
+    PLAIN_APPEND,
+    can_be_name,
+    from_name,
+    never_exists,
+    parse_append,
+    parse_queue,
+    to_name,
+)
 from fsstore.nodes import Context, Directory, Node, not_found
 from fsstore.streams import StreamFile, StreamName, newest_store_time_ms
 
@@ -109,9 +119,18 @@ class Tree:
         options = _parse_append(name)
         if options is None:
             raise not_found()
+        self._must_exist(topic, queue)
         node = AppendFile(self.context, topic, queue, options)
         self.context.inodes.add(node)
         return node.attributes()
+
+    def _must_exist(self, topic: str, queue: int | None) -> None:
+        """ENOENT for a topic that was deleted while the kernel knew it: publishing would make it again."""
+        store = self.context.store
+        if queue is None:
+            store.queues(topic)
+        elif not store.has_queue(topic, queue):
+            raise not_found()
 
     def listed_append(self, topic: str, queue: int | None) -> Attributes:
         """The `append` that a listing shows."""
@@ -145,23 +164,19 @@ class RootDirectory(Directory):
         special = self._special.get(name)
         if special is not None:
             return special.attributes()
-        topic = name.decode("utf-8", "replace")
+        topic = from_name(name)
         if topic not in self._current_topics():
             return self._context.absence(name)
         return self._tree.topic(topic).attributes()
 
     def names(self) -> Sequence[bytes]:
-        topics = (topic.encode() for topic in sorted(self._current_topics()))
+        topics = (to_name(topic) for topic in sorted(self._current_topics()))
         return [*self._special, *(name for name in topics if can_be_name(name) and name not in self._special)]
 
     def mkdir(self, name: bytes) -> None:
         self._context.must_be_writable()
-        try:
-            topic = name.decode()
-        except UnicodeDecodeError:
-            raise FilesystemError(errno.EINVAL) from None
         store = self._context.store
-        store.create_topic(topic, store.config.default_queues)
+        store.create_topic(from_name(name), store.config.default_queues)
 
     def _current_topics(self) -> frozenset[str]:
         store = self._context.store

@@ -11,7 +11,15 @@ import pytest
 from engine import MessageStore
 from fsstore.core import Filesystem
 from fsstore.errnos import errno_of
-from fsstore.interface import ROOT_INODE, Attributes, FilesystemOptions, MessageColumns, Opened
+from fsstore.interface import (
+    ROOT_INODE,
+    Attributes,
+    DirectoryEntry,
+    FilesystemOptions,
+    MessageColumns,
+    Opened,
+    SlowWork,
+)
 from tests.fsstore.fakestore import FakeStore
 
 OPTIONS = FilesystemOptions(uid=1234, gid=5678)
@@ -61,7 +69,7 @@ class Mount:
         handle = self.fs.opendir(self.stat(path).inode)
         shown: dict[bytes, tuple[int, int]] = {}
         position = 0
-        while batch := self.fs.readdir(handle, position, limit):
+        while batch := self.readdir(handle, position, limit):
             if isinstance(batch, MessageColumns):
                 rows = zip(batch.names.tolist(), batch.inodes.tolist(), batch.sizes.tolist(), strict=True)
                 shown |= {name: (inode, size) for name, inode, size in rows}
@@ -71,6 +79,14 @@ class Mount:
                 position = batch[-1].next_position
         self.fs.releasedir(handle)
         return shown
+
+    def readdir(self, handle: int, position: int, limit: int) -> MessageColumns | list[DirectoryEntry]:
+        """One batch, after whatever slow work that takes."""
+        try:
+            return self.fs.readdir(handle, position, limit)
+        except SlowWork as slow:
+            slow.work()
+            return self.fs.readdir(handle, position, limit)
 
     def ls(self, path: str | bytes) -> list[str]:
         return [os.fsdecode(name) for name in self.entries(path)]

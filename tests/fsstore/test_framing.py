@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ CUTS = st.lists(st.integers(0, 200), max_size=12)
 def cut(text: bytes, cuts: Sequence[int]) -> list[bytes]:
     """`text` in pieces, none empty."""
     edges = [0, *sorted(min(edge, len(text)) for edge in cuts), len(text)]
-    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False) if start < end]
+    return [text[start:end] for start, end in itertools.pairwise(edges) if start < end]
 
 
 def fresh() -> tuple[FakeStore, Mount]:
