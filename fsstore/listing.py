@@ -140,8 +140,16 @@ class QueueListing:
 
 def _rows(columns: MessageColumns, start: int, end: int) -> MessageColumns:
     """Rows [start, end) of columns, as views."""
-    *arrays, template = columns
-    return MessageColumns(*(array[start:end] for array in arrays), template)
+    rows = slice(start, end)
+    return MessageColumns(
+        columns.names[rows],
+        columns.inodes[rows],
+        columns.sizes[rows],
+        columns.mtimes_ns[rows],
+        columns.readable[rows],
+        columns.next_positions[rows],
+        columns.template,
+    )
 
 
 def offset_names(offsets: Array) -> Array:
