@@ -1,0 +1,117 @@
+"""The tree over a real store: what the store in memory only pretends."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from engine import MessageStore, OpenMode, ReadOnlyStoreError, StoreConfig
+from fsstore.interface import ROOT_INODE
+from fsstore.names import offset_name
+from tests.fsstore.conftest import Mount, refused_with
+
+
+@pytest.fixture
+def real(open_store: MessageStore) -> Mount:
+    mount = Mount(open_store)
+    mount.fs.mkdir(ROOT_INODE, b"orders")
+    return mount
+
+
+def test_after_write_every_name_that_leads_to_the_message_finds_it(real: Mount) -> None:
+    for number in range(50):
+        real.publish(f"orders/1/append@keys=K{number},tags=paid", b"body %d\n" % number)
+        name = offset_name(number).decode()
+        assert real.cat(f"orders/1/{number}") == b"body %d" % number
+        assert real.readlink("orders/1/@last") == name
+        assert real.readlink(f"orders/keys/K{number}") == f"../1/{name}"
+        assert real.ls(f"orders/keys/K{number}@all") == [f"1-{name}"]
+        assert real.cat("orders/1.log").endswith(b"\nbody %d\n" % number if number else b"body 0\n")
+        assert len(real.ls("orders/1")) == number + 2
+    assert len(real.ls("orders/keys")) == 50
+    first = real.stat("orders/1/0")
+    assert real.readlink(f"orders/1/@{first.mtime_ns // 1_000_000}") == offset_name(0).decode()
+
+
+def test_a_request_of_many_lines_is_dealt_over_the_queues_in_turn(real: Mount) -> None:
+    lines = [b"line %d" % number for number in range(1000)]
+    text = b"\n".join(lines)
+    real.publish("orders/append", text[:5000], text[5000:])
+    counts = [len(real.ls(f"orders/{queue}")) - 1 for queue in range(4)]
+    assert counts == [250] * 4
+    shown = [real.cat(f"orders/{queue}.log").splitlines() for queue in range(4)]
+    assert sorted(line for queue in shown for line in queue) == sorted(lines)
+    for queue in shown:
+        assert queue == sorted(queue, key=lines.index)
+
+
+def test_large_and_binary_bodies_come_back_byte_for_byte(real: Mount, open_store: MessageStore) -> None:
+    bodies = [os.urandom(size) for size in (1, 4096, 4097, 1 << 20, open_store.config.max_message_bytes)]
+    for number, body in enumerate(bodies):
+        handle = real.open("orders/0/append@frame=file", os.O_WRONLY).handle
+        for start in range(0, len(body), 1 << 20):
+            real.fs.write(handle, start, body[start : start + (1 << 20)])
+        real.fs.flush(handle)
+        real.fs.release(handle)
+        assert real.stat(f"orders/0/{number}").size == len(body)
+        assert real.cat(f"orders/0/{number}") == body
+    assert real.cat("orders/0.log") == b"".join(body + b"\n" for body in bodies)
+
+
+def test_an_empty_body_is_a_message_of_json_alone(real: Mount) -> None:
+    record = {"body": "", "keys": ["K"], "tags": "t", "properties": {"city": "Köln"}}
+    real.publish("orders/0/append@format=json", json.dumps(record).encode() + b"\n")
+    inode = real.stat("orders/0/0").inode
+    assert real.cat("orders/0/0") == b""
+    assert real.fs.getxattr(inode, b"user.mq.property.city") == "Köln".encode()
+    assert real.fs.getxattr(inode, b"user.mq.tags") == b"t"
+
+
+def test_fsync_is_answered_when_everything_is_durable(real: Mount, open_store: MessageStore) -> None:
+    handle = real.open("orders/0/append", os.O_WRONLY).handle
+    real.fs.write(handle, 0, b"a line\nand a rest")
+    outcome = real.fs.fsync(handle)
+    assert outcome.physical_end == open_store.physical_end
+    open_store.wait_durable(outcome.physical_end)
+    assert open_store.durable_end >= outcome.physical_end
+
+
+def test_reports_of_a_real_store_are_json_and_metrics(real: Mount) -> None:
+    real.publish("orders/append", b"a\nb\n")
+    status = json.loads(real.cat("@store/status.json"))
+    assert status["stats"]["messages"] == 2
+    assert json.loads(real.cat("@store/config.json"))["store"]["mode"] == "write"
+    assert b"fsstore_messages 2\n" in real.cat("@store/metrics")
+    assert real.fs.statfs().files - real.fs.statfs().files_free == 2
+
+
+def test_a_topic_deleted_by_control_is_gone_and_can_be_made_again(real: Mount) -> None:
+    real.publish("orders/0/append", b"old\n")
+    inode = real.stat("orders/0.log").inode
+    real.publish("@store/control", b'{"delete_topic": "orders"}\n')
+    assert [name.name for name in real.fs.topics_changed()] == [b"orders"]
+    assert real.ls("/") == ["@store"]
+    real.fs.mkdir(ROOT_INODE, b"orders")
+    real.publish("orders/0/append", b"new\n")
+    assert real.cat("orders/0.log") == b"new\n"
+    assert real.stat("orders/0.log").inode != inode
+
+
+@pytest.mark.parametrize("mode", [OpenMode.READ_ONLY, OpenMode.FOLLOW])
+def test_a_store_that_is_only_read_shows_everything_and_takes_nothing(tmp_path: Path, mode: OpenMode) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        store.create_topic("orders")
+        Mount(store).publish("orders/0/append@keys=K", b"body\n")
+    with MessageStore.open(tmp_path / "store", StoreConfig(mode=mode)) as store:
+        mount = Mount(store)
+        assert mount.cat("orders/0/0") == b"body"
+        assert mount.cat("orders/0.log") == b"body\n"
+        assert mount.readlink("orders/keys/K") == "../0/" + offset_name(0).decode()
+        assert refused_with(lambda: mount.open("orders/0/append", os.O_WRONLY)) is not None
+        assert mount.ls("@store") == ["status.json", "config.json", "metrics", "groups"]
+        with pytest.raises(ReadOnlyStoreError):
+            store.create_topic("more")
+        mount.fs.close()
