@@ -118,6 +118,12 @@ def test_a_row_is_ok_exactly_if_the_record_is_whole(damage: list[tuple[int, int]
         assert columns.bodies[0] == b"Hello RocketMQ"
 
 
+@pytest.mark.parametrize("size", range(170))
+def test_a_record_that_the_end_cuts_off_is_not_ok(size: int) -> None:
+    log = as_array(EXAMPLE)[:size]
+    assert gather_headers(log, np.zeros(1, np.int64), np.array([1048576]))["ok"].tolist() == [False]
+
+
 def test_a_crc_is_denied_only_when_asked_for() -> None:
     log, positions = log_of([Message("T", b"one"), Message("T", b"two")])
     log[positions[1] + 88] ^= 1

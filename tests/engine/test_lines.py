@@ -80,6 +80,12 @@ def test_the_parts_of_a_batch_are_the_batch(stored: list[Message], limit: int) -
     assert b"".join(part.buffer for part in parts) == one_by_one(stored, 0, 1000, 99)
 
 
+def test_a_part_may_be_as_large_as_the_limit() -> None:
+    batch = encode_lines(encoder, "orders", b"one\ntwo\nten\nsix\n", 3, 77)
+    assert [len(part) for part in batch.cut(2 * int(batch.sizes[0]))] == [2, 2]
+    assert [len(part) for part in batch.cut(2 * int(batch.sizes[0]) - 1)] == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize("text", [b"", b"\n", b"\n\n\n"])
 def test_text_without_lines_is_an_empty_batch(text: bytes) -> None:
     batch = encode_lines(encoder, "orders", text, 0, 0)

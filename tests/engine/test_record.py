@@ -8,10 +8,12 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.columns import damaged_rows, locate
 from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
 from engine.keyhash import tags_hash
@@ -296,6 +298,26 @@ def test_a_record_without_properties_ends_in_zeros_and_is_whole(size: int) -> No
     log, _ = log_of([Message("T", b"x" * (size - 92))])
     assert len(log) == size
     assert record_problem(memoryview(log), BASE) is None
+
+
+@pytest.mark.parametrize("lost", range(1, 8))
+def test_a_sector_that_holds_only_the_last_bytes_may_be_lost_too(lost: int) -> None:
+    message = Message("T", b"body", tags="paid")
+    size = encoder.encode(message, 0, 0).size
+    physical_offset = BASE + SECTOR_BYTES + lost - size
+    log, _ = log_of([message], base=physical_offset)
+    log[-lost:] = bytes(lost)
+    assert "zeros" in str(record_problem(memoryview(log), physical_offset))
+
+
+def test_the_crc_of_an_empty_body_is_not_looked_at_and_of_one_byte_is() -> None:
+    log, positions = log_of([Message("T", b""), Message("T", b"x")])
+    for position, is_whole in zip(positions, [True, False], strict=True):
+        log[position + 11] ^= 1
+        problem = record_problem(memoryview(log)[position:], BASE + position)
+        assert (problem is None) is is_whole
+        records = locate(np.frombuffer(log, np.uint8), np.array([position]), np.array([BASE + position]))
+        assert damaged_rows(records).tolist() == [not is_whole]
 
 
 def test_the_checksum_of_newer_versions_is_verified_if_asked() -> None:
