@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.interop import bytewise, live, ours, theirs
+from tests.interop import bytewise, follow, live, ours, theirs
 from tests.interop.compare import Tally
 from tests.interop.room import Room
 from tests.interop.toolchain import BUILD, LINES, Line
@@ -37,6 +37,7 @@ SCENARIOS = (
     Scenario("we write, they read: killed, then three turns each", ours.killed),
     Scenario("we write, they read: killed in a file roll, no new file", ours.killed_before_new_file),
     Scenario("we write, they read: killed in a file roll, new file", ours.killed_after_new_file),
+    Scenario("followed while a broker writes: rolled and expired files, new topics", follow.follow_broker),
     Scenario("byte for byte: log, consume queues, index", bytewise.equal_files),
 )
 

@@ -8,15 +8,19 @@ import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * A producer that keeps a rate: each thread sends synchronously to queues of its own, so that a queue's bodies count up:
- * {@code <queue> <sequence> <padding>}. A thread that fell behind its schedule sends on without a pause until it caught up.
+ * {@code <queue> <sequence> <when sent, epoch ms> <padding>}. A thread that fell behind its schedule sends on without a pause until it caught up.
  */
 final class Load {
+    private static final int ROUTE_TRIES = 600;
+    private static final long ROUTE_PAUSE_MS = 100;
+
     private final DefaultMQProducer producer;
     private final String topic;
     private final int queues;
@@ -41,7 +45,7 @@ final class Load {
     }
 
     void start() throws Exception {
-        String broker = producer.fetchPublishMessageQueues(topic).get(0).getBrokerName();
+        String broker = awaitRoute();
         began = System.nanoTime();
         for (int queue = 0; queue < queues; queue++) {
             sentToQueue.add(0);
@@ -49,6 +53,20 @@ final class Load {
             Thread thread = new Thread(() -> run(target), "load-" + queue);
             threads.add(thread);
             thread.start();
+        }
+    }
+
+    /** The name of the broker that has the topic, once the name server knows it. */
+    private String awaitRoute() throws Exception {
+        for (int tries = 0;; tries++) {
+            try {
+                return producer.fetchPublishMessageQueues(topic).get(0).getBrokerName();
+            } catch (MQClientException error) {
+                if (tries == ROUTE_TRIES) {
+                    throw error;
+                }
+                Thread.sleep(ROUTE_PAUSE_MS);
+            }
         }
     }
 
@@ -62,7 +80,7 @@ final class Load {
             for (long now = System.nanoTime(); now < due; now = System.nanoTime()) {
                 LockSupport.parkNanos(due - now);
             }
-            byte[] body = (target.getQueueId() + " " + sequence + " " + padding).getBytes(StandardCharsets.US_ASCII);
+            byte[] body = (target.getQueueId() + " " + sequence + " " + System.currentTimeMillis() + " " + padding).getBytes(StandardCharsets.US_ASCII);
             if (!send(target, new Message(topic, "load", "k" + target.getQueueId() + "-" + sequence, body))) {
                 break;
             }
