@@ -103,6 +103,10 @@ def test_all_matches_of_a_key_are_listed_by_queue_and_offset(mount: Mount) -> No
     ]
 
 
+def test_the_matches_of_a_unique_key_are_found_too(mount: Mount) -> None:
+    assert mount.ls("orders/keys/U1@all") == ["1-" + offset_name(0).decode()]
+
+
 def test_keys_are_listed_encoded_with_the_inodes_that_lookup_gives(mount: Mount) -> None:
     listed = mount.entries("orders/keys")
     assert list(listed) == [b"A", b"A%2Fx", b"B", b"a%40b.com"]

@@ -84,6 +84,7 @@ def test_a_damaged_message_is_listed_as_not_readable(mount: Mount, store: FakeSt
     batch = mount.fs.readdir(handle, 1, 100)
     assert isinstance(batch, MessageColumns)
     assert batch.readable.tolist() == [False]
+    assert batch.sizes.tolist() == [0]
     assert batch.inodes.tolist() == [MESSAGE | put.physical_offset]
 
 

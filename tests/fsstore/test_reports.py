@@ -21,7 +21,7 @@ from tests.fsstore.fakestore import FakeStore
 def store_with_a_group(store: FakeStore) -> None:
     for body in (b"a", b"b", b"c"):
         store.put(Message("orders", body), 0)
-    store.offsets = {"%RETRY%billing": {"orders": {0: 1, 10: 0, 9: 4}, "gone": {0: 3}}}
+    store.offsets = {"%RETRY%billing": {"orders": {0: 1, 1: 7, 10: 0, 9: 4}, "gone": {0: 3}}}
 
 
 def test_status_tells_mode_bounds_and_lag(mount: Mount, store: FakeStore) -> None:
@@ -32,6 +32,7 @@ def test_status_tells_mode_bounds_and_lag(mount: Mount, store: FakeStore) -> Non
     assert status["stats"]["messages"] == 3
     assert status["topics"]["orders"]["queues"]["0"] == {"min_offset": 0, "max_offset": 3}
     assert status["groups"]["%RETRY%billing"]["orders"]["0"] == {"offset": 1, "lag": 2}
+    assert status["groups"]["%RETRY%billing"]["orders"]["1"] == {"offset": 7, "lag": 0}
     assert status["groups"]["%RETRY%billing"]["gone"]["0"] == {"offset": 3, "lag": 0}
     assert {name: status[name] for name in status_of(store.as_store())} == json.loads(
         json.dumps(status_of(store.as_store()))
@@ -82,14 +83,14 @@ def test_a_report_is_made_at_open_and_never_cached(mount: Mount, store: FakeStor
 def test_consumer_offsets_are_numbers_under_group_topic_queue(mount: Mount, store: FakeStore) -> None:
     assert mount.ls("@store/groups") == ["%RETRY%billing"]
     assert mount.ls("@store/groups/%RETRY%billing") == ["gone", "orders"]
-    assert mount.ls("@store/groups/%RETRY%billing/orders") == ["0", "9", "10"]
+    assert mount.ls("@store/groups/%RETRY%billing/orders") == ["0", "1", "9", "10"]
     assert mount.cat("@store/groups/%RETRY%billing/orders/0") == b"1\n"
     store.offsets["%RETRY%billing"]["orders"][0] = 12
     assert mount.cat("@store/groups/%RETRY%billing/orders/0") == b"12\n"
     assert mount.stat("@store/groups/%RETRY%billing/orders/0").mode == stat.S_IFREG | 0o444
 
 
-@pytest.mark.parametrize("path", ["g", "%RETRY%billing/t", "%RETRY%billing/orders/1", "%RETRY%billing/orders/x"])
+@pytest.mark.parametrize("path", ["g", "%RETRY%billing/t", "%RETRY%billing/orders/2", "%RETRY%billing/orders/x"])
 def test_a_group_that_consumed_nothing_there_is_not_found(mount: Mount, path: str) -> None:
     assert refused_with(lambda: mount.stat(f"@store/groups/{path}")) == errno.ENOENT
 
