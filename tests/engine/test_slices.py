@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from engine.slices import items_at, pack_slices, put_items
 
 DATA = np.random.default_rng(7).integers(0, 256, 20_000, np.uint8)
-ranges = st.lists(st.tuples(st.integers(0, 9_000), st.integers(0, 40) | st.integers(4_090, 9_000)), max_size=20)
+ranges = st.lists(
+    st.tuples(st.integers(0, 9_000), st.integers(0, 40) | st.integers(500, 1_030) | st.integers(4_090, 9_000)),
+    max_size=20,
+)
 
 
 @given(ranges, st.sampled_from([None, 0, 32]))
