@@ -74,7 +74,7 @@ class ConsumeQueues:
         if found is not None:
             return found
         with self._lock:
-            if queue_id not in self._ids.get(topic, ()):
+            if queue_id not in self._ids.get(topic, ()) and self.access is not Access.READ:
                 self._ids.setdefault(topic, set()).add(queue_id)
                 self.generation += 1
             return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
@@ -146,8 +146,10 @@ class ConsumeQueues:
             self._visible_end = physical_end
             ids = self._listed()
             if ids != self._ids:
-                for key in [key for key in self._queues if key[1] not in ids.get(key[0], ())]:
-                    self._queues.pop(key).close()
+                gone = [(topic, one) for topic, known in self._ids.items() for one in known - ids.get(topic, set())]
+                for key in gone:
+                    if key in self._queues:
+                        self._queues.pop(key).close()
                 self._ids = ids
                 self.generation += 1
         return [(queue.topic, queue.queue_id) for queue in self.opened() if queue.refresh(physical_end)]

@@ -1,38 +1,201 @@
-"""Stream sums: how many stream bytes each block of messages of a queue has (docs/format.md, 13).
+"""Stream sums: how many stream bytes the messages of a queue have, block by block (docs/format.md, 13).
 
-    STORE/fsstore/sums/<topic>/<queue id>: derived, checked before use, deletable at any time
+A block is 1,024 queue offsets. For each whole block, the stream bytes from the queue's base (the first message when
+summing began) to the block's end are known; the messages behind the last whole block are summed together. So a position
+is found without reading what is before its block. Everything is derived from the log: what is missing is summed when
+someone asks.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from engine.consumequeue import ConsumeQueue
-from engine.filequeue import FileQueue
+from engine.streamrows import LogPart, RowSource
+
+Array = np.ndarray[Any, Any]
 
 BLOCK_MESSAGES = 1024
+STEP_BLOCKS = 32
+"""Blocks that are summed at once."""
+
+
+class BlockSum(NamedTuple):
+    """One whole block: physical offsets of its first (from the base on) and last record, stream bytes from the base to
+    its end, and how many of its messages are left out."""
+
+    first_physical: int
+    last_physical: int
+    end: int
+    left_out: int
+
+
+class Summed(NamedTuple):
+    """How far a queue is summed: all before `queue_offset`, which are `bytes` from the base on."""
+
+    queue_offset: int
+    bytes: int
 
 
 class QueueSums:
-    """Prefix sums of one queue. Thread safety: any thread; extending takes an own lock."""
+    """The sums of one queue. Thread safety: any thread; one at a time sums (an own lock)."""
+
+    def __init__(self, queue: ConsumeQueue, source: RowSource, checked_before: int) -> None:
+        """Records at physical offsets below `checked_before` are checked whole when they are summed; the others were,
+        by this process."""
+        self.queue = queue
+        self._source = source
+        self._checked_before = checked_before
+        self._lock = threading.Lock()
+        self._base = self._counted = queue.min_offset
+        self._blocks: list[BlockSum] = []
+        self._ends: list[int] = []
+        self._open_bytes = 0
+        self._left_out: dict[int, frozenset[int]] = {}
+
+    # summing
+
+    @property
+    def unsummed(self) -> int:
+        """Messages that the next `grow` has to sum."""
+        return max(self.queue.max_offset - self._counted, 0)
+
+    def grow(self) -> Summed:
+        """Sum what is new."""
+        with self._lock:
+            max_offset = self.queue.max_offset
+            if max_offset < self._counted:
+                self._forget_from(max_offset)
+            while self._counted < max_offset:
+                step_end = (self._counted // BLOCK_MESSAGES + STEP_BLOCKS) * BLOCK_MESSAGES
+                self._sum_until(min(max_offset, step_end))
+            return Summed(self._counted, self._total())
+
+    def _total(self) -> int:
+        return (self._ends[-1] if self._ends else 0) + self._open_bytes
+
+    def _sum_until(self, end: int) -> None:
+        sizes = np.zeros(end - self._counted, np.int64)
+        first = max(self._counted, min(self.queue.min_offset, end))  # what expired before it was summed has no bytes
+        found = sizes_of(self._source.rows(self.queue, first, end - first, self._checked_before))
+        sizes[first - self._counted :][: len(found)] = found
+        while self._counted < end:
+            count = min(BLOCK_MESSAGES - self._counted % BLOCK_MESSAGES, len(sizes))
+            self._count(sizes[:count])
+            sizes = sizes[count:]
+
+    def _count(self, sizes: Array) -> None:
+        """Add the next messages, all of one block; close the block when they reach its end."""
+        number = self._counted // BLOCK_MESSAGES
+        empty = self._counted + np.flatnonzero(sizes == 0)
+        if len(empty):
+            self._left_out[number] = self._left_out.get(number, frozenset()).union(empty.tolist())
+        self._open_bytes += int(sizes.sum())
+        self._counted += len(sizes)
+        if self._counted % BLOCK_MESSAGES == 0:
+            left_out = len(self._left_out.get(number, ()))
+            self._blocks.append(BlockSum(*self._edges(number), self._total(), left_out))
+            self._ends.append(self._total())
+            self._open_bytes = 0
+
+    def _edges(self, number: int) -> tuple[int, int]:
+        """Physical offsets of a block's first and last record, -1 for one that is gone."""
+        offsets = (max(number * BLOCK_MESSAGES, self._base), (number + 1) * BLOCK_MESSAGES - 1)
+        first, last = (self.queue.read(offset, 1)["physical_offset"].tolist() or [-1] for offset in offsets)
+        return first[0], last[0]
+
+    def _forget_from(self, max_offset: int) -> None:
+        """The queue was cut: keep the whole blocks before `max_offset`."""
+        self._base = min(self._base, max_offset)
+        kept = max(max_offset // BLOCK_MESSAGES - self._first_block, 0)
+        del self._blocks[kept:], self._ends[kept:]
+        self._open_bytes = 0
+        self._counted = (self._first_block + kept) * BLOCK_MESSAGES if kept else self._base
+        self._left_out = {block: out for block, out in self._left_out.items() if block < self._first_block + kept}
+
+    @property
+    def _first_block(self) -> int:
+        return self._base // BLOCK_MESSAGES
+
+    # finding positions
+
+    def block_at(self, position: int) -> Summed:
+        """Begin of the block that the stream byte `position` (from the base on) lies in."""
+        index = bisect_right(self._ends, position)
+        first = max((self._first_block + index) * BLOCK_MESSAGES, self._base)
+        return Summed(first, self._ends[index - 1] if index else 0)
+
+    def block_end(self, queue_offset: int, summed: Summed) -> Summed:
+        """End of the block that holds `queue_offset`; of the last one, where `summed` ends."""
+        index = queue_offset // BLOCK_MESSAGES - self._first_block
+        end = (self._first_block + index + 1) * BLOCK_MESSAGES
+        if 0 <= index < len(self._ends) and end <= summed.queue_offset:
+            return Summed(end, self._ends[index])
+        return summed
+
+    def position_of(self, queue_offset: int, summed: Summed) -> int:
+        """Stream bytes from the base to `queue_offset`, which has not expired."""
+        if queue_offset <= self._base:
+            return 0
+        end = self.block_end(queue_offset, summed)
+        return end.bytes - int(sizes_of(self.rows(queue_offset, end.queue_offset)).sum())
+
+    def rows(self, first: int, end: int) -> list[LogPart]:
+        """The rows of queue offsets [first, end), without those that were left out when they were summed."""
+        parts = self._source.rows(self.queue, first, end - first, 0)
+        for block in range(first // BLOCK_MESSAGES, -(-end // BLOCK_MESSAGES)):
+            for queue_offset in self._left_out_of(block):
+                leave_out(parts, queue_offset - first)
+        return parts
+
+    def text(self, part: LogPart) -> Array:
+        """Stream bytes of rows: uint8."""
+        return self._source.text(part)
+
+    def _left_out_of(self, block: int) -> frozenset[int]:
+        known = self._left_out.get(block)
+        index = block - self._first_block
+        if known is None and 0 <= index < len(self._blocks) and self._blocks[index].left_out:
+            first = max(block * BLOCK_MESSAGES, self.queue.min_offset)
+            count = (block + 1) * BLOCK_MESSAGES - first
+            sizes = sizes_of(self._source.rows(self.queue, first, count, checked_before=1 << 62))
+            known = self._left_out[block] = frozenset((first + np.flatnonzero(sizes == 0)).tolist())
+        return known or frozenset()
+
+    # what is kept
+
+    def restore(self, base: int, blocks: Sequence[BlockSum]) -> bool:
+        """Take over sums that were kept, if the queue agrees with them, instead of summing anew; True when it does."""
+        end = (base // BLOCK_MESSAGES + len(blocks)) * BLOCK_MESSAGES
+        if not blocks or base > self._base or not self._base < end <= self.queue.max_offset:
+            return False
+        edges = self._edges(end // BLOCK_MESSAGES - 1)
+        if edges[1] != blocks[-1].last_physical or edges[0] not in (blocks[-1].first_physical, -1):
+            return False
+        self._base, self._counted = base, end
+        self._blocks = list(blocks)
+        self._ends = [block.end for block in blocks]
+        return True
+
+    def kept(self, first: int) -> tuple[int, list[BlockSum]]:
+        """(base, whole blocks from the `first`-th on)."""
+        with self._lock:
+            return self._base, self._blocks[first:]
 
 
-class StreamSums:
-    """The sums of all queues of a store."""
+def sizes_of(parts: Sequence[LogPart]) -> Array:
+    """Stream bytes of each row of `parts`: int64 (n,)."""
+    return np.concatenate([np.zeros(0, np.int64), *(part.sizes for part in parts)])
 
-    def __init__(self, directory: Path | None, log: FileQueue, trusted_start: int, trusted_end: int) -> None:
-        """`directory` None keeps them in memory. Sums on disk count for records before `trusted_end`; records from
-        `trusted_start` on were written by this process, and their bodies need no CRC check."""
-        raise NotImplementedError
 
-    def of(self, topic: str, queue_id: int, queue: ConsumeQueue) -> QueueSums:
-        """Sums of a queue, loaded or begun."""
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        """Write what grew to disk (no fsync: derived). OSError is swallowed: sums are only a saving."""
-        raise NotImplementedError
-
-    def remove_topic(self, topic: str) -> None:
-        """Forget a deleted topic."""
-        raise NotImplementedError
+def leave_out(parts: Sequence[LogPart], row: int) -> None:
+    """Set the size of a row, counted over all parts, to 0."""
+    for part in parts:
+        if 0 <= row < len(part):
+            part.sizes[row] = 0
+        row -= len(part)

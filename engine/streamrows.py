@@ -1,0 +1,180 @@
+"""Stream rows: the bodies of a queue's messages, found in the mapped log and copied out with numpy (docs/format.md,
+13).
+
+A row is a message; its bytes in the stream are its body, decompressed, and a newline. Of a record, only the few fields
+are read that this takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from engine.columns import damaged_rows, locate
+from engine.compression import COMPRESSED_FLAG, decompress
+from engine.consumequeue import ConsumeQueue, Entries
+from engine.errors import ReadError
+from engine.filequeue import FileQueue
+from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from engine.slices import items_at, pack_slices
+
+Array = np.ndarray[Any, Any]
+InPlace = Callable[[ConsumeQueue, int, int], bool]
+"""Whether the record at a physical offset (last) belongs at a queue offset of a queue."""
+
+NEWLINE = 10
+_GATHERED_BYTES = HEADERS[0].size
+_FIELDS = np.dtype(
+    {
+        "names": ["size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag"],
+        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4"],
+        "offsets": [0, 4, 12, 20, 28, 36],
+        "itemsize": _GATHERED_BYTES,
+    }
+)
+_HEADER_BYTES = np.array([header.size for header in HEADERS], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Rows whose records lie in one file of the log, all arrays of shape (n,).
+
+    Their bodies are log[starts:starts + stored_sizes]. `sizes` are the bytes in the stream, newline included; 0 for a
+    row that is left out. `is_compressed` says that the body is not what is stored.
+    """
+
+    log: Array
+    sys_flags: Array
+    starts: Array
+    stored_sizes: Array
+    sizes: Array
+    is_compressed: Array
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def cut(self, first: int, end: int) -> LogPart:
+        """Rows [first, end)."""
+        arrays = (self.sys_flags, self.starts, self.stored_sizes, self.sizes, self.is_compressed)
+        return LogPart(self.log, *(array[first:end] for array in arrays))
+
+
+class RowSource:
+    """Finds rows in the log. Thread safety: stateless; any thread."""
+
+    def __init__(self, log: FileQueue, body_limit_bytes: int, in_place: InPlace) -> None:
+        """`in_place` judges records that name another place than the entry that leads to them."""
+        self._log = log
+        self._body_limit_bytes = body_limit_bytes
+        self._in_place = in_place
+
+    def rows(self, queue: ConsumeQueue, first: int, count: int, checked_before: int) -> list[LogPart]:
+        """Rows of queue offsets [first, first + count), fewer when they are not there.
+
+        Records at physical offsets below `checked_before` are read whole and checked (CRC, place); of the others,
+        framing is. What fails is left out: size 0.
+        """
+        parts = []
+        for log, base, entries in self._by_file(queue.entries(first, count)):
+            places = entries["physical_offset"].astype(np.int64)
+            part, fields = _find_bodies(log, places - base, places)
+            unknown = int(np.searchsorted(places, checked_before, side="left"))
+            if unknown:
+                self._check(part, fields, places[:unknown], base, queue, first)
+            if part.is_compressed.any():
+                self._measure(part)
+            parts.append(part)
+            first += len(part)
+        return parts
+
+    def _by_file(self, entries: Entries) -> Iterator[tuple[Array, int, Entries]]:
+        """(log file as uint8, physical offset of its first byte, entries that lead into it); a missing one is empty."""
+        numbers = entries["physical_offset"].astype(np.int64) // self._log.file_bytes
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(entries)]
+        for start, end in pairwise(bounds):
+            if start == end:
+                continue
+            base = int(numbers[start]) * self._log.file_bytes
+            file = self._log.find(base)
+            try:
+                log = np.frombuffer(file.pages(), np.uint8) if file is not None else np.empty(0, np.uint8)
+            except ReadError:
+                log = np.empty(0, np.uint8)
+            yield log, base, entries[start:end]
+
+    def _check(self, part: LogPart, fields: Array, places: Array, base: int, queue: ConsumeQueue, first: int) -> None:
+        """Leave out rows, the first len(places) of `part`, whose record is damaged or stands elsewhere."""
+        count = len(places)
+        records = locate(part.log, places - base, places)
+        good = records.headers["ok"] & ~damaged_rows(records)
+        offsets = np.arange(first, first + count)
+        fields = fields[:count]
+        strays = good & ((fields["queue_offset"] != offsets) | (fields["queue_id"] != queue.queue_id))
+        for row in np.flatnonzero(strays).tolist():
+            good[row] = self._in_place(queue, first + row, int(places[row]))
+        part.sizes[:count][~good] = 0
+
+    def _measure(self, part: LogPart) -> None:
+        """Set the sizes of compressed rows; one that can't be undone is left out."""
+        for row in np.flatnonzero(part.is_compressed & (part.sizes > 0)).tolist():
+            body = self._decompressed(part, row)
+            part.sizes[row] = len(body) + 1 if body is not None else 0
+
+    def _decompressed(self, part: LogPart, row: int) -> bytes | None:
+        start = int(part.starts[row])
+        stored = part.log[start : start + int(part.stored_sizes[row])].tobytes()
+        try:
+            body = decompress(stored, int(part.sys_flags[row]), self._body_limit_bytes)
+        except ValueError:
+            return None
+        return body if len(body) <= self._body_limit_bytes else None
+
+    def text(self, part: LogPart) -> Array:
+        """The stream bytes of the rows: uint8 (sum of sizes,)."""
+        if part.is_compressed.any():
+            return self._mixed_text(part)
+        shown = part.sizes > 0
+        if shown.all():
+            offsets, text = pack_slices(part.log, part.starts, part.sizes)
+        else:
+            offsets, text = pack_slices(part.log, part.starts[shown], part.sizes[shown])
+        text[offsets[1:] - 1] = NEWLINE  # over the byte behind the body, which came along
+        return text
+
+    def _mixed_text(self, part: LogPart) -> Array:
+        pieces = []
+        for row in np.flatnonzero(part.sizes > 0).tolist():
+            start = int(part.starts[row])
+            stored: bytes | None = part.log[start : start + int(part.stored_sizes[row])].tobytes()
+            pieces.append((self._decompressed(part, row) if part.is_compressed[row] else stored) or b"")
+        return np.frombuffer(b"".join(piece + b"\n" for piece in pieces), np.uint8)
+
+
+def _find_bodies(log: Array, positions: Array, places: Array) -> tuple[LogPart, Array]:
+    """The bodies of the records at `positions` of `log`, by magic, place and sizes alone, and the fields read."""
+    inside = (positions >= 0) & (positions <= len(log) - _GATHERED_BYTES)
+    raw = items_at(log, np.where(inside, positions, 0), _GATHERED_BYTES) if inside.any() else None
+    if raw is None:
+        nothing = np.zeros(len(positions), np.int64)
+        return LogPart(log, nothing, nothing, nothing, nothing.copy(), nothing != 0), np.zeros(len(positions), _FIELDS)
+    fields = raw.view(_FIELDS)
+    magic, sizes = fields["magic"], fields["size"].astype(np.int64)
+    sys_flags = fields["sys_flag"].astype(np.int64)
+    good = inside & ((magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)) & (fields["physical_offset"] == places)
+    good &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log))
+    starts = positions + _HEADER_BYTES[sys_flags >> 4 & 3]
+    stored_sizes = np.maximum(_body_sizes(log, np.where(good, starts, 4)), 0)
+    good &= starts + stored_sizes + 3 <= positions + sizes
+    stream_sizes = np.where(good, stored_sizes + 1, 0)
+    return LogPart(
+        log, sys_flags, starts, stored_sizes, stream_sizes, good & (sys_flags & COMPRESSED_FLAG != 0)
+    ), fields
+
+
+def _body_sizes(log: Array, starts: Array) -> Array:
+    """The i32 before each of `starts`: where a body starts, its size ends."""
+    return np.asarray(items_at(log, starts - 4, 4).view(">i4").astype(np.int64))

@@ -1,0 +1,68 @@
+"""A log in memory with what is derived from it, for tests of the derived parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.commitlog import CommitLog
+from engine.consumequeue import ConsumeQueue
+from engine.consumequeues import ConsumeQueues
+from engine.dispatch import Dispatcher, Placed
+from engine.filequeue import FileQueue
+from engine.hosts import Host
+from engine.index import Index
+from engine.mappedfile import Access
+from engine.message import Message
+from engine.place import places
+from engine.record import RecordEncoder
+from engine.schedule import DelayLevels, scheduled, tags_code
+
+NOW_MS = 1_700_000_000_000
+
+
+class SmallStore:
+    """Commit log, consume queues and index with tiny files, fed one message at a time."""
+
+    def __init__(self, folder: Path, *, log_bytes: int = 4096, queue_entries: int = 16, access: Access = Access.WRITE):
+        self.now_ms = NOW_MS
+        self.log_files = FileQueue.open(folder / "commitlog", log_bytes, access)
+        self.log_files.set_end(0)
+        self.log = CommitLog(self.log_files, lambda: self.now_ms)
+        self.queues = ConsumeQueues(folder / "consumequeue", queue_entries * 20, access)
+        self.index = Index(folder / "index", 7, 20, access, lambda: self.now_ms)
+        self.levels = DelayLevels.parse()
+        self.dispatcher = Dispatcher(self.queues, self.index, self.levels)
+        self.encoder = RecordEncoder(Host(b"\x7f\x00\x00\x01", 10911), 1 << 20)
+
+    def put(self, message: Message, queue_id: int = 0) -> int:
+        """Store and dispatch; the physical offset."""
+        message, queue_id = scheduled(message, queue_id, self.levels)
+        encoded = self.encoder.encode(message, queue_id, self.now_ms)
+        queue_offset = 0 if message.sys_flag & 0x4 else self.queue(message.topic, queue_id).max_offset
+        physical_offset, time_ms = self.log.append(encoded, queue_offset)
+        self.dispatcher.put(
+            Placed(
+                message.topic,
+                queue_id,
+                queue_offset,
+                physical_offset,
+                len(encoded.buffer),
+                time_ms,
+                message.sys_flag,
+                tags_code(message.topic, {**message.properties, "TAGS": message.tags}, time_ms, self.levels),
+                encoded.keys,
+                places(message.properties, queue_id),
+            )
+        )
+        self.now_ms += 137
+        return physical_offset
+
+    def queue(self, topic: str, queue_id: int = 0) -> ConsumeQueue:
+        """A queue, made when it is new."""
+        return self.queues.get_or_create(topic, queue_id)
+
+    def damage(self, physical_offset: int, position: int) -> None:
+        """Flip a bit of the record there."""
+        file = self.log_files.find(physical_offset)
+        assert file is not None
+        file.writable()[physical_offset - file.start + position] ^= 1

@@ -1,0 +1,240 @@
+"""A queue as one text: against the bodies joined, damage, compression, retention, growth, and sums kept on disk."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.consumequeue import ConsumeQueue
+from engine.errors import DamagedRecordError, ExpiredMessageError
+from engine.mappedfile import Access
+from engine.message import Message
+from engine.streamrows import RowSource
+from engine.streamsums import BLOCK_MESSAGES
+from engine.sumsfile import StreamSums, decode_sums
+from tests.engine.logs import SmallStore
+
+BODY_POSITION = 88
+
+
+def never(queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+    return False
+
+
+def sums_of(
+    store: SmallStore, folder: Path, *, trusted_end: int = 1 << 62, checked_before: int = 0, writable: bool = True
+) -> StreamSums:
+    source = RowSource(store.log_files, 1 << 20, never)
+    return StreamSums(folder, source, trusted_end=trusted_end, checked_before=checked_before, writable=writable)
+
+
+def joined(bodies: list[bytes]) -> bytes:
+    return b"".join(body + b"\n" for body in bodies)
+
+
+def many(count: int, start: int = 0) -> list[bytes]:
+    return [b"message %d %s" % (number, b"x" * (number % 7)) for number in range(start, start + count)]
+
+
+def put_all(store: SmallStore, bodies: list[bytes]) -> list[int]:
+    return [store.put(Message("t", body)) for body in bodies]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.binary(max_size=40) | st.binary(min_size=200, max_size=700), max_size=30),
+    st.lists(st.booleans(), max_size=30),
+    st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 3000)), max_size=6),
+)
+def test_any_range_of_the_stream_is_that_of_the_bodies_joined(
+    tmp_path_factory: pytest.TempPathFactory,
+    bodies: list[bytes],
+    compressed: list[bool],
+    ranges: list[tuple[int, int]],
+) -> None:
+    folder = tmp_path_factory.mktemp("stream")
+    store = SmallStore(folder, access=Access.PRIVATE)
+    stream = sums_of(store, folder).stream(store.queue("t"))
+    assert stream.size == 0
+    for number, body in enumerate(bodies):
+        packs = number < len(compressed) and compressed[number]
+        store.put(Message("t", zlib.compress(body) if packs else body, sys_flag=packs))
+        store.put(Message("other", b"not in this stream"))
+    expected = joined(bodies)
+    assert stream.unsummed == len(bodies)
+    assert stream.size == len(expected)
+    assert stream.unsummed == 0
+    assert stream.read(0, 1 << 20) == expected
+    for position, length in ranges:
+        assert stream.read(position, length) == expected[position : position + length]
+    straight = [bytes(stream.read(position, 100)) for position in range(0, len(expected) + 100, 100)]
+    assert b"".join(straight) == expected
+
+
+def test_size_and_bytes_follow_the_queue_over_many_blocks(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path, log_bytes=1 << 16, access=Access.PRIVATE)
+    stream = sums_of(store, tmp_path).stream(store.queue("t"))
+    bodies: list[bytes] = []
+    for count in (1, BLOCK_MESSAGES - 2, 1, 1, 2 * BLOCK_MESSAGES + 5, 3):
+        put_all(store, many(count, len(bodies)))
+        bodies += many(count, len(bodies))
+        assert stream.size == len(joined(bodies))
+    text = joined(bodies)
+    for position in range(0, len(text), 4999):
+        assert stream.read(position, 6000) == text[position : position + 6000]
+
+
+def test_damaged_messages_are_left_out_when_they_are_summed(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path)
+    bodies = many(40)
+    places = put_all(store, bodies)
+    store.damage(places[3], BODY_POSITION)  # body
+    store.damage(places[17], 5)  # magic
+    store.damage(places[18], 22)  # queue offset
+    store.damage(places[39], 30)  # physical offset
+    good = [body for number, body in enumerate(bodies) if number not in (3, 17, 18, 39)]
+    sums = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
+    stream = sums.stream(store.queue("t"))
+    assert stream.size == len(joined(good))
+    assert stream.read(0, 1 << 20) == joined(good)
+
+
+def test_damage_after_summing_is_an_error_of_its_block_not_other_bytes(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path, log_bytes=1 << 16)
+    bodies = many(BLOCK_MESSAGES + 10)
+    places = put_all(store, bodies)
+    stream = sums_of(store, tmp_path / "sums").stream(store.queue("t"))
+    size = stream.size
+    store.damage(places[5], 5)
+    with pytest.raises(DamagedRecordError):
+        stream.read(0, 100)
+    rest = len(joined(bodies[BLOCK_MESSAGES:]))
+    assert stream.size == size
+    assert stream.read(size - rest, rest) == joined(bodies[BLOCK_MESSAGES:])
+
+
+def test_positions_stay_when_retention_moves_the_queues_beginning(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path)
+    bodies = many(200)
+    put_all(store, bodies)
+    sums = sums_of(store, tmp_path / "sums")
+    queue = store.queue("t")
+    before = sums.stream(queue)
+    text = joined(bodies)
+    assert before.size == len(text)
+    store.log_files.retire_first(0)
+    store.log_files.retire_first(0)
+    first = queue.expire(store.log_files.min_offset)
+    assert 0 < first < 200
+    gone = len(joined(bodies[:first]))
+    assert (before.first_offset, before.size) == (0, len(text))
+    assert before.read(gone, 5000) == text[gone : gone + 5000]
+    for position in (0, gone - 1):
+        with pytest.raises(ExpiredMessageError):
+            before.read(position, 10)
+    after = sums.stream(queue)
+    assert (after.first_offset, after.size) == (first, len(text) - gone)
+    assert after.read(0, 1 << 20) == text[gone:]
+
+
+def test_a_queue_that_was_cut_is_summed_anew_from_there(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path, log_bytes=1 << 18)
+    places = put_all(store, many(BLOCK_MESSAGES + 300))
+    stream = sums_of(store, tmp_path / "sums").stream(store.queue("t"))
+    assert stream.unsummed == BLOCK_MESSAGES + 300
+    assert stream.size > 0
+    store.queue("t").truncate(places[BLOCK_MESSAGES + 100])
+    assert stream.read(0, 1 << 20) == joined(many(BLOCK_MESSAGES + 100))
+    store.queue("t").truncate(places[100])
+    assert stream.read(0, 1 << 20) == joined(many(100))
+
+
+# sums kept on disk
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SmallStore:
+    """Two and a half blocks of messages, one of them damaged."""
+    store = SmallStore(tmp_path / "store", log_bytes=1 << 16)
+    places = put_all(store, many(2 * BLOCK_MESSAGES + 500))
+    store.damage(places[7], BODY_POSITION)
+    return store
+
+
+def kept_text(store: SmallStore) -> bytes:
+    bodies = many(store.queue("t").max_offset)
+    return joined(bodies[:7] + bodies[8:])
+
+
+def test_kept_sums_are_not_summed_again(store: SmallStore, tmp_path: Path) -> None:
+    sums = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
+    size = sums.stream(store.queue("t")).size
+    sums.save()
+    again = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
+    stream = again.stream(store.queue("t"))
+    assert stream.unsummed == 500
+    assert stream.size == size == len(kept_text(store))
+    assert stream.read(0, 1 << 20) == kept_text(store)
+    put_all(store, many(2000, 2 * BLOCK_MESSAGES + 500))
+    assert stream.size == len(kept_text(store))
+    again.save()
+    last = sums_of(store, tmp_path / "sums", checked_before=1 << 62, writable=False).stream(store.queue("t"))
+    assert last.unsummed < BLOCK_MESSAGES
+    assert last.read(0, 1 << 20) == kept_text(store)
+
+
+@pytest.mark.parametrize("position", [0, 9, 16, 24, 44, 60, 76])
+def test_kept_sums_with_a_flipped_bit_are_not_believed(store: SmallStore, tmp_path: Path, position: int) -> None:
+    sums = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
+    assert sums.stream(store.queue("t")).size
+    sums.save()
+    path = tmp_path / "sums" / "t" / "0"
+    raw = bytearray(path.read_bytes())
+    assert len(decode_sums(raw)[1]) == 2
+    raw[position] ^= 1
+    path.write_bytes(raw)
+    again = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
+    stream = again.stream(store.queue("t"))
+    assert stream.unsummed >= 500 + BLOCK_MESSAGES
+    assert stream.read(0, 1 << 20) == kept_text(store)
+    again.save()
+    assert path.stat().st_size == 16 + 2 * 32
+    assert len(decode_sums(path.read_bytes())[1]) == 2
+
+
+def test_kept_sums_of_a_log_that_is_not_trusted_so_far_are_not_believed(store: SmallStore, tmp_path: Path) -> None:
+    sums = sums_of(store, tmp_path / "sums")
+    assert sums.stream(store.queue("t")).size
+    sums.save()
+    entry = store.queue("t").entry(2 * BLOCK_MESSAGES - 1)
+    assert entry is not None
+    for trusted_end, unsummed in ((entry[0], 500 + BLOCK_MESSAGES), (entry[0] + 1, 500)):
+        assert sums_of(store, tmp_path / "sums", trusted_end=trusted_end).of(store.queue("t")).unsummed == unsummed
+
+
+def test_kept_sums_of_another_queue_under_the_same_name_are_not_believed(store: SmallStore, tmp_path: Path) -> None:
+    sums = sums_of(store, tmp_path / "sums")
+    assert sums.stream(store.queue("t")).size
+    sums.save()
+    other = SmallStore(tmp_path / "other", log_bytes=1 << 16)
+    put_all(other, [b"longer bodies than before"] * (3 * BLOCK_MESSAGES))
+    assert sums_of(other, tmp_path / "sums").of(other.queue("t")).unsummed == 3 * BLOCK_MESSAGES
+
+
+def test_nothing_is_written_for_a_store_that_is_only_read(store: SmallStore, tmp_path: Path) -> None:
+    sums = sums_of(store, tmp_path / "sums", writable=False)
+    assert sums.stream(store.queue("t")).size
+    sums.save()
+    assert not (tmp_path / "sums").exists()
+
+
+def test_sums_of_a_deleted_topic_go(store: SmallStore, tmp_path: Path) -> None:
+    sums = sums_of(store, tmp_path / "sums")
+    assert sums.stream(store.queue("t")).size
+    sums.save()
+    sums.forget_topic("t")
+    assert not (tmp_path / "sums" / "t").exists()
