@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.interop import bytewise, follow, live, ours, theirs
+from tests.interop import bytewise, follow, live, ours, theirs, through_mount
 from tests.interop.compare import Tally
 from tests.interop.room import Room
 from tests.interop.toolchain import BUILD, LINES, Line
@@ -32,6 +32,7 @@ SCENARIOS = (
     Scenario("they write, we read: one put to several queues (LMQ)", theirs.light_queues),
     Scenario("they write, we read: topic names over 127 bytes", theirs.long_topics, ("v5",)),
     Scenario("they write, we read: checksums in properties", theirs.property_crc, ("v5",)),
+    Scenario("they write, we read through a mount: files, attributes, keys", through_mount.mounted_read_only),
     Scenario("they write, we read: a broker with real clients", live.broker_and_clients),
     Scenario("we write, they read: closed, then three turns each", ours.clean),
     Scenario("we write, they read: killed, then three turns each", ours.killed),
