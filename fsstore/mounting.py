@@ -37,11 +37,15 @@ log = logging.getLogger(__name__)
 
 
 def run_mount(
-    store: MessageStore, mountpoint: Path, options: ServeOptions, ready: Callable[[], None] | None = None
+    store: MessageStore,
+    mountpoint: Path,
+    options: ServeOptions,
+    ready: Callable[[], None] | None = None,
+    make_core: type[Filesystem] = Filesystem,
 ) -> None:
-    """See `fsstore.serve`."""
+    """See `fsstore.serve`; `make_core` is for tests that need a core with faults."""
     mountpoint = mountpoint.resolve()  # before it is mounted: looking at it afterwards would wait for ourselves
-    core = Filesystem(
+    core = make_core(
         store,
         FilesystemOptions(append_mode=options.append_mode, directory_mode=options.directory_mode),
         status=lambda: {"mountpoint": str(mountpoint)},

@@ -1,0 +1,104 @@
+"""A mounted store in a process of its own, as mountctl would run it: `python -m tests.mount.daemon '{"store": …}'`.
+
+Says `ready` on its standard output when the mount is there; its log goes to standard error. With a `gate` it has faults
+built in: a bug, slow work that lasts until the gate's file is there, and a disk that syncs no sooner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine import FileSizes, FlushPolicy, MessageStore, OpenMode, Retention, StoreConfig
+from engine.durable import Disk
+from fsstore import ServeOptions
+from fsstore.core import Filesystem
+from fsstore.interface import Attributes, SlowWork
+from fsstore.mounting import run_mount
+
+DEFECT = b"a-defect-of-ours"
+"""Looking up this name fails as a bug would."""
+
+
+class Gate:
+    """Lets through whoever waits at it, once its file is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def wait(self) -> None:
+        """Return when the gate is open; a test that forgets to open it gets a failure, not a hang."""
+        for _ in range(6_000):
+            if self.path.exists():
+                return
+            time.sleep(0.01)
+
+
+class FaultyFilesystem(Filesystem):
+    """The core with a bug in it, and with slow work that is as slow as the test wants."""
+
+    gate: Gate
+
+    def lookup(self, parent_inode: int, name: bytes) -> Attributes:
+        """As the real one, but for one name, and for what takes a thread."""
+        if name == DEFECT:
+            raise ZeroDivisionError("a defect, for a test")
+        try:
+            return super().lookup(parent_inode, name)
+        except SlowWork as slow:
+            raise SlowWork(self._held_up(slow.work)) from None
+
+    def _held_up(self, work: Callable[[], object]) -> Callable[[], None]:
+        def held_up() -> None:
+            self.gate.wait()
+            work()
+
+        return held_up
+
+
+class SlowDisk(Disk):
+    """A disk whose syncs of the commit log wait for the gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        """As the real one, once the gate is open."""
+        if path.parent.name == "commitlog":
+            self._gate.wait()
+        super().sync(descriptor, path)
+
+
+def config_of(asked: dict[str, Any]) -> StoreConfig:
+    """StoreConfig from JSON: its own field names, and records as objects."""
+    made = dict(asked)
+    if "mode" in made:
+        made["mode"] = OpenMode[made["mode"]]
+    for name, record in (("sizes", FileSizes), ("flush", FlushPolicy), ("retention", Retention)):
+        if name in made:
+            made[name] = record(**made[name])
+    return StoreConfig(**made)
+
+
+def main() -> None:
+    """Serve one mount as the JSON argument says."""
+    asked = json.loads(sys.argv[1])
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    config = config_of(asked["config"])
+    core: type[Filesystem] = Filesystem
+    if asked["gate"]:
+        core, FaultyFilesystem.gate = FaultyFilesystem, Gate(Path(asked["gate"]))
+        config = dataclasses.replace(config, disk=SlowDisk(FaultyFilesystem.gate))
+    options = dataclasses.replace(ServeOptions(), **asked["options"])
+    with MessageStore.open(asked["store"], config) as store:
+        run_mount(store, Path(asked["mountpoint"]), options, lambda: print("ready", flush=True), core)
+
+
+if __name__ == "__main__":
+    main()

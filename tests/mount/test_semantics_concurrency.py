@@ -1,0 +1,130 @@
+"""Promises 7.*: many at once (docs/semantics.md)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine import FileSizes, MessageStore, StoreConfig
+from tests.mount.harness import PATIENCE_S, SMALL_SIZES, bodies, mounted, publish, until
+
+WRITERS = 16
+LINES_EACH = 400
+
+WRITER = """
+import os, sys
+append, writer, lines = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+fd = os.open(append, os.O_WRONLY | os.O_APPEND)
+text = b"".join(b"%d %d %s\\n" % (writer, line, bytes([65 + writer]) * (line * 7 % 900)) for line in range(lines))
+while text:
+    size = 1 + len(text) % 3001  # cuts through lines, everywhere
+    assert os.write(fd, text[:size]) == len(text[:size])
+    text = text[size:]
+os.close(fd)
+"""
+
+READER = """
+import os, sys
+for _ in range(int(sys.argv[2])):
+    fd = os.open(sys.argv[1], os.O_RDONLY)
+    assert os.read(fd, 1 << 20) == b"shared by all"
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+"""
+
+
+def run_all(*commands: list[str]) -> None:
+    """Run programs at once; all have to succeed."""
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
+    try:
+        for process in running:
+            _, errors = process.communicate(timeout=2 * PATIENCE_S)
+            assert process.returncode == 0, errors.decode()
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def test_concurrent_writers(queue: Path) -> None:
+    """7.1 16 writers of lines to one `append` at once: no line is lost, cut or mixed."""
+    append = str(queue / "append")
+    run_all(*([sys.executable, "-c", WRITER, append, str(one), str(LINES_EACH)] for one in range(WRITERS)))
+    lines = (queue.parent / "0.log").read_bytes().splitlines()
+    assert len(lines) == WRITERS * LINES_EACH
+    for writer in range(WRITERS):
+        letter = bytes([65 + writer])
+        mine = [line for line in lines if line.startswith(b"%d " % writer)]
+        assert mine == [b"%d %d %s" % (writer, line, letter * (line * 7 % 900)) for line in range(LINES_EACH)]
+
+
+@contextmanager
+def meanwhile(*slow: threading.Thread, gate: Path) -> Iterator[None]:
+    """While `slow` is held up at the gate; afterwards it ends."""
+    for thread in slow:
+        thread.start()
+    try:
+        yield
+        assert all(thread.is_alive() for thread in slow)
+    finally:
+        gate.touch()
+        for thread in slow:
+            thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in slow)
+
+
+def test_requests_go_on_while_writers_wait(tmp_path: Path) -> None:
+    """7.2 While writers wait for the disk, other requests are answered."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    with mounted(tmp_path, gate=gate) as mount:
+        queue = mount.topic("orders") / "0"
+        publish(queue / "append", b"zero\n")
+        fds = [os.open(queue / "append", os.O_WRONLY | os.O_DSYNC) for _ in range(64)]
+        gate.unlink()
+        writers = [threading.Thread(target=os.write, args=(fd, b"line\n"), daemon=True) for fd in fds]
+        with meanwhile(*writers, gate=gate):
+            until("all have written", lambda: mount.status()["stats"]["put_messages"] >= 65)
+            for offset in range(65):
+                assert (queue / str(offset)).read_bytes() == (b"line" if offset else b"zero")
+            publish(queue.parent / "1" / "append", b"one more\n")
+        for fd in fds:
+            os.close(fd)
+        assert len(bodies(queue)) == 65
+
+
+def test_requests_go_on_while_a_stream_is_summed(tmp_path: Path) -> None:
+    """7.3 While a long stream is summed for the first time, other requests are answered."""
+    store_path, gate = tmp_path / "store", tmp_path / "gate"
+    with MessageStore.open(store_path, StoreConfig(sizes=FileSizes(**SMALL_SIZES))) as store:
+        store.create_topic("orders", 1)
+        for _ in range(3):
+            store.put_lines("orders", b"a line\n" * 10_000, 0)
+    with mounted(tmp_path, gate=gate) as mount:
+        sizes: list[int] = []
+        log = mount.root / "orders" / "0.log"
+        summing = threading.Thread(target=lambda: sizes.append(log.stat().st_size), daemon=True)
+        with meanwhile(summing, gate=gate):
+            assert (mount.root / "orders" / "0" / "29999").read_bytes() == b"a line"
+            publish(mount.root / "orders" / "0" / "append", b"another\n")
+            assert sizes == []
+        assert sizes == [30_000 * 7 + 8]
+
+
+def test_each_look_up_of_append_is_a_file_of_its_own(queue: Path) -> None:
+    """7.4 Each look-up of an `append` gives another inode number, so that the kernel lets its writers go at once."""
+    fds = [os.open(queue / "append", os.O_WRONLY) for _ in range(10)]
+    assert len({os.fstat(fd).st_ino for fd in fds}) == len(fds)
+    for fd in fds:
+        os.close(fd)
+
+
+def test_readers_who_drop_their_cache(queue: Path) -> None:
+    """7.5 Readers that throw their cache away, over and over, on one file never hang."""
+    publish(queue / "append", b"shared by all\n")
+    run_all(*([sys.executable, "-c", READER, str(queue / "0"), "2000"] for _ in range(4)))

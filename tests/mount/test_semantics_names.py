@@ -1,0 +1,147 @@
+"""Promises 3.*: names (docs/semantics.md)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.mount.harness import Mounted, bodies, offset_names, publish, refused_with
+
+COLLIDING_KEYS = ("Aa", "BB")
+"""Two keys of one hash: Java's String.hashCode gives both 2112."""
+
+
+def test_the_tree(mount: Mounted, topic: Path) -> None:
+    """3.1 The root lists `@store` and every topic; a topic lists `append`, its queues, their `.log` and `keys`."""
+    assert {"@store", topic.name} <= set(os.listdir(mount.root))
+    queues = {name for queue in range(4) for name in (f"{queue}", f"{queue}.log")}
+    assert set(os.listdir(topic)) == {"append", "keys"} | queues
+
+
+def test_a_queue_lists_its_messages_in_order(queue: Path) -> None:
+    """3.2 A queue lists `append` and its messages, with 20 digits each, in queue order."""
+    publish(queue / "append", b"x\n" * 3_000)
+    assert os.listdir(queue) == ["append", *(f"{offset:020d}" for offset in range(3_000))]
+
+
+def test_any_spelling_of_an_offset(queue: Path) -> None:
+    """3.3 Any decimal spelling of an offset finds the message."""
+    publish(queue / "append", b"zero\none\n")
+    assert {(queue / name).read_bytes() for name in ("1", "01", f"{1:020d}", f"{1:040d}")} == {b"one"}
+
+
+def test_first_and_last(queue: Path) -> None:
+    """3.4 `@first` and `@last` are links to the oldest and the newest message of the queue; they are not listed."""
+    assert refused_with((queue / "@first").read_bytes) == errno.ENOENT
+    assert refused_with((queue / "@last").read_bytes) == errno.ENOENT
+    publish(queue / "append", b"zero\none\ntwo\n")
+    assert (queue / "@first").readlink() == Path(f"{0:020d}")
+    assert (queue / "@last").readlink() == Path(f"{2:020d}")
+    publish(queue / "append", b"three\n")
+    assert (queue / "@last").read_bytes() == b"three"
+    assert not [name for name in os.listdir(queue) if name.startswith("@")]
+
+
+def test_a_time_is_a_link(queue: Path) -> None:
+    """3.5 `@<time>` is a link to the first message stored at or after it; the time is epoch milliseconds or ISO
+    8601."""
+    times = []
+    for line in (b"zero\n", b"one\n"):
+        publish(queue / "append", line)
+        times.append(int(os.getxattr(queue / "@last", "user.mq.store_time")))
+        time.sleep(0.005)  # so that the second is stored in a later millisecond
+    assert times[0] < times[1]
+    assert (queue / f"@{times[0]}").readlink() == Path(f"{0:020d}")
+    for when_ms in (times[0] + 1, times[1]):
+        local = datetime.fromtimestamp(when_ms / 1000).isoformat(timespec="milliseconds")
+        assert (queue / f"@{when_ms}").read_bytes() == (queue / f"@{local}").read_bytes() == b"one"
+    assert refused_with((queue / f"@{times[1] + 1}").readlink) == errno.ENOENT
+    assert refused_with((queue / "@yesterday").readlink) == errno.ENOENT
+
+
+def test_a_key_is_a_link_to_its_newest_message(topic: Path) -> None:
+    """3.6 `keys/<key>` is a link to the newest message with that key."""
+    publish(topic / "0" / "append@keys=ORDER-17", b"old\n")
+    publish(topic / "1" / "append@keys=other+ORDER-17", b"zero\nnew\n")
+    assert (topic / "keys" / "ORDER-17").readlink() == Path(f"../1/{1:020d}")
+    assert (topic / "keys" / "ORDER-17").read_bytes() == b"new"
+
+
+def test_all_messages_of_a_key(topic: Path) -> None:
+    """3.7 `keys/<key>@all` is a directory of links `<queue>-<offset>`, one for each message with that key."""
+    publish(topic / "0" / "append@keys=K", b"one\n")
+    publish(topic / "1" / "append", b"not this\n")
+    publish(topic / "1" / "append@keys=K", b"two\n")
+    matches = topic / "keys" / "K@all"
+    assert sorted(os.listdir(matches)) == [f"0-{0:020d}", f"1-{1:020d}"]
+    assert {(matches / name).read_bytes() for name in os.listdir(matches)} == {b"one", b"two"}
+    assert (matches / "1-1").read_bytes() == b"two"
+    assert refused_with((matches / "1-0").read_bytes) == errno.ENOENT
+
+
+def test_a_hash_is_no_key(topic: Path) -> None:
+    """3.8 A key that no message carries does not exist, whatever its hash."""
+    there, missing = COLLIDING_KEYS
+    publish(topic / "0" / f"append@keys={there}", b"one\n")
+    assert (topic / "keys" / there).read_bytes() == b"one"
+    assert refused_with((topic / "keys" / missing).read_bytes) == errno.ENOENT
+    assert refused_with(os.listdir, topic / "keys" / f"{missing}@all") == errno.ENOENT
+
+
+def test_keys_are_listed(topic: Path) -> None:
+    """3.9 `keys` lists the keys of the newest 10,000 messages; `/ % @ :` and control characters are percent-encoded."""
+    keys = ["plain", "a/b", "50%", "a@b.com", "12:30", "tab\there", "größe", ".", ".."]
+    record = json.dumps({"body": "x", "keys": keys[:-2]}) + "\n" + json.dumps({"body": "y", "keys": keys[-2:]}) + "\n"
+    publish(topic / "append@format=json", record.encode())
+    listed = {"plain", "a%2Fb", "50%25", "a%40b.com", "12%3A30", "tab%09here", "größe", "%2E", "%2E%2E"}
+    assert set(os.listdir(topic / "keys")) >= listed
+    assert {(topic / "keys" / name).read_bytes() for name in listed} == {b"x", b"y"}
+
+
+def test_a_key_is_found_either_way(topic: Path) -> None:
+    """3.10 A key is found both encoded and as it is."""
+    publish(topic / "append@keys=a%40b.com+12%3A30", b"one\n")
+    assert {(topic / "keys" / name).read_bytes() for name in ("a@b.com", "a%40b.com", "12:30", "12%3a30")} == {b"one"}
+
+
+def test_mkdir_makes_topics_and_queues(mount: Mounted) -> None:
+    """3.11 `mkdir orders` makes a topic of 4 queues; `mkdir orders/7` gives it 8."""
+    orders = mount.root / "orders"
+    orders.mkdir()
+    assert {name for name in os.listdir(orders) if name.isdigit()} == set("0123")
+    (orders / "7").mkdir()
+    assert {name for name in os.listdir(orders) if name.isdigit()} == set("01234567")
+    assert refused_with(orders.mkdir) == refused_with((orders / "3").mkdir) == errno.EEXIST
+    publish(orders / "7" / "append", b"one\n")
+    assert bodies(orders / "7") == [b"one"]
+
+
+def test_what_is_not_there_yet_is_found_when_it_is(topic: Path) -> None:
+    """3.12 An offset or a key that is not there yet is found as soon as it is there."""
+    for _ in range(3):
+        with pytest.raises(FileNotFoundError):
+            (topic / "0" / "0").stat()
+        with pytest.raises(FileNotFoundError):
+            (topic / "keys" / "K").stat()
+    publish(topic / "0" / "append@keys=K", b"one\n")
+    assert (topic / "0" / "0").read_bytes() == (topic / "keys" / "K").read_bytes() == b"one"
+
+
+def test_the_store_about_itself(mount: Mounted, topic: Path) -> None:
+    """3.13 `@store/status.json`, `config.json` and `metrics` say how the store is, at the moment they are opened."""
+    before = mount.status()
+    assert before["pid"] == mount.daemon.pid
+    assert before["mode"] == "write"
+    publish(topic / "2" / "append", b"one\ntwo\n")
+    now = mount.status()
+    assert now["stats"]["messages"] == before["stats"]["messages"] + 2
+    assert now["topics"][topic.name]["queues"]["2"] == {"min_offset": 0, "max_offset": 2}
+    assert json.loads((mount.root / "@store" / "config.json").read_text())["store"]["sizes"]
+    assert f'topic="{topic.name}"' in (mount.root / "@store" / "metrics").read_text()
+    assert len(offset_names(topic / "2")) == 2

@@ -1,0 +1,142 @@
+"""Promises 1.*: publishing (docs/semantics.md)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from tests.mount.harness import bodies, publish, refused_with, sh
+
+WHOLE_WRITE_BYTES = 1_044_480
+
+
+def test_a_line_is_a_message(queue: Path) -> None:
+    """1.1 A line written to `append` is one message; its newline is not part of it."""
+    sh("echo one >> append; printf 'two\\nthree\\n' >> append", queue)
+    assert bodies(queue) == [b"one", b"two", b"three"]
+
+
+def test_empty_lines_are_skipped(queue: Path) -> None:
+    """1.2 Empty lines are skipped."""
+    publish(queue / "append", b"\n", b"\none\n\n\ntwo\n\n", b"\n\n")
+    assert bodies(queue) == [b"one", b"two"]
+
+
+def test_an_unterminated_line_waits_for_fsync_or_close(queue: Path) -> None:
+    """1.3 Complete lines are published when the write returns; an unterminated one by `fsync`, or when the file is
+    closed."""
+    fd = os.open(queue / "append", os.O_WRONLY)
+    os.write(fd, b"whole\nbegun, ")
+    assert bodies(queue) == [b"whole"]
+    os.write(fd, b"and ended")
+    assert bodies(queue) == [b"whole"]
+    os.fsync(fd)
+    assert bodies(queue) == [b"whole", b"begun, and ended"]
+    os.write(fd, b"last")
+    os.close(fd)
+    assert bodies(queue) == [b"whole", b"begun, and ended", b"last"]
+
+
+def test_each_open_file_frames_its_own_bytes(queue: Path) -> None:
+    """1.4 Each open file frames its own bytes: lines of two writers never mix, however they are cut into writes."""
+    first, second = (os.open(queue / "append", os.O_WRONLY | os.O_APPEND) for _ in range(2))
+    for letter in b"abc":
+        os.write(first, bytes([letter]))
+        os.write(second, bytes([letter - 32]))
+    os.write(second, b"\n")
+    os.write(first, b"\n")
+    os.close(first)
+    os.close(second)
+    assert bodies(queue) == [b"ABC", b"abc"]
+
+
+def test_a_file_is_a_message(queue: Path, tmp_path: Path) -> None:
+    """1.5 `append@frame=file` makes one message of everything from open to close; one that nothing was written to,
+    none."""
+    picture = bytes(range(256)) * 1_200 + b"\n\nno newline at the end"
+    (tmp_path / "picture").write_bytes(picture)
+    sh(f"cp {tmp_path}/picture append@frame=file; : > append@frame=file", queue)
+    assert bodies(queue) == [picture]
+
+
+def test_a_write_is_a_message(queue: Path) -> None:
+    """1.6 `append@frame=write` makes one message of each write, newlines and all."""
+    publish(queue / "append@frame=write", b"one\ntwo\n", b"\n", b"\x00\xff")
+    assert bodies(queue) == [b"one\ntwo\n", b"\n", b"\x00\xff"]
+
+
+def test_a_line_of_json_is_a_record(queue: Path) -> None:
+    """1.7 `append@format=json` takes each line as an object with `body`, `keys`, `tags` and `properties`."""
+    record = '{"body": "a\\nb", "keys": ["K-1", "K-2"], "tags": "paid", "properties": {"colour": "r\u00f6d"}}\n'
+    publish(queue / "append@format=json", record.encode(), b'{"body": ""}\n')
+    assert bodies(queue) == [b"a\nb", b""]
+    message = queue / "0"
+    assert os.getxattr(message, "user.mq.keys") == b"K-1 K-2"
+    assert os.getxattr(message, "user.mq.tags") == b"paid"
+    assert os.getxattr(message, "user.mq.property.colour") == "r\u00f6d".encode()
+
+
+def test_keys_and_tags_ride_on_the_name(queue: Path) -> None:
+    """1.8 `append@tags=paid,keys=A+B` gives each message those tags and keys; values are percent-encoded."""
+    publish(queue / "append@tags=paid,keys=A+B%2BC", b"one\ntwo\n")
+    for offset in ("0", "1"):
+        assert os.getxattr(queue / offset, "user.mq.tags") == b"paid"
+        assert os.getxattr(queue / offset, "user.mq.keys") == b"A B+C"
+    assert (queue.parent / "keys" / "B+C").read_bytes() == b"two"
+
+
+def test_queues_take_turns(topic: Path) -> None:
+    """1.9 A topic's `append` gives its queues their turn, a write each; a queue's `append` publishes to that queue."""
+    publish(topic / "append", *(b"line %d\n" % number for number in range(8)))
+    assert [len(bodies(topic / queue)) for queue in "0123"] == [2, 2, 2, 2]
+    publish(topic / "2" / "append", b"here\n", b"and here\n")
+    assert [len(bodies(topic / queue)) for queue in "0123"] == [2, 2, 4, 2]
+
+
+def test_append_looks_empty(queue: Path) -> None:
+    """1.10 `append` has size 0 and reads as empty, and `>` truncates nothing."""
+    publish(queue / "append", b"one\n")
+    assert sh("echo two > append; cat append; stat -c %s append; wc -c < append", queue).split() == ["0", "0"]
+    assert bodies(queue) == [b"one", b"two"]
+
+
+def test_append_takes_attributes_and_keeps_none(queue: Path, tmp_path: Path) -> None:
+    """1.11 Setting the size, times or mode of `append` succeeds and changes nothing, so that `touch`, `cp -p` and
+    `rsync` work."""
+    (tmp_path / "lines").write_bytes(b"one\ntwo\n")
+    before = (queue / "append").stat()
+    sh(f"touch append; chmod 600 append; truncate -s 100 append; cp -p {tmp_path}/lines append", queue)
+    sh(f"rsync --inplace --times {tmp_path}/lines append@tags=r", queue)
+    after = (queue / "append").stat()
+    assert (after.st_size, after.st_mode, after.st_mtime_ns) == (0, before.st_mode, before.st_mtime_ns)
+    assert bodies(queue) == [b"one", b"two", b"one", b"two"]
+
+
+def test_a_write_is_taken_whole_or_not_at_all(queue: Path) -> None:
+    """1.12 A write of up to 1,044,480 bytes is taken whole or not at all: one bad line in it, and none of its lines is
+    published."""
+    good = b'{"body": "good"}\n'
+    filler = b'{"body": "%s"}\n' % (b"x" * (WHOLE_WRITE_BYTES // 2 - len(good) - 13))
+    lines = (good + filler) * 2
+    lines += b"\n" * (WHOLE_WRITE_BYTES - len(lines))
+    fd = os.open(queue / "append@format=json", os.O_WRONLY)
+    spoilt = lines[:-20] + b'{"body": oh no}\n\n\n\n\n'
+    assert len(spoilt) == len(lines) == WHOLE_WRITE_BYTES
+    assert refused_with(os.write, fd, spoilt) == errno.EINVAL
+    assert bodies(queue) == []
+    assert os.write(fd, lines) == WHOLE_WRITE_BYTES
+    os.close(fd)
+    assert [len(body) for body in bodies(queue)] == [4, len(filler) - 13] * 2
+
+
+def test_usual_tools_publish(queue: Path, tmp_path: Path) -> None:
+    """1.13 `cp`, `dd`, `tee -a` and `cat big.log >> append` publish as a shell's `>>` does."""
+    lines = [b"%d: %s" % (number, b"x" * (number % 300)) for number in range(20_000)]
+    (tmp_path / "big.log").write_bytes(b"\n".join(lines) + b"\n")
+    sh(f"cat {tmp_path}/big.log >> append", queue)
+    assert (queue.parent / "0.log").read_bytes() == (tmp_path / "big.log").read_bytes()
+    (tmp_path / "few").write_bytes(b"4\n5\n6\n")
+    (tmp_path / "last").write_bytes(b"7\n8")
+    sh(f"seq 3 | tee -a append; dd if={tmp_path}/few of=append bs=1; cp {tmp_path}/last append", queue)
+    assert (queue.parent / "0.log").read_bytes().splitlines()[20_000:] == [b"%d" % number for number in range(1, 9)]

@@ -1,0 +1,183 @@
+"""Promises 5.*: what is refused, and with which errno (docs/semantics.md)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.mount.daemon import DEFECT
+from tests.mount.harness import Mounted, bodies, mounted, publish, refused_with
+
+LIMIT_BYTES = 4 << 20
+WHOLE_WRITE_BYTES = 1_044_480
+
+
+def attempts(topic: Path) -> dict[str, Callable[[], object]]:
+    """Everything that changes a tree, tried on a topic that has a message at 0/0."""
+    message = topic / "0" / "0"
+    return {
+        "create": lambda: os.open(topic / "0" / "new", os.O_WRONLY | os.O_CREAT),
+        "create an offset": lambda: os.open(topic / "0" / f"{7:020d}", os.O_WRONLY | os.O_CREAT),
+        "make a fifo": lambda: os.mkfifo(topic / "fifo"),
+        "make a folder": (topic / "0" / "folder").mkdir,
+        "unlink": message.unlink,
+        "unlink append": (topic / "append").unlink,
+        "rmdir": (topic / "0").rmdir,
+        "rename": lambda: message.rename(topic / "0" / "1"),
+        "rename a topic": lambda: topic.rename(topic.with_name("renamed")),
+        "link": lambda: os.link(message, topic / "0" / "link"),
+        "symlink": lambda: (topic / "0" / "link").symlink_to("0"),
+        "write": lambda: os.open(message, os.O_WRONLY),
+        "append to a message": lambda: os.open(message, os.O_RDWR | os.O_APPEND),
+        "write to a stream": lambda: os.open(topic / "0.log", os.O_WRONLY),
+        "truncate": lambda: os.truncate(message, 0),
+        "chmod": lambda: message.chmod(0o600),
+        "touch": lambda: os.utime(message),
+        "set an attribute": lambda: os.setxattr(message, "user.mq.tags", b"x"),
+        "remove an attribute": lambda: os.removexattr(message, "user.mq.store_time"),
+    }
+
+
+def test_changes_are_refused(topic: Path) -> None:
+    """5.1 Creating, removing, renaming and linking, writing to a message or changing one is EPERM."""
+    publish(topic / "0" / "append", b"one\n")
+    refused = {what: errno.errorcode[refused_with(change)] for what, change in attempts(topic).items()}
+    assert refused == dict.fromkeys(refused, "EPERM")
+    assert bodies(topic / "0") == [b"one"]
+
+
+def test_a_read_only_mount(tmp_path: Path) -> None:
+    """5.2 On a read-only mount the same, and publishing, is EROFS."""
+    with mounted(tmp_path) as mount:
+        publish(mount.topic("orders") / "0" / "append", b"one\n")
+    before = everything_below(mount.store)
+    with mounted(tmp_path, config={"mode": "READ_ONLY"}) as mount:
+        topic = mount.root / "orders"
+        changes = attempts(topic) | {
+            "publish": lambda: publish(topic / "append", b"two\n"),
+            "publish a file": lambda: publish(topic / "append@frame=file", b"two\n"),
+            "make a topic": (mount.root / "new").mkdir,
+            "make a queue": (topic / "9").mkdir,
+            "touch append": lambda: os.utime(topic / "append"),
+        }
+        refused = {what: errno.errorcode[refused_with(change)] for what, change in changes.items()}
+        assert refused == dict.fromkeys(refused, "EROFS")
+        assert bodies(topic / "0") == [b"one"]
+        assert (topic / "0.log").read_bytes() == b"one\n"
+    assert everything_below(mount.store) == before
+
+
+def everything_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_unknown_options(topic: Path) -> None:
+    """5.3 An `append@…` with an unknown option is ENOENT."""
+    for name in (
+        "append@colour=red",
+        "append@frame=page",
+        "append@",
+        "append@keys=",
+        "append@tags=a,tags=b",
+        "append2",
+    ):
+        for folder in (topic, topic / "0"):
+            assert refused_with(os.open, folder / name, os.O_WRONLY) == errno.ENOENT
+            expected = errno.EPERM if name == "append2" else errno.ENOENT
+            assert refused_with(os.open, folder / name, os.O_WRONLY | os.O_CREAT) == expected
+
+
+def test_names_that_no_topic_can_have(mount: Mounted, topic: Path) -> None:
+    """5.4 `mkdir` of a name that is no topic, or of a queue that is no plain decimal below 1,024, is EINVAL."""
+    for name in ("@mine", "a b", "semi;colon"):
+        assert refused_with((mount.root / name).mkdir) == errno.EINVAL
+    for name in ("1024", "07", "x", "-1", "1.log"):
+        assert refused_with((topic / name).mkdir) == errno.EINVAL
+
+
+def test_a_line_over_the_limit(queue: Path) -> None:
+    """5.5 A line over the message limit is EFBIG, and so is everything written to that open file until it is closed."""
+    fd = os.open(queue / "append", os.O_WRONLY)
+    os.write(fd, b"short\n")
+    part = b"x" * (1 << 20)
+    for _ in range(LIMIT_BYTES // len(part)):
+        assert os.write(fd, part) == len(part)
+    for request in (b"one more\n", b"and a short one\n"):
+        assert refused_with(os.write, fd, request) == errno.EFBIG
+    assert refused_with(os.close, fd) == errno.EFBIG
+    publish(queue / "append", b"fine again\n", b"x" * WHOLE_WRITE_BYTES, b"\n")
+    assert [len(body) for body in bodies(queue)] == [5, 10, WHOLE_WRITE_BYTES]
+
+
+def test_a_write_that_could_have_been_split(queue: Path) -> None:
+    """5.6 A write to `append@frame=write` that the kernel could have split is EFBIG."""
+    fd = os.open(queue / "append@frame=write", os.O_WRONLY)
+    assert os.write(fd, b"x" * WHOLE_WRITE_BYTES) == WHOLE_WRITE_BYTES
+    assert refused_with(os.write, fd, b"x" * (1 << 20)) == errno.EFBIG
+    assert os.write(fd, b"y") == 1
+    os.close(fd)
+    assert [len(body) for body in bodies(queue)] == [WHOLE_WRITE_BYTES, 1]
+
+
+def test_a_malformed_record(queue: Path) -> None:
+    """5.7 A malformed record is EINVAL, and what follows in the same open file is taken."""
+    fd = os.open(queue / "append@format=json", os.O_WRONLY)
+    for malformed in (b"{\n", b"[]\n", b'{"keys": "K"}\n', b'{"body": "a", "colour": 1}\n', b'{"body": 1}\n'):
+        assert refused_with(os.write, fd, malformed) == errno.EINVAL
+    os.write(fd, b'{"body": "fine"}\n')
+    os.close(fd)
+    assert bodies(queue) == [b"fine"]
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """A disk of its own of that size, in memory."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """5.8 A full disk is ENOSPC; nothing of that write is published, and publishing goes on when there is space
+    again."""
+    lines = [b"%07d %s\n" % (number, b"x" * 500) for number in range(100_000)]
+    taken = 0
+    with small_disk(tmp_path / "disk", 12 << 20) as disk, mounted(tmp_path, store=disk / "store") as mount:
+        queue = mount.topic("orders") / "0"
+        (disk / "ballast").write_bytes(b"x" * (3 << 20))
+        fd = os.open(queue / "append", os.O_WRONLY)
+        for round_number in range(2):
+            try:
+                while True:
+                    os.write(fd, b"".join(lines[taken : taken + 50]))
+                    taken += 50
+            except OSError as error:
+                assert error.errno == errno.ENOSPC  # noqa: PT017 (a loop ends in it)
+            if round_number == 0:
+                assert taken > 0
+                (disk / "ballast").unlink()
+                os.write(fd, b"".join(lines[taken : taken + 50]))
+                taken += 50
+        os.close(fd)
+        assert (queue.parent / "0.log").read_bytes() == b"".join(lines[:taken])
+
+
+def test_a_defect_of_ours(tmp_path: Path) -> None:
+    """5.9 A defect of ours is EIO, its traceback is in the log, and the mount goes on."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    with mounted(tmp_path, gate=gate) as mount:
+        queue = mount.topic("orders") / "0"
+        assert refused_with((mount.root / os.fsdecode(DEFECT)).stat) == errno.EIO
+        publish(queue / "append", b"one\n")
+        assert bodies(queue) == [b"one"]
+        log = mount.log.read_text()
+    assert "Traceback" in log
+    assert "ZeroDivisionError: a defect, for a test" in log

@@ -1,0 +1,124 @@
+"""Promises 8.*: retention and followers (docs/semantics.md)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.harness import Mounted, bodies, mounted, offset_names, publish, refused_with, until
+
+RETENTION = {"max_bytes": 2 << 20, "clean_interval_ms": 50, "delete_pause_ms": 0}
+LARGE = b"held " * 60_000
+
+
+@pytest.fixture(scope="module")
+def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """A mount that keeps about two files of 1 MiB of the commit log."""
+    with mounted(tmp_path_factory.mktemp("cleaned"), config={"retention": RETENTION}) as mount:
+        yield mount
+
+
+def min_offset(mount: Mounted, topic: str) -> int:
+    return int(mount.status()["topics"][topic]["queues"]["0"]["min_offset"])
+
+
+def fill(mount: Mounted, queue: Path) -> None:
+    """Publish until the first messages of the queue have expired."""
+    while min_offset(mount, queue.parent.name) < 1:
+        publish(queue / "append", b"filler %s\n" % (b"x" * 1_000) * 500)
+
+
+def has_size(path: Path, size: int) -> bool:
+    return path.stat().st_size == size
+
+
+def is_gone(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def test_expired_messages_are_gone(cleaned: Mounted) -> None:
+    """8.1 A message that retention removed is gone from the mount: ENOENT by name, and not listed."""
+    queue = cleaned.topic("gone") / "0"
+    publish(queue / "append", b"one\ntwo\n")
+    known = [queue / name for name in offset_names(queue)]
+    assert [path.read_bytes() for path in known] == [b"one", b"two"]
+    fill(cleaned, queue)
+    for path in known:
+        until("the kernel has forgotten the name", is_gone, path)
+    first = min_offset(cleaned, "gone")
+    listed = offset_names(queue)
+    assert int(listed[0]) >= first
+    assert refused_with((queue / "0").stat) == errno.ENOENT
+    assert int((queue / "@first").readlink().name) >= first
+
+
+def test_open_messages_stay(cleaned: Mounted) -> None:
+    """8.2 A message that somebody has open stays readable after its removal, for the time that the store's
+    configuration gives."""
+    queue = cleaned.topic("held") / "0"
+    publish(queue / "append@frame=file", LARGE)
+    publish(queue / "append", b"small\n")
+    large, small = (os.open(queue / name, os.O_RDONLY) for name in "01")
+    assert os.pread(large, 10, 0) == LARGE[:10]
+    fill(cleaned, queue)
+    until("the name is gone", is_gone, queue / f"{0:020d}")
+    os.posix_fadvise(large, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert os.pread(large, len(LARGE), 0) == LARGE
+    assert os.pread(small, 100, 0) == b"small"
+    for fd in (large, small):
+        os.close(fd)
+
+
+def test_streams_begin_anew(cleaned: Mounted) -> None:
+    """8.3 After retention `0.log` begins at the new first message; a file open before keeps its positions, and its
+    expired bytes are EIO."""
+    queue = cleaned.topic("stream") / "0"
+    publish(queue / "append", b"the first line\n")
+    before = os.open(queue.parent / "0.log", os.O_RDONLY)
+    assert os.pread(before, 100, 0) == b"the first line\n"
+    fill(cleaned, queue)
+
+    def begins_at_first() -> bool:
+        with (queue.parent / "0.log").open("rb") as log:
+            return os.fstat(log.fileno()).st_ino != os.fstat(before).st_ino and log.read(7) == b"filler "
+
+    until("the stream begins at the new first message", begins_at_first)
+    os.posix_fadvise(before, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert refused_with(os.pread, before, 10, 0) == errno.EIO
+    size = os.fstat(before).st_size
+    assert os.pread(before, 5, size - 5) == b"xxxx\n"
+    os.close(before)
+
+
+def test_a_follower_sees_what_the_writer_does(tmp_path: Path) -> None:
+    """8.4 A mount that follows another writer shows each of its messages, and the sizes of its streams, without being
+    mounted anew."""
+    (tmp_path / "follower").mkdir()
+    with (
+        mounted(tmp_path) as writer,
+        mounted(tmp_path / "follower", store=writer.store, config={"mode": "FOLLOW"}) as follower,
+    ):
+        assert refused_with((follower.root / "orders").stat) == errno.ENOENT
+        queue = writer.topic("orders") / "0"
+        followed = follower.root / "orders" / "0"
+        publish(queue / "append@keys=K", b"one\n")
+        until("the follower sees the first message", (followed / "0").exists)
+        assert (follower.root / "orders" / "keys" / "K").read_bytes() == b"one"
+        text = b"one\n"
+        for number in range(5):
+            line = b"line %d\n" % number
+            publish(queue / "append", line * 1_000)
+            text += line * 1_000
+            until("the size has grown", has_size, follower.root / "orders" / "0.log", len(text))
+            assert (follower.root / "orders" / "0.log").read_bytes() == text
+            assert (followed / "@last").read_bytes() == line[:-1]
+        assert len(bodies(followed)) == 5_001
+        assert refused_with(publish, followed / "append", b"no\n") == errno.EROFS
