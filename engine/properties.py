@@ -15,12 +15,6 @@ MAX_PROPERTIES_BYTES = 32767
 KEYS = b"KEYS"
 TAGS = b"TAGS"
 UNIQUE_KEY = b"UNIQ_KEY"
-DELAY = b"DELAY"
-REAL_TOPIC = b"REAL_TOPIC"
-REAL_QUEUE_ID = b"REAL_QID"
-MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
-MULTI_QUEUE_OFFSET = b"INNER_MULTI_QUEUE_OFFSET"
-INNER_BATCH_COUNT = b"INNER_NUM"
 
 # What RocketMQ's own clients and brokers set; its client refuses them as a user's property.
 RESERVED_NAMES = frozenset(

@@ -30,8 +30,7 @@ MESSAGE_MAGIC_V2 = -626843477
 BLANK_MAGIC = -875286124
 BLANK_BYTES = 8  # of a filler's header, and what must stay free behind each record
 
-BORN_IPV6_FLAG = 0x10
-STORE_IPV6_FLAG = 0x20
+IPV6_FLAGS = 0x30  # 0x10 the born host is IPv6, 0x20 the store host
 TRANSACTION_MASK = 0xC
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
@@ -108,7 +107,7 @@ class RecordEncoder:
                 message.flag,
                 0,
                 0,
-                message.sys_flag & ~0x30 | families << 4,
+                message.sys_flag & ~IPV6_FLAGS | families << 4,
                 now_ms if message.born_time_ms is None else message.born_time_ms,
                 born_host,
                 0,
