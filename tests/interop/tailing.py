@@ -23,7 +23,7 @@ LIMIT_SECONDS = 120
 class Delays:
     """Milliseconds from storing (or a little before, from sending) to reading, one a message."""
 
-    values: array[int] = field(default_factory=lambda: array("q"))
+    values: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, value_ms: int) -> None:
         self.values.append(value_ms)

@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -32,6 +33,7 @@ final class Load {
     private final AtomicIntegerArray sentInSecond;
     private final List<Thread> threads = new ArrayList<>();
     private final List<Integer> sentToQueue = new ArrayList<>();
+    private final AtomicLong lastSent = new AtomicLong();
     private long began;
 
     Load(DefaultMQProducer producer, JsonObject request) {
@@ -47,6 +49,7 @@ final class Load {
     void start() throws Exception {
         String broker = awaitRoute();
         began = System.nanoTime();
+        lastSent.set(began);
         for (int queue = 0; queue < queues; queue++) {
             sentToQueue.add(0);
             MessageQueue target = new MessageQueue(topic, broker, queue);
@@ -100,6 +103,7 @@ final class Load {
             return false;
         }
         long now = System.nanoTime();
+        lastSent.accumulateAndGet(now, Math::max);
         sends.add(now - sent);
         sentInSecond.incrementAndGet((int) Math.min((now - began) / 1_000_000_000L, sentInSecond.length() - 1));
         return true;
@@ -109,7 +113,7 @@ final class Load {
         for (Thread thread : threads) {
             thread.join();
         }
-        double took = (System.nanoTime() - began) / 1e9;
+        double took = (lastSent.get() - began) / 1e9;
         producer.shutdown();
         JsonObject answer = new JsonObject();
         answer.add("sends", sends.figures());
