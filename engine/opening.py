@@ -18,20 +18,33 @@ from engine.errors import ConfigFileError, NotAStoreError, UnsupportedStoreError
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
 from engine.sizesfile import read_sizes
+from engine.topics import TopicTable
 
 OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")
-BROKER_NAMES = ("transaction", "abort.bak", "brokerIdentity", "timerwheel", "timerlog", "epochFileCheckpoint")
-KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES))
-"""What a store may hold besides UNREAD; anything else in a folder without a commit log says that it is no store."""
+BROKER_NAMES = (
+    "abort.bak",
+    "brokerIdentity",
+    "compaction",
+    "epochFileCheckpoint",
+    "rocksdbstore",
+    "timerlog",
+    "timerwheel",
+)
+KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES, "batchconsumequeue", "consumequeue_ext", "transaction"))
+"""What a store may hold; anything else in a folder without a commit log says that it is no store."""
 
 UNREAD = {
     "batchconsumequeue": "a batch consume queue",
-    "compaction": "a compaction topic",
+    "compaction/compactionLog": "a compaction topic",
     "consumequeue_ext": "a consume queue with extension files",
-    "consumequeue_r": "a RocksDB consume queue",
-    "rocksdbstore": "a RocksDB consume queue",
 }
 """Folders of a store that hold messages or entries in a form we don't read, if any file is in them."""
+
+UNREAD_ATTRIBUTES = {
+    ("queue.type", "BatchCQ"): "a batch consume queue",
+    ("cleanup.policy", "COMPACTION"): "a compaction topic",
+}
+"""What topics.json says of topics that we don't read."""
 
 SAMPLED_QUEUES = 200
 
@@ -69,18 +82,28 @@ def refuse_unreadable(path: Path) -> None:
     """NotAStoreError, or UnsupportedStoreError that names what we don't read; silent when the store is one of ours."""
     layout = StoreLayout(path)
     names = {member.name for member in path.iterdir()}
-    for name in sorted(names):
-        if name.startswith("dledger-"):
-            raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
-        if name in UNREAD and any(member.is_file() for member in (path / name).rglob("*")):
-            raise UnsupportedStoreError(path, f"{UNREAD[name]} ({name})")
-    if (layout.consume_queues / "CURRENT").exists():
-        raise UnsupportedStoreError(path, "a RocksDB consume queue (consumequeue/CURRENT)")
-    if "commitlog" not in names and not names <= KNOWN_NAMES | UNREAD.keys():
+    if "commitlog" not in names and not names <= KNOWN_NAMES:
         raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
     if "commitlog" in names and not layout.commit_log.is_dir():
         raise NotAStoreError(path, "commitlog is not a folder")
+    for name in sorted(names):
+        if name.startswith("dledger-"):
+            raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
+    for name, what in UNREAD.items():
+        if any(member.is_file() for member in (path / name).rglob("*")):
+            raise UnsupportedStoreError(path, f"{what} ({name})")
+    if (layout.consume_queues / "CURRENT").exists():
+        raise UnsupportedStoreError(path, "a RocksDB consume queue (consumequeue/CURRENT)")
     _refuse_multiple_paths(path, layout.commit_log)
+
+
+def refuse_topics(path: Path, table: TopicTable) -> None:
+    """UnsupportedStoreError when a topic is of a kind that we don't read."""
+    for topic in table.names():
+        config = table.get(topic)
+        for pair in (config.attributes if config else {}).items():
+            if pair in UNREAD_ATTRIBUTES:
+                raise UnsupportedStoreError(path, f"{UNREAD_ATTRIBUTES[pair]} (topic {topic})")
 
 
 def _refuse_multiple_paths(path: Path, directory: Path) -> None:

@@ -39,14 +39,16 @@ REMEMBERED_KEYS = 10_000
 class Reader:
     """Reads a store. Thread safety: any thread, no lock."""
 
-    def __init__(self, parts: StoreParts, topics: TopicView, body_limit_bytes: int) -> None:
-        """`body_limit_bytes` bounds what a compressed body may become."""
+    def __init__(self, parts: StoreParts, topics: TopicView, body_limit_bytes: int, *, remember: bool) -> None:
+        """`body_limit_bytes` bounds what a compressed body may become. `remember` newest messages of keys while the log
+        stays as it is: right when the index never lags behind it."""
         self._parts = parts
         self._log = parts.log
         self._queues = parts.queues
         self._index = parts.index
         self._topics = topics
         self._body_limit_bytes = body_limit_bytes
+        self._remember = remember
         self._newest: OrderedDict[tuple[str, str], tuple[tuple[int, int], int]] = OrderedDict()
         self.messages = 0
         self.bytes = 0
@@ -100,6 +102,14 @@ class Reader:
         if not len(view):
             raise MessageNotFoundError(physical_offset=physical_offset)
         return decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+
+    def is_in_place(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+        """Whether the record at `physical_offset` says that it stands at that offset of the queue."""
+        try:
+            message = self.at(physical_offset)
+        except ReadError:
+            return False
+        return is_in_place(message, queue.topic, queue.queue_id, queue_offset)
 
     # a queue
 
@@ -234,15 +244,18 @@ class Reader:
         self.queries += 1
         state = (self._log.readable_end, self._index.last_physical_offset)
         known = self._newest.get((topic, key))
-        if known is None or known[0] != state:
+        if known is None or known[0] != state or not self._remember:
             known = (state, self._find_newest(topic, key))
             self._newest[topic, key] = known
             self._newest.move_to_end((topic, key))
             if len(self._newest) > REMEMBERED_KEYS:
                 self._newest.popitem(last=False)
-        if known[1] < self._log.min_offset:
-            return None
-        return self.at(known[1])
+        return self.at(known[1]) if known[1] >= self._log.min_offset else None
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: its keys lead nowhere."""
+        for known in [known for known in list(self._newest) if known[0] == topic]:
+            self._newest.pop(known, None)
 
     def _find_newest(self, topic: str, key: str) -> int:
         for message in self._with_key(topic, key):

@@ -12,8 +12,8 @@ reads as damaged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from engine.checkpoint import read_checkpoint
 from engine.cleanmark import read_clean_mark
 from engine.config import RecoveryProgress
 from engine.consumequeue import ENTRY, ConsumeQueue
+from engine.consumequeues import ConsumeQueues
 from engine.coverage import Coverage, read_coverage
 from engine.errors import QueueGapError, ReadError
+from engine.layout import StoreLayout
 from engine.logscan import ScannedRecords
 from engine.logwalk import DamagedStretch, LogWalk, NewestRecord
 from engine.mappedfile import Access, MappedFile
@@ -39,29 +41,48 @@ Progress = Callable[[RecoveryProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """What the last writer left, looked at before anything is changed: whether it closed the store, the clean mark if
+    the files are still as it says, and the time of the file `lock`, which every writer touches."""
+
+    clean: bool
+    mark: Coverage | None
+    lock_mtime_ns: int
+
+
+def read_trace(layout: StoreLayout) -> Trace:
+    """The trace of the last writer of the store at `layout`."""
+    clean = not layout.abort.exists()
+    mark = read_clean_mark(layout.root, layout.clean_mark) if clean else None
+    lock_mtime_ns = layout.lock.stat().st_mtime_ns if layout.lock.exists() else 0
+    return Trace(clean, mark.coverage if mark else None, lock_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
-    """The report for people, and the log's newest record."""
+    """The report for people, the log's newest record, and every queue's next offset; `taken_over` when nothing was
+    read. The log before `trusted_end` is as our last writer left it; 0: unknown."""
 
     report: RecoveryReport
     newest: NewestRecord | None
+    queues: Mapping[str, Mapping[int, int]]
+    trusted_end: int = 0
+    taken_over: bool = False
+
+    def with_note(self, note: str) -> Recovered:
+        """The same with one more sentence in the report."""
+        return replace(self, report=replace(self.report, notes=(*self.report.notes, note)))
 
 
-def recover(
-    parts: StoreParts, *, lock_mtime_ns: int, rebuild_index: bool = False, progress: Progress | None = None
-) -> Recovered:
-    """Make `parts` ready to read and write. `lock_mtime_ns` is what the file `lock` showed before we took it.
-
-    StoreFullError, OSError: nothing good is lost, the next opening tries again.
-    """
+def recover(parts: StoreParts, trace: Trace, *, rebuild_index: bool, progress: Progress | None) -> Recovered:
+    """Make `parts` ready to read and write. StoreFullError, OSError: nothing good is lost, trying again is safe."""
     began = time.monotonic()
-    clean = not parts.layout.abort.exists()
-    mark = read_clean_mark(parts.layout.root, parts.layout.clean_mark) if clean and not rebuild_index else None
-    if mark is not None and mark.coverage.speaks_of(parts.log, lock_mtime_ns):
-        return _take_over(parts, mark.coverage)
+    if trace.mark is not None and not rebuild_index and trace.mark.speaks_of(parts.log, trace.lock_mtime_ns):
+        return _take_over(parts, trace.mark)
     coverage = read_coverage(parts.layout.coverage)
-    if coverage is not None and not coverage.speaks_of(parts.log, lock_mtime_ns):
+    if coverage is not None and not coverage.speaks_of(parts.log, trace.lock_mtime_ns):
         coverage = None
-    return _Recovery(parts, coverage, clean, progress).run(rebuild_index, began)
+    return _Recovery(parts, coverage, trace.clean, progress).run(rebuild_index, began)
 
 
 def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
@@ -69,7 +90,7 @@ def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
     parts.queues.recover(scan=False)
     parts.log.resume(coverage.physical_end, coverage.store_time_ms)
     parts.queues.expire(parts.log.min_offset)
-    return Recovered(RecoveryReport(), coverage.newest_record)
+    return Recovered(RecoveryReport(), coverage.newest_record, coverage.queues, coverage.physical_end, taken_over=True)
 
 
 class _Recovery:
@@ -113,7 +134,8 @@ class _Recovery:
             notes=tuple(_sentence(stretch) for stretch in self._walk.damaged),
             seconds=time.monotonic() - began,
         )
-        return Recovered(report, self._newest())
+        covered_end = self._coverage.physical_end if self._coverage else 0
+        return Recovered(report, self._newest(), next_offsets(parts.queues), covered_end)
 
     def _tell(self, physical_offset: int) -> None:
         if self._progress is not None:
@@ -248,6 +270,14 @@ class _Recovery:
 
     def _newest(self) -> NewestRecord | None:
         return self._walk.newest or (self._coverage.newest_record if self._coverage else None)
+
+
+def next_offsets(queues: ConsumeQueues) -> dict[str, dict[int, int]]:
+    """Every queue's next queue offset, by topic and queue id."""
+    found: dict[str, dict[int, int]] = {}
+    for queue in queues:
+        found.setdefault(queue.topic, {})[queue.queue_id] = queue.max_offset
+    return found
 
 
 def first_store_ms(file: MappedFile) -> int:

@@ -1,71 +1,199 @@
-"""MessageStore: the engine's front door, wiring the commit log, its derived data and their keepers together."""
+"""MessageStore: the engine's front door, which wires the commit log, what is derived from it, and their keepers."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType, TracebackType
+from typing import Any
 
 import numpy as np
 
-from engine.listeners import StoreListener
+from engine.check import check_parts
+from engine.columns import Columns
+from engine.commitlog import FileHold
+from engine.config import OpenMode, Retention, StoreConfig
+from engine.consumeroffsets import read_consumer_offsets
+from engine.durability import Durability
+from engine.errors import (
+    FlushFailedError,
+    ReadOnlyStoreError,
+    StoreClosedError,
+    StoreError,
+    TopicNotFoundError,
+)
+from engine.feed import Feed, HeldFeed
+from engine.following import Follower
+from engine.listeners import Listeners, StoreListener
+from engine.message import Message, StoredMessage
+from engine.opened import Opened, open_store
 from engine.problem import CheckProgress, Problem
+from engine.reading import Reader
 from engine.results import PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
+from engine.retention import Cleaner, DiskUse, disk_use
+from engine.retentionfile import read_retention
+from engine.status import measure_files
+from engine.stream import QueueStream
+from engine.streamrows import RowSource
+from engine.sumsfile import StreamSums
+from engine.topicview import TopicView
+from engine.writing import Writer
 
-if TYPE_CHECKING:
-    from engine.columns import Columns
-    from engine.config import FileSizes, OpenMode, StoreConfig
-    from engine.errors import StoreError
-    from engine.message import Message, StoredMessage
-    from engine.stream import QueueStream
+Hold = FileHold
+"""Keeps the commit-log file under one physical offset readable; release it, or use it as a context manager."""
 
 MAX_TIME_MS = (1 << 63) - 1
 """The end of time, for queries without one."""
 
+BODY_LIMIT_FACTOR = 16
+"""A compressed body may become so many times the message limit."""
 
-class Hold:
-    """Keeps the commit-log file under one physical offset readable until released (retention waits, within bounds)."""
-
-    def release(self) -> None:
-        """Let the file go; calling it twice is harmless."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Hold:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class MessageStore:
     """A store of messages in topics and queues, in Apache RocketMQ's on-disk format.
 
-    Open it with `MessageStore.open`; close it, or use it as a context manager. Thread safety: every method may be called
-    from any thread; writers take turns, readers never wait for writers.
+    Open it with `MessageStore.open`; close it, or use it as a context manager. Thread safety: every method may be
+    called from any thread; writers take turns, readers never wait for writers.
     """
 
-    path: Path
-    config: StoreConfig
-    mode: OpenMode
-    sizes: FileSizes
-    recovery: RecoveryReport
-    topics_generation: int
+    def __init__(self, path: Path, config: StoreConfig, opened: Opened, disk_use: DiskUse) -> None:
+        """Use `open`. Takes `opened` over."""
+        self.path = path
+        self.config = config
+        self.mode = config.mode
+        self.sizes = opened.parts.sizes
+        self.recovery: RecoveryReport = opened.recovered.report
+        self.opened_at_ms = config.clock()
+        self._opened = opened
+        self._parts = opened.parts
+        self._log = opened.parts.log
+        self._listeners = Listeners()
+        self._topics = TopicView(opened.table, opened.parts.queues, self._listeners.topics_changed)
+        body_limit_bytes = config.max_message_bytes * BODY_LIMIT_FACTOR
+        remember = config.mode is not OpenMode.FOLLOW
+        self._reader = Reader(opened.parts, self._topics, body_limit_bytes, remember=remember)
+        writes = config.mode is OpenMode.WRITE
+        self._sums = StreamSums(
+            opened.parts.layout.own / "sums",
+            RowSource(opened.parts.log.files, body_limit_bytes, self._reader.is_in_place),
+            trusted_end=opened.recovered.trusted_end,
+            checked_before=opened.parts.log.readable_end,
+            writable=writes,
+        )
+        self._lifecycle = threading.Lock()
+        self._stopped: StoreError | None = None if writes else ReadOnlyStoreError(_READ_ONLY_REASONS[config.mode])
+        self._flush_failure: FlushFailedError | None = None
+        self._closed = False
+        self._writer: Writer | None = None
+        self._durability: Durability | None = None
+        self._cleaner: Cleaner | None = None
+        self._follower: Follower | None = None
+        if writes:
+            self._prepare_writing(disk_use)
+        elif config.mode is OpenMode.FOLLOW:
+            self._follower = Follower(
+                opened.parts,
+                self._topics,
+                appended=self._listeners.appended,
+                expired=self._listeners.expired,
+                topics_changed=self._listeners.topics_changed,
+            )
 
     @classmethod
-    def open(cls, path: Path | str, config: StoreConfig | None = None) -> MessageStore:
+    def open(cls, path: Path | str, config: StoreConfig | None = None, *, disk_use: DiskUse = disk_use) -> MessageStore:
         """Open the store at `path`: create it when nothing is there (WRITE), recover it, or follow its writer.
 
-        Raises StoreLockedError (another process writes it), NotAStoreError, UnsupportedStoreError (names what is not
-        read), StoreFullError, and OSError when the folder can't be used.
+        `disk_use` tells retention how full the disk is. StoreLockedError (another process writes it), NotAStoreError,
+        UnsupportedStoreError (names what is not read), ConfigFileError, StoreFullError, OSError.
         """
-        raise NotImplementedError
+        path, config = Path(path).absolute(), config or StoreConfig()
+        opened = open_store(path, config)
+        try:
+            store = cls(path, config, opened, disk_use)
+        except BaseException:
+            opened.close()
+            raise
+        try:
+            store._start()
+        except BaseException:
+            store._abandon()
+            raise
+        return store
+
+    def _prepare_writing(self, disk_use: DiskUse) -> None:
+        config, recovered = self.config, self._opened.recovered
+        feed_type = HeldFeed if config.transient_pool_buffers else Feed
+        feed = feed_type(self._parts, recovered.newest, appended=self._listeners.appended, broken=self._note_broken)
+        self._writer = Writer(self._parts, self._topics, config, feed, self._refusal)
+        self._durability = Durability(self._parts, config.flush, feed, recovered.queues, self._note_flush_failure)
+        retention = config.retention or read_retention(self._parts.layout.retention)
+        if retention is not None:
+            self._cleaner = self._make_cleaner(retention, disk_use)
+
+    def _make_cleaner(self, retention: Retention, disk_use: DiskUse) -> Cleaner:
+        return Cleaner(
+            self._parts,
+            retention,
+            self.config.clock,
+            expired=self._listeners.expired,
+            failed=lambda error: self._stop(ReadOnlyStoreError(f"a file could not be deleted: {error}")),
+            disk_use=disk_use,
+        )
+
+    def _start(self) -> None:
+        """Begin what runs in the background; what was recovered is brought to disk first."""
+        if self._durability is not None:
+            self._durability.start()
+            if not self._opened.recovered.taken_over:
+                self._durability.flush()
+        if self._cleaner is not None:
+            self._cleaner.start()
+        if self._follower is not None:
+            self._follower.begin()
 
     def close(self) -> None:
-        """Flush, mark the store as cleanly closed, release everything. Calling it twice is harmless."""
-        raise NotImplementedError
+        """Flush, mark the store as cleanly closed, let go of everything. Calling it twice is harmless.
+
+        FlushFailedError: not everything reached the disk; the store is closed all the same, and the next opening
+        recovers it.
+        """
+        with self._lifecycle:
+            if self._closed:
+                return
+            self._closed = True
+        self._stop(StoreClosedError())
+        if self._cleaner is not None:
+            self._cleaner.close()
+        durable = False
+        try:
+            if self._durability is not None:
+                with self._log.lock:  # a put that is under way ends first
+                    pass
+                durable = self._durability.close()
+                self._sums.save()
+        finally:
+            self._parts.close()
+            try:
+                if durable and self._durability is not None:
+                    self._durability.mark_clean()
+            finally:
+                if self._opened.lock is not None:
+                    self._opened.lock.release()
+        if self._flush_failure is not None:
+            raise self._flush_failure
+
+    def _abandon(self) -> None:
+        """Let go of everything without a mark: as if the process had died."""
+        self._closed = True
+        self._stop(StoreClosedError())
+        if self._cleaner is not None:
+            self._cleaner.close()
+        if self._durability is not None:
+            self._durability.close()
+        self._opened.close()
 
     def __enter__(self) -> MessageStore:
         return self
@@ -75,54 +203,113 @@ class MessageStore:
     ) -> None:
         self.close()
 
+    # why not to write
+
+    def _refusal(self) -> StoreError | None:
+        if self._stopped is None and self._cleaner is not None and self._cleaner.refusal is not None:
+            return ReadOnlyStoreError(self._cleaner.refusal)
+        return self._stopped
+
+    def _stop(self, error: StoreError) -> None:
+        if self._stopped is None or isinstance(error, StoreClosedError):
+            self._stopped = error
+
+    def _note_broken(self, reason: str) -> None:
+        self._stop(ReadOnlyStoreError(reason))
+
+    def _note_flush_failure(self, error: FlushFailedError) -> None:
+        self._flush_failure = self._flush_failure or error
+        self._stop(ReadOnlyStoreError(str(error)))
+
+    def _require_writer(self) -> Writer:
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+        assert self._writer is not None
+        return self._writer
+
     @property
     def read_only_reason(self) -> str | None:
         """Why nothing can be published now, in a sentence; None when it can."""
-        raise NotImplementedError
+        refusal = self._refusal()
+        if refusal is None:
+            return None
+        return refusal.reason if isinstance(refusal, ReadOnlyStoreError) else str(refusal)
+
+    @property
+    def flush_failure(self) -> FlushFailedError | None:
+        """The failed flush that ended durability, None while all is well."""
+        return self._flush_failure
 
     # topics
 
+    @property
+    def topics_generation(self) -> int:
+        """Another number whenever topics or queues came or went."""
+        return self._topics.generation
+
     def topics(self) -> list[str]:
         """Names of all topics, sorted: the union of config/topics.json and consumequeue/."""
-        raise NotImplementedError
+        return self._topics.names()
 
     def queues(self, topic: str) -> list[int]:
         """Queue ids of a topic, ascending. TopicNotFoundError."""
-        raise NotImplementedError
+        return self._topics.queue_ids(topic)
 
     def has_queue(self, topic: str, queue: int) -> bool:
         """Whether that topic has that queue; cheap, never raises."""
-        raise NotImplementedError
+        return self._topics.has_queue(topic, queue)
 
-    def create_topic(self, topic: str, queues: int = 4) -> None:
-        """Make a topic. TopicExistsError, IllegalTopicError, ReadOnlyStoreError."""
-        raise NotImplementedError
+    def create_topic(self, topic: str, queues: int | None = None) -> None:
+        """Make a topic, with `config.default_queues` when no number is given.
+
+        TopicExistsError, IllegalTopicError, ReadOnlyStoreError, OSError.
+        """
+        self._require_writer()
+        self._topics.create(topic, self.config.default_queues if queues is None else queues)
 
     def grow_topic(self, topic: str, queues: int) -> None:
-        """Give a topic at least `queues` queues. TopicNotFoundError, IllegalTopicError, ReadOnlyStoreError."""
-        raise NotImplementedError
+        """Give a topic at least `queues` queues. TopicNotFoundError, IllegalTopicError, ReadOnlyStoreError, OSError."""
+        self._require_writer()
+        if not self._topics.has(topic):
+            raise TopicNotFoundError(topic)
+        self._topics.ensure(topic, queues)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic and its messages, for good (a rebuild does not bring it back). TopicNotFoundError."""
-        raise NotImplementedError
+        """Forget a topic and its messages, for good: a rebuild does not bring them back.
+
+        Their bytes stay in the log until retention takes their files. TopicNotFoundError, ReadOnlyStoreError, OSError.
+        """
+        self._require_writer()
+        assert self._durability is not None
+        self.flush()
+        with self._log.lock:
+            gone = [(queue, self.bounds(topic, queue)) for queue in self._topics.queue_ids(topic)]
+            self._parts.deleted.add(topic, self._log.wrote_end)
+            self._topics.remove(topic)
+            self._sums.forget_topic(topic)
+            self._reader.forget_topic(topic)
+        for queue, bounds in gone:
+            self._listeners.expired(topic, queue, bounds.min_offset, bounds.max_offset)
+        self._durability.forget_topic(topic)
 
     # publishing
-
-    def bounds(self, topic: str, queue: int) -> QueueBounds:
-        """Oldest and next queue offset. TopicNotFoundError, QueueNotFoundError."""
-        raise NotImplementedError
 
     def put(self, message: Message, queue: int | None = None) -> PutResult:
         """Store one message; it is readable when this returns (durable: see `wait_durable`).
 
-        `queue` None takes the topic's queues in turn. An unknown topic is created with 4 queues, as a broker does.
-        MessageTooLargeError, IllegalMessageError, StoreFullError, ReadOnlyStoreError.
+        `queue` None takes the topic's queues in turn. An unknown topic is made, as a broker does. TopicNotFoundError
+        (no such queue), MessageTooLargeError, IllegalMessageError, StoreFullError, ReadOnlyStoreError.
         """
-        raise NotImplementedError
+        writer = self._writer
+        return (writer or self._require_writer()).put(message, queue)
 
     def put_batch(self, messages: Sequence[Message], queue: int | None = None) -> PutRange:
-        """Store messages of one topic in one queue, all or none. Errors as `put`."""
-        raise NotImplementedError
+        """Store messages of one topic, all or none. Errors as `put`.
+
+        `queue` None deals them over the topic's queues in turn; the range's queue and offset are then the first's.
+        """
+        return (self._writer or self._require_writer()).put_batch(messages, queue)
 
     def put_lines(
         self,
@@ -132,117 +319,175 @@ class MessageStore:
         *,
         keys: Sequence[str] = (),
         tags: str = "",
-        properties: Mapping[str, str] = {},  # noqa: B006 (never written)
+        properties: Mapping[str, str] = NO_PROPERTIES,
     ) -> PutRange:
-        """Store each line of `lines` (whole lines, each ending in a newline, which is dropped; empty ones are skipped) as a
-        message, all or none. Errors as `put`."""
-        raise NotImplementedError
+        """Store each line as a message, all or none: `put_batch`, much faster.
+
+        `lines` are whole lines: each ends in a newline, which is dropped; empty ones are skipped. Errors as `put`.
+        """
+        writer = self._writer or self._require_writer()
+        return writer.put_lines(topic, lines, queue, keys, tags, properties)
 
     # durability
 
     @property
     def physical_end(self) -> int:
-        """Physical offset just past the newest readable record."""
-        raise NotImplementedError
+        """Physical offset just past the newest record written."""
+        return self._log.wrote_end
 
     @property
     def durable_end(self) -> int:
-        """Everything before this physical offset is on disk."""
-        raise NotImplementedError
+        """Everything before this physical offset is on disk (as far as this process knows)."""
+        return self._log.files.flushed_offset
 
     @property
     def sync_flush(self) -> bool:
         """Whether this store's policy is to acknowledge only what is on disk (the caller waits: `wait_durable`)."""
-        raise NotImplementedError
+        return self.config.flush.sync
 
     def wait_durable(self, physical_end: int) -> None:
-        """Return when everything before `physical_end` is on disk. FlushFailedError."""
-        raise NotImplementedError
+        """Return when everything before `physical_end` is on disk. FlushFailedError, StoreClosedError."""
+        if self._durability is not None:
+            self._durability.log.wait_durable(physical_end)
 
     def request_durable(self, physical_end: int, done: Callable[[StoreError | None], None]) -> None:
         """Call `done(None)` when everything before `physical_end` is on disk, `done(error)` when that failed.
 
-        `done` runs on the flush thread, or at once on this one.
+        `done` runs on the flush thread, or at once on this one; it must be quick and must not raise.
         """
-        raise NotImplementedError
+        if self._durability is None:
+            done(None)
+        else:
+            self._durability.log.request_durable(physical_end, done)
 
     def flush(self) -> None:
-        """Bring everything written so far to disk, derived data too. FlushFailedError."""
-        raise NotImplementedError
+        """Bring everything written so far to disk, derived data too. FlushFailedError, StoreClosedError."""
+        if self._durability is not None:
+            self._durability.flush()
 
     # reading
+
+    def bounds(self, topic: str, queue: int) -> QueueBounds:
+        """Oldest and next queue offset. TopicNotFoundError."""
+        return self._reader.bounds(topic, queue)
 
     def get(self, topic: str, queue: int, queue_offset: int) -> StoredMessage:
         """The message at a queue offset, checked (place, framing, CRC).
 
-        MessageNotFoundError, ExpiredMessageError, DamagedRecordError(reason), TopicNotFoundError, QueueNotFoundError.
+        MessageNotFoundError, ExpiredMessageError, DamagedRecordError, TruncatedFileError, TopicNotFoundError.
         """
-        raise NotImplementedError
+        return self._reader.get(topic, queue, queue_offset)
 
     def at(self, physical_offset: int) -> StoredMessage:
         """The message whose record starts at a physical offset. Errors as `get`."""
-        raise NotImplementedError
+        return self._reader.at(physical_offset)
 
     def read(self, topic: str, queue: int, start: int, count: int | None = None) -> Iterator[StoredMessage]:
-        """Messages from queue offset `start` on, oldest first, up to `count` offsets; damaged ones are left out."""
-        raise NotImplementedError
+        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out."""
+        return self._reader.read(topic, queue, start, count)
 
     def entries(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
-        """Consume-queue entries (dtype ENTRY, shape (n,), n <= count) from queue offset `start` on; never across the bounds."""
-        raise NotImplementedError
+        """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count."""
+        return self._reader.entries(topic, queue, start, count)
 
     def headers(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
-        """Facts of messages (dtype HEADER, shape (n,)) gathered without an object each; `ok` false where damaged."""
-        raise NotImplementedError
+        """Facts of messages (dtype HEADER, shape (n,)), gathered without an object each; row i is offset start + i.
+
+        `ok` is false where the message is damaged or expired (CRCs are not looked at).
+        """
+        return self._reader.headers(topic, queue, start, count)
 
     def columns(self, topic: str, queue: int, start: int, count: int) -> Columns:
-        """Bodies, keys and tags of up to `count` messages as arrays, for fast sequential decoding."""
-        raise NotImplementedError
+        """Bodies, keys and tags of up to `count` messages from max(start, min_offset) on, as arrays."""
+        return self._reader.columns(topic, queue, start, count)
 
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = MAX_TIME_MS
     ) -> list[StoredMessage]:
-        """Messages that carry `key` (in KEYS or as UNIQ_KEY), newest first, stored within [begin_ms, end_ms]."""
-        raise NotImplementedError
+        """Messages that carry `key` (in KEYS or as UNIQ_KEY), newest first, stored within [begin_ms, end_ms].
+
+        As in RocketMQ, records of transactions that no queue leads to are among them.
+        """
+        return self._reader.query(topic, key, limit, begin_ms, end_ms)
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
-        """The newest message with `key`, or None; remembered until the log grows."""
-        raise NotImplementedError
+        """The newest message with `key` that a queue leads to, or None; remembered until the log grows."""
+        return self._reader.newest_with_key(topic, key)
 
     def newest_keys(self, topic: str, limit: int = 10_000) -> list[str]:
-        """Keys of the topic's newest messages, sorted, from about the newest `limit` messages."""
-        raise NotImplementedError
+        """Keys of the topic's newest `limit` messages, sorted. TopicNotFoundError."""
+        return self._reader.newest_keys(topic, limit)
 
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
         """Queue offset of the first message stored at or after `when_ms`; max_offset when there is none."""
-        raise NotImplementedError
+        return self._reader.offset_at(topic, queue, when_ms)
 
     def stream(self, topic: str, queue: int) -> QueueStream:
-        """The queue as one growing text: body, newline, body, newline. TopicNotFoundError, QueueNotFoundError."""
-        raise NotImplementedError
+        """The queue as one growing text: body, newline, body, newline. TopicNotFoundError."""
+        self._topics.require_queue(topic, queue)
+        consume_queue = self._parts.queues.get_or_create(topic, queue)
+        return self._sums.stream(consume_queue)
 
     # life
 
     def hold(self, physical_offset: int) -> Hold:
-        """Keep the file under `physical_offset` readable until released. ExpiredMessageError when it is gone."""
-        raise NotImplementedError
+        """Keep the file under `physical_offset` readable until released. ExpiredMessageError, MessageNotFoundError."""
+        return self._log.hold(physical_offset)
 
     def refresh(self) -> bool:
-        """FOLLOW only: look for what the writer did; True when anything changed. Cheap when nothing did."""
-        raise NotImplementedError
+        """FOLLOW: look for what the writer did; True when anything changed. Cheap when nothing did."""
+        if self._follower is None:
+            return False
+        with self._lifecycle:
+            return not self._closed and self._follower.refresh()
+
+    def clean(self) -> int:
+        """One round of retention now; how many files of the log went. OSError."""
+        return self._cleaner.clean() if self._cleaner is not None else 0
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Tell `listener` what happens from now on; the returned function ends that."""
-        raise NotImplementedError
+        return self._listeners.subscribe(listener)
+
+    def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
+        """What brokers noted of consumer groups: group -> topic -> queue -> next queue offset. ConfigFileError."""
+        layout = self._parts.layout
+        return read_consumer_offsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
+
+    def check(self, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[Problem]:
+        """Re-derive every consume-queue and index byte from the commit log; yield what is wrong.
+
+        What is written meanwhile is left out; retention and topic changes during a check may show up in it.
+        """
+        if self._durability is not None and self._stopped is None:
+            self.flush()
+        return check_parts(self._parts, self._log.readable_end, progress)
 
     def stats(self) -> StoreStats:
         """The store in figures."""
-        raise NotImplementedError
+        topics = self.topics()
+        return StoreStats(
+            path=str(self.path),
+            mode=self.mode.value,
+            read_only_reason=self.read_only_reason,
+            topics=len(topics),
+            queues=sum(len(self.queues(topic)) for topic in topics),
+            durable_end=self.durable_end,
+            put_messages=self._writer.messages if self._writer else 0,
+            put_bytes=self._writer.bytes if self._writer else 0,
+            read_messages=self._reader.messages,
+            read_bytes=self._reader.bytes,
+            queries=self._reader.queries,
+            flushes=self._durability.log.flushes if self._durability else 0,
+            expired_files=self._cleaner.expired_files if self._cleaner else 0,
+            sync_flush=self.sync_flush,
+            opened_at_ms=self.opened_at_ms,
+            recovery=self.recovery,
+            **measure_files(self._parts),
+        )
 
-    def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
-        """config/consumerOffset.json as group -> topic -> queue -> next queue offset (empty when there is none)."""
-        raise NotImplementedError
 
-    def check(self, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[Problem]:
-        """Re-derive every consume-queue and index byte from the commit log; yield what is wrong."""
-        raise NotImplementedError
+_READ_ONLY_REASONS = {
+    OpenMode.READ_ONLY: "it was opened read-only",
+    OpenMode.FOLLOW: "another process writes it, and it is only followed",
+}

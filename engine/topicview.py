@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.consumequeues import ConsumeQueues
-from engine.errors import TopicNotFoundError
+from engine.errors import TopicExistsError, TopicNotFoundError
 from engine.topics import TopicTable
 
 
 class TopicView:
     """The union of table and queues; either may lack what the other has. Thread safety: any thread."""
 
-    def __init__(self, table: TopicTable, queues: ConsumeQueues) -> None:
+    def __init__(self, table: TopicTable, queues: ConsumeQueues, changed: Callable[[], None]) -> None:
+        """`changed` is called when a topic or queue came or went."""
         self.table = table
         self._queues = queues
+        self._changed = changed
+        self._changes = 0
+
+    @property
+    def generation(self) -> int:
+        """Another number whenever a topic or queue came or went."""
+        return self._changes + self._queues.generation
 
     def names(self) -> list[str]:
         """All topics, sorted."""
@@ -46,3 +56,33 @@ class TopicView:
         """The queues that messages without one are dealt over; none when the topic is unknown."""
         config = self.table.get(topic)
         return list(range(config.write_queues)) if config else self._queues.queue_ids(topic)
+
+    def create(self, topic: str, queues: int) -> None:
+        """Add a topic. TopicExistsError, IllegalTopicError, OSError."""
+        if self.has(topic):
+            raise TopicExistsError(topic)
+        self.table.create(topic, queues)
+        self._note_change()
+
+    def ensure(self, topic: str, queues: int) -> None:
+        """Have the topic with at least `queues` queues. IllegalTopicError, OSError."""
+        if self.table.ensure(topic, queues):
+            self._note_change()
+
+    def remove(self, topic: str) -> None:
+        """Forget the topic and its queues; their files go. OSError."""
+        self._queues.remove_topic(topic)
+        if self.table.get(topic) is not None:
+            self.table.remove(topic)
+        self._note_change()
+
+    def reload(self) -> bool:
+        """Read the table again, which another process writes; whether it changed."""
+        if not self.table.reload():
+            return False
+        self._note_change()
+        return True
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._changed()

@@ -1,0 +1,140 @@
+"""Feed: numbers records as they go into the log, and leads their queues and keys to them once they can be read.
+
+With a transient pool a record is readable when its write buffer is committed; until then its dispatch is held back, and
+the numbers it took are counted on top of its queue's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from engine.dispatch import Dispatcher, Placed, PlacedRun
+from engine.logwalk import NewestRecord
+from engine.parts import StoreParts
+
+Queue = tuple[str, int]
+
+
+class Held(NamedTuple):
+    """Dispatch that waits until the log can be read up to `physical_end`; `counts` are the numbers it took."""
+
+    physical_end: int
+    counts: Counter[Queue]
+    dispatch: Callable[[], None]
+
+
+class Feed:
+    """Dispatch at once. Thread safety: call under the log's lock."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        newest: NewestRecord | None,
+        *,
+        appended: Callable[[str, int], None],
+        broken: Callable[[str], None],
+    ) -> None:
+        """`newest` is the log's newest record. `appended` hears of queues with new messages; `broken` why nothing more
+        may be written."""
+        self._queues = parts.queues
+        self._dispatcher: Dispatcher = parts.dispatcher
+        self._appended = appended
+        self._broken = broken
+        self._newest = (newest.physical_offset, newest.size, newest.store_time_ms) if newest else None
+        self.touched: set[Queue] = set()
+        """Queues that got entries since somebody emptied this set."""
+
+    @property
+    def newest(self) -> NewestRecord | None:
+        """The newest dispatched record."""
+        return NewestRecord(*self._newest) if self._newest else None
+
+    def next_offset(self, topic: str, queue_id: int, count: int) -> int:
+        """The queue offset for the first of `count` records, their entries' files made. StoreFullError."""
+        queue = self._queues.get_or_create(topic, queue_id)
+        queue_offset = queue.max_offset
+        queue.reserve(queue_offset, count)
+        return queue_offset
+
+    def put(self, record: Placed) -> None:
+        """Dispatch one record."""
+        try:
+            self._dispatcher.put(record)
+        except BaseException as error:
+            self._stop(error)
+            raise
+        self._newest = record[3:6]
+        self.touched.add(record[:2])
+        for place in record.places:
+            self.touched.add((place.topic, place.queue_id))
+            self._appended(place.topic, place.queue_id)
+        self._appended(record.topic, record.queue_id)
+
+    def put_run(self, run: PlacedRun, queue_ids: Sequence[int], physical_end: int) -> None:
+        """Dispatch a run, whose queues are `queue_ids` and whose last record ends at `physical_end`."""
+        try:
+            self._dispatcher.put_run(run)
+        except BaseException as error:
+            self._stop(error)
+            raise
+        times = run.store_times_ms
+        time_ms = times if isinstance(times, int) else int(times[-1])
+        self._newest = (int(run.physical_offsets[-1]), int(run.store_sizes[-1]), time_ms)
+        for queue_id in queue_ids:
+            self.touched.add((run.topic, queue_id))
+            self._appended(run.topic, queue_id)
+
+    def _stop(self, error: BaseException) -> None:
+        self._broken(f"consume queues and index could not follow the log: {error!r}; reopen the store to mend that")
+
+
+class HeldFeed(Feed):
+    """Dispatch when the log's write buffer is committed. Thread safety: call under the log's lock."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        newest: NewestRecord | None,
+        *,
+        appended: Callable[[str, int], None],
+        broken: Callable[[str], None],
+    ) -> None:
+        super().__init__(parts, newest, appended=appended, broken=broken)
+        self._log = parts.log
+        self._held: deque[Held] = deque()
+        self._taken: Counter[Queue] = Counter()
+
+    def next_offset(self, topic: str, queue_id: int, count: int) -> int:
+        """As `Feed.next_offset`, behind the numbers that are taken already."""
+        queue = self._queues.get_or_create(topic, queue_id)
+        taken = self._taken[topic, queue_id]
+        queue.reserve(queue.max_offset, taken + count)
+        return queue.max_offset + taken
+
+    def put(self, record: Placed) -> None:
+        """Hold one record's dispatch back."""
+        counts = Counter({(record.topic, record.queue_id): 1})
+        counts.update((place.topic, place.queue_id) for place in record.places)
+        self._hold(record.physical_offset + record.store_size, counts, lambda: super(HeldFeed, self).put(record))
+
+    def put_run(self, run: PlacedRun, queue_ids: Sequence[int], physical_end: int) -> None:
+        """Hold a run's dispatch back."""
+        if isinstance(run.queue_id, int):
+            counts = Counter({(run.topic, run.queue_id): len(run.physical_offsets)})
+        else:
+            counts = Counter((run.topic, queue_id) for queue_id in run.queue_id.tolist())
+        self._hold(physical_end, counts, lambda: super(HeldFeed, self).put_run(run, queue_ids, physical_end))
+
+    def _hold(self, physical_end: int, counts: Counter[Queue], dispatch: Callable[[], None]) -> None:
+        self._taken.update(counts)
+        self._held.append(Held(physical_end, counts, dispatch))
+
+    def committed(self) -> None:
+        """Dispatch what can be read by now."""
+        readable_end = self._log.readable_end
+        while self._held and self._held[0].physical_end <= readable_end:
+            held = self._held.popleft()
+            held.dispatch()
+            self._taken -= held.counts

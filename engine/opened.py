@@ -1,0 +1,158 @@
+"""Opened: the three ways to open a store, up to where it is ready to be read (docs/format.md, 8).
+
+WRITE      takes the lock, leaves `abort`, recovers on disk
+READ_ONLY  no writer may be there; recovers in private memory
+FOLLOW     beside a writer; nothing is locked, recovered or written
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
+from engine.durable import Disk, make_directory, remove_file, write_durably
+from engine.errors import ConfigFileError, NotAStoreError, ReadError, StoreLockedError
+from engine.filequeue import FileQueue
+from engine.layout import StoreLayout
+from engine.lock import StoreLock
+from engine.mappedfile import Access
+from engine.opening import ChosenSizes, choose_sizes, is_new, refuse_topics, refuse_unreadable
+from engine.parts import StoreParts, open_parts
+from engine.record import decode_record
+from engine.recovery import Recovered, Trace, read_trace, recover
+from engine.results import RecoveryReport
+from engine.sizesfile import read_sizes, write_sizes
+from engine.topics import TopicTable
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store whose end is known; `lock` is held in WRITE only."""
+
+    parts: StoreParts
+    table: TopicTable
+    recovered: Recovered
+    lock: StoreLock | None
+
+    def close(self) -> None:
+        """Let go of everything, leaving no mark."""
+        self.parts.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+def open_store(path: Path, config: StoreConfig) -> Opened:
+    """Open what is at `path` as `config.mode` says. OpenError, StoreFullError, OSError."""
+    new = is_new(path)
+    if new and config.mode is not OpenMode.WRITE:
+        raise NotAStoreError(path, "nothing is there")
+    if not new:
+        refuse_unreadable(path)
+    if config.mode is OpenMode.WRITE:
+        return _open_writing(path, config, new)
+    if config.mode is OpenMode.READ_ONLY:
+        return _open_read_only(path, config)
+    return _open_following(path, config)
+
+
+def _open_writing(path: Path, config: StoreConfig, new: bool) -> Opened:
+    layout = StoreLayout(path)
+    _make_directories([path], config.disk)
+    trace = read_trace(layout)
+    with ExitStack() as stack:
+        lock = stack.enter_context(StoreLock(layout.lock))
+        _make_directories([layout.commit_log, layout.consume_queues, layout.index, layout.config], config.disk)
+        table = _read_topics(layout, config)
+        choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else _choose(path, config)
+        if _remembered(layout) != choice.sizes:
+            write_sizes(layout.sizes, choice.sizes, config.disk)
+        _begin_writing(layout, config.disk)
+        parts = open_parts(path, config, choice.sizes, Access.WRITE)
+        stack.callback(parts.close)
+        recovered = _recover(parts, trace, choice, config)
+        stack.pop_all()
+    return Opened(parts, table, recovered, lock)
+
+
+def _open_read_only(path: Path, config: StoreConfig) -> Opened:
+    layout = StoreLayout(path)
+    holder = StoreLock.holder(layout.lock)
+    if holder is not None:
+        raise StoreLockedError(path, holder or None)
+    table = _read_topics(layout, config)
+    choice = _choose(path, config)
+    with ExitStack() as stack:
+        parts = open_parts(path, config, choice.sizes, Access.PRIVATE)
+        stack.callback(parts.close)
+        recovered = _recover(parts, read_trace(layout), choice, config)
+        stack.pop_all()
+    return Opened(parts, table, recovered, None)
+
+
+def _open_following(path: Path, config: StoreConfig) -> Opened:
+    table = _read_topics(StoreLayout(path), config)
+    choice = _choose(path, config)
+    parts = open_parts(path, config, choice.sizes, Access.READ)
+    parts.queues.recover(scan=False)
+    return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None)
+
+
+def _recover(parts: StoreParts, trace: Trace, choice: ChosenSizes, config: StoreConfig) -> Recovered:
+    found = recover(parts, trace, rebuild_index=choice.rebuild_index, progress=config.progress)
+    return found.with_note(choice.note) if choice.note else found
+
+
+def _read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
+    table = TopicTable(layout.topics, config.disk, config.clock)
+    refuse_topics(layout.root, table)
+    return table
+
+
+def _choose(path: Path, config: StoreConfig) -> ChosenSizes:
+    return choose_sizes(path, config.sizes, _keys_at(StoreLayout(path)))
+
+
+def _keys_at(layout: StoreLayout) -> Callable[[FileSizes, int], Sequence[str]]:
+    """Reads the index keys of a record before the store is open: what proves an index file's sizes."""
+    opened: dict[int, FileQueue] = {}
+
+    def keys_at(sizes: FileSizes, physical_offset: int) -> Sequence[str]:
+        file_bytes = sizes.commit_log_bytes
+        if file_bytes not in opened:
+            opened[file_bytes] = FileQueue.open(layout.commit_log, file_bytes, Access.READ)
+        file = opened[file_bytes].find(physical_offset)
+        try:
+            if file is None:
+                return ()
+            message = decode_record(file.whole()[physical_offset - file.start :], physical_offset)
+        except ReadError:
+            return ()
+        unique = [message.unique_key] if message.unique_key else []
+        return [f"{message.topic}#{key}" for key in (*unique, *message.keys)]
+
+    return keys_at
+
+
+def _make_directories(paths: Sequence[Path], disk: Disk) -> None:
+    for path in paths:
+        for changed in make_directory(path):
+            disk.sync_directory(changed)
+
+
+def _begin_writing(layout: StoreLayout, disk: Disk) -> None:
+    """From here on the store is not closed: whoever opens it next must see that, before a byte of it changes."""
+    if not layout.abort.exists():
+        write_durably(layout.abort, b"", disk)
+        disk.sync_directory(layout.root)
+    if layout.clean_mark.exists():
+        remove_file(layout.clean_mark, disk)
+
+
+def _remembered(layout: StoreLayout) -> FileSizes | None:
+    try:
+        return read_sizes(layout.sizes)
+    except ConfigFileError:
+        return None

@@ -1,0 +1,139 @@
+"""Retention: deleting the oldest files of the log, and what leads into them (docs/format.md, 10).
+
+    by age     a file last written `max_age_hours` ago, in the hours of the day meant for it, or when the disk fills up
+    by size    the oldest file, while the log is longer than `max_bytes`
+    by need    the oldest file whatever its age, when the disk is over its clean ratio
+    refusal    over the warn ratio nothing more is written, until it is below again
+
+The newest file never goes. Off unless asked for: a store is not to lose messages by being opened.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.commitlog import CommitLog
+from engine.config import Clock, Retention
+from engine.mappedfile import MappedFile
+from engine.parts import StoreParts
+from engine.periodic import PeriodicThread
+
+MS_AN_HOUR = 3_600_000
+
+DiskUse = Callable[[Path], float]
+"""Answers which part of the disk under a path is used, 0 to 1; negative when that can't be told."""
+
+
+def disk_use(path: Path) -> float:
+    """Used part of the disk, in whole percents rounded up, of what is not kept for root: RocketMQ's measure."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return -1.0
+    used = found.f_blocks - found.f_bfree
+    usable = used + found.f_bavail
+    return math.ceil(100 * used / usable) / 100 if usable else -1.0
+
+
+class Cleaner:
+    """Applies a store's retention, now and then on a thread of its own. Thread safety: one round at a time."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        retention: Retention,
+        clock: Clock,
+        *,
+        expired: Callable[[str, int, int, int], None],
+        failed: Callable[[OSError], None],
+        disk_use: DiskUse = disk_use,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`expired(topic, queue, old_min, new_min)` is told of each queue that lost messages, `failed` when the disk
+        refused a deletion. `pause` sleeps for some seconds."""
+        self._parts = parts
+        self._log: CommitLog = parts.log
+        self._retention = retention
+        self._clock = clock
+        self._expired = expired
+        self._failed = failed
+        self._disk_use = disk_use
+        self._pause = pause
+        self._thread = PeriodicThread("fsstore-retention", retention.clean_interval_ms, self._tick)
+        self.expired_files = 0
+        self.refusal: str | None = None
+
+    def start(self) -> None:
+        """Begin cleaning."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; a round that is under way ends first."""
+        self._thread.close()
+
+    def _tick(self) -> None:
+        try:
+            self.clean()
+        except OSError as error:
+            self._failed(error)
+
+    def clean(self) -> int:
+        """One round: delete what may go, `delete_batch_files` at most; how many files of the log went. OSError."""
+        used = max(self._disk_use(self._log.files.directory), self._disk_use(self._parts.layout.root))
+        self._refuse(used)
+        taken = 0
+        while taken < self._retention.delete_batch_files and self._take_oldest(used):
+            taken += 1
+            self._pause(self._retention.delete_pause_ms / 1000)
+        if taken:
+            self.expired_files += taken
+            self._follow()
+        now_ms, interval_ms = self._clock(), self._retention.forced_destroy_interval_ms
+        self._log.files.sweep(now_ms, interval_ms)
+        self._parts.queues.sweep(now_ms, interval_ms)
+        return taken
+
+    def _refuse(self, used: float) -> None:
+        full = used > self._retention.disk_warn_ratio
+        self.refusal = f"the disk is {used:.0%} full, over {self._retention.disk_warn_ratio:.0%}" if full else None
+
+    def _take_oldest(self, used: float) -> bool:
+        """Delete the oldest file of the log if it may go."""
+        files = self._log.files.files
+        if len(files) < 2 or not self._may_go(files[0], used):
+            return False
+        return self._log.files.retire_first(self._clock()) is not None
+
+    def _may_go(self, file: MappedFile, used: float) -> bool:
+        retention = self._retention
+        if used > retention.disk_clean_ratio and retention.clean_forcibly:
+            return True
+        if retention.max_bytes is not None and self._log.readable_end - file.start > retention.max_bytes:
+            return True
+        if retention.max_age_hours is None:
+            return False
+        hour = time.localtime(self._clock() / 1000).tm_hour
+        if hour not in retention.delete_when_hours and used <= retention.disk_use_ratio:
+            return False
+        return self._clock() - _written_ms(file.path) >= retention.max_age_hours * MS_AN_HOUR
+
+    def _follow(self) -> None:
+        """Let everything that leads into the log begin where it begins now."""
+        min_offset = self._log.min_offset
+        for topic, queue_id, old_min, new_min in self._parts.queues.expire(min_offset):
+            self._expired(topic, queue_id, old_min, new_min)
+        self._parts.queues.delete_expired(self._clock())
+        self._parts.index.delete_expired(min_offset)
+        self._parts.deleted.forget_before(min_offset)
+
+
+def _written_ms(path: Path) -> int:
+    """When the file was last written, in epoch ms: far from now when it is gone."""
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return 1 << 62

@@ -1,0 +1,333 @@
+"""Writing: a message's way into the log, and on to its queues and keys.
+
+    outside the lock   choose the queue, encode the record
+    under it           number it, reserve what its entries need, append, dispatch
+
+A put that fails stores nothing. Should dispatch fail behind an append all the same, the log knows more than its queues
+do: nothing more is written, and the next opening makes them agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from engine.config import StoreConfig
+from engine.dispatch import Placed, PlacedRun
+from engine.errors import IllegalMessageError, StoreError, TopicNotFoundError
+from engine.feed import Feed
+from engine.lines import EncodedBatch, encode_batch, encode_lines
+from engine.message import Message
+from engine.parts import StoreParts
+from engine.place import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, Place, offsets_property, place_queue_id, queue_names
+from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, RecordEncoder, topic_problem
+from engine.results import PutRange, PutResult
+from engine.schedule import SCHEDULE_TOPIC, scheduled, tags_code
+from engine.slices import put_items
+from engine.topicview import TopicView
+
+Array = np.ndarray[Any, Any]
+
+SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH)
+"""What changes where a message is stored: such a message is encoded under the lock."""
+
+QUEUE_ID_POSITION = 12
+QUEUE_OFFSET_POSITION = 20
+
+
+class Writer:
+    """Writes a store. Thread safety: any thread; appends take turns under the log's lock."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        topics: TopicView,
+        config: StoreConfig,
+        feed: Feed,
+        refusal: Callable[[], StoreError | None],
+    ) -> None:
+        """`refusal` says why nothing may be written now."""
+        self._log = parts.log
+        self._levels = parts.dispatcher.levels
+        self._topics = topics
+        self._config = config
+        self._feed = feed
+        self._refusal = refusal
+        self._encoder = RecordEncoder(config.store_host, config.max_message_bytes)
+        self._store_host = config.store_host.encode()
+        self._turns: dict[str, int] = {}
+        self.messages = 0
+        self.bytes = 0
+
+    # one message
+
+    def put(self, message: Message, queue_id: int | None) -> PutResult:
+        """Store one message."""
+        if message.properties and _is_special(message):
+            return self._put_special([message], queue_id)[0]
+        topic = message.topic
+        if queue_id is None:
+            queue_id = self._deal(topic, 1)[0]
+        elif not self._topics.has_queue(topic, queue_id):
+            self._require_queue(topic, queue_id)
+        record = self._encoder.encode(message, queue_id, self._config.clock())
+        with self._log.lock:
+            self._refuse()
+            queue_offset = 0
+            if message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+                queue_offset = self._feed.next_offset(topic, queue_id, 1)
+            physical_offset, store_time_ms = self._log.append(record, queue_offset)
+            size = len(record.buffer)
+            place = (topic, queue_id, queue_offset, physical_offset, size, store_time_ms)
+            self._feed.put(Placed(*place, message.sys_flag, record.tags_code, record.keys))
+        self.messages += 1
+        self.bytes += size
+        return PutResult(*place, self._store_host if message.store_host is None else message.store_host.encode())
+
+    def _refuse(self) -> None:
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+
+    # queues
+
+    def _deal(self, topic: str, count: int) -> list[int]:
+        """Queues for the next `count` messages without one: the topic's, in turn."""
+        queue_ids = self._topics.writable_ids(topic) or self._make_topic(topic)
+        turn = self._turns.get(topic, 0)
+        self._turns[topic] = turn + count
+        return [queue_ids[(turn + row) % len(queue_ids)] for row in range(count)]
+
+    def _make_topic(self, topic: str) -> list[int]:
+        """Publishing to an unknown topic makes it, as a broker does."""
+        self._refuse()
+        if not self._topics.has(topic):
+            self._encoder.encode_topic(topic)
+            self._topics.ensure(topic, self._config.default_queues)
+        queue_ids = self._topics.writable_ids(topic)
+        if not queue_ids:
+            raise IllegalMessageError(f"topic {topic!r} has no queue that may be written")
+        return queue_ids
+
+    def _require_queue(self, topic: str, queue_id: int) -> None:
+        if not self._topics.has(topic):
+            self._make_topic(topic)
+        if not self._topics.has_queue(topic, queue_id):
+            raise TopicNotFoundError(topic, queue_id)
+
+    # many messages
+
+    def put_batch(self, messages: Sequence[Message], queue_id: int | None) -> PutRange:
+        """Store messages of one topic, all or none."""
+        if not messages:
+            return self._nothing("", queue_id)
+        if any(_is_special(message) or message.sys_flag & TRANSACTION_MASK for message in messages):
+            return _range_of(self._put_special(messages, queue_id))
+        topic = messages[0].topic
+        queue_ids = self._targets(topic, queue_id, len(messages))
+        batch = encode_batch(self._encoder, messages, queue_ids[0], self._config.clock())
+        return self._put_encoded(topic, batch, queue_ids)
+
+    def put_lines(
+        self,
+        topic: str,
+        lines: bytes | bytearray | memoryview,
+        queue_id: int | None,
+        keys: Sequence[str],
+        tags: str,
+        properties: Mapping[str, str],
+    ) -> PutRange:
+        """Store each line, all or none."""
+        if any(name in properties for name in SPECIAL_PROPERTIES):
+            bodies = [line for line in bytes(lines).split(b"\n") if line]
+            return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue_id)
+        first = queue_id if queue_id is not None else 0
+        now_ms = self._config.clock()
+        batch = encode_lines(self._encoder, topic, lines, first, now_ms, keys=keys, tags=tags, properties=properties)
+        if not len(batch):
+            return self._nothing(topic, queue_id)
+        return self._put_encoded(topic, batch, self._targets(topic, queue_id, len(batch)))
+
+    def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
+        """The queue of each of `count` messages; one entry when it is the same for all."""
+        if queue_id is None:
+            queue_ids = self._deal(topic, count)
+            return queue_ids if count > 1 and len(set(queue_ids[:count])) > 1 else queue_ids[:1]
+        if not self._topics.has_queue(topic, queue_id):
+            self._require_queue(topic, queue_id)
+        return [queue_id]
+
+    def _put_encoded(self, topic: str, batch: EncodedBatch, queue_ids: list[int]) -> PutRange:
+        parts = list(batch.cut(self._log.largest_bytes))
+        with self._log.lock:
+            self._refuse()
+            numbered = self._number(topic, batch, queue_ids)
+            cuts = np.cumsum([0, *map(len, parts)]).tolist()
+            runs = [numbered.part(part, start, end) for part, start, end in zip(parts, cuts, cuts[1:], strict=False)]
+            firsts = [run.first_offset for run in runs]
+            stored = [self._log.append(runs[0], firsts[0])] if len(runs) == 1 else self._log.append_all(runs, firsts)
+            for run, (physical_offset, store_time_ms) in zip(runs, stored, strict=True):
+                self._feed.put_run(*run.placed(topic, physical_offset, store_time_ms))
+        self.messages += len(batch)
+        self.bytes += len(batch.buffer)
+        physical_offset, store_time_ms = stored[0]
+        end = stored[-1][0] + len(parts[-1].buffer)
+        return PutRange(topic, queue_ids[0], firsts[0], len(batch), physical_offset, end, store_time_ms)
+
+    def _number(self, topic: str, batch: EncodedBatch, queue_ids: list[int]) -> _Numbered:
+        """Queue offsets for a batch: one queue's, or each queue's own."""
+        if len(queue_ids) == 1:
+            first = self._feed.next_offset(topic, queue_ids[0], len(batch))
+            return _Numbered(batch, queue_ids[0], first)
+        ids = np.array(queue_ids, np.int64)
+        offsets = np.empty(len(ids), np.int64)
+        for queue_id in np.unique(ids).tolist():
+            rows = np.flatnonzero(ids == queue_id)
+            offsets[rows] = self._feed.next_offset(topic, queue_id, len(rows)) + np.arange(len(rows))
+        return _Numbered(batch, ids, offsets)
+
+    def _nothing(self, topic: str, queue_id: int | None) -> PutRange:
+        end = self._log.readable_end
+        return PutRange(topic, queue_id or 0, 0, 0, end, end, self._log.last_store_time_ms)
+
+    # delayed, multi-dispatched, transactions in a batch
+
+    def _put_special(self, messages: Sequence[Message], queue_id: int | None) -> list[PutResult]:
+        """Store messages one record each, all or none, wherever their properties send them."""
+        topic = messages[0].topic
+        if any(message.topic != topic for message in messages):
+            raise IllegalMessageError("the messages of a batch have different topics")
+        queue_ids = self._targets(topic, queue_id, len(messages))
+        with self._log.lock:
+            self._refuse()
+            taken: Counter[tuple[str, int]] = Counter()
+            ready = [
+                self._prepare(message, queue_ids[row % len(queue_ids)], taken) for row, message in enumerate(messages)
+            ]
+            stored = self._log.append_all([one.record for one in ready], [one.queue_offset for one in ready])
+            results = []
+            for one, (physical_offset, store_time_ms) in zip(ready, stored, strict=True):
+                placed = one.placed(physical_offset, store_time_ms)
+                if placed.topic == SCHEDULE_TOPIC:
+                    code = tags_code(SCHEDULE_TOPIC, one.message.properties, store_time_ms, self._levels)
+                    placed = placed._replace(tags_code=code)
+                self._feed.put(placed)
+                host = one.message.store_host.encode() if one.message.store_host else self._store_host
+                results.append(PutResult(*placed[:6], host))
+        self.messages += len(results)
+        self.bytes += sum(result.store_size for result in results)
+        return results
+
+    def _prepare(self, message: Message, queue_id: int, taken: Counter[tuple[str, int]]) -> _Prepared:
+        """Encode a message where its properties send it; `taken` counts the numbers given in this batch."""
+        message, queue_id = scheduled(message, queue_id, self._levels)
+        places = self._places(message, queue_id, taken)
+        if places:
+            offsets = offsets_property([place.queue_offset for place in places])
+            message = replace(message, properties={**message.properties, MULTI_QUEUE_OFFSET: offsets})
+        record = self._encoder.encode(message, queue_id, self._config.clock())
+        queue_offset = 0
+        if message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+            queue_offset = self._take(message.topic, queue_id, taken)
+        return _Prepared(message, queue_id, queue_offset, record, places)
+
+    def _places(self, message: Message, queue_id: int, taken: Counter[tuple[str, int]]) -> list[Place]:
+        names = queue_names(message.properties) if self._config.multi_dispatch else []
+        for name in names:
+            if problem := topic_problem(name):
+                raise IllegalMessageError(f"{MULTI_DISPATCH} names {name!r}, which {problem}")
+        queues = [(name, place_queue_id(name, queue_id)) for name in names]
+        return [Place(name, place_id, self._take(name, place_id, taken)) for name, place_id in queues]
+
+    def _take(self, topic: str, queue_id: int, taken: Counter[tuple[str, int]]) -> int:
+        before = taken[topic, queue_id]
+        taken[topic, queue_id] += 1
+        return self._feed.next_offset(topic, queue_id, before + 1) + before
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A message encoded and numbered, as it will be stored."""
+
+    message: Message
+    queue_id: int
+    queue_offset: int
+    record: EncodedRecord
+    places: list[Place]
+
+    def placed(self, physical_offset: int, store_time_ms: int) -> Placed:
+        return Placed(
+            self.message.topic,
+            self.queue_id,
+            self.queue_offset,
+            physical_offset,
+            len(self.record.buffer),
+            store_time_ms,
+            self.message.sys_flag,
+            self.record.tags_code,
+            self.record.keys,
+            self.places,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A batch with the queue and queue offset of each row: int64 (n,), or one queue and its first row's offset."""
+
+    batch: EncodedBatch
+    queue_ids: Array | int
+    queue_offsets: Array | int
+
+    @property
+    def buffer(self) -> memoryview:
+        return self.batch.buffer
+
+    @property
+    def first_offset(self) -> int:
+        return self.queue_offsets if isinstance(self.queue_offsets, int) else int(self.queue_offsets[0])
+
+    def part(self, batch: EncodedBatch, start: int, end: int) -> _Numbered:
+        """Rows [start, end), which are `batch`."""
+        if isinstance(self.queue_ids, int) or isinstance(self.queue_offsets, int):
+            return _Numbered(batch, self.queue_ids, self.first_offset + start)
+        return _Numbered(batch, self.queue_ids[start:end], self.queue_offsets[start:end])
+
+    def place(self, queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
+        """Fill in where and when; each row its own queue when they differ."""
+        self.batch.place(queue_offset, physical_offset, store_time_ms)
+        if isinstance(self.queue_ids, int) or isinstance(self.queue_offsets, int):
+            return
+        data = np.frombuffer(self.batch.buffer, np.uint8)
+        put_items(data, self.batch.starts + QUEUE_ID_POSITION, self.queue_ids.astype(">i4"))
+        put_items(data, self.batch.starts + QUEUE_OFFSET_POSITION, self.queue_offsets.astype(">i8"))
+
+    def placed(self, topic: str, physical_offset: int, store_time_ms: int) -> tuple[PlacedRun, list[int], int]:
+        """What dispatch wants: the run, its queues, where it ends."""
+        run = PlacedRun(
+            topic,
+            self.queue_ids,
+            self.queue_offsets,
+            self.batch.starts + physical_offset,
+            self.batch.sizes,
+            store_time_ms,
+            self.batch.tags_codes,
+            self.batch.key_rows,
+            self.batch.key_hashes,
+        )
+        queue_ids = [self.queue_ids] if isinstance(self.queue_ids, int) else np.unique(self.queue_ids).tolist()
+        return run, queue_ids, physical_offset + len(self.batch.buffer)
+
+
+def _is_special(message: Message) -> bool:
+    return any(name in message.properties for name in SPECIAL_PROPERTIES)
+
+
+def _range_of(results: Sequence[PutResult]) -> PutRange:
+    first, last = results[0], results[-1]
+    end = last.physical_end
+    place = (first.topic, first.queue, first.queue_offset)
+    return PutRange(*place, len(results), first.physical_offset, end, first.store_time_ms)
