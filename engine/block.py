@@ -1,31 +1,48 @@
-"""Blocks: a range of a queue as columns, for readers that want arrays (Parquet, Arrow, data frames)."""
+"""Blocks: a range of a queue as columns, for readers that want arrays (docs/format.md, 2).
+
+Everything that a message has, gathered with numpy: no object for a message. Text is UTF-8, always: what is not valid in
+the log has U+FFFD in its place, as in a StoredMessage.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from engine.columns import ByteColumn, LocatedRecords, locate, read_columns
 from engine.consumequeue import ConsumeQueue
+from engine.errors import ReadError
 from engine.filequeue import FileQueue
+from engine.hosts import Host
+from engine.properties import KEYS, TAGS, UNIQUE_KEY
+from engine.propertyitems import PropertyItems, words
+from engine.slices import items_at
+from engine.streamrows import InPlace
 
 Array = np.ndarray[Any, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Strings:
-    """Variable-length values: value i is `data[offsets[i]:offsets[i + 1]]`; offsets i8 (n + 1,), data u1."""
-
-    offsets: Array
-    data: Array
+_FIXED = np.dtype(
+    {
+        "names": ["queue_id", "flag", "queue_offset", "born_time_ms"],
+        "formats": [">i4", ">i4", ">i8", ">i8"],
+        "offsets": [12, 16, 20, 40],
+        "itemsize": 48,
+    }
+)
+_BORN_HOST_POSITION = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Good messages of a queue range, in queue order; n rows. Damaged ones are left out and counted.
+    """Good messages of a queue range, in queue order: n rows.
 
-    `keys` and `properties` are lists: row i has items [x_rows[i], x_rows[i + 1]) (i8, (n + 1,)).
+    Numbers are int64 (n,). `keys` and `properties` are lists: row i has the items [x_starts[i], x_starts[i + 1])
+    (int64, (n + 1,)). `properties` are all that are stored, KEYS and TAGS among them; of equal names the last.
+    `damaged` counts the messages that were left out.
     """
 
     queue_offset: Array
@@ -36,19 +53,127 @@ class Block:
     reconsume_times: Array
     born_time_ms: Array
     store_time_ms: Array
-    body: Strings
-    tags: Strings
-    unique_key: Strings
-    born_host: Strings
-    store_host: Strings
-    key_rows: Array
-    keys: Strings
-    property_rows: Array
-    property_names: Strings
-    property_values: Strings
+    body: ByteColumn
+    tags: ByteColumn
+    unique_key: ByteColumn
+    born_host: ByteColumn
+    store_host: ByteColumn
+    key_starts: Array
+    keys: ByteColumn
+    property_starts: Array
+    property_names: ByteColumn
+    property_values: ByteColumn
     damaged: int
 
+    def __len__(self) -> int:
+        return len(self.queue_offset)
 
-def read_block(queue: ConsumeQueue, log: FileQueue, start: int, count: int, max_body_bytes: int) -> Block:
-    """Columns of the messages at queue offsets [start, start + count). ExpiredMessageError when `start` is gone."""
-    raise NotImplementedError
+
+class BlockReader:
+    """Reads blocks. Thread safety: stateless; any thread."""
+
+    def __init__(self, log: FileQueue, body_limit_bytes: int, in_place: InPlace) -> None:
+        """`in_place` judges records that name another place than the entry that leads to them."""
+        self._log = log
+        self._body_limit_bytes = body_limit_bytes
+        self._in_place = in_place
+
+    def read(self, queue: ConsumeQueue, first: int, count: int) -> Block:
+        """The messages at queue offsets [first, first + count), as far as they are there."""
+        parts = [self._part(queue, first + row, records) for row, records in self._located(queue, first, count)]
+        return concatenate(parts)
+
+    def _located(self, queue: ConsumeQueue, first: int, count: int) -> Iterator[tuple[int, LocatedRecords]]:
+        """(row of the first, records) for each run of entries that lead into one file of the log."""
+        places = queue.entries(first, count)["physical_offset"].astype(np.int64)
+        numbers = places // self._log.file_bytes
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
+        for start, end in pairwise(bounds):
+            if start < end:
+                base = int(numbers[start]) * self._log.file_bytes
+                yield start, locate(self._pages(base), places[start:end] - base, places[start:end])
+
+    def _pages(self, base: int) -> Array:
+        file = self._log.find(base)
+        try:
+            return np.frombuffer(file.pages(), np.uint8) if file is not None else np.empty(0, np.uint8)
+        except ReadError:
+            return np.empty(0, np.uint8)
+
+    def _part(self, queue: ConsumeQueue, first: int, records: LocatedRecords) -> Block:
+        offsets = np.arange(first, first + len(records))
+        strays = (records.headers["queue_offset"] != offsets) | (records.queue_ids != queue.queue_id)
+        for row in np.flatnonzero(records.headers["ok"] & strays).tolist():
+            place = int(records.headers["physical_offset"][row])
+            records.headers["ok"][row] = self._in_place(queue, first + row, place)
+        columns = read_columns(records, self._body_limit_bytes)
+        good = columns.headers["ok"]
+        bodies = ByteColumn(
+            np.append(columns.bodies.offsets[:-1][good], columns.bodies.offsets[-1:]), columns.bodies.data
+        )
+        return _block(records.take(good), offsets[good], bodies, int(np.count_nonzero(~good)))
+
+
+def _block(records: LocatedRecords, queue_offsets: Array, bodies: ByteColumn, damaged: int) -> Block:
+    headers, log, positions = records.headers, records.log, records.positions
+    families = headers["sys_flag"] >> 4 & 3
+    store_hosts = positions + _BORN_HOST_POSITION + np.where(families & 1, 20, 8) + 8
+    fixed = items_at(log, positions, _FIXED.itemsize).view(_FIXED)
+    properties = PropertyItems.of(records)
+    key_starts, keys = words(properties.value(KEYS))
+    return Block(
+        queue_offset=queue_offsets,
+        physical_offset=headers["physical_offset"].astype(np.int64),
+        store_size=headers["store_size"].astype(np.int64),
+        flag=fixed["flag"].astype(np.int64),
+        sys_flag=headers["sys_flag"].astype(np.int64),
+        reconsume_times=_int32s(log, store_hosts + np.where(families & 2, 20, 8)),
+        born_time_ms=fixed["born_time_ms"].astype(np.int64),
+        store_time_ms=headers["store_time_ms"].astype(np.int64),
+        body=bodies,
+        tags=properties.value(TAGS),
+        unique_key=properties.value(UNIQUE_KEY),
+        born_host=_hosts(log, positions + _BORN_HOST_POSITION, families & 1),
+        store_host=_hosts(log, store_hosts, families & 2),
+        key_starts=key_starts,
+        keys=keys,
+        property_starts=properties.row_starts,
+        property_names=properties.names(),
+        property_values=properties.values(),
+        damaged=damaged,
+    )
+
+
+def _int32s(log: Array, positions: Array) -> Array:
+    return np.asarray(items_at(log, positions, 4).view(">i4").astype(np.int64))
+
+
+def _hosts(log: Array, positions: Array, is_ipv6: Array) -> ByteColumn:
+    """Hosts as text: there are few different ones, so each is made once."""
+    texts = np.empty(len(positions), object)
+    for rows, size in ((np.flatnonzero(is_ipv6 == 0), 8), (np.flatnonzero(is_ipv6), 20)):
+        if len(rows):
+            raw = items_at(log, positions[rows], size)
+            known = {host: str(Host.decode(host)).encode() for host in set(raw.tolist())}
+            texts[rows] = [known[host] for host in raw.tolist()]
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return ByteColumn(offsets, np.frombuffer(b"".join(texts), np.uint8))
+
+
+def concatenate(parts: Sequence[Block]) -> Block:
+    """One after the other; of no parts, an empty one."""
+    if len(parts) == 1:
+        return parts[0]
+    nothing = ByteColumn.concatenate([])
+    joined: dict[str, Any] = {}
+    for field in fields(Block):
+        values = [getattr(part, field.name) for part in parts]
+        if field.name == "damaged":
+            joined[field.name] = sum(values)
+        elif field.type == "ByteColumn":
+            joined[field.name] = ByteColumn.concatenate(values) if values else nothing
+        elif field.name in ("key_starts", "property_starts"):
+            joined[field.name] = np.cumsum(np.concatenate([np.zeros(1, np.int64), *map(np.diff, values)]))
+        else:
+            joined[field.name] = np.concatenate([np.zeros(0, np.int64), *values])
+    return Block(**joined)

@@ -1,19 +1,131 @@
-"""Index proof: finds the slot and entry counts of an index file, which no file states, and proves them (docs/format.md, 7)."""
+"""Index proof: finds the slot and entry counts of index files, which no file states (docs/format.md, 7).
+
+A file's size gives one equation, 4*S + 20*N = size - 40. The other comes from the file: entry 1 stands at
+40 + 4*S + 20, and the header names its physical offset, the log its hash. Whatever S is, guessed or found so, is
+believed only when it explains the chains: putting the same hashes one after another into S slots gives the same links
+and the same slots.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.errors import ReadError
+from engine.indexfile import HEADER, INDEX_ENTRY, SLOT, index_file_bytes, link
+from engine.keyhash import java_hash
+from engine.mappedfile import Access, MappedFile
+
+Array = np.ndarray[Any, Any]
+KeysAt = Callable[[int], Sequence[str]]
+
+CHECKED_ENTRIES = 1 << 20
+"""Chains are followed through so many of a file's oldest entries."""
+_SEARCH_WORDS = 1 << 22
 
 
 def prove_index_sizes(
-    paths: Sequence[Path],
-    candidates: Iterable[tuple[int, int]],
-    keys_at: Callable[[int], Sequence[str]],
+    paths: Sequence[Path], candidates: Iterable[tuple[int, int]], keys_at: KeysAt
 ) -> tuple[int, int] | None:
-    """(slots, entries) of these index files, or None when nothing proves one.
+    """(slots, entries) of these index files, or None when nothing proves any.
 
-    `candidates` are tried first (remembered and default sizes). `keys_at` gives the index keys (topic#key) of the record at a physical
-    offset, empty when it can't be read.
+    `candidates`, remembered or usual sizes, are tried first; one whose size fits is also believed of files without any
+    entry. `keys_at` gives the index keys (topic#key) of the record at a physical offset, none when it can't be read.
+    The files may be in use by a writer.
     """
-    raise NotImplementedError
+    usual = list(candidates)
+    fallback = None
+    for path in paths:
+        raw = _read(path)
+        if raw is None:
+            continue
+        fitting = [sizes for sizes in usual if index_file_bytes(*sizes) == len(raw)]
+        if _next_entry(raw) <= 1:
+            fallback = fallback or next(iter(fitting), None)
+            continue
+        for sizes in (*fitting, *_found_sizes(raw, keys_at)):
+            if explains(raw, *sizes, keys_at):
+                return sizes
+    return fallback
+
+
+def _read(path: Path) -> Array | None:
+    try:
+        size = path.stat().st_size
+        if size <= HEADER.itemsize or size % SLOT.itemsize:
+            return None
+        return np.frombuffer(MappedFile(path, size, Access.READ).whole(), np.uint8)
+    except (OSError, ReadError):
+        return None
+
+
+def _header(raw: Array) -> Any:
+    return raw[: HEADER.itemsize].view(HEADER)[0]
+
+
+def _next_entry(raw: Array) -> int:
+    return int(_header(raw)["next_entry"])
+
+
+def _found_sizes(raw: Array, keys_at: KeysAt) -> Iterator[tuple[int, int]]:
+    """Sizes that put something that looks like entry 1 where entry 1 is: the header's begin, linking to nothing."""
+    begin = int(_header(raw)["begin_physical_offset"])
+    hashes = _hashes(keys_at(begin))
+    words = raw[HEADER.itemsize :].view(SLOT)
+    high, low = np.array([begin], ">i8").view(SLOT).tolist()
+    for start in range(0, len(words) - 4, _SEARCH_WORDS):
+        part = words[start : start + _SEARCH_WORDS + 4]
+        hits = (part[1:-3] == high) & (part[2:-2] == low) & (part[4:] == 0)
+        hits &= np.isin(part[:-4], hashes) if hashes else part[:-4] > 0
+        for word in (start + np.flatnonzero(hits)).tolist():
+            slots = word - INDEX_ENTRY.itemsize // SLOT.itemsize
+            entries, rest = divmod(len(words) - slots, INDEX_ENTRY.itemsize // SLOT.itemsize)
+            if slots > 0 and rest == 0 and entries > 1:
+                yield slots, entries
+
+
+def _hashes(keys: Sequence[str]) -> list[int]:
+    """Index hashes of topic#key texts."""
+    return [abs(java_hash(key)) & 0x7FFFFFFF for key in keys]
+
+
+def explains(raw: Array, slots: int, entries: int, keys_at: KeysAt) -> bool:
+    """Whether a file (uint8, with an entry at least) is one of so many slots and entries."""
+    next_entry = _next_entry(raw)
+    if not 1 < next_entry <= entries:
+        return False
+    entries_position = HEADER.itemsize + SLOT.itemsize * slots
+    table = raw[entries_position:].view(INDEX_ENTRY)
+    heads = raw[HEADER.itemsize : entries_position].view(SLOT)
+    records = table[1 : min(next_entry, CHECKED_ENTRIES + 1)]
+    if (records["key_hash"] < 0).any() or table[:1].tobytes() != bytes(INDEX_ENTRY.itemsize):
+        return False
+    buckets = records["key_hash"].astype(np.int64) % slots
+    numbers = np.arange(1, len(records) + 1, dtype=np.int64)
+    previous, used, newest = link(buckets, numbers, np.zeros(slots, SLOT))
+    if not (records["previous"] == previous).all():
+        return False
+    if len(records) == next_entry - 1 and not _leads_to(heads, table, used, newest):
+        return False
+    return all(_carries(record, keys_at) for record in (records[0], records[-1]))
+
+
+def _leads_to(heads: Array, table: Array, used: Array, newest: Array) -> bool:
+    """Whether the slots are those that lead to `newest`, but for entries that a writer added meanwhile."""
+    expected = np.zeros(len(heads), np.int64)
+    expected[used] = newest
+    found = heads.astype(np.int64)
+    limit = int(newest.max())
+    while (late := (found > limit) & (found < len(table))).any():
+        older = table["previous"][found[late]]
+        found[late] = np.where(older < found[late], older, -1)
+    return bool((found == expected).all())
+
+
+def _carries(record: Any, keys_at: KeysAt) -> bool:
+    """Whether the log's record has a key with that entry's hash, when it can be asked."""
+    hashes = _hashes(keys_at(int(record["physical_offset"])))
+    return not hashes or int(record["key_hash"]) in hashes
