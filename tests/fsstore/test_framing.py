@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import example, given
@@ -82,13 +83,13 @@ def test_a_request_refused_for_want_of_space_can_be_tried_again(
 
 @given(TEXTS, CUTS, TEXTS, CUTS, st.randoms(use_true_random=False))
 def test_two_handles_never_mix_their_lines(
-    left: bytes, left_cuts: list[int], right: bytes, right_cuts: list[int], random: st.DataObject
+    left: bytes, left_cuts: list[int], right: bytes, right_cuts: list[int], random: Random
 ) -> None:
     store, mount = fresh()
     handles = [mount.open("orders/0/append", 1).handle for _ in range(2)]
     waiting = [cut(left, left_cuts), cut(right, right_cuts)]
     while any(waiting):
-        turn = random.randrange(2)  # type: ignore[attr-defined]
+        turn = random.randrange(2)
         if waiting[turn]:
             mount.fs.write(handles[turn], 0, waiting[turn].pop(0))
     for handle in handles:
