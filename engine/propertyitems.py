@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,10 +86,7 @@ def _valid_text(offsets: Array, data: Array) -> tuple[Array, Array]:
     try:
         str(data.data, "utf-8")
     except UnicodeDecodeError:
-        texts = [
-            data[a:b].tobytes().decode(errors="replace").encode()
-            for a, b in zip(offsets[:-1], offsets[1:], strict=True)
-        ]
+        texts = [data[a:b].tobytes().decode(errors="replace").encode() for a, b in pairwise(offsets.tolist())]
         return np.cumsum([0, *map(len, texts)], dtype=np.int64), np.frombuffer(b"".join(texts), np.uint8)
     return offsets, data
 

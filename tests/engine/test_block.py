@@ -22,6 +22,15 @@ from tests.engine.logs import SmallStore
 from tests.golden import NAMES, golden
 
 LIMIT = 1 << 20
+NUMBERS = (
+    "physical_offset",
+    "store_size",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "born_time_ms",
+    "store_time_ms",
+)
 
 
 def never(queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
@@ -35,12 +44,7 @@ def texts(column: ByteColumn, first: int = 0, end: int | None = None) -> list[st
 def row_of(block: Block, row: int) -> dict[str, object]:
     """What the columns say of one message."""
     keys, properties = block.key_starts[row : row + 2].tolist(), block.property_starts[row : row + 2].tolist()
-    numbers = {
-        name: int(getattr(block, name)[row])
-        for name in (
-            "physical_offset store_size flag sys_flag reconsume_times born_time_ms store_time_ms queue_offset".split()
-        )
-    }
+    numbers = {name: int(getattr(block, name)[row]) for name in (*NUMBERS, "queue_offset")}
     return {
         **numbers,
         "body": block.body[row],
@@ -57,11 +61,8 @@ def row_of(block: Block, row: int) -> dict[str, object]:
 
 def facts_of(message: StoredMessage, queue_offset: int) -> dict[str, object]:
     """What the message itself says."""
-    names = (
-        "physical_offset store_size flag sys_flag reconsume_times born_time_ms store_time_ms tags unique_key".split()
-    )
     return {
-        **{name: getattr(message, name) for name in names},
+        **{name: getattr(message, name) for name in (*NUMBERS, "tags", "unique_key")},
         "queue_offset": queue_offset,
         "body": bytes(message.body),
         "born_host": str(message.born_host),
