@@ -51,6 +51,7 @@ from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.repair import repair_store
 from engine.results import PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
 from engine.store import Hold, MessageStore
+from engine.stream import QueueStream
 
 __all__ = [
     "BROKER_SIZES",
@@ -82,6 +83,7 @@ __all__ = [
     "PutResult",
     "QueueBounds",
     "QueueGapError",
+    "QueueStream",
     "ReadError",
     "ReadOnlyStoreError",
     "RecoveryProgress",
