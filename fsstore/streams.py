@@ -10,14 +10,10 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from engine import ExpiredMessageError, StoreError
+from engine import ExpiredMessageError, QueueStream, StoreError
 from fsstore.interface import Attributes, FilesystemError, Opened, SlowWork
 from fsstore.nodes import Context, Node, OpenFile
-
-if TYPE_CHECKING:
-    from engine import QueueStream
 
 QUICK_SUM_MESSAGES = 20_000
 """More messages than this are summed in a thread: about ten milliseconds' work."""
