@@ -164,7 +164,7 @@ class CommitLog:
         """Files but the last are full now; each of the others becomes the current one in its turn."""
         for file, end in zip(files[:-1], ends, strict=False):
             file.publish_filled(min(end + HEAD_BYTES, file.size))
-            self._current = self.files.roll()
+            self._current = self.files.roll(buffered=False)
         files[-1].publish(ends[-1])
 
     def _roll(self, size: int) -> MappedFile:

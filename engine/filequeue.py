@@ -190,16 +190,16 @@ class FileQueue:
                 taken.append(self._take(self._next_start(len(self._reserved) + len(taken))))
         except BaseException:
             for file in taken:
-                self._return_buffer(file.detach_buffer())
                 self._source.restore(file)
             raise
         self._reserved.extend(taken)
         return list(self._reserved)[:count]
 
-    def roll(self, start: int | None = None) -> MappedFile:
+    def roll(self, start: int | None = None, *, buffered: bool = True) -> MappedFile:
         """Add the next file and return it; an empty queue begins with the file that holds `start`. StoreFullError.
 
-        What is in a write buffer is committed first, so that bytes become readable in order.
+        What is in a write buffer is committed first, so that bytes become readable in order. The file gets a buffer of
+        the pool, unless it was written to already (`buffered` False).
         """
         self.commit()
         if start is not None and not self._files:
@@ -208,6 +208,9 @@ class FileQueue:
             file = self._reserved.popleft()
         else:
             file = self._take(self._next_start(0))
+        buffer = self._pool.take() if self._pool and buffered else None
+        if buffer is not None:
+            file.attach_buffer(buffer)
         with self._change_lock:
             self._set_files([*self._files, file])
         return file
@@ -222,9 +225,6 @@ class FileQueue:
         file = self._source.take(start)
         if not self._source.names_durable:
             self._unsynced_names.append(self.directory)
-        buffer = self._pool.take() if self._pool else None
-        if buffer is not None:
-            file.attach_buffer(buffer)
         return file
 
     def commit(self, least_pages: int = 0) -> int:

@@ -108,16 +108,25 @@ class LogFlusher:
             self._thread.join()
 
     def _run(self) -> None:
-        while self.failure is None:
-            asked, closing = self._sleep()
-            now = time.monotonic()
-            thorough = asked or closing or now >= self._next_thorough
-            if thorough:
-                self._next_thorough = now + self._policy.thorough_interval_ms / 1000
-            self._flush_once(thorough)
-            self._answer_waiting(closing)
-            if closing:
-                return
+        closing = False
+        try:
+            while self.failure is None and not closing:
+                closing = self._round()
+        finally:
+            if self.failure is None and not closing:  # a bug of ours ends the thread: nobody may wait for it for ever
+                self._fail(FlushFailedError(self._log.files.directory, "the flush thread ended"))
+                self._answer_waiting(closing=True)
+
+    def _round(self) -> bool:
+        """Sleep, flush, answer; whether this was the last round."""
+        asked, closing = self._sleep()
+        now = time.monotonic()
+        thorough = asked or closing or now >= self._next_thorough
+        if thorough:
+            self._next_thorough = now + self._policy.thorough_interval_ms / 1000
+        self._flush_once(thorough)
+        self._answer_waiting(closing)
+        return closing
 
     def _sleep(self) -> tuple[bool, bool]:
         """Wait for a request, the end, or the interval; whether it was a request, whether it is the end."""
@@ -134,12 +143,15 @@ class LogFlusher:
                 self._commit()
             durable_end = self._log.files.flush(0 if thorough else self._policy.least_pages)
         except FlushFailedError as error:
-            self._failed(error)
-            self.failure = error
+            self._fail(error)
             return
         self.flushes += durable_end > before
         if thorough:
             self.flushed_time_ms = time_ms
+
+    def _fail(self, error: FlushFailedError) -> None:
+        self._failed(error)
+        self.failure = error
 
     def _answer_waiting(self, closing: bool) -> None:
         with self._changed:
