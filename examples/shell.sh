@@ -12,5 +12,5 @@ cp /etc/hostname letters/0/append@frame=file # a whole file as one message
 cat letters/keys/LETTER-1 && echo
 cat letters/*.log | wc -l
 for queue in letters/[0-9]; do
-    echo "$queue: $(find "$queue" -name '0*' | wc -l) messages"
+    echo "$queue: $(find "$queue" -type f -name '0*' | wc -l) messages"
 done

@@ -64,7 +64,11 @@ class ReportFile(Node):
 
 
 class ControlFile(Node):
-    """`control`: one write, one command, a line of JSON: `{"delete_topic": NAME}`."""
+    """`control`: one write, one command, a line of JSON.
+
+    {"delete_topic": NAME}
+    {"create_topic": NAME, "queues": N}     as `mkdir NAME`, which gives it the default number of queues
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -91,19 +95,22 @@ class ControlHandle(OpenFile):
 
     def write(self, data: bytes) -> WriteOutcome:
         """Do one command. EINVAL when it is none; errors of the command as they are."""
-        self._store.delete_topic(_topic_to_delete(data))
+        match _parsed(data):
+            case {"delete_topic": str(topic), **others} if not others:
+                self._store.delete_topic(topic)
+            case {"create_topic": str(topic), "queues": int(queues), **others} if not others:
+                self._store.create_topic(topic, queues)
+            case _:
+                raise FilesystemError(errno.EINVAL)
         return WriteOutcome(len(data), 0)
 
 
-def _topic_to_delete(data: bytes) -> str:
+def _parsed(data: bytes) -> object:
     try:
-        command = json.loads(data)
+        command: object = json.loads(data)
     except (ValueError, RecursionError):
-        raise FilesystemError(errno.EINVAL) from None
-    topic = command.get("delete_topic") if isinstance(command, dict) and len(command) == 1 else None
-    if not isinstance(topic, str):
-        raise FilesystemError(errno.EINVAL)
-    return topic
+        return None
+    return command
 
 
 _INJECTED = frozenset(("clock", "disk", "progress"))

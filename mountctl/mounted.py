@@ -89,17 +89,23 @@ class MountedStore:
                 _write_all(append.fileno(), chunk)
 
     def create_topic(self, topic: str, queues: int) -> None:
-        (self._root / topic).mkdir()
-        self._grow(topic, queues)
-
-    def _grow(self, topic: str, queues: int) -> None:
-        """A new topic has 4 queues; naming the last one makes those below it too."""
-        last = self._root / topic / str(queues - 1)
-        if not last.is_dir():
-            last.mkdir()
+        try:
+            self._command({"create_topic": topic, "queues": queues})
+        except FileExistsError:
+            raise CommandError(f"topic {topic!r} exists", exit_code=os.EX_USAGE) from None
 
     def delete_topic(self, topic: str) -> None:
-        (self._root / "@store/control").write_bytes(json.dumps({"delete_topic": topic}).encode() + b"\n")
+        self._command({"delete_topic": topic})
+
+    def _command(self, command: dict[str, object]) -> None:
+        """One write, one command. Opened without O_CREAT: a read-only mount has no such file."""
+        try:
+            descriptor = os.open(self._root / "@store/control", os.O_WRONLY)
+        except FileNotFoundError:
+            reason = f"{self._root} is read-only"
+            raise CommandError(reason, "name a mount that can be written", os.EX_NOPERM) from None
+        with open(descriptor, "wb", buffering=0) as control:
+            control.write(json.dumps(command).encode() + b"\n")
 
 
 def _queues(topic: dict[str, Any]) -> list[tuple[int, dict[str, int]]]:

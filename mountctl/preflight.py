@@ -52,7 +52,7 @@ def check_mountpoint(mountpoint: Path) -> None:
 def clear_dead_mount(mountpoint: Path) -> None:
     """Unmount what a dead daemon left at `mountpoint`: every access there fails with ENOTCONN."""
     try:
-        os.stat(mountpoint)
+        os.statvfs(mountpoint)  # a stat could still be answered from the cache
     except OSError as error:
         if error.errno == errno.ENOTCONN:
             subprocess.run([fusermount(), "-u", "-z", str(mountpoint)], check=True, capture_output=True)

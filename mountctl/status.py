@@ -70,7 +70,7 @@ def _access(mount: Mount, alive: bool) -> str:
 def _answering(mount: Mount) -> bool:
     """Whether a daemon is still behind the mount."""
     try:
-        os.stat(mount.mountpoint)
+        os.statvfs(mount.mountpoint)  # the kernel answers a stat from its cache, long after the daemon is gone
     except OSError:
         return False
     return True

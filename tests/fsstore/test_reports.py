@@ -107,6 +107,11 @@ def test_control_deletes_a_topic(mount: Mount, store: FakeStore) -> None:
     assert store.topics() == []
 
 
+def test_control_makes_a_topic_with_as_many_queues_as_asked(mount: Mount, store: FakeStore) -> None:
+    mount.publish("@store/control", b'{"create_topic": "letters", "queues": 2}\n')
+    assert store.queues("letters") == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("command", "number"),
     [
@@ -114,6 +119,9 @@ def test_control_deletes_a_topic(mount: Mount, store: FakeStore) -> None:
         (b'{"delete_topic": 1}', errno.EINVAL),
         (b'{"delete_topic": "orders", "really": true}', errno.EINVAL),
         (b'{"drop": "orders"}', errno.EINVAL),
+        (b'{"create_topic": "orders", "queues": 2}', errno.EEXIST),
+        (b'{"create_topic": "letters"}', errno.EINVAL),
+        (b'{"create_topic": "letters", "queues": "2"}', errno.EINVAL),
         (b"[]", errno.EINVAL),
         (b"rm -rf", errno.EINVAL),
         (b"[" * 100_000, errno.EINVAL),
