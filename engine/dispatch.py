@@ -192,6 +192,8 @@ def _by_queue(run: PlacedRun) -> Iterator[tuple[int, Array | slice, int]]:
 
 def _queues_of(scanned: ScannedRecords, rows: Array) -> Iterator[tuple[str, int, Array]]:
     """(topic, queue id, its rows in log order) for each queue that `rows` belong to."""
+    if not len(rows):  # nothing but prepared and rolled back transactions
+        return
     groups = scanned.topic_rows[rows] << 32 | scanned.records.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
     order = np.argsort(groups, kind="stable")
     starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
