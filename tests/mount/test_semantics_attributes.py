@@ -73,7 +73,7 @@ def test_owner_and_modes(mount: Mounted, topic: Path) -> None:
     assert stat.filemode((topic / "0.log").stat().st_mode) == "-r--r--r--"
     assert stat.filemode((topic / "0").stat().st_mode) == "drwxr-xr-x"
     assert stat.filemode((topic / "append").stat().st_mode) == "-rw-r--r--"
-    assert sh("ls -l", topic / "0").splitlines()[-1].startswith("-r--r--r--")
+    assert sh("ls -l", topic / "0").splitlines()[1].startswith("-r--r--r--")
 
 
 def test_statfs(mount: Mounted, queue: Path) -> None:

@@ -111,6 +111,7 @@ def test_a_follower_sees_what_the_writer_does(tmp_path: Path) -> None:
         followed = follower.root / "orders" / "0"
         publish(queue / "append@keys=K", b"one\n")
         until("the follower sees the first message", (followed / "0").exists)
+        until("and its key", (follower.root / "orders" / "keys" / "K").exists)
         assert (follower.root / "orders" / "keys" / "K").read_bytes() == b"one"
         text = b"one\n"
         for number in range(5):
