@@ -3,22 +3,179 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import cast
 
-from engine.parts import StoreParts
-from engine.problem import CheckProgress, Problem
+import numpy as np
+
+from engine.allocate import file_name
+from engine.checkindex import CheckedIndex
+from engine.checkpoint import CHECKPOINT_BYTES, read_checkpoint
+from engine.checkqueues import CheckedQueues, Extent
+from engine.config import OpenMode, StoreConfig
+from engine.consumequeues import ConsumeQueues
+from engine.coverage import read_coverage
+from engine.dispatch import Dispatcher
+from engine.errors import ConfigFileError, NotAStoreError, ReadError
+from engine.index import Index
+from engine.layout import StoreLayout
+from engine.lock import StoreLock
+from engine.logwalk import DamagedStretch, LogWalk
+from engine.mappedfile import Access
+from engine.opened import choose_at, read_topics
+from engine.opening import is_new, refuse_unreadable
+from engine.parts import StoreParts, open_parts
+from engine.problem import CheckProgress, Problem, ProblemKind
+from engine.sequence import Seed
+from engine.sizesfile import read_sizes
+
+Progress = Callable[[CheckProgress], None]
 
 
-def check_store(path: Path | str, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[Problem]:
+def check_store(path: Path | str, progress: Progress | None = None) -> Iterator[Problem]:
     """Check an unmounted store without writing a byte; yields each finding. NotAStoreError, UnsupportedStoreError.
 
     A live writer is the first finding (LIVE_WRITER), and then the only one: its files change under the reader.
     """
-    raise NotImplementedError
+    path = Path(path).absolute()
+    layout = StoreLayout(path)
+    if is_new(path):
+        raise NotAStoreError(path, "nothing is there")
+    refuse_unreadable(path)
+    holder = StoreLock.holder(layout.lock)
+    if holder is not None:
+        text = f"process {holder} writes this store: check it through its mount, or stop that process first"
+        yield Problem(ProblemKind.LIVE_WRITER, "lock", -1, text)
+        return
+    config = StoreConfig(mode=OpenMode.FOLLOW)
+    topics = read_topics(layout, config)
+    if topics.problem is not None:
+        yield Problem(ProblemKind.CONFIG, "config/topics.json", -1, topics.problem.reason)
+    choice = choose_at(path, config)
+    if choice.rebuild_index:
+        yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
+    yield from _config_problems(layout)
+    with closing(open_parts(path, config, choice.sizes, Access.READ)) as parts:
+        parts.queues.recover(scan=True)
+        parts.queues.expire(parts.log.min_offset)
+        yield from _Check(parts, None, progress).problems()
 
 
-def check_parts(
-    parts: StoreParts, end: int, progress: Callable[[CheckProgress], None] | None = None
-) -> Iterator[Problem]:
+def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -> Iterator[Problem]:
     """Check an open store up to the physical offset `end`."""
-    return iter(())
+    return _Check(parts, end, progress).problems()
+
+
+class _Check:
+    """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
+
+    def __init__(self, parts: StoreParts, end: int | None, progress: Progress | None) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._end = end
+        self._progress = progress
+        self._stage = "reading records"
+        self._done = 0
+
+    def problems(self) -> Iterator[Problem]:
+        """Everything that is wrong."""
+        parts = self._parts
+        begin = self._log.min_offset
+        queues, index = CheckedQueues(parts.queues), CheckedIndex(parts.index, begin)
+        # The checked queues and index take what dispatch would write, and compare it.
+        dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
+        yield from self._file_problems()
+        walk = LogWalk(self._log.files, begin, self._seed(), end=self._end, progress=self._tell)
+        known = 0
+        for found in walk:
+            dispatcher.put_scanned(parts.deleted.living(found))
+            yield from (_damage(self._log.files.file_bytes, stretch) for stretch in walk.damaged[known:])
+            known = len(walk.damaged)
+        yield from (_damage(self._log.files.file_bytes, stretch) for stretch in walk.damaged[known:])
+        end = walk.end if self._end is None else self._end
+        if self._end is None:
+            yield from self._tail_problems(end)
+        elif walk.end < end:
+            yield self._at(ProblemKind.BAD_RECORD, walk.end, f"no record from there on, to the log's end at {end}")
+        self._stage = "comparing queues"
+        extent = Extent(begin, max(end, walk.end), walk.damaged)
+        yield from queues.problems(extent, self._end is not None, lambda: self._tell(self._done))
+        self._stage = "comparing the index"
+        self._tell(self._done)
+        yield from index.problems(end)
+        if self._end is None:
+            yield from self._checkpoint_problems(walk.newest.store_time_ms if walk.newest else 0)
+
+    def _seed(self) -> Seed:
+        """A queue whose first records have expired may begin anywhere."""
+        first = 0 if self._log.min_offset == 0 else None
+        return lambda topic, queue_id: first
+
+    def _tell(self, physical_offset: int) -> None:
+        self._done = physical_offset
+        if self._progress is not None:
+            begin, last = self._log.min_offset, self._log.files.last
+            total = (self._end or (last.start + last.size if last else 0)) - begin
+            self._progress(CheckProgress(self._stage, max(physical_offset - begin, 0), max(total, 0)))
+
+    def _file_problems(self) -> Iterator[Problem]:
+        kinds = {"foreign": ProblemKind.FOREIGN_FILE}
+        for one in self._log.files.problems:
+            kind = kinds.get(one.kind, ProblemKind.WRONG_SIZE)
+            text = f"a {one.kind} file of {one.found_bytes:,} bytes; the log's have {one.expected_bytes:,}"
+            yield Problem(kind, f"commitlog/{one.path.name}", -1, text)
+        for start, end in self._log.files.missing_ranges():
+            text = f"the files for physical offsets {start} to {end} are missing"
+            yield Problem(ProblemKind.MISSING_FILE, "commitlog", -1, text)
+
+    def _tail_problems(self, end: int) -> Iterator[Problem]:
+        """Bytes behind the log's end: records that are torn, damaged, or of an earlier life of the log."""
+        for file in self._log.files.files:
+            if file.start + file.size <= end:
+                continue
+            try:
+                rest = np.frombuffer(file.whole(), np.uint8)[max(end - file.start, 0) :]
+            except ReadError:
+                continue  # its size was reported
+            is_filler = bytes(rest[4:8]) == b"\xcb\xd4\x31\x94"
+            if rest.any() and not is_filler:
+                place = max(end, file.start)
+                yield self._at(ProblemKind.STALE_TAIL, place, "no record follows here, but bytes that an opening cuts")
+
+    def _checkpoint_problems(self, newest_ms: int) -> Iterator[Problem]:
+        layout = self._parts.layout
+        if not layout.checkpoint.exists():
+            return
+        size = layout.checkpoint.stat().st_size
+        if size != CHECKPOINT_BYTES:
+            yield Problem(ProblemKind.CHECKPOINT, "checkpoint", -1, f"it has {size:,} bytes, not {CHECKPOINT_BYTES:,}")
+        found = read_checkpoint(layout.checkpoint)
+        for position, name in enumerate(("physic_ms", "logics_ms", "index_ms")):
+            time_ms = getattr(found, name)
+            if time_ms > newest_ms:
+                text = f"{name} {time_ms} is later than the newest record, stored at {newest_ms}"
+                yield Problem(ProblemKind.CHECKPOINT, "checkpoint", 8 * position, text)
+
+    def _at(self, kind: ProblemKind, physical_offset: int, text: str) -> Problem:
+        return _log_problem(kind, physical_offset, self._log.files.file_bytes, text)
+
+
+def _damage(file_bytes: int, stretch: DamagedStretch) -> Problem:
+    text = f"{stretch.end - stretch.start:,} bytes hold no good record: {stretch.reason}"
+    return _log_problem(ProblemKind.BAD_RECORD, stretch.start, file_bytes, text)
+
+
+def _log_problem(kind: ProblemKind, physical_offset: int, file_bytes: int, text: str) -> Problem:
+    position = physical_offset % file_bytes
+    return Problem(kind, f"commitlog/{file_name(physical_offset - position)}", position, text)
+
+
+def _config_problems(layout: StoreLayout) -> Iterator[Problem]:
+    try:
+        read_sizes(layout.sizes)
+    except ConfigFileError as error:
+        yield Problem(ProblemKind.CONFIG, "config/sizes.json", -1, error.reason)
+    if layout.coverage.exists() and read_coverage(layout.coverage) is None:
+        text = "it can't be understood; the next opening does without it"
+        yield Problem(ProblemKind.DERIVED, f"fsstore/{layout.coverage.name}", -1, text)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.errors import TruncatedFileError
+from engine.errors import ReadError
 from engine.filequeue import FileQueue
 from engine.logscan import ScannedRecords, ScanStop, find_next_record, scan_records
 from engine.mappedfile import MappedFile
@@ -62,13 +62,14 @@ class LogWalk:
         start: int,
         seed: Seed,
         *,
+        end: int | None = None,
         trusted_end: int = 0,
         earliest_ms: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`start` is where a record begins. Bodies before `trusted_end` are not checked (they were, or readers do).
-
-        `earliest_ms` is the store time of the record before `start`, 0 when unknown. `progress` hears physical offsets.
+        """`start` is where a record begins; `end` where to stop, if the log is known to reach there. Bodies before
+        `trusted_end` are not checked (they were, or readers do). `earliest_ms` is the store time of the record before
+        `start`, 0 when unknown. `progress` hears physical offsets.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -77,6 +78,7 @@ class LogWalk:
         self._files = files
         self._start = start
         self._sequence = QueueSequence(seed)
+        self._limit = end
         self._trusted_end = trusted_end
         self._latest_ms = earliest_ms
         self._lost_bytes = 0
@@ -90,10 +92,12 @@ class LogWalk:
 
     def _run(self, position: int) -> Generator[ScannedRecords, None, int | None]:
         """Walk one file from `position`; return where to go on, None at the log's end."""
+        if self._limit is not None and position >= self._limit:
+            return None
         file = self._files.find(position)
         if file is None:
             return self._resume(position, "no file holds it")
-        view = _readable(file)
+        view = self._readable(file)
         verify = file.start + file.size > self._trusted_end
         scan = scan_records(view, position - file.start, file.start, len(view), verify=verify)
         stop, problem = ScanStop.END, None
@@ -160,7 +164,7 @@ class LogWalk:
     def _resume(self, start: int, reason: str) -> int | None:
         """Where good records go on behind `start`, the stretch between noted; None when nothing good follows."""
         for file in self._files_behind(start):
-            view = _readable(file)
+            view = self._readable(file)
             position = max(start - file.start, 0)
             while (found := find_next_record(view, position, file.start, len(view))) is not None:
                 message = decode_record(view[found:], file.start + found)
@@ -187,13 +191,13 @@ class LogWalk:
     def _files_behind(self, physical_offset: int) -> list[MappedFile]:
         return [file for file in self._files.files if file.start + file.size > physical_offset]
 
-
-def _readable(file: MappedFile) -> memoryview:
-    """What of a file can be read; nothing of one that was cut while open."""
-    try:
-        return file.pages()
-    except TruncatedFileError:
-        return memoryview(b"")
+    def _readable(self, file: MappedFile) -> memoryview:
+        """What of a file can be read, up to the limit; nothing of one that was cut or deleted."""
+        try:
+            pages = file.pages()
+        except ReadError:
+            return memoryview(b"")
+        return pages if self._limit is None else pages[: max(self._limit - file.start, 0)]
 
 
 def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:

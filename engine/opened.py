@@ -65,8 +65,8 @@ def _open_writing(path: Path, config: StoreConfig, new: bool) -> Opened:
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
         _make_directories([layout.commit_log, layout.consume_queues, layout.index, layout.config], config.disk)
-        table = _read_topics(layout, config)
-        choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else _choose(path, config)
+        table = read_topics(layout, config)
+        choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(path, config)
         if _remembered(layout) != choice.sizes:
             write_sizes(layout.sizes, choice.sizes, config.disk)
         _begin_writing(layout, config.disk)
@@ -82,8 +82,8 @@ def _open_read_only(path: Path, config: StoreConfig) -> Opened:
     holder = StoreLock.holder(layout.lock)
     if holder is not None:
         raise StoreLockedError(path, holder or None)
-    table = _read_topics(layout, config)
-    choice = _choose(path, config)
+    table = read_topics(layout, config)
+    choice = choose_at(path, config)
     with ExitStack() as stack:
         parts = open_parts(path, config, choice.sizes, Access.PRIVATE)
         stack.callback(parts.close)
@@ -93,8 +93,8 @@ def _open_read_only(path: Path, config: StoreConfig) -> Opened:
 
 
 def _open_following(path: Path, config: StoreConfig) -> Opened:
-    table = _read_topics(StoreLayout(path), config)
-    choice = _choose(path, config)
+    table = read_topics(StoreLayout(path), config)
+    choice = choose_at(path, config)
     parts = open_parts(path, config, choice.sizes, Access.READ)
     parts.queues.recover(scan=False)
     return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None)
@@ -105,13 +105,15 @@ def _recover(parts: StoreParts, trace: Trace, choice: ChosenSizes, config: Store
     return found.with_note(choice.note) if choice.note else found
 
 
-def _read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
+def read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
+    """The table of topics. UnsupportedStoreError when one is of a kind that we don't read."""
     table = TopicTable(layout.topics, config.disk, config.clock)
     refuse_topics(layout.root, table)
     return table
 
 
-def _choose(path: Path, config: StoreConfig) -> ChosenSizes:
+def choose_at(path: Path, config: StoreConfig) -> ChosenSizes:
+    """The sizes to open the store at `path` with."""
     return choose_sizes(path, config.sizes, _keys_at(StoreLayout(path)))
 
 

@@ -250,6 +250,8 @@ class _Recovery:
         parts.index.truncate(end, parts.stored_ms)
         if parts.access is Access.WRITE and self._log.files.last is not None:
             self._log.files.truncate(end, durable_from=min(trusted_end, end))
+        if parts.access is Access.PRIVATE:
+            parts.index.flush()  # from where keys wait into the files, which are in memory, too
         newest = self._newest()
         self._log.resume(end, newest.store_time_ms if newest else 0)
         parts.queues.expire(self._log.min_offset)
