@@ -124,7 +124,9 @@ class CommitLog:
             file = self._current
             if file is None or len(buffer) + HEAD_BYTES > file.size - file.wrote:
                 file = self._roll(len(buffer))
-            now_ms = self._now_ms()
+            now_ms = self._clock()
+            if now_ms < self.last_store_time_ms:
+                now_ms = self.last_store_time_ms
             physical_offset = file.start + file.wrote
             record.place(queue_offset, physical_offset, now_ms)
             file.append_head_last(buffer)
@@ -144,7 +146,7 @@ class CommitLog:
             places = plan(sizes, current.wrote, current.size)
             files = [current, *self.files.reserve(places[-1][0] if places else 0)]
             ends = [current.wrote, *[0] * (len(files) - 1)]
-            now_ms = self._now_ms()
+            now_ms = max(self._clock(), self.last_store_time_ms)
             stored: list[tuple[int, int]] = []
             for part, queue_offset, (number, position) in zip(parts, queue_offsets, places, strict=True):
                 file = files[number]
@@ -177,9 +179,6 @@ class CommitLog:
             file.publish_filled(min(file.wrote + HEAD_BYTES, file.size))
         self._current = self.files.roll()
         return self._current
-
-    def _now_ms(self) -> int:
-        return max(self._clock(), self.last_store_time_ms)
 
     def _check_size(self, size: int) -> None:
         if size > self.largest_bytes:

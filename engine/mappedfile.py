@@ -27,6 +27,8 @@ PAGE_BYTES = 4096
 HEAD_BYTES = 8
 ZERO_CHUNK_BYTES = 1 << 20
 WARM_CHUNK_BYTES = 1 << 20
+LARGE_BYTES = 64 << 10
+"""From there on a system call is cheaper than a page fault for each 4 KiB, and lets other threads run meanwhile."""
 
 
 class Access(Enum):
@@ -216,16 +218,23 @@ class MappedFile:
         target = self._target if self._target is not None else self._prepare_target()
         position = self.wrote
         end = position + len(data)
-        source = data if end - position <= PAGE_BYTES else memoryview(data)
-        target[position + HEAD_BYTES : end] = source[HEAD_BYTES:]
-        target[position : position + HEAD_BYTES] = source[:HEAD_BYTES]
-        self.publish(end)
+        if end - position <= PAGE_BYTES:
+            target[position + HEAD_BYTES : end] = data[HEAD_BYTES:]
+        else:
+            self.write(position + HEAD_BYTES, memoryview(data)[HEAD_BYTES:])
+        target[position : position + HEAD_BYTES] = data[:HEAD_BYTES]
+        self.wrote = end
+        if self._buffer is None:
+            self.readable = end
         return position
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Write `data` at `position` without publishing it. StoreFullError."""
+        """Write `data` at `position` without publishing it. StoreFullError, OSError."""
         target = self._target if self._target is not None else self._prepare_target()
-        target[position : position + len(data)] = data
+        if len(data) < LARGE_BYTES or self._buffer is not None or self._descriptor < 0:
+            target[position : position + len(data)] = data
+        else:
+            write_fully(self._descriptor, memoryview(data), position)
 
     def publish(self, end: int) -> None:
         """Bytes before `end` are written: readers may see them (with a write buffer: once they are committed)."""
@@ -271,9 +280,7 @@ class MappedFile:
             buffer, end = self._buffer, self.wrote
             if buffer is None or self._closed or not self.due(self.readable, end, least_pages):
                 return None
-            position, content_end = self.readable, min(end, self._filled_from)
-            while position < content_end:
-                position += os.pwrite(self._descriptor, buffer[position:content_end], position)
+            write_fully(self._descriptor, buffer[self.readable : min(end, self._filled_from)], self.readable)
             self.readable = end
             if end < self.size:
                 return None
@@ -401,3 +408,10 @@ class MappedFile:
             self._mapped = self._target = None
         with self._commit_lock, self._sync_lock:
             self._close_descriptor()
+
+
+def write_fully(descriptor: int, data: memoryview, position: int) -> None:
+    """Write all of `data` to a file, which readers of its maps see at once. OSError."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], position + done)

@@ -67,13 +67,18 @@ def test_append_writes_then_publishes(path: Path) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("size", [9, 300, 4096, 10_000])
-def test_append_head_last_stores_any_length(path: Path, size: int) -> None:
-    file = MappedFile.create(path, SIZE, Access.WRITE)
+@pytest.mark.parametrize("size", [9, 300, 4096, 10_000, 65_544, 200_000])
+@pytest.mark.parametrize("access", [Access.WRITE, Access.PRIVATE])
+@pytest.mark.parametrize("buffered", [False, True])
+def test_append_stores_any_length(path: Path, size: int, access: Access, buffered: bool) -> None:
+    file = MappedFile.create(path, 500_000, access)
+    if buffered and access is Access.WRITE:
+        file.attach_buffer(memoryview(bytearray(file.size)))
     record = os.urandom(size)
-    file.append(b"x")
-    file.append_head_last(memoryview(record))
-    assert bytes(file.view(1, size)) == record
+    assert file.append(record) == 0
+    assert file.append_head_last(memoryview(record)) == size
+    file.commit()
+    assert bytes(file.pages()) == record * 2
     file.close()
 
 
