@@ -61,6 +61,12 @@ class SmallStore:
         """A queue, made when it is new."""
         return self.queues.get_or_create(topic, queue_id)
 
+    def close(self) -> None:
+        """Let go of all files."""
+        self.index.close()
+        self.queues.close()
+        self.log_files.close()
+
     def damage(self, physical_offset: int, position: int) -> None:
         """Flip a bit of the record there."""
         file = self.log_files.find(physical_offset)

@@ -123,6 +123,7 @@ def test_columns_read_whatever_properties_there_are(
         places.append(put_raw(store, Message("t", body, flag=7, born_host=host, reconsume_times=3), raw))
     block = BlockReader(store.log_files, LIMIT, never).read(store.queue("t"), 0, 100)
     same(block, [facts_of(message_at(store.log_files, place), row) for row, place in enumerate(places)])
+    store.close()
 
 
 def put_raw(store: SmallStore, message: Message, properties: bytes) -> int:

@@ -95,6 +95,8 @@ def test_appended_entries_are_those_of_a_list_whatever_the_batches(tmp_path_fact
         again = ConsumeQueue("t", 0, FileQueue.open(files.directory, FILE_BYTES, Access.WRITE))
         again.recover(scan=False)
         assert (again.max_offset, again.physical_end) == (queue.max_offset, queue.physical_end)
+        again.close()
+        queue.close()
 
     check()
 
@@ -247,6 +249,7 @@ def test_offset_at_is_the_first_message_stored_at_or_after(
     found = queue.offset_at(wanted, lambda place: -1 if place // 10 in unreadable else times[place // 10])
     counted = [min(times[j] for j in range(i, len(times)) if j not in unreadable) for i in range(len(times))]
     assert found == 3 + next((i for i, time in enumerate(counted) if time >= wanted), len(times))
+    queue.close()
 
 
 # retention

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,8 @@ NOW_MS = 1_700_000_000_000
 Record = tuple[str, list[str]]
 """Topic and keys."""
 
-records = st.lists(st.tuples(st.sampled_from(["a", "topic"]), st.lists(st.sampled_from("k κ 😀 k2".split()))), max_size=30)
+KEYS = ["k", "κ", "😀", "k2"]
+records = st.lists(st.tuples(st.sampled_from(["a", "topic"]), st.lists(st.sampled_from(KEYS))), max_size=30)
 
 
 def new_index(directory: Path, access: Access = Access.WRITE, disk: FullDisk | None = None) -> Index:
@@ -60,7 +62,7 @@ def test_records_one_by_one_or_at_once_make_the_same_files_and_answers(
     folder = tmp_path_factory.mktemp("index")
     single, batched = new_index(folder / "single"), new_index(folder / "batched")
     bounds = sorted({0, len(wanted), *(cut for cut in cuts if cut < len(wanted))})
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         put(single, wanted[start:end], start)
         put_at_once(batched, wanted[start:end], start)
     check_answers(single, wanted)
@@ -68,11 +70,15 @@ def test_records_one_by_one_or_at_once_make_the_same_files_and_answers(
     single.flush()
     batched.flush()
     assert contents(folder / "single") == contents(folder / "batched")
-    check_answers(new_index(folder / "single", Access.READ), wanted)
+    reader = new_index(folder / "single", Access.READ)
+    check_answers(reader, wanted)
+    reader.close()
     keys = sum(len(keys) for _, keys in wanted)
     full_files, rest = divmod(keys, ENTRIES - 1)
     starts_another = bool(wanted) and not wanted[-1][1] and rest == 0
     assert len(single.files) == full_files + (rest > 0 or starts_another)
+    single.close()
+    batched.close()
 
 
 def check_answers(index: Index, wanted: list[Record]) -> None:
@@ -154,6 +160,8 @@ def test_a_cut_index_is_as_if_the_rest_was_never_put(
     index.flush()
     short.flush()
     assert contents(folder / "cut") == contents(folder / "short")
+    index.close()
+    short.close()
 
 
 def test_files_expire_with_the_log_but_never_the_newest(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_many_puts_write_the_bytes_of_one_after_another(
     file, model = new_file(), Model((inherited_place, inherited_ms))
     file.inherit(IndexHeader(0, inherited_ms, 0, inherited_place, 0, 1))
     bounds = sorted({0, len(keys), *(cut for cut in cuts if cut < len(keys))})
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         put(file, keys[start:end])
     for key in keys:
         model.put(*key)

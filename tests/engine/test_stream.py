@@ -73,6 +73,7 @@ def test_any_range_of_the_stream_is_that_of_the_bodies_joined(
         assert stream.read(position, length) == expected[position : position + length]
     straight = [bytes(stream.read(position, 100)) for position in range(0, len(expected) + 100, 100)]
     assert b"".join(straight) == expected
+    store.close()
 
 
 def test_size_and_bytes_follow_the_queue_over_many_blocks(tmp_path: Path) -> None:

@@ -1,0 +1,129 @@
+"""All queues of a store: which there are, opening them late, and taking them away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.consumequeue import ENTRY
+from engine.consumequeues import ConsumeQueues
+from engine.mappedfile import Access
+
+FILE_BYTES = 160
+
+
+def opened(folder: Path, access: Access = Access.WRITE) -> ConsumeQueues:
+    queues = ConsumeQueues(folder / "consumequeue", FILE_BYTES, access)
+    queues.load()
+    return queues
+
+
+def put(queues: ConsumeQueues, topic: str, queue_id: int, places: list[int]) -> None:
+    queue = queues.get_or_create(topic, queue_id)
+    queue.append(queue.max_offset, np.array([(place, 10, 0) for place in places], ENTRY))
+
+
+def test_queues_are_found_by_their_directories_and_other_names_are_none(tmp_path: Path) -> None:
+    writer = opened(tmp_path)
+    put(writer, "orders", 0, [0])
+    put(writer, "orders", 11, [10])
+    put(writer, "%RETRY%group", 0, [20])
+    for odd in ("orders/x", "orders/07", "orders/-1", "empty"):
+        (tmp_path / "consumequeue" / odd).mkdir()
+    (tmp_path / "consumequeue" / "file").write_bytes(b"")
+    queues = opened(tmp_path)
+    assert queues.topics() == ["%RETRY%group", "orders"]
+    assert queues.queue_ids("orders") == [0, 11]
+    assert queues.queue_ids("none") == []
+    assert queues.get("orders", 7) is None
+    assert [(queue.topic, queue.queue_id) for queue in queues] == [("%RETRY%group", 0), ("orders", 0), ("orders", 11)]
+
+
+def test_a_new_queue_changes_the_generation_once_and_has_no_directory_before_its_first_entry(tmp_path: Path) -> None:
+    queues = opened(tmp_path)
+    before = queues.generation
+    assert queues.get_or_create("t", 0) is queues.get_or_create("t", 0) is queues.get("t", 0)
+    assert queues.generation == before + 1
+    assert not (tmp_path / "consumequeue").exists()
+    put(queues, "t", 0, [5])
+    assert (tmp_path / "consumequeue/t/0").is_dir()
+
+
+def test_many_queues_are_listed_without_opening_any(tmp_path: Path) -> None:
+    for number in range(300):
+        directory = tmp_path / "consumequeue" / f"topic-{number % 10}" / str(number)
+        directory.mkdir(parents=True)
+        (directory / f"{0:020d}").write_bytes(bytes(FILE_BYTES))
+    queues = opened(tmp_path)
+    queues.recover(scan=False)
+    queues.expire(0)
+    assert sum(len(queues.queue_ids(topic)) for topic in queues.topics()) == 300
+    assert queues.opened() == []
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_recovery_finds_the_highest_physical_end(tmp_path: Path, scan: bool) -> None:
+    writer = opened(tmp_path)
+    put(writer, "a", 0, [0, 30])
+    put(writer, "b", 0, [10, 20])
+    queues = opened(tmp_path)
+    assert queues.recover(scan) == (40 if scan else -1)
+    assert [queue.max_offset for queue in queues] == [2, 2]
+    assert queues.truncate(35) == 1
+    assert [queue.max_offset for queue in queues] == [1, 2]
+
+
+def test_expiry_tells_which_minimums_moved_and_files_go(tmp_path: Path) -> None:
+    queues = opened(tmp_path)
+    put(queues, "a", 0, [10 * number for number in range(20)])
+    put(queues, "b", 0, [500])
+    assert [queue.min_offset for queue in queues] == [0, 0]
+    assert queues.expire(175) == [("a", 0, 0, 18)]
+    assert queues.expire(175) == []
+    assert queues.delete_expired(0) == 2
+    late = opened(tmp_path)
+    late.expire(175)
+    queue = late.get("a", 0)
+    assert queue is not None
+    assert (queue.min_offset, queue.max_offset) == (18, 20)
+
+
+def test_a_removed_topic_is_gone_with_its_directories(tmp_path: Path) -> None:
+    queues = opened(tmp_path)
+    put(queues, "a", 0, [0])
+    put(queues, "a", 1, [10])
+    put(queues, "b", 0, [20])
+    before = queues.generation
+    opened(tmp_path).remove_topic("none")
+    queues.remove_topic("a")
+    assert queues.generation > before
+    assert queues.topics() == ["b"]
+    assert queues.get("a", 0) is None
+    assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["b"]
+    put(queues, "a", 0, [30])
+    assert queues.get_or_create("a", 0).entry(0) == (30, 10, 0)
+
+
+def test_a_follower_finds_new_queues_and_entries_and_forgets_removed_ones(tmp_path: Path) -> None:
+    writer, follower = opened(tmp_path), opened(tmp_path, Access.READ)
+    waiting = follower.get_or_create("a", 0)
+    before = follower.generation
+    assert follower.refresh(0) == []
+    assert (follower.generation, follower.topics()) == (before, [])
+    put(writer, "a", 0, [0, 10])
+    put(writer, "a", 1, [20])
+    assert follower.refresh(15) == [("a", 0)]
+    assert follower.generation == before + 1
+    assert waiting is follower.get("a", 0)
+    assert waiting.max_offset == 1
+    late = follower.get("a", 1)
+    assert late is not None
+    assert late.max_offset == 0
+    assert follower.refresh(30) == [("a", 0), ("a", 1)]
+    assert (waiting.max_offset, late.max_offset) == (2, 1)
+    writer.remove_topic("a")
+    follower.refresh(30)
+    assert follower.topics() == []
+    assert follower.get("a", 1) is None
