@@ -1,14 +1,17 @@
 """Byte for byte: the same puts through both engines, at the same times, leave the same files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from engine import MessageStore
 from tests.interop.compare import Tally
-from tests.interop.messages import Put
+from tests.interop.messages import Mix, Put
 from tests.interop.room import SMALL, Room, java_config, our_config
 from tests.interop.theirs import PUTS, put_all
 from tests.interop.writer import put_one
+
+FOLDERS = frozenset({"commitlog", "consumequeue", "index"})
 
 
 class SetClock:
@@ -22,17 +25,47 @@ class SetClock:
 
 
 def equal_files(room: Room) -> None:
+    """Every file equal. RocketMQ 5 also indexes tags, as 4.9 does not: there the index is compared without tags."""
+    if room.line.name == "v4":
+        put_in_both(room, same_bytes(room.puts(PUTS)), "all", FOLDERS)
+        return
+    # the store of 4.9 rewrites delayed messages, as ours does; in 5.x that is the broker's part
+    puts = same_bytes(room.puts(PUTS, Mix(delays=0)))
+    put_in_both(room, puts, "all", FOLDERS - {"index"})
+    put_in_both(room, [without_tags(put) for put in puts], "untagged", FOLDERS)
+
+
+def put_in_both(room: Room, puts: list[Put], name: str, folders: frozenset[str]) -> None:
     """RocketMQ puts first; then we put the same, with our clock at the times that it stamped."""
-    puts = room.puts(PUTS)
-    theirs, ours = room.folder / "theirs", room.folder / "ours"
+    theirs, ours = room.folder / f"theirs-{name}", room.folder / f"ours-{name}"
     with room.driver() as driver, driver.store(theirs, java_config(SMALL)) as store:
-        results = put_all(store, puts)
+        results = put_all(store, puts, plain_items=True)
         store.settle()
     write_at_their_times(ours, puts, results)
     room.tally.messages += sum(len(put.messages) for put in puts)
-    compare_folders(room.tally, theirs, ours, "commitlog")
-    compare_folders(room.tally, theirs, ours, "consumequeue")
-    compare_indexes(room.tally, theirs / "index", ours / "index")
+    for folder in sorted(folders - {"index"}):
+        compare_folders(room.tally, theirs, ours, folder)
+    if "index" in folders:
+        compare_indexes(room.tally, theirs / "index", ours / "index")
+
+
+def same_bytes(puts: list[Put]) -> list[Put]:
+    """The same messages, bodies as they are stored: two libraries need not compress alike."""
+    return [compressed_before(put) for put in puts]
+
+
+def without_tags(put: Put) -> Put:
+    """The same without its tags, and so for its items."""
+    kept = tuple(pair for pair in put.properties if pair[0] != "TAGS")
+    return replace(put, properties=kept, items=tuple(without_tags(item) for item in put.items))
+
+
+def compressed_before(put: Put) -> Put:
+    """The same message, its body as it is stored."""
+    if not put.compress:
+        return put
+    message = put.to_message()
+    return replace(put, body=bytes(message.body), sys_flag=message.sys_flag, compress=None)
 
 
 def write_at_their_times(path: Path, puts: list[Put], results: list[dict[str, Any]]) -> None:

@@ -94,30 +94,32 @@ def they_read(room: Room, plan: Plan, written: Written, *, was_killed: bool, tur
             compare_dumps(room.tally, dump, our_dump(ours))
             compare_queries(room.tally, queries, answers, ours, ours_may_find_more=was_killed)
             compare_acknowledged(room.tally, written.puts, written.acknowledged, ours)
+        left_by_us = dump
         for turn in range(1, turns + 1):
-            append_in_turn(room, driver, path, turn)
+            left_by_us = append_in_turn(room, driver, path, turn, left_by_us)
+        with driver.store(path, java_config(SMALL)) as store:
+            compare_dumps(room.tally, store.dump(), left_by_us)
         room.tally.expect("unusual warnings", set(), warning_kinds(driver.take_warnings()) - usual)
 
 
-def append_in_turn(room: Room, driver: Driver, path: Path, turn: int) -> None:
-    """They append and close; we open, find the same, append and close; they open and find the same."""
+def append_in_turn(room: Room, driver: Driver, path: Path, turn: int, left_by_us: dict[str, Any]) -> dict[str, Any]:
+    """They open, find what we left, append and close; we open, find what they left, append and close. What we left."""
     with driver.store(path, java_config(SMALL)) as store:
+        compare_dumps(room.tally, store.dump(), left_by_us)
         put_all(store, room.puts(PUTS_A_TURN, salt=2 * turn))
-        theirs = store.dump()
+        left_by_them = store.dump()
     with MessageStore.open(path, our_config(SMALL)) as ours:
-        compare_dumps(room.tally, theirs, our_dump(ours))
+        compare_dumps(room.tally, left_by_them, our_dump(ours))
         for put in room.puts(PUTS_A_TURN, salt=2 * turn + 1):
             put_one(ours, put)
-        dump = our_dump(ours)
-    with driver.store(path, java_config(SMALL)) as store:
-        compare_dumps(room.tally, store.dump(), dump)
+        return our_dump(ours)
 
 
 def own_warnings(room: Room, *, was_killed: bool) -> set[str]:
     """What RocketMQ logs when it opens, reads, appends to and closes a store that it wrote itself."""
     if was_killed not in room.own_warnings:
         path = room.folder / "own"
-        # the stores differ in where they end; a second seed and an empty tail show more of what is usual
+        # stores differ in where they end, so two of them show more of what is usual
         kinds: set[str] = set()
         for seed in (room.seed, room.seed + 1):
             kinds |= visit_own(replace(room, seed=seed), path.with_name(f"own-{seed}"), was_killed=was_killed)
@@ -126,7 +128,8 @@ def own_warnings(room: Room, *, was_killed: bool) -> set[str]:
 
 
 def visit_own(room: Room, path: Path, *, was_killed: bool) -> set[str]:
-    puts = room.puts(PUTS)
+    # a queue whose newest file is exactly full is a state of its own, that RocketMQ warns about when it closes
+    puts = [*(Put("full", 0, b"x") for _ in range(SMALL.consume_queue_entries)), *room.puts(PUTS)]
     if was_killed:
         they_write_until_killed(room, path, puts)
     with room.driver() as driver:

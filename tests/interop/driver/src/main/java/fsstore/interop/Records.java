@@ -3,15 +3,15 @@ package fsstore.interop;
 import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import java.io.ByteArrayOutputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
-import java.util.ArrayList;
 import java.util.Base64;
 import java.util.LinkedHashMap;
-import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.compression.CompressorFactory;
@@ -25,6 +25,7 @@ import org.apache.rocketmq.common.message.MessageExtBatch;
 final class Records {
     private static final int COMPRESSED = 1;
     private static final int COMPRESSION_LEVEL = 5;
+    private static final int ITEM_BYTES = 22; // of a batch's item, beside its body and properties
 
     private Records() {
     }
@@ -44,21 +45,35 @@ final class Records {
         return message;
     }
 
-    /** A batch to put: the body is what a client would have sent for its items. */
+    /** A batch to put: the body is what a client of this line would have sent, or with {@code plain_items} of any. */
     static MessageExtBatch batch(JsonObject fields) throws Exception {
         MessageExtBatch batch = new MessageExtBatch();
         fill(batch, fields);
         MessageAccessor.setProperties(batch, properties(fields));
-        List<Message> items = new ArrayList<>();
+        ByteArrayOutputStream body = new ByteArrayOutputStream();
         for (JsonElement element : fields.getAsJsonArray("items")) {
             JsonObject item = element.getAsJsonObject();
-            Message message = new Message(batch.getTopic(), body(item));
-            message.setFlag(number(item, "flag").intValue());
-            MessageAccessor.setProperties(message, properties(item));
-            items.add(message);
+            body.write(has(fields, "plain_items") ? plainItem(item) : clientItem(batch.getTopic(), item));
         }
-        batch.setBody(MessageDecoder.encodeMessages(items));
+        batch.setBody(body.toByteArray());
         return batch;
+    }
+
+    private static byte[] clientItem(String topic, JsonObject item) {
+        Message message = new Message(topic, body(item));
+        message.setFlag(number(item, "flag").intValue());
+        MessageAccessor.setProperties(message, properties(item));
+        return MessageDecoder.encodeMessage(message);
+    }
+
+    /** An item whose properties end without a separator, in the order of the request. */
+    private static byte[] plainItem(JsonObject item) {
+        byte[] body = body(item);
+        byte[] properties = propertiesString(properties(item), false).getBytes(StandardCharsets.UTF_8);
+        ByteBuffer encoded = ByteBuffer.allocate(ITEM_BYTES + body.length + properties.length);
+        encoded.putInt(encoded.capacity()).putInt(0).putInt(0).putInt(number(item, "flag").intValue());
+        encoded.putInt(body.length).put(body).putShort((short) properties.length).put(properties);
+        return encoded.array();
     }
 
     private static void fill(MessageExt message, JsonObject fields) throws Exception {
@@ -124,7 +139,7 @@ final class Records {
         fields.addProperty("physical_offset", message.getCommitLogOffset());
         fields.addProperty("store_size", message.getStoreSize());
         fields.addProperty("flag", message.getFlag());
-        fields.addProperty("sys_flag", message.getSysFlag());
+        fields.addProperty("sys_flag", stored.getSysFlag()); // 5.x takes the compression out when it decompresses
         fields.addProperty("born_time_ms", message.getBornTimestamp());
         fields.addProperty("born_host", host(message.getBornHost()));
         fields.addProperty("store_time_ms", message.getStoreTimestamp());
