@@ -3,8 +3,10 @@
 This page is the public API; nothing outside the engine reaches past it.
 """
 
+from engine.block import Block
 from engine.brokeroptions import OPTION_NAMES, retention_from, with_options
 from engine.check import check_store
+from engine.columns import ByteColumn
 from engine.config import (
     BROKER_SIZES,
     EMBEDDED_SIZES,
@@ -57,7 +59,9 @@ __all__ = [
     "BROKER_SIZES",
     "EMBEDDED_SIZES",
     "OPTION_NAMES",
+    "Block",
     "BodyTooLargeError",
+    "ByteColumn",
     "CheckProgress",
     "ConfigFileError",
     "DamagedRecordError",

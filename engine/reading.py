@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.block import Block, BlockReader, concatenate
 from engine.columns import HEADER, Columns, find_properties, gather_headers, locate, read_columns
 from engine.consumequeue import ENTRY, ConsumeQueue, Entries
 from engine.errors import (
@@ -49,6 +50,7 @@ class Reader:
         self._topics = topics
         self._body_limit_bytes = body_limit_bytes
         self._remember = remember
+        self._blocks = BlockReader(parts.log.files, body_limit_bytes, self.is_in_place)
         self._newest: OrderedDict[tuple[str, str], tuple[tuple[int, int], int]] = OrderedDict()
         self.messages = 0
         self.bytes = 0
@@ -210,6 +212,16 @@ class Reader:
             first += len(positions)
         self.messages += sum(map(len, parts))
         return Columns.concatenate(parts)
+
+    def block(self, topic: str, queue_id: int, start: int, count: int) -> Block:
+        """All that messages have, as arrays; rows from max(start, min_offset) on."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return concatenate([])
+        first = max(start, queue.min_offset)
+        block = self._blocks.read(queue, first, max(start + count - first, 0))
+        self.messages += len(block)
+        return block
 
     def offset_at(self, topic: str, queue_id: int, when_ms: int) -> int:
         """Queue offset of the first message stored at or after `when_ms`."""

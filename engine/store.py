@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.block import Block
 from engine.check import check_parts
 from engine.columns import Columns
 from engine.commitlog import FileHold
@@ -400,6 +401,10 @@ class MessageStore:
     def columns(self, topic: str, queue: int, start: int, count: int) -> Columns:
         """Bodies, keys and tags of up to `count` messages from max(start, min_offset) on, as arrays."""
         return self._reader.columns(topic, queue, start, count)
+
+    def block(self, topic: str, queue: int, start: int, count: int) -> Block:
+        """As `columns`, with all that messages have. Damaged ones are left out and counted."""
+        return self._reader.block(topic, queue, start, count)
 
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = MAX_TIME_MS
