@@ -30,6 +30,7 @@ class Committer:
         self._failed = failed
         self._failure: FlushFailedError | None = None
         self._last_commit = time.monotonic()
+        self._announced_end = log.readable_end
         self._thread = PeriodicThread("fsstore-commit", policy.commit_interval_ms, self._tick)
 
     def start(self) -> None:
@@ -40,16 +41,16 @@ class Committer:
         """Commit and dispatch what was appended so far, if it touches `least_pages` pages. FlushFailedError."""
         if self._failure is not None:
             raise self._failure
-        before = self._log.readable_end
         try:
-            if self._log.commit(least_pages) == before:
-                return
+            end = self._log.commit(least_pages)
         except FlushFailedError as error:
             self._failure = error
             self._failed(error)
             raise
-        self._last_commit = time.monotonic()
-        self._committed()
+        if end > self._announced_end:  # rolling to the next file commits, too, but announces nothing
+            self._announced_end = end
+            self._last_commit = time.monotonic()
+            self._committed()
 
     def close(self) -> None:
         """End the thread, commit and dispatch what is left. FlushFailedError."""

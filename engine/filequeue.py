@@ -220,11 +220,14 @@ class FileQueue:
         return ahead * self.file_bytes + (0 if last is None else last.start + self.file_bytes)
 
     def _take(self, start: int) -> MappedFile:
-        if self.access is Access.WRITE:
-            self._unsynced_names += make_directory(self.directory)
+        if self.access is not Access.WRITE:
+            return self._source.take(start)
+        names = make_directory(self.directory)
         file = self._source.take(start)
         if not self._source.names_durable:
-            self._unsynced_names.append(self.directory)
+            names.append(self.directory)
+        with self._change_lock:
+            self._unsynced_names += names
         return file
 
     def commit(self, least_pages: int = 0) -> int:
@@ -256,7 +259,7 @@ class FileQueue:
             file.set_end(min(max(offset - file.start, 0), self.file_bytes))
         with self._change_lock:
             self._set_files(kept)
-        self._flushed_offset = offset
+        self._flushed_offset = min(offset, self.max_offset)
 
     def truncate(self, offset: int, durable_from: int | None = None) -> None:
         """As `set_end`, and for good: later files are deleted, the rest of the file at `offset` is zeroed and synced.
@@ -293,8 +296,9 @@ class FileQueue:
 
     def _sync(self, file: MappedFile) -> None:
         path = file.path
-        try:
+        with self._change_lock:
             names, self._unsynced_names = self._unsynced_names, []
+        try:
             file.sync()
             for path in dict.fromkeys(names):
                 self._disk.sync_directory(path)

@@ -387,11 +387,12 @@ class MappedFile:
 
     def retire(self) -> None:
         """Remove the file's name; its bytes stay readable for those who hold it. OSError when it can't be removed."""
-        if self.access is Access.WRITE:
-            self.path.unlink(missing_ok=True)
-        with self._lock:
-            self._retired = True
-            held = self._holders > 0
+        with self._sync_lock:  # a sync must not look for a name that is going
+            if self.access is Access.WRITE:
+                self.path.unlink(missing_ok=True)
+            with self._lock:
+                self._retired = True
+                held = self._holders > 0
         if not held:
             self.close()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import Clock
-from engine.configfile import read_config, write_config
+from engine.configfile import backup_of, read_config, write_config
 from engine.durable import Disk
 from engine.errors import ConfigFileError, IllegalTopicError, TopicExistsError, TopicNotFoundError
 from engine.record import topic_problem
@@ -22,6 +22,9 @@ from engine.record import topic_problem
 MAX_QUEUES = 1_024
 DEFAULT_QUEUES = 16  # RocketMQ's, where an entry does not say
 READ_AND_WRITE = 6
+
+FileVersion = tuple[int, int, int] | None
+"""A file's inode, size and time of change; None when it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +57,26 @@ class TopicTable:
         self._lock = threading.Lock()
         self._content: dict[str, Any] = {}
         self._topics: dict[str, TopicConfig] = {}
+        self._version: tuple[FileVersion, FileVersion] | None = None
         self.problem: ConfigFileError | None = None
         self.reload()
 
     def reload(self) -> bool:
-        """Read the file again (its writer may be another process); whether the topics changed."""
+        """Read the file again when it changed (its writer may be another process); whether the topics did.
+
+        A file that can't be understood any more leaves what was known: it may be caught while it is being written.
+        """
         with self._lock:
-            before, problem_before = self._topics, self.problem
+            version = _version_of(self._path)
+            if version == self._version:
+                return False
+            before = self._topics
             try:
-                content, self.problem = read_config(self._path), None
+                self._content = read_config(self._path)
             except ConfigFileError as error:
-                content, self.problem = {}, error
-                if problem_before is None and before:
-                    return False  # caught while it is being written: what was known stays
-            self._content, self._topics = content, parse_topics(content)
+                self.problem = error
+                return False
+            self._topics, self._version, self.problem = parse_topics(self._content), version, None
             return self._topics != before
 
     def names(self) -> list[str]:
@@ -130,6 +139,19 @@ class TopicTable:
             "counter": counter + 1 if isinstance(counter, int) else 1,
             "timestamp": self._clock(),
         }
+
+
+def _version_of(path: Path) -> tuple[FileVersion, FileVersion]:
+    """What changes when the file or its backup does."""
+
+    def version(file: Path) -> FileVersion:
+        try:
+            found = file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    return version(path), version(backup_of(path))
 
 
 def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:

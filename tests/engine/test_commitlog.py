@@ -365,6 +365,20 @@ def test_the_committer_tells_when_bytes_became_readable(tmp_path: Path) -> None:
     log.files.close()
 
 
+def test_the_committer_tells_of_bytes_that_rolling_committed(tmp_path: Path) -> None:
+    log, _ = pooled(tmp_path, buffers=1)
+    told: list[int] = []
+    committer = Committer(log, FlushPolicy(), committed=lambda: told.append(log.readable_end), failed=lambda _: None)
+    log.append(Record(3_000), 0)
+    log.files.reserve(1)
+    log.files.roll()
+    assert log.readable_end == 3_000
+    committer.commit()
+    committer.commit()
+    assert told == [3_000]
+    log.files.close()
+
+
 def test_a_failed_commit_is_final_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, _ = pooled(tmp_path)
     failures: list[FlushFailedError] = []

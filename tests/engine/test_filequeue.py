@@ -301,6 +301,10 @@ def test_close_deletes_reserved_files_that_were_not_used(tmp_path: Path) -> None
 def test_a_private_queue_changes_no_file(tmp_path: Path) -> None:
     filled(tmp_path / "q", 3, last_bytes=100)
     before = {path.name: path.read_bytes() for path in (tmp_path / "q").iterdir()}
+    empty = opened(tmp_path / "none", Access.PRIVATE)
+    empty.append(b"mine")
+    assert empty.flush() == 4
+    assert not (tmp_path / "none").exists()
     queue = opened(tmp_path / "q", Access.PRIVATE)
     queue.truncate(SIZE + 10)
     for _ in range(2):

@@ -119,6 +119,16 @@ def test_a_view_outlives_its_file(path: Path) -> None:
         file.view(0, 1)
 
 
+def test_syncing_a_retired_file_is_nothing_and_no_error(path: Path) -> None:
+    path.write_bytes(bytes(SIZE))
+    file = MappedFile(path, SIZE, Access.WRITE)
+    assert file.hold()
+    file.retire()
+    file.sync()
+    file.release()
+    file.sync()
+
+
 def test_a_hold_keeps_a_retired_file_readable_until_released(path: Path) -> None:
     file = MappedFile.create(path, SIZE, Access.WRITE)
     file.append(b"held")
