@@ -26,7 +26,7 @@ from types import FrameType
 PROJECT = Path(__file__).resolve().parent.parent
 LINES_WANTED = 100_000
 PATIENCE_SECONDS = 60
-SHOWN_LINES = 12
+SHOWN_LINES = 20
 PYTHON_FOLDERS = ("asyncio", "email", "http", "importlib", "json", "multiprocessing", "unittest", "xml")
 
 
@@ -52,17 +52,28 @@ class Demo:
         """Type `command`; shows the first lines of what it says, returns all of it. A failure ends the demo."""
         print(f"$ {command}", flush=True)
         began = time.monotonic()
-        done = subprocess.run(
-            ["bash", "-c", command], cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+        with self._shell(command, errors=subprocess.STDOUT) as shell:
+            said = shell.communicate()[0].decode("utf-8", "replace")
         seconds = time.monotonic() - began
-        said = done.stdout.decode("utf-8", "replace")
         self._show(said)
         print(f"  [{seconds:.2f} s]", flush=True)
-        if done.returncode:
-            raise StepFailedError(f"exit code {done.returncode} from: {command}")
+        if shell.returncode:
+            raise StepFailedError(f"exit code {shell.returncode} from: {command}")
         return said
+
+    @contextmanager
+    def _shell(self, command: str, errors: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """A shell that is gone, with all that it started, when the block ends: interrupted or not."""
+        shell = subprocess.Popen(
+            ["bash", "-c", command], cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield shell
+        finally:
+            if shell.poll() is None:
+                os.killpg(shell.pid, signal.SIGKILL)
+                shell.wait()
 
     def _show(self, said: str) -> None:
         lines = said.splitlines()
@@ -74,27 +85,15 @@ class Demo:
     def watch(self, watching: str, publishing: str, awaited: str) -> None:
         """Start `watching`, type `publishing`, and see `awaited` come out of the first."""
         print(f"$ {watching} &", flush=True)
-        watcher = subprocess.Popen(
-            ["bash", "-c", f"exec {watching}"],
-            cwd=self._folder,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert watcher.stdout is not None
-        alarm = PatienceAlarm()
-        try:
-            with alarm:
-                watcher.stdout.readline()  # the line that was there: now it is watching
-                self.run(publishing)
-                began = time.monotonic()
-                while awaited not in (line := watcher.stdout.readline()):
-                    if not line:
-                        raise StepFailedError(f"{watching} ended without showing {awaited!r}")
-                print(f"  {line.rstrip()}\n  [{time.monotonic() - began:.2f} s until tail -f showed it]", flush=True)
-        finally:
-            watcher.terminate()
-            watcher.wait()
+        with self._shell(watching) as watcher, PatienceAlarm():
+            assert watcher.stdout is not None
+            watcher.stdout.readline()  # the line that was there: now it is watching
+            self.run(publishing)
+            began = time.monotonic()
+            while awaited not in (line := watcher.stdout.readline().decode()):
+                if not line:
+                    raise StepFailedError(f"{watching} ended without showing {awaited!r}")
+            print(f"  {line.rstrip()}\n  [{time.monotonic() - began:.2f} s until tail -f showed it]", flush=True)
 
 
 class PatienceAlarm:
@@ -115,10 +114,10 @@ class PatienceAlarm:
 def publish(demo: Demo) -> None:
     """Real text of this machine, at least 100,000 lines of it."""
     library = sysconfig.get_paths()["stdlib"]
-    folders = " ".join(f"{library}/{name}/*.py" for name in PYTHON_FOLDERS)
     demo.title("Publish real lines with >>: Python's own sources, one key a file; each line becomes a message")
     demo.run("mkdir mnt/sources mnt/licences mnt/packages mnt/versions")
-    demo.run(f"for f in {library}/*.py {folders}; do cat $f >> mnt/sources/append@tags=python,keys=${{f##*/}}; done")
+    files = f"{library}/*.py {library}/{{{','.join(PYTHON_FOLDERS)}}}/*.py"
+    demo.run(f"for f in {files}; do cat $f >> mnt/sources/append@tags=python,keys=${{f##*/}}; done")
     demo.run("for f in /usr/share/common-licenses/*; do cat $f >> mnt/licences/append@tags=${f##*/}; done")
     demo.title("This machine's packages: as JSON lines, and as messages with a key each")
     fields = r'{"package":"${Package}","section":"${Section}","kib":"${Installed-Size}"}\n'
