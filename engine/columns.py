@@ -278,13 +278,19 @@ def tags_codes(records: LocatedRecords) -> Array:
     return java_hashes(records.log, starts, sizes).astype(np.int64)
 
 
-def index_key_rows(records: LocatedRecords, topics: Sequence[str], topic_rows: Array) -> tuple[Array, Array]:
+def index_key_rows(
+    records: LocatedRecords,
+    topics: Sequence[str],
+    topic_rows: Array,
+    values: Sequence[tuple[Array, Array]] | None = None,
+) -> tuple[Array, Array]:
     """What the index holds of `records`: (rows, hashes), rows ascending, the unique key of a row first; int64 and int32
     (k,).
 
-    The topic of row i is topics[topic_rows[i]].
+    The topic of row i is topics[topic_rows[i]]. `values` are what `find_properties` found for UNIQUE_KEY and KEYS, when
+    it was asked already.
     """
-    unique, keys = find_properties(records, [UNIQUE_KEY, KEYS])
+    unique, keys = values or find_properties(records, [UNIQUE_KEY, KEYS])
     unique_rows = np.flatnonzero(unique[1])
     word_rows, word_starts, word_sizes = _words(records.log, *keys)
     rows = np.concatenate([unique_rows, word_rows])

@@ -50,6 +50,7 @@ class ConsumeQueue:
         self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
+        self._appended_to: MappedFile | None = None  # the newest file, once an entry came alone
 
     @property
     def max_offset(self) -> int:
@@ -95,6 +96,7 @@ class ConsumeQueue:
 
     def _moved(self, max_offset: int) -> None:
         """Publish a new end that did not come from an append."""
+        self._appended_to = None
         self._max = max_offset
         self._newest = self._physical_end = -1
         newest = self._raw(max_offset - 1) if max_offset > self._first else None
@@ -176,10 +178,13 @@ class ConsumeQueue:
 
     def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
         """`append` of one entry, without an array around it."""
-        if queue_offset != self._max or physical_offset < self._physical_end or self.files.last is None:
+        file = self._appended_to
+        if file is None or file.wrote >= file.size or queue_offset != self._max or physical_offset < self._physical_end:
             one = np.array([(physical_offset, size, tags_code)], dtype=ENTRY)
-            return self.append(queue_offset, one)
-        self.files.append(_ENTRY.pack(physical_offset, size, tags_code))
+            added = self.append(queue_offset, one)
+            self._appended_to = self.files.last
+            return added
+        file.append(_ENTRY.pack(physical_offset, size, tags_code))
         self._newest = physical_offset
         self._physical_end = physical_offset + size
         self._max = queue_offset + 1

@@ -17,17 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.columns import LocatedRecords, find_properties, index_key_rows, tags_codes
+from engine.columns import LocatedRecords, find_properties, index_key_rows
 from engine.consumequeue import ENTRY, Entries
 from engine.consumequeues import ConsumeQueues
 from engine.index import Index
+from engine.keyhash import java_hashes
 from engine.logscan import ScannedRecords
 from engine.place import MULTI_DISPATCH, Place, places
-from engine.properties import decode_properties
+from engine.properties import KEYS, TAGS, UNIQUE_KEY, decode_properties
 from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from engine.schedule import SCHEDULE_TOPIC, DelayLevels, tags_code
 
 Array = np.ndarray[Any, Any]
+
+_PROPERTIES = (TAGS, UNIQUE_KEY, KEYS, MULTI_DISPATCH.encode())
 
 
 class Placed(NamedTuple):
@@ -128,16 +131,17 @@ class Dispatcher:
         headers = records.headers
         transactions = headers["sys_flag"] & TRANSACTION_MASK
         is_queued = (transactions == 0) | (transactions == TRANSACTION_COMMIT)
-        tags = tags_codes(records)
+        (tag_starts, tag_sizes), *keys, (_, multi_sizes) = find_properties(records, _PROPERTIES)
+        tags = java_hashes(records.log, tag_starts, tag_sizes).astype(np.int64)
         for topic, queue_id, rows in _queues_of(scanned, np.flatnonzero(is_queued)):
             codes = self._due_times(records, rows) if topic == SCHEDULE_TOPIC else tags[rows]
             queue = self.queues.get_or_create(topic, queue_id)
             entries = _entries(headers[rows], codes)
             for start, end in believable_runs(headers["queue_offset"][rows], queue.max_offset):
                 queue.append(int(headers["queue_offset"][rows[start]]), entries[start:end])
-        self._put_further_places(records, is_queued, tags)
+        self._put_further_places(records, np.flatnonzero(is_queued & (multi_sizes > 0)), tags)
         if self.index is not None:
-            key_rows, key_hashes = index_key_rows(records, scanned.topics, scanned.topic_rows)
+            key_rows, key_hashes = index_key_rows(records, scanned.topics, scanned.topic_rows, keys)
             keeps = transactions[key_rows] != TRANSACTION_ROLLBACK
             places, times = headers["physical_offset"], headers["store_time_ms"]
             self._index(places, times, key_rows[keeps], key_hashes[keeps])
@@ -154,10 +158,9 @@ class Dispatcher:
             dtype=np.int64,
         )
 
-    def _put_further_places(self, records: LocatedRecords, is_queued: Array, tags: Array) -> None:
-        """Entries of multi-dispatched records in their further queues."""
-        ((_, sizes),) = find_properties(records, [MULTI_DISPATCH.encode()])
-        for row in np.flatnonzero(is_queued & (sizes > 0)).tolist():
+    def _put_further_places(self, records: LocatedRecords, rows: Array, tags: Array) -> None:
+        """Entries of the multi-dispatched records at `rows` in their further queues."""
+        for row in rows.tolist():
             header = records.headers[row]
             for place in places(_properties(records, row), int(records.queue_ids[row])):
                 queue = self.queues.get_or_create(place.topic, place.queue_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -282,16 +283,18 @@ class Index:
 
 def hash_records(records: Sequence[Record]) -> tuple[Array, Array, Array]:
     """The keys of `records` in order, as the files take them: index hashes, physical offsets, store times in ms."""
-    topics = {topic: row for row, topic in enumerate(dict.fromkeys(record[0] for record in records))}
-    counts = np.fromiter((len(record[1]) for record in records), np.int64, len(records))
-    rows = np.fromiter((topics[record[0]] for record in records), np.int64, len(records))
-    data = [key.encode("utf-8", "surrogatepass") for record in records for key in record[1]]
-    sizes = np.fromiter(map(len, data), np.int64, len(data))
-    hashes, units = hash_slices(np.frombuffer(b"".join(data), np.uint8), np.cumsum(sizes) - sizes, sizes)
-    places = np.fromiter((record[2] for record in records), np.int64, len(records))
-    times = np.fromiter((record[3] for record in records), np.int64, len(records))
-    joined = topic_key_hashes(np.repeat(topic_hashes(list(topics))[rows], counts), hashes, units)
-    return joined, np.repeat(places, counts), np.repeat(times, counts)
+    topics, key_lists, places, times = zip(*records, strict=True)
+    keys = list(chain.from_iterable(key_lists))
+    text = "".join(keys)
+    in_bytes = keys if text.isascii() else [key.encode("utf-8", "surrogatepass") for key in keys]
+    sizes = np.fromiter(map(len, in_bytes), np.int64, len(keys))
+    data = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+    hashes, units = hash_slices(data, np.cumsum(sizes) - sizes, sizes)
+    numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
+    rows = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(topics))
+    counts = np.fromiter(map(len, key_lists), np.int64, len(key_lists))
+    joined = topic_key_hashes(np.repeat(topic_hashes(list(numbers))[rows], counts), hashes, units)
+    return joined, np.repeat(np.array(places, np.int64), counts), np.repeat(np.array(times, np.int64), counts)
 
 
 def is_index_name(name: str) -> bool:

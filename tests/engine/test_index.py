@@ -47,7 +47,7 @@ def put_at_once(index: Index, wanted: list[Record], first: int = 0) -> None:
     rows = [(number, topic, key) for number, (topic, keys) in enumerate(wanted, first) for key in keys]
     hashes = np.array([index_hash(topic, key) for _, topic, key in rows], np.int32)
     numbers = np.array([number for number, _, _ in rows], np.int64)
-    index.put_many(hashes, place_of(numbers), NOW_MS + numbers * 700, bool(wanted) and not wanted[-1][1])
+    index.put_many(hashes, 100 * numbers, NOW_MS + numbers * 700, bool(wanted) and not wanted[-1][1])
 
 
 def contents(directory: Path) -> list[bytes]:
