@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -66,8 +67,11 @@ Server = Callable[[Reporter], None]
 """Opens, mounts and serves until unmounted; tells `ready` when the mount answers. Errors are raised."""
 
 
-def start(server: Server, log_file: Path, show: Show) -> int:
-    """Run `server` in a daemon that logs to `log_file`; returns its pid when it is ready, or raises its error."""
+def start(server: Server, log_file: Path, showing: Callable[[], AbstractContextManager[Show]]) -> int:
+    """Run `server` in a daemon that logs to `log_file`; returns its pid when it is ready, or raises its error.
+
+    Meanwhile its progress is shown by what `showing` opens: after the fork, which must not carry a display along.
+    """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     output = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
     listening, telling = os.pipe()
@@ -78,7 +82,7 @@ def start(server: Server, log_file: Path, show: Show) -> int:
         _keep(server, Reporter(telling), output)
     os.close(telling)
     os.close(output)
-    with open(listening, "rb") as reports:
+    with open(listening, "rb") as reports, showing() as show:
         return _wait_until_ready(reports, log_file, show)
 
 

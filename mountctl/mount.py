@@ -79,8 +79,7 @@ def _serve_here(request: MountRequest, log_file: Path | None) -> None:
 
 
 def _start_daemon(request: MountRequest, log_file: Path) -> None:
-    with progress() as show:
-        pid = daemon.start(_server(request), log_file, show)
+    pid = daemon.start(_server(request), log_file, progress)
     click.echo(f"{request.store} is mounted at {request.mountpoint} (process {pid}, log {log_file})")
 
 

@@ -23,6 +23,7 @@ from fsstore.reports import status_of
 from fsstore.xattrs import attributes_of
 from mountctl.access import ATTRIBUTE_PREFIX, Labels, Queue, Shown, Topic
 from mountctl.errors import CommandError
+from mountctl.limits import raise_open_files
 from mountctl.output import progress
 
 
@@ -31,6 +32,7 @@ def opened(path: Path, writing: bool, following: bool) -> Iterator[OpenedStore]:
     """The store at `path`. A reader of a store that another process writes follows it, and changes nothing."""
     if not any(path.iterdir()):
         raise CommandError(f"{path} holds no store", f"make one with `mountctl init {path}`", os.EX_DATAERR)
+    raise_open_files()
     modes = [OpenMode.WRITE] if writing else [OpenMode.FOLLOW] if following else [OpenMode.READ_ONLY, OpenMode.FOLLOW]
     with ExitStack() as stack:
         show = stack.enter_context(progress())

@@ -80,9 +80,17 @@ def progress(quiet: bool = False) -> Iterator[Show]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     console = Console(stderr=True)
     # what is printed meanwhile goes above the bar when both are on the terminal, and into the pipe when it is piped
-    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty())
+    task = bar.add_task("", total=None)
+
+    def show(stage: str, done: int, total: int) -> None:
+        bar.start()  # at the first call: what is quick shows none
+        bar.update(task, description=stage, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 def throttled(show: Show, interval_seconds: float, clock: Callable[[], float] = time.monotonic) -> Show:

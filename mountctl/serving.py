@@ -13,6 +13,7 @@ from dataclasses import replace
 from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, StoreConfig, with_options
 from fsstore import ServeOptions, serve
 from mountctl.daemon import Report, Reporter
+from mountctl.limits import raise_open_files
 from mountctl.options import MountRequest
 from mountctl.output import human_seconds, human_size, throttled
 
@@ -26,6 +27,7 @@ def serve_request(request: MountRequest, reporter: Reporter) -> None:
     """Open the store, serve it at the mount point until it is unmounted or told to end, and close it."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     faulthandler.enable(sys.stderr)
+    raise_open_files()
     log.info("process %d opens %s (%s)", os.getpid(), request.store, request.mode)
     with MessageStore.open(request.store, _config(request, reporter)) as store:
         _log_recovery(store)

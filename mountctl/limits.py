@@ -1,0 +1,9 @@
+"""What a process that opens a store needs of the system."""
+
+import resource
+
+
+def raise_open_files() -> None:
+    """Allow as many descriptors as the system lets us have: each queue in use holds two, 1,024 are few."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
