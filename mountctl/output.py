@@ -84,8 +84,8 @@ def progress(quiet: bool = False) -> Iterator[Show]:
     task = bar.add_task("", total=None)
 
     def show(stage: str, done: int, total: int) -> None:
-        bar.start()  # at the first call: what is quick shows none
         bar.update(task, description=stage, completed=done, total=total)
+        bar.start()  # at the first call: what is quick shows none
 
     try:
         yield show

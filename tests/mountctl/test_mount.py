@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -97,6 +98,32 @@ def test_a_killed_daemon_is_told_of_in_the_log_and_its_mount_point_is_used_again
     assert (site.mountpoint / "orders").is_dir()
     assert succeed("cat", site.mountpoint, "orders") == "12 apples\n"
     assert "was not closed by its last writer" in site.log_text()
+
+
+def test_recovery_is_shown_on_a_terminal_and_the_log_stays_text(site: Site) -> None:
+    site.mounted()
+    succeed("put", site.mountpoint, "orders", "12 apples")
+    os.kill(daemon_pid(site), signal.SIGKILL)
+    terminal, theirs = pty.openpty()
+    paths = [str(path) for path in (site.log, site.store, site.mountpoint)]
+    command = [sys.executable, "-m", "mountctl.main", "mount", "--log-file", *paths]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as mounting:
+        os.close(theirs)
+        shown = b"".join(iter(lambda: read_terminal(terminal), b"")).decode()
+    os.close(terminal)
+    assert mounting.returncode == 0, shown
+    assert "recovering" in shown
+    assert "is mounted at" in shown
+    assert "recovering" in site.log_text()
+    assert "\x1b" not in site.log_text()
+
+
+def read_terminal(terminal: int) -> bytes:
+    """What came; nothing once the last process has closed the other side."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
 
 
 def test_umount_clears_away_a_dead_mount(site: Site) -> None:
