@@ -89,7 +89,7 @@ class _Check:
         walk = LogWalk(self._log.files, begin, self._seed(), end=self._end, progress=self._tell)
         known = 0
         for found in walk:
-            dispatcher.put_scanned(parts.deleted.living(found))
+            dispatcher.put_scanned(parts.deleted.without_queues(found))
             yield from (_damage(self._log.files.file_bytes, stretch) for stretch in walk.damaged[known:])
             known = len(walk.damaged)
         yield from (_damage(self._log.files.file_bytes, stretch) for stretch in walk.damaged[known:])

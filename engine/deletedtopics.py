@@ -9,14 +9,15 @@ back.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from engine.durable import Disk
 from engine.logscan import ScannedRecords
-from engine.logwalk import pick
 from engine.ownfile import write_own_file
+from engine.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 
 class DeletedTopics:
@@ -42,12 +43,19 @@ class DeletedTopics:
         if kept != self._until:
             self._store(kept)
 
-    def living(self, found: ScannedRecords) -> ScannedRecords:
-        """The run without records of deleted topics."""
+    def without_queues(self, found: ScannedRecords) -> ScannedRecords:
+        """The run, its records of deleted topics made such as no queue leads to: transactions that were only prepared.
+
+        The index goes on leading to them: it knows no topics, and queries look at what they find.
+        """
         if not any(topic in self._until for topic in found.topics):
             return found
         ends = np.array([self.until(topic) for topic in found.topics], dtype=np.int64)
-        return pick(found, found.records.headers["physical_offset"] >= ends[found.topic_rows])
+        headers = found.records.headers.copy()
+        gone = headers["physical_offset"] < ends[found.topic_rows]
+        gone &= headers["sys_flag"] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+        headers["sys_flag"][gone] = headers["sys_flag"][gone] & ~TRANSACTION_MASK | TRANSACTION_PREPARED
+        return replace(found, records=replace(found.records, headers=headers))
 
     def _store(self, until: dict[str, int]) -> None:
         write_own_file(self._path, {"topics": until}, self._disk)

@@ -121,7 +121,7 @@ class _Recovery:
             progress=self._tell if self._progress else None,
         )
         for found in self._walk:
-            self._dispatch(parts.deleted.living(found))
+            self._dispatch(parts.deleted.without_queues(found))
         found_end = self._walk.end
         self._cut(trusted_end)
         report = RecoveryReport(

@@ -97,7 +97,7 @@ def bare_stretches(places: Array, ends: Array, start: int, end: int) -> list[tup
 
 def _queued(found: ScannedRecords, queues: list[ConsumeQueue], deleted: DeletedTopics) -> bool:
     """Whether any of these records, to which no entry leads, should have one."""
-    found = deleted.living(found)
+    found = deleted.without_queues(found)
     ends = {(queue.topic, queue.queue_id): queue for queue in queues}
     for row in queued_rows(found).tolist():
         place = (found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row]))

@@ -130,7 +130,7 @@ class Writer:
         topic = messages[0].topic
         queue_ids = self._targets(topic, queue_id, len(messages))
         batch = encode_batch(self._encoder, messages, queue_ids[0], self._config.clock())
-        return self._put_encoded(topic, batch, queue_ids)
+        return self._put_encoded(topic, batch, queue_ids, queue_ids[0])
 
     def put_lines(
         self,
@@ -150,7 +150,7 @@ class Writer:
         batch = encode_lines(self._encoder, topic, lines, first, now_ms, keys=keys, tags=tags, properties=properties)
         if not len(batch):
             return self._nothing(topic, queue_id)
-        return self._put_encoded(topic, batch, self._targets(topic, queue_id, len(batch)))
+        return self._put_encoded(topic, batch, self._targets(topic, queue_id, len(batch)), first)
 
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
         """The queue of each of `count` messages; one entry when it is the same for all."""
@@ -161,7 +161,12 @@ class Writer:
             self._require_queue(topic, queue_id)
         return [queue_id]
 
-    def _put_encoded(self, topic: str, batch: EncodedBatch, queue_ids: list[int]) -> PutRange:
+    def _put_encoded(self, topic: str, batch: EncodedBatch, queue_ids: list[int], encoded_queue_id: int) -> PutRange:
+        if queue_ids != [encoded_queue_id]:
+            ids = np.broadcast_to(np.array(queue_ids, ">i4"), len(batch))
+            put_items(
+                np.frombuffer(batch.buffer, np.uint8), batch.starts + QUEUE_ID_POSITION, np.ascontiguousarray(ids)
+            )
         parts = list(batch.cut(self._log.largest_bytes))
         with self._log.lock:
             self._refuse()
@@ -297,13 +302,11 @@ class _Numbered:
         return _Numbered(batch, self.queue_ids[start:end], self.queue_offsets[start:end])
 
     def place(self, queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
-        """Fill in where and when; each row its own queue when they differ."""
+        """Fill in where and when; the rows of several queues are numbered each on its own."""
         self.batch.place(queue_offset, physical_offset, store_time_ms)
-        if isinstance(self.queue_ids, int) or isinstance(self.queue_offsets, int):
-            return
-        data = np.frombuffer(self.batch.buffer, np.uint8)
-        put_items(data, self.batch.starts + QUEUE_ID_POSITION, self.queue_ids.astype(">i4"))
-        put_items(data, self.batch.starts + QUEUE_OFFSET_POSITION, self.queue_offsets.astype(">i8"))
+        if not isinstance(self.queue_offsets, int):
+            data = np.frombuffer(self.batch.buffer, np.uint8)
+            put_items(data, self.batch.starts + QUEUE_OFFSET_POSITION, self.queue_offsets.astype(">i8"))
 
     def placed(self, topic: str, physical_offset: int, store_time_ms: int) -> tuple[PlacedRun, list[int], int]:
         """What dispatch wants: the run, its queues, where it ends."""

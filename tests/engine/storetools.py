@@ -1,0 +1,67 @@
+"""What store tests share: small file sizes, a store that is checked when it is closed, and a crash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine import FileSizes, FlushPolicy, MessageStore, Problem, StoreConfig, check_store
+
+SMALL_SIZES = FileSizes(commit_log_bytes=8192, consume_queue_entries=32, index_slots=17, index_entries=48)
+QUIET = FlushPolicy(
+    interval_ms=3_600_000,
+    thorough_interval_ms=3_600_000,
+    consume_queue_interval_ms=3_600_000,
+    consume_queue_thorough_interval_ms=3_600_000,
+)
+"""Nothing is flushed unless somebody asks."""
+
+SMALL = StoreConfig(sizes=SMALL_SIZES, flush=QUIET)
+
+
+@contextmanager
+def opened(path: Path, config: StoreConfig = SMALL, **changes: Any) -> Iterator[MessageStore]:
+    """A store that is checked before and after it is closed."""
+    with MessageStore.open(path, replace(config, **changes)) as store:
+        yield store
+        require_clean(store.check())
+    require_clean(check_store(path))
+
+
+@contextmanager
+def killed(path: Path, target: Path, config: StoreConfig = SMALL) -> Iterator[MessageStore]:
+    """A store whose process dies at the end of the block: what it left is copied to `target`."""
+    with MessageStore.open(path, config) as store:
+        yield store
+        shutil.copytree(path, target)
+
+
+def require_clean(problems: Iterable[Problem]) -> None:
+    """A check that found nothing."""
+    found = [str(problem) for problem in problems]
+    assert not found, "\n".join(found)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """Every file below `path`."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def bodies(store: MessageStore, topic: str, queue: int) -> list[bytes]:
+    """All bodies of a queue, in order."""
+    return [bytes(message.body) for message in store.read(topic, queue, 0)]
+
+
+@contextmanager
+def nothing_left_open() -> Iterator[None]:
+    """No descriptor and no thread more than before."""
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    yield
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert threading.active_count() == threads
