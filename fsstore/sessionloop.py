@@ -23,7 +23,7 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import pyfuse3
@@ -78,7 +78,8 @@ class SessionLoop:
         def done(error: StoreError | None) -> None:
             completion.error, completion.finished = error, True
             self._finished.append(completion)
-            token.run_sync_soon(self._deliver, idempotent=True)
+            with suppress(trio.RunFinishedError):  # the mount failed meanwhile: nobody waits any more
+                token.run_sync_soon(self._deliver, idempotent=True)
             self._nudge()
 
         request(done)
@@ -118,12 +119,10 @@ class FastSessionLoop(SessionLoop):
         self._threads = 0
         self._stopping = False
         self._lingering = False
+        self._nudge_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._ready = select.poll()
         self._ready.register(fuse_fd, select.POLLIN)
-        self._nudge_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._ready_or_nudged = select.poll()
-        self._ready_or_nudged.register(fuse_fd, select.POLLIN)
-        self._ready_or_nudged.register(self._nudge_fd, select.POLLIN)
+        self._ready.register(self._nudge_fd, select.POLLIN)
         self._stock_worker: Any = None
 
     async def run(self, max_waiting: int) -> None:
@@ -174,12 +173,28 @@ class FastSessionLoop(SessionLoop):
                 await self._park(task)
         self._until_checkpoint -= 1
         if self._finished or self._threads or self._until_checkpoint <= 0:
-            self._until_checkpoint = CHECKPOINT_REQUESTS
-            self._deliver()
-            await trio.lowlevel.checkpoint()
-        if self._ready.poll(0):
-            return not self._stopping
-        return await self._wait_idle()
+            await self._give_trio_a_turn()
+        while not self._stopping:
+            if self._linger():
+                return True
+            if self._finished:
+                await self._give_trio_a_turn()
+            elif not await self._wait_through_trio():
+                return False
+        return False
+
+    async def _give_trio_a_turn(self) -> None:
+        self._until_checkpoint = CHECKPOINT_REQUESTS
+        self._deliver()
+        await trio.lowlevel.checkpoint()
+
+    async def _wait_through_trio(self) -> bool:
+        try:
+            await trio.lowlevel.wait_readable(self._fuse_fd)
+        except trio.ClosedResourceError:
+            return False
+        self._until_checkpoint = CHECKPOINT_REQUESTS
+        return True
 
     async def _park(self, task: trio.lowlevel.Task) -> None:
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -189,35 +204,17 @@ class FastSessionLoop(SessionLoop):
         self._parked.append(task)  # the last one parked goes first: few workers, so few warm buffers
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    async def _wait_idle(self) -> bool:
-        """Wait for a request: in place first, through trio when none comes."""
-        while not self._stopping:
-            if self._linger():
-                return True
-            if self._finished:
-                self._deliver()
-                await trio.lowlevel.checkpoint()
-                continue
-            try:
-                await trio.lowlevel.wait_readable(self._fuse_fd)
-            except trio.ClosedResourceError:
-                return False
-            self._until_checkpoint = CHECKPOINT_REQUESTS
-            return not self._stopping
-        return False
-
     def _linger(self) -> bool:
         """Wait in place for a moment; True when there is a request. A completion ends it early."""
-        if self._threads:
-            return False
         self._lingering = True  # before the look at _finished: whoever finishes after that look sees it and nudges
-        try:
-            ready = [] if self._finished else self._ready_or_nudged.poll(LINGER_MS)
-        finally:
-            self._lingering = False
-        if any(fd == self._nudge_fd for fd, _ in ready):
-            os.eventfd_read(self._nudge_fd)
-        return any(fd == self._fuse_fd for fd, _ in ready)
+        ready = self._ready.poll(0 if self._finished or self._threads else LINGER_MS)
+        self._lingering = False
+        if not ready:
+            return False
+        if len(ready) == 1 and ready[0][0] == self._fuse_fd:
+            return True
+        os.eventfd_read(self._nudge_fd)
+        return len(ready) > 1
 
     def _nudge(self) -> None:
         if self._lingering:
