@@ -9,28 +9,32 @@ Rebuildable from the commit log, so it carries no checksum. One writer (dispatch
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from struct import Struct
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
+from engine.entries import ENTRY as ENTRY
+from engine.entries import (
+    ENTRY_STRUCT,
+    PRE_BLANK_SIZE,
+    holds_more,
+    is_pre_blank,
+    record_end,
+    scanned_end,
+    searched_end,
+    starts_from,
+    unbroken_tail,
+    valid_prefix,
+)
+from engine.entries import Entries as Entries
 from engine.errors import QueueGapError
 from engine.filequeue import FileQueue
 from engine.mappedfile import Access, MappedFile
+from engine.watch import DirectoryWatch
 
-ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-_ENTRY = Struct(">qiq")
-assert ENTRY.itemsize == _ENTRY.size == 20
-
-PRE_BLANK_SIZE = 0x7FFFFFFF
 SCANNED_FILES = 3
 """How many of the newest files recovery reads whole; older ones were synced long before."""
 _FOLLOW_ENTRIES = 1024
-
-Entries = np.ndarray[Any, Any]
-"""dtype ENTRY, shape (n,)."""
 
 
 class ConsumeQueue:
@@ -51,6 +55,7 @@ class ConsumeQueue:
         self._newest = -1
         self._physical_end = -1
         self._appended_to: MappedFile | None = None  # the newest file, once an entry came alone
+        self._watch = DirectoryWatch(files.directory)
 
     @property
     def max_offset(self) -> int:
@@ -86,8 +91,8 @@ class ConsumeQueue:
         entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
         files = unbroken_tail(self.files.files)
         self._first = files[0].start // ENTRY.itemsize if files else 0
-        end = _scanned_end(files[-SCANNED_FILES:]) if scan else _searched_end(files)
-        if scan and self.files.access is not Access.READ and _holds_more(files, end):
+        end = scanned_end(files[-SCANNED_FILES:]) if scan else searched_end(files)
+        if scan and self.files.access is not Access.READ and holds_more(files, end):
             self.files.truncate(end)
         elif files and self.files.access is not Access.READ:
             self.files.set_end(end)
@@ -146,7 +151,7 @@ class ConsumeQueue:
         self._first = queue_offset - blanks
         self.files.roll(self._first * ENTRY.itemsize)
         if blanks:
-            self.files.append(_ENTRY.pack(0, PRE_BLANK_SIZE, 0) * blanks)
+            self.files.append(ENTRY_STRUCT.pack(0, PRE_BLANK_SIZE, 0) * blanks)
         self._moved(queue_offset)
         self._min = None
 
@@ -184,7 +189,7 @@ class ConsumeQueue:
             added = self.append(queue_offset, one)
             self._appended_to = self.files.last
             return added
-        file.append(_ENTRY.pack(physical_offset, size, tags_code))
+        file.append(ENTRY_STRUCT.pack(physical_offset, size, tags_code))
         self._newest = physical_offset
         self._physical_end = physical_offset + size
         self._max = queue_offset + 1
@@ -196,7 +201,7 @@ class ConsumeQueue:
         The rest of the file is zeroed and synced, later files are deleted; numbering goes on from there. READ: they are
         only not shown, until `refresh` says that the log reaches further.
         """
-        kept = self._search(lambda entry: _record_end(entry) > physical_end, self._first, self._max)
+        kept = self._search(lambda entry: record_end(entry) > physical_end, self._first, self._max)
         dropped = self._max - kept
         if dropped:
             self._cut(kept)
@@ -246,14 +251,14 @@ class ConsumeQueue:
         """(physical_offset, size, tags_code); None outside [min_offset, max_offset)."""
         return self._raw(queue_offset) if self.min_offset <= queue_offset < self._max else None
 
-    def _raw(self, queue_offset: int) -> tuple[int, int, int] | None:
+    def _raw(self, queue_offset: int) -> tuple[int, int, int]:
         view = self.files.view(queue_offset * ENTRY.itemsize, ENTRY.itemsize)
-        physical_offset, size, tags_code = _ENTRY.unpack(view)
+        physical_offset, size, tags_code = ENTRY_STRUCT.unpack(view)
         return physical_offset, size, tags_code
 
     def offset_of_physical(self, physical_offset: int) -> int:
         """Queue offset of the first message whose record starts at or after `physical_offset`, else max_offset."""
-        return self._search(lambda entry: _starts_from(entry, physical_offset), self._first, self._max)
+        return self._search(lambda entry: starts_from(entry, physical_offset), self._first, self._max)
 
     def offset_at(self, timestamp_ms: int, stored_ms: Callable[[int], int]) -> int:
         """Queue offset of the first message stored at or after `timestamp_ms`; max_offset when there is none.
@@ -266,8 +271,7 @@ class ConsumeQueue:
             middle = (low + high) // 2
             probe, stored = middle, -1
             while probe < high and stored < 0:
-                entry = self._raw(probe)
-                stored = stored_ms(entry[0]) if entry is not None else -1
+                stored = stored_ms(self._raw(probe)[0])
                 probe += 1
             if stored < 0 or stored >= timestamp_ms:
                 high = middle
@@ -279,11 +283,10 @@ class ConsumeQueue:
         """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is."""
         while low < high:
             middle = (low + high) // 2
-            entry = self._raw(middle)
-            if entry is not None and not wanted(entry):
-                low = middle + 1
-            else:
+            if wanted(self._raw(middle)):
                 high = middle
+            else:
+                low = middle + 1
         return low
 
     # what the log's owner and other writers do
@@ -292,7 +295,7 @@ class ConsumeQueue:
         """The log now begins at `min_physical_offset`: move min_offset, return it. Files stay."""
         self._min_physical = max(self._min_physical, min_physical_offset)
         low = self._first if self._min is None else max(self._first, self._min)
-        self._min = self._search(lambda entry: _starts_from(entry, self._min_physical), low, self._max)
+        self._min = self._search(lambda entry: starts_from(entry, self._min_physical), low, self._max)
         return self._min
 
     def begin_at(self, min_physical_offset: int) -> None:
@@ -315,7 +318,7 @@ class ConsumeQueue:
         """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
         changed."""
         before = (self._first, self._max, self._newest)
-        if self.files.refresh():
+        if self._watch.changed() and self.files.refresh():
             for file in self.files.files:
                 file.set_end(file.size)
         if self._rewritten():
@@ -327,7 +330,7 @@ class ConsumeQueue:
             self._moved(self._first)
         if self._min is not None and self._min < self._first:
             self._min = None
-        while self._take_in(physical_end):
+        while self._has_next() and self._take_in(physical_end):
             pass
         return before != (self._first, self._max, self._newest)
 
@@ -336,13 +339,18 @@ class ConsumeQueue:
         if self._newest < 0:
             return False
         newest = self._raw(self._max - 1) if self.files.find((self._max - 1) * ENTRY.itemsize) else None
-        return newest is None or (newest[0], _record_end(newest)) != (self._newest, self._physical_end)
+        return newest is None or (newest[0], record_end(newest)) != (self._newest, self._physical_end)
+
+    def _has_next(self) -> bool:
+        """Whether anything stands where the next entry goes."""
+        if self.files.find(self._max * ENTRY.itemsize) is None:
+            return False
+        return self._raw(self._max)[1] > 0
 
     def _take_in(self, physical_end: int) -> bool:
         """Publish the next few entries of another process; whether there may be more."""
         file = self.files.find(self._max * ENTRY.itemsize)
-        if file is None:
-            return False
+        assert file is not None
         position = self._max * ENTRY.itemsize - file.start
         found = file.array(ENTRY, position, min((file.size - position) // ENTRY.itemsize, _FOLLOW_ENTRIES))
         whole = found[: valid_prefix(found, self._newest)]
@@ -362,70 +370,3 @@ class ConsumeQueue:
     def destroy(self) -> None:
         """Delete the queue's files and directory."""
         self.files.delete_all()
-
-
-# arithmetic: no state, no files
-
-
-def valid_prefix(entries: Entries, after: int = -1) -> int:
-    """Count of leading entries to trust: sizes are positive, and each record starts behind the one before (or
-    `after`)."""
-    places = entries["physical_offset"].astype(np.int64)
-    blank = is_pre_blank(entries)
-    before = np.concatenate(([after], np.where(blank, after, places)[:-1]))
-    trusted = (entries["size"] > 0) & (blank | (places >= before))
-    return len(entries) if trusted.all() else int(trusted.argmin())
-
-
-def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
-    """Which entries are fillers before a queue's first message: bool (n,)."""
-    blank: np.ndarray[Any, Any] = entries["size"] == PRE_BLANK_SIZE
-    return blank
-
-
-def unbroken_tail(files: Sequence[MappedFile]) -> Sequence[MappedFile]:
-    """The newest files that follow one another without a missing one."""
-    first = len(files) - 1
-    while first > 0 and files[first - 1].start + files[first - 1].size == files[first].start:
-        first -= 1
-    return files[max(first, 0) :]
-
-
-def _scanned_end(files: Sequence[MappedFile]) -> int:
-    """Byte offset where the valid entries of `files` end: every entry looked at."""
-    end, newest = (files[0].start if files else 0), -1
-    for file in files:
-        entries = file.array(ENTRY)
-        valid = valid_prefix(entries, newest)
-        end = file.start + valid * ENTRY.itemsize
-        if end < file.start + file.size:
-            break
-        newest = int(entries[-1]["physical_offset"]) if entries[-1]["size"] != PRE_BLANK_SIZE else newest
-    return end
-
-
-def _searched_end(files: Sequence[MappedFile]) -> int:
-    """Byte offset where the entries of `files` end, when nothing but zeros follows them: found in a few looks."""
-    for file in reversed(files):
-        sizes = file.array(ENTRY)["size"]
-        used = bisect_left(sizes, True, key=lambda size: size <= 0)
-        if used:
-            return file.start + used * ENTRY.itemsize
-    return files[0].start if files else 0
-
-
-def _holds_more(files: Sequence[MappedFile], end: int) -> bool:
-    """Whether anything but zeros stands behind `end`, or a whole further file."""
-    if not files:
-        return False
-    last = files[-1]
-    return last.start > end or bool(last.array(np.uint8, end - last.start).any())
-
-
-def _record_end(entry: tuple[int, int, int]) -> int:
-    """Physical offset just past an entry's record; -1 for a pre-blank one, which has none."""
-    return entry[0] + entry[1] if entry[1] != PRE_BLANK_SIZE else -1
-
-
-def _starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
-    return entry[0] >= physical_offset and entry[1] != PRE_BLANK_SIZE

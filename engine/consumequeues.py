@@ -8,6 +8,7 @@ queue's files are looked at when it is first used.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from pathlib import Path
 
 from engine.consumequeue import ConsumeQueue
 from engine.durable import Disk
+from engine.errors import ReadError
 from engine.filequeue import FileQueue
 from engine.mappedfile import Access
+from engine.watch import DirectoryWatch
 
 Key = tuple[str, int]
 
@@ -34,6 +37,9 @@ class ConsumeQueues:
         self._disk = disk or Disk()
         self._lock = threading.RLock()
         self._ids: dict[str, set[int]] = {}
+        self._topic_ids: dict[str, set[int]] = {}
+        self._watch = DirectoryWatch(directory)
+        self._watches: dict[str, DirectoryWatch] = {}
         self._queues: dict[Key, ConsumeQueue] = {}
         self._scan = access is Access.READ
         self._min_physical = 0
@@ -48,7 +54,15 @@ class ConsumeQueues:
             self.generation += 1
 
     def _listed(self) -> dict[str, set[int]]:
-        return {path.name: ids for path in _directories(self.directory) if (ids := _queue_ids(path))}
+        """The queues by topic. Topics, and then queues, are listed only where their directory may have changed."""
+        if self._watch.changed():
+            names = _directories(self.directory)
+            self._topic_ids = {name: self._topic_ids.get(name, set()) for name in names}
+            self._watches = {name: self._watches.get(name) or DirectoryWatch(self.directory / name) for name in names}
+        for name, watch in self._watches.items():
+            if watch.changed():
+                self._topic_ids[name] = _queue_ids(self.directory / name)
+        return {name: set(ids) for name, ids in self._topic_ids.items() if ids}
 
     def topics(self) -> list[str]:
         """Topics with at least one queue, sorted."""
@@ -121,6 +135,8 @@ class ConsumeQueues:
 
     def expire(self, min_physical_offset: int) -> list[tuple[str, int, int, int]]:
         """The log now begins there: (topic, queue id, old, new minimum) of the used queues whose minimum moved."""
+        if min_physical_offset == self._min_physical:
+            return []
         moved = []
         self._min_physical = min_physical_offset
         for queue in self.opened():
@@ -152,7 +168,7 @@ class ConsumeQueues:
                         self._queues.pop(key).close()
                 self._ids = ids
                 self.generation += 1
-        return [(queue.topic, queue.queue_id) for queue in self.opened() if queue.refresh(physical_end)]
+        return [(queue.topic, queue.queue_id) for queue in self.opened() if _refreshed(queue, physical_end)]
 
     # durability and life
 
@@ -181,13 +197,21 @@ class ConsumeQueues:
         self._queues.clear()
 
 
-def _directories(directory: Path) -> list[Path]:
+def _refreshed(queue: ConsumeQueue, physical_end: int) -> bool:
     try:
-        return [path for path in directory.iterdir() if path.is_dir()]
+        return queue.refresh(physical_end)
+    except ReadError:  # its writer took a file between two looks; the next round lists what there is
+        return False
+
+
+def _directories(directory: Path) -> list[str]:
+    try:
+        with os.scandir(directory) as members:
+            return [member.name for member in members if member.is_dir()]
     except FileNotFoundError:
         return []
 
 
 def _queue_ids(directory: Path) -> set[int]:
-    names = (path.name for path in _directories(directory))
+    names = _directories(directory)
     return {int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name}

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.consumequeue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue, valid_prefix
+from engine.consumequeue import ENTRY, ConsumeQueue
+from engine.entries import PRE_BLANK_SIZE, valid_prefix
 from engine.errors import QueueGapError, StoreFullError
 from engine.filequeue import FileQueue
 from engine.mappedfile import Access

@@ -1,0 +1,89 @@
+"""Entries of consume queues: their layout, and where they end; arithmetic without state (docs/format.md, 6).
+
+physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from engine.mappedfile import MappedFile
+
+ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+ENTRY_STRUCT = Struct(">qiq")
+assert ENTRY.itemsize == ENTRY_STRUCT.size == 20
+
+PRE_BLANK_SIZE = 0x7FFFFFFF
+"""Size in an entry that only fills a file up to the queue's first message; its physical offset is 0."""
+
+Entries = np.ndarray[Any, Any]
+"""dtype ENTRY, shape (n,)."""
+
+
+def valid_prefix(entries: Entries, after: int = -1) -> int:
+    """Count of leading entries to trust: sizes are positive, and each record starts behind the one before (or
+    `after`)."""
+    places = entries["physical_offset"].astype(np.int64)
+    blank = is_pre_blank(entries)
+    before = np.concatenate(([after], np.where(blank, after, places)[:-1]))
+    trusted = (entries["size"] > 0) & (blank | (places >= before))
+    return len(entries) if trusted.all() else int(trusted.argmin())
+
+
+def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
+    """Which entries are fillers before a queue's first message: bool (n,)."""
+    blank: np.ndarray[Any, Any] = entries["size"] == PRE_BLANK_SIZE
+    return blank
+
+
+def unbroken_tail(files: Sequence[MappedFile]) -> Sequence[MappedFile]:
+    """The newest files that follow one another without a missing one."""
+    first = len(files) - 1
+    while first > 0 and files[first - 1].start + files[first - 1].size == files[first].start:
+        first -= 1
+    return files[max(first, 0) :]
+
+
+def scanned_end(files: Sequence[MappedFile]) -> int:
+    """Byte offset where the valid entries of `files` end: every entry looked at."""
+    end, newest = (files[0].start if files else 0), -1
+    for file in files:
+        entries = file.array(ENTRY)
+        valid = valid_prefix(entries, newest)
+        end = file.start + valid * ENTRY.itemsize
+        if end < file.start + file.size:
+            break
+        newest = int(entries[-1]["physical_offset"]) if entries[-1]["size"] != PRE_BLANK_SIZE else newest
+    return end
+
+
+def searched_end(files: Sequence[MappedFile]) -> int:
+    """Byte offset where the entries of `files` end, when nothing but zeros follows them: found in a few looks."""
+    for file in reversed(files):
+        sizes = file.array(ENTRY)["size"]
+        used = bisect_left(sizes, True, key=lambda size: size <= 0)
+        if used:
+            return file.start + used * ENTRY.itemsize
+    return files[0].start if files else 0
+
+
+def holds_more(files: Sequence[MappedFile], end: int) -> bool:
+    """Whether anything but zeros stands behind `end`, or a whole further file."""
+    if not files:
+        return False
+    last = files[-1]
+    return last.start > end or bool(last.array(np.uint8, end - last.start).any())
+
+
+def record_end(entry: tuple[int, int, int]) -> int:
+    """Physical offset just past an entry's record; -1 for a pre-blank one, which has none."""
+    return entry[0] + entry[1] if entry[1] != PRE_BLANK_SIZE else -1
+
+
+def starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
+    return entry[0] >= physical_offset and entry[1] != PRE_BLANK_SIZE
