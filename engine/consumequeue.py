@@ -18,7 +18,6 @@ from engine.entries import (
     ENTRY_STRUCT,
     PRE_BLANK_SIZE,
     holds_more,
-    is_pre_blank,
     record_end,
     scanned_end,
     searched_end,
@@ -27,6 +26,7 @@ from engine.entries import (
     valid_prefix,
 )
 from engine.entries import Entries as Entries
+from engine.entries import is_pre_blank as is_pre_blank
 from engine.errors import QueueGapError
 from engine.filequeue import FileQueue
 from engine.mappedfile import Access, MappedFile
