@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,7 +155,7 @@ def test_truncate_keeps_bytes_before_and_brings_none_back(
     directory = tmp_path_factory.mktemp("truncate") / "q"
     filled(directory, files, last_bytes)
     before = b"".join((directory / name(number * SIZE)).read_bytes() for number in range(files))
-    queue = opened(directory)
+    queue = opened(directory, disk=Journal())
     queue.truncate(end)
     assert queue.max_offset == min(end, files * SIZE)
     queue.close()
@@ -344,6 +346,35 @@ def test_refresh_maps_a_file_again_that_was_short(tmp_path: Path) -> None:
     assert reader.refresh()
     reader.set_end(SIZE)
     assert bytes(reader.view(4000, 10)) == b"\1" * 10
+    reader.close()
+
+
+APPEND = """
+import sys
+from pathlib import Path
+from engine.filequeue import FileQueue
+from engine.mappedfile import Access
+queue = FileQueue.open(Path(sys.argv[1]), 4096, Access.WRITE)
+for line in sys.stdin:
+    print(queue.append(line.encode().ljust(2048, b".")), flush=True)
+"""
+
+
+def test_following_sees_another_processs_appends(tmp_path: Path) -> None:
+    reader = opened(tmp_path / "q", Access.READ)
+    command = [sys.executable, "-c", APPEND, str(tmp_path / "q")]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        for number in range(5):
+            writer.stdin.write(f"message {number}\n")
+            writer.stdin.flush()
+            offset = int(writer.stdout.readline())
+            assert reader.refresh() == (number % 2 == 0), "each second append needs a new file"
+            reader.set_end(offset + 2048)
+            assert bytes(reader.view(offset, 9)) == f"message {number}".encode()
+        writer.stdin.close()
     reader.close()
 
 
