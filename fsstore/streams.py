@@ -11,14 +11,18 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine import ExpiredMessageError, QueueStream, StoreError
+from engine import ExpiredMessageError, OpenMode, QueueStream, StoreError
 from fsstore.interface import Attributes, FilesystemError, Opened, SlowWork
 from fsstore.nodes import Context, Node, OpenFile
 
 QUICK_SUM_MESSAGES = 20_000
 """More messages than this are summed in a thread: about ten milliseconds' work."""
 
-_OPENED = Opened(0, False, True, None)
+_AT_REST = Opened(0, False, True, None)
+
+# The kernel keeps the last page of a file with zeros behind the end. When another process's stat tells it a larger
+# size at that moment, a reader is given those zeros; so what may grow is read past its cache.
+_GROWING = Opened(0, True, False, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class StreamFile(Node):
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        return OpenStream(self._stream), _OPENED
+        at_rest = self._context.store.mode is OpenMode.READ_ONLY
+        return OpenStream(self._stream), _AT_REST if at_rest else _GROWING
 
     def _newest_ms(self) -> int | None:
         return newest_store_time_ms(self._context, self._name.topic, self._name.queue)
