@@ -30,6 +30,7 @@ class Appearance:
         self._append_mode = stat.S_IFREG | options.append_mode
         self._directory_mode = stat.S_IFDIR | options.directory_mode
         self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
+        self._unchanging_timeout = BRIEF_S if mode is OpenMode.FOLLOW else IMMUTABLE_S
         self._growing_timeout = 0.0 if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
         self.message_template = Attributes(
             0, stat.S_IFREG | 0o444, 0, 0, 1, self._uid, self._gid, IMMUTABLE_S, IMMUTABLE_S
@@ -68,6 +69,12 @@ class Appearance:
         """An `append` file. Never cached: each look-up is to give a number of its own."""
         mode = self._append_mode if writable else self._append_mode & ~0o222
         return self._uncached(inode, mode, 0, self._started_ns)
+
+    def unchanging(self, inode: int, size: int, mtime_ms: int) -> Attributes:
+        """A file that stays as it is until its name expires."""
+        mode, mtime_ns = stat.S_IFREG | 0o444, mtime_ms * _NS_PER_MS
+        known = self._unchanging_timeout
+        return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, known, known)
 
     def stream(self, inode: int, size: int, mtime_ms: int | None) -> Attributes:
         """A `<queue>.log`."""

@@ -9,6 +9,7 @@ Thread safety: none; an adapter calls it from one thread.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ from fsstore.listing import Listing
 from fsstore.messages import MessageFiles, SmallBody
 from fsstore.names import NAME_MAX_BYTES
 from fsstore.nodes import Context, Node, OpenFile
+from fsstore.parquet.view import ParquetView
 from fsstore.reports import ControlFile, ReportFile, StoreDirectory, config_of, metrics_of, status_of, to_json
 from fsstore.stale import StaleNames
 from fsstore.tree import QueueName, RootDirectory, Tree
@@ -65,6 +67,9 @@ class Filesystem:
         root = RootDirectory(self._tree)
         self._inodes.add(root)
         root.add(b"@store", self._store_directory(options, status or dict))
+        self._parquet = ParquetView(self._context, options.parquet)
+        if self._parquet.root is not None:
+            root.add(b"@parquet", self._parquet.root)
 
     def _store_directory(
         self, options: FilesystemOptions, status: Callable[[], Mapping[str, object]]
@@ -73,7 +78,7 @@ class Filesystem:
         directory = StoreDirectory(context)
 
         def status_text() -> bytes:
-            return to_json({"pid": os.getpid(), **status_of(store), **status()})
+            return to_json({"pid": os.getpid(), **status_of(store), "parquet": self._parquet.status(), **status()})
 
         directory.add(b"status.json", ReportFile(context, status_text))
         directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
@@ -100,6 +105,7 @@ class Filesystem:
         self._files.clear()
         self._listings.clear()
         self._messages.let_go()
+        self._parquet.close()
         return errors
 
     # names and attributes
@@ -116,13 +122,13 @@ class Filesystem:
         """Attributes of an inode; ESTALE for an expired message, so that the kernel looks its path up again."""
         if inode >= COMPUTED:
             return self._messages.attributes(inode)
-        return self._inodes.node(inode).attributes()
+        return self._shown(inode)
 
     def setattr(self, inode: int) -> Attributes:
         """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else."""
         if inode >= COMPUTED or not self._inodes.node(inode).ignores_setattr:
             raise self._context.refusal()
-        return self._inodes.node(inode).attributes()
+        return self._shown(inode)
 
     def readlink(self, inode: int) -> bytes:
         """Where a symbolic link points; EINVAL for anything else."""
@@ -249,20 +255,27 @@ class Filesystem:
         return self._tree.answered.take(QueueName(topic, queue))
 
     def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> Iterator[CachedName]:
-        """Names that retention removed, the queue's `.log` (its first message changed) first."""
+        """Names that retention removed, the queue's `.log` (its first message changed) among the first."""
         self._messages.let_go()
-        return self._stale.expired(topic, queue, old_min, new_min)
+        ranges = self._parquet.expired(topic, queue, new_min)
+        return itertools.chain(ranges, self._stale.expired(topic, queue, old_min, new_min))
 
     def topics_changed(self) -> list[CachedName]:
         """Names of topics and queues that went since the last call."""
         self._messages.let_go()
-        return self._stale.gone()
+        return [*self._stale.gone(), *self._parquet.gone(frozenset(self._store.topics()))]
 
     def _node(self, inode: int) -> Node:
         """The node of an inode that is no message and no link to one: those are none of the things asked for here."""
         if inode >= COMPUTED:
             raise self._context.refusal()
         return self._inodes.node(inode)
+
+    def _shown(self, inode: int) -> Attributes:
+        """Attributes of a node, as stat shows them."""
+        node = self._inodes.node(inode)
+        attributes = node.attributes()
+        return attributes._replace(inode=node.shown_inode) if node.shown_inode else attributes
 
     def _everything(self, physical_end: int) -> WriteOutcome:
         """Wait for all that was published by now."""

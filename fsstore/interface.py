@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fsstore.parquet.options import ParquetOptions
+
 ROOT_INODE = 1
 
 # Up to this size a write(2) is always one FUSE request, however its buffer is aligned: 256 pages, less the one that an
@@ -51,6 +53,8 @@ class FilesystemOptions:
     """Permission bits of `append`: whoever may write it may publish. Write bits go on a read-only mount."""
     directory_mode: int = 0o755
     """Permission bits of directories: whoever may write the root or a topic may `mkdir` in it."""
+    parquet: ParquetOptions = field(default_factory=ParquetOptions)
+    """How much of `@parquet` is kept when it was rendered."""
 
 
 class Attributes(NamedTuple):

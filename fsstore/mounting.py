@@ -47,7 +47,9 @@ def run_mount(
     mountpoint = mountpoint.resolve()  # before it is mounted: looking at it afterwards would wait for ourselves
     core = make_core(
         store,
-        FilesystemOptions(append_mode=options.append_mode, directory_mode=options.directory_mode),
+        FilesystemOptions(
+            append_mode=options.append_mode, directory_mode=options.directory_mode, parquet=options.parquet
+        ),
         status=lambda: {"mountpoint": str(mountpoint)},
     )
     operations = StoreOperations(core, store)

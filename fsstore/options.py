@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from fsstore.parquet.options import ParquetOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class ServeOptions:
     further options of mount(8), as after `-o`. `read_ahead_kb` is how far the kernel reads ahead in a file.
     `follow_interval_ms` is how often a store that another process writes is looked at. `max_waiting` bounds the
     requests that can wait at once for the disk or for a thread. `fast_loop` False keeps pyfuse3's own request loop.
+    `parquet` bounds what is kept of the rendered files of `@parquet`.
     """
 
     allow_other: bool = False
@@ -25,6 +28,7 @@ class ServeOptions:
     follow_interval_ms: int = 100
     max_waiting: int = 128
     fast_loop: bool = True
+    parquet: ParquetOptions = field(default_factory=ParquetOptions)
 
 
 @dataclass(eq=False)

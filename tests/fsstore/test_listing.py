@@ -21,7 +21,7 @@ def test_each_directory_lists_what_is_in_it(mount: Mount, store: FakeStore) -> N
     store.create_topic("orders", 2)
     store.create_topic("z", 1)
     store.put(Message("orders", b"x", keys=["K"]), 1)
-    assert mount.ls("/") == ["@store", "orders", "z"]
+    assert mount.ls("/") == ["@store", "@parquet", "orders", "z"]
     assert mount.ls("orders") == ["append", "0", "0.log", "1", "1.log", "keys"]
     assert mount.ls("orders/0") == ["append"]
     assert mount.ls("orders/1") == ["append", "0" * 20]

@@ -93,7 +93,7 @@ def test_a_topic_deleted_by_control_is_gone_and_can_be_made_again(real: Mount) -
     inode = real.stat("orders/0.log").inode
     real.publish("@store/control", b'{"delete_topic": "orders"}\n')
     assert [name.name for name in real.fs.topics_changed()] == [b"orders"]
-    assert real.ls("/") == ["@store"]
+    assert real.ls("/") == ["@store", "@parquet"]
     real.fs.mkdir(ROOT_INODE, b"orders")
     real.publish("orders/0/append", b"new\n")
     assert real.cat("orders/0.log") == b"new\n"

@@ -1,0 +1,189 @@
+"""Rendered bytes that are kept: in memory, then on disk, the least recently used out.
+
+What is on disk belongs to one process: each has a directory of its own, locked as long as it lives. What a killed one
+left behind is removed by the next that starts there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_PREFIX = "mount-"
+_LOCK = "lock"
+
+
+class Recent(Generic[K, V]):
+    """Values with a size, as many as fit, the least recently used out. Thread safety: none."""
+
+    def __init__(self, most_bytes: int, evicted: Callable[[K, V], None]) -> None:
+        """`evicted` gets what has to go. What alone is too long goes at once."""
+        self._most_bytes = most_bytes
+        self._evicted = evicted
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.kept_bytes = 0
+
+    def get(self, key: K) -> V | None:
+        found = self._values.get(key)
+        if found is None:
+            return None
+        self._values.move_to_end(key)
+        return found[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        self.take(key)
+        self._values[key] = (value, size)
+        self.kept_bytes += size
+        while self.kept_bytes > self._most_bytes:
+            oldest, (gone, gone_bytes) = self._values.popitem(last=False)
+            self.kept_bytes -= gone_bytes
+            self._evicted(oldest, gone)
+
+    def take(self, key: K) -> V | None:
+        """Remove a value and return it."""
+        found = self._values.pop(key, None)
+        if found is None:
+            return None
+        self.kept_bytes -= found[1]
+        return found[0]
+
+
+class DiskChunks:
+    """Chunks in files of a directory of our own. Made with the first chunk. Thread safety: none."""
+
+    def __init__(self, parent: Path, most_bytes: int) -> None:
+        self._parent = parent
+        self._directory: Path | None = None
+        self._lock: int | None = None
+        self._numbers = itertools.count()
+        self._files: Recent[Hashable, Path] = Recent(most_bytes, lambda _, path: path.unlink(missing_ok=True))
+        self._most_bytes = most_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes on disk."""
+        return self._files.kept_bytes
+
+    def put(self, key: Hashable, chunk: bytes) -> None:
+        """Keep a chunk, when there is room at all. OSError."""
+        if len(chunk) > self._most_bytes:
+            return
+        if self._directory is None:
+            self._directory = self._make_directory()
+        path = self._directory / str(next(self._numbers))
+        try:
+            path.write_bytes(chunk)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        self._files.put(key, path, len(chunk))
+
+    def take(self, key: Hashable) -> bytes | None:
+        """A chunk, which is then no longer here. OSError."""
+        path = self._files.take(key)
+        if path is None:
+            return None
+        chunk = path.read_bytes()
+        path.unlink()
+        return chunk
+
+    def _make_directory(self) -> Path:
+        self._parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(self._parent)
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
+        self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        return directory
+
+    def close(self) -> None:
+        """Remove everything."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+        self._directory = self._lock = None
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove directories whose process is gone."""
+    for directory in parent.glob(_PREFIX + "*"):
+        with suppress(OSError):  # of another user, or being made this moment
+            lock = os.open(directory / _LOCK, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+class ChunkCache:
+    """Chunks in memory, and what memory has no room for on disk. Thread safety: any thread (an own lock)."""
+
+    def __init__(self, memory_bytes: int, disk: DiskChunks | None) -> None:
+        self._lock = threading.Lock()
+        self._disk = disk
+        self._memory: Recent[Hashable, bytes] = Recent(memory_bytes, self._spill)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes kept in memory."""
+        return self._memory.kept_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes kept on disk."""
+        return self._disk.kept_bytes if self._disk is not None else 0
+
+    def peek(self, key: Hashable) -> bytes | None:
+        """A chunk that is in memory."""
+        with self._lock:
+            return self._memory.get(key)
+
+    def find(self, key: Hashable) -> bytes | None:
+        """A chunk that is in memory or on disk; from there it comes back into memory."""
+        with self._lock:
+            chunk = self._memory.get(key)
+            if chunk is None and self._disk is not None:
+                with suppress(OSError):  # as if it had gone: it can be rendered again
+                    chunk = self._disk.take(key)
+                if chunk is not None:
+                    self._memory.put(key, chunk, len(chunk))
+            return chunk
+
+    def put(self, key: Hashable, chunk: bytes) -> None:
+        """Keep a chunk."""
+        with self._lock:
+            self._memory.put(key, chunk, len(chunk))
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            if self._disk is not None:
+                self._disk.close()
+            self._disk = None
+            self._memory = Recent(0, lambda _key, _chunk: None)
+
+    def _spill(self, key: Hashable, chunk: bytes) -> None:
+        if self._disk is None:
+            return
+        try:
+            self._disk.put(key, chunk)
+        except OSError as error:
+            log.warning("rendered Parquet is kept in memory only from now on: %s", error)
+            self._disk.close()
+            self._disk = None

@@ -1,0 +1,61 @@
+"""Names below `@parquet/`: pure functions, no store.
+
+topic=%25RETRY%25billing                                                  as Hive escapes the values of partitions
+queue=0
+00000000000000000000-00000000000000065536.parquet                         a whole segment: [begin, end)
+00000000000000131072-00000000000000140007.tail.parquet                    what was there of the newest one
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from fsstore.names import MAX_QUEUE_OFFSET, parse_queue, to_name
+
+TOPIC_PREFIX = b"topic="
+QUEUE_PREFIX = b"queue="
+SUFFIX = b".parquet"
+TAIL_SUFFIX = b".tail.parquet"
+
+_ESCAPED = frozenset(b"\"#%'*/:=?\\{[]^\x7f") | frozenset(range(0x20))
+"""What Hive, and Spark with it, escapes in the name of a partition."""
+
+_RANGE = re.compile(rb"([0-9]{20})-([0-9]{20})(?:\.tail)?\.parquet")
+
+
+class Range(NamedTuple):
+    """Queue offsets [begin, end)."""
+
+    begin: int
+    end: int
+
+
+def topic_partition(topic: str) -> bytes:
+    """The directory of a topic."""
+    escaped = (b"%%%02X" % byte if byte in _ESCAPED else bytes((byte,)) for byte in to_name(topic))
+    return TOPIC_PREFIX + b"".join(escaped)
+
+
+def queue_partition(queue: int) -> bytes:
+    """The directory of a queue."""
+    return b"%s%d" % (QUEUE_PREFIX, queue)
+
+
+def parse_queue_partition(name: bytes) -> int | None:
+    """The queue that a directory's name says; None for any other name."""
+    return parse_queue(name[len(QUEUE_PREFIX) :]) if name.startswith(QUEUE_PREFIX) else None
+
+
+def segment_name(begin: int, end: int, *, is_tail: bool = False) -> bytes:
+    """The file of queue offsets [begin, end)."""
+    return b"%020d-%020d%s" % (begin, end, TAIL_SUFFIX if is_tail else SUFFIX)
+
+
+def parse_segment(name: bytes) -> Range | None:
+    """The range that a file's name says; None for a name that says none."""
+    found = _RANGE.fullmatch(name)
+    if found is None:
+        return None
+    begin, end = int(found[1]), int(found[2])
+    return Range(begin, end) if begin < end <= MAX_QUEUE_OFFSET else None

@@ -1,0 +1,203 @@
+"""`@parquet/` in the tree: topics and queues as partitions, ranges as files, and handles on them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine import MessageStore
+from fsstore.interface import Attributes, FilesystemError, Opened, SlowWork
+from fsstore.names import can_be_name
+from fsstore.nodes import Context, Directory, Node, OpenFile, not_found
+from fsstore.parquet.dataset import Dataset
+from fsstore.parquet.layout import MAGIC, Layout, RangeKey
+from fsstore.parquet.names import (
+    parse_queue_partition,
+    parse_segment,
+    queue_partition,
+    segment_name,
+    topic_partition,
+)
+from fsstore.parquet.segments import SEGMENT_MESSAGES
+from fsstore.streams import newest_store_time_ms
+
+_OPENED = Opened(0, False, True, None)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionName:
+    """What the directory of a topic, or of a queue of it, is known by in the inode table."""
+
+    topic: str
+    queue: int | None
+
+
+class DatasetDirectory(Directory):
+    """`@parquet/` itself: a directory for each topic."""
+
+    def __init__(self, context: Context, dataset: Dataset) -> None:
+        super().__init__(context)
+        self._dataset = dataset
+        self._generation = -1
+        self._topics: dict[bytes, str] = {}
+
+    def lookup(self, name: bytes) -> Attributes:
+        topic = self._current().get(name)
+        if topic is None:
+            return self._context.absence(name)
+        return self._partition(topic).attributes()
+
+    def names(self) -> Sequence[bytes]:
+        return sorted(filter(can_be_name, self._current()))
+
+    def _partition(self, topic: str) -> Node:
+        return self._context.inodes.named(
+            PartitionName(topic, None), lambda: TopicPartition(self._context, self._dataset, topic)
+        )
+
+    def _current(self) -> dict[bytes, str]:
+        store = self._context.store
+        generation = store.topics_generation
+        if generation != self._generation:
+            self._topics = {topic_partition(topic): topic for topic in store.topics()}
+            self._generation = generation
+        return self._topics
+
+
+class TopicPartition(Directory):
+    """`topic=…/`: a directory for each queue."""
+
+    def __init__(self, context: Context, dataset: Dataset, topic: str) -> None:
+        super().__init__(context)
+        self._dataset = dataset
+        self._topic = topic
+
+    def lookup(self, name: bytes) -> Attributes:
+        queue = parse_queue_partition(name)
+        if queue is None or not self._context.store.has_queue(self._topic, queue):
+            return self._context.absence(name)
+        return self._context.inodes.named(
+            PartitionName(self._topic, queue), lambda: QueuePartition(self._context, self._dataset, self._topic, queue)
+        ).attributes()
+
+    def names(self) -> Sequence[bytes]:
+        return [queue_partition(queue) for queue in self._context.store.queues(self._topic)]
+
+
+class QueuePartition(Directory):
+    """`queue=N/`: the files of a queue. Any range that is there can be looked up, whether it is listed or not."""
+
+    def __init__(self, context: Context, dataset: Dataset, topic: str, queue: int) -> None:
+        super().__init__(context)
+        self._dataset = dataset
+        self._topic = topic
+        self._queue = queue
+
+    def attributes(self) -> Attributes:
+        newest_ms = newest_store_time_ms(self._context, self._topic, self._queue)
+        return self._context.appearance.directory(self.inode, mtime_ms=newest_ms)
+
+    def lookup(self, name: bytes) -> Attributes:
+        key = self._find(name)
+        layout = self._dataset.known_layout(key) if key is not None else None
+        if key is None:
+            return self._context.absence(name)
+        if layout is None:
+            raise SlowWork(lambda: self._dataset.measure(key))
+        return self._file(layout).attributes()
+
+    def describe(self, name: bytes) -> Attributes:
+        key = self._find(name)
+        if key is None:
+            raise not_found()
+        return self._file(self._dataset.measure(key)).attributes()  # known since the names were listed
+
+    @property
+    def lists_slowly(self) -> bool:
+        return not self._dataset.is_quick(self._topic, self._queue)
+
+    def names(self) -> Sequence[bytes]:
+        segments = self._dataset.segments(self._topic, self._queue)
+        return [segment_name(begin, end, is_tail=is_tail) for begin, end, is_tail in segments]
+
+    def _find(self, name: bytes) -> RangeKey | None:
+        found = parse_segment(name)
+        if found is None or found.end - found.begin > SEGMENT_MESSAGES:
+            return None
+        return self._dataset.find(self._topic, self._queue, found.begin, found.end)
+
+    def _file(self, layout: Layout) -> Node:
+        return self._context.inodes.named(layout.key, lambda: RangeFile(self._context, self._dataset, layout))
+
+
+class RangeFile(Node):
+    """A file: queue offsets [begin, end). It never changes."""
+
+    def __init__(self, context: Context, dataset: Dataset, layout: Layout) -> None:
+        self._context = context
+        self._dataset = dataset
+        self._layout = layout
+
+    def attributes(self) -> Attributes:
+        return self._context.appearance.unchanging(self.inode, self._layout.size, self._layout.mtime_ms)
+
+    def open(self, flags: int) -> tuple[OpenFile, Opened]:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise self._context.refusal()
+        if has_expired(self._context.store, self._layout.key):
+            raise FilesystemError(errno.ESTALE)  # the kernel looks the path up again and finds nothing
+        return OpenRange(self._dataset, self._layout), _OPENED
+
+
+def has_expired(store: MessageStore, key: RangeKey) -> bool:
+    """Whether a range's first message is gone."""
+    return store.bounds(key.topic, key.queue).min_offset > key.begin
+
+
+class OpenRange(OpenFile):
+    """An open file. What is not rendered yet is asked for as slow work."""
+
+    __slots__ = ("_dataset", "_fetched", "_layout")
+
+    def __init__(self, dataset: Dataset, layout: Layout) -> None:
+        self._dataset = dataset
+        self._layout = layout
+        self._fetched: dict[int, bytes] = {}
+
+    def read(self, position: int, size: int) -> bytes | memoryview:
+        end = min(position + size, self._layout.size)
+        if position >= end:
+            return b""
+        parts = [(index, self._part(index)) for index in self._layout.parts(position, end)]
+        self._fetched.clear()
+        if len(parts) == 1:
+            index, part = parts[0]
+            start = self._start(index, part)
+            if start <= position and end <= start + len(part):
+                return memoryview(part)[position - start : end - start]
+        return self._assembled(position, end, parts)
+
+    def _part(self, index: int) -> bytes:
+        part = self._dataset.peek(self._layout, index) or self._fetched.get(index)
+        if part is None:
+            raise SlowWork(lambda: self._fetch(index))
+        return part
+
+    def _fetch(self, index: int) -> None:
+        self._fetched[index] = self._dataset.fetch(self._layout, index)
+
+    def _start(self, index: int, part: bytes) -> int:
+        """Where a part's bytes stand: at the beginning of its place, but for the footer, which ends the file."""
+        start, end = self._layout.place(index)
+        return end - len(part) if index == self._layout.footer_index else start
+
+    def _assembled(self, position: int, end: int, parts: list[tuple[int, bytes]]) -> bytes:
+        """Bytes [position, end): zeros, and on them what there is of the magic number and the parts."""
+        text = bytearray(end - position)
+        for start, part in ((0, MAGIC), *((self._start(index, part), part) for index, part in parts)):
+            first, last = max(start, position), min(start + len(part), end)
+            if first < last:
+                text[first - position : last - position] = part[first - start : last - start]
+        return bytes(text)
