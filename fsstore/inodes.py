@@ -3,15 +3,20 @@
     bit 62 | physical offset      a message file
     bit 61 | physical offset      keys/<key>: a link to the message, from one folder below the topic
     bit 60 | physical offset      keys/<key>@all/<queue>-<offset>: a link to the message, from two folders below
+    bit 59 | directory, name      what stat says of an `append`: no inode is ever known by it
     below                         topics, queues, streams, append files, reports: numbers from a table, never used twice
 
 So a million messages that the kernel has seen cost no memory here, and a number never comes to mean another message. A
 log would need 2**60 bytes for the ranges to meet.
+
+Each look-up of an `append` gives a number of its own, so that the kernel lets writers go at once. Programs that compare
+what they looked up with what they opened (cp, tar) must not see that: stat answers one number for the name.
 """
 
 from __future__ import annotations
 
 import errno
+import zlib
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -22,7 +27,13 @@ KEY_LINK = 1 << 61
 MATCH_LINK = 1 << 60
 COMPUTED = MATCH_LINK
 """Inodes from here on are computed from a physical offset."""
+SHOWN_APPEND = 1 << 59
 PHYSICAL_OFFSET_MASK = MATCH_LINK - 1
+
+
+def shown_append_inode(directory_inode: int, name: bytes) -> int:
+    """The number that stat says of an `append` name in a directory."""
+    return SHOWN_APPEND | (directory_inode << 24 & SHOWN_APPEND - 1) | zlib.crc32(name) & 0xFFFFFF
 
 
 class Numbered(Protocol):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fsstore.appending import AppendFile
+from fsstore.inodes import shown_append_inode
 from fsstore.interface import Attributes, FilesystemError
 from fsstore.links import KeysDirectory, look_up_queue_link
 from fsstore.listing import Listing, QueueListing
@@ -114,7 +115,7 @@ class Tree:
         assert isinstance(node, StreamFile)
         return node
 
-    def append(self, topic: str, queue: int | None, name: bytes) -> Attributes:
+    def append(self, directory: Node, topic: str, queue: int | None, name: bytes) -> Attributes:
         """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other."""
         options = _parse_append(name)
         if options is None:
@@ -122,6 +123,7 @@ class Tree:
         self._must_exist(topic, queue)
         node = AppendFile(self.context, topic, queue, options)
         self.context.inodes.add(node)
+        node.shown_inode = shown_append_inode(directory.inode, name)
         return node.attributes()
 
     def _must_exist(self, topic: str, queue: int | None) -> None:
@@ -197,7 +199,7 @@ class TopicDirectory(Directory):
 
     def lookup(self, name: bytes) -> Attributes:
         if name.startswith(APPEND):
-            return self._tree.append(self._topic, None, name)
+            return self._tree.append(self, self._topic, None, name)
         if never_exists(name):
             return self._context.appearance.cacheable_absence()
         return self._queue_or_keys(name).attributes()
@@ -259,7 +261,7 @@ class QueueDirectory(Directory):
                 raise not_found()
             return self._messages.found(self._store.get(self._topic, self._queue, queue_offset), len(name))
         if name.startswith(APPEND):
-            return self._tree.append(self._topic, self._queue, name)
+            return self._tree.append(self, self._topic, self._queue, name)
         if name[:1] == b"@":
             return look_up_queue_link(self._context, self._topic, self._queue, name)
         return self._context.absence(name)

@@ -244,3 +244,14 @@ def test_publishing_to_a_topic_that_was_deleted_does_not_make_it_again(
     directory = mount.stat(f"orders/{path}".rpartition("/")[0]).inode
     store.delete_topic("orders")
     assert refused_with(lambda: mount.fs.lookup(directory, b"append")) == errno.ENOENT
+
+
+def test_every_look_up_is_another_inode_and_stat_shows_one(mount: Mount, store: FakeStore) -> None:
+    store.create_topic("orders")
+    looked_up = {mount.stat("orders/append").inode for _ in range(5)}
+    assert len(looked_up) == 5
+    shown = {mount.fs.getattr(inode).inode for inode in looked_up}
+    assert len(shown) == 1
+    others = ("orders/0/append", "orders/1/append", "orders/append@tags=T")
+    shown |= {mount.fs.getattr(mount.stat(path).inode).inode for path in others}
+    assert len(shown) == 4

@@ -119,12 +119,23 @@ def test_requests_go_on_while_a_stream_is_summed(tmp_path: Path) -> None:
         assert sizes == [30_000 * 7 + 32 + 8]
 
 
-def test_each_look_up_of_append_is_a_file_of_its_own(queue: Path) -> None:
-    """7.4 Each look-up of an `append` gives another inode number, so that the kernel lets its writers go at once."""
-    fds = [os.open(queue / "append", os.O_WRONLY) for _ in range(10)]
-    assert len({os.fstat(fd).st_ino for fd in fds}) == len(fds)
-    for fd in fds:
-        os.close(fd)
+def test_each_look_up_of_append_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """7.4 Writers of one `append` never wait for each other in the kernel, and stat shows one inode number for the
+    name."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    with mounted(tmp_path, gate=gate) as mount:
+        append = mount.topic("orders") / "0" / "append"
+        publish(append, b"zero\n")
+        waiting, free = os.open(append, os.O_WRONLY | os.O_DSYNC), os.open(append, os.O_WRONLY)
+        assert len({os.fstat(waiting).st_ino, os.fstat(free).st_ino, append.stat().st_ino, append.stat().st_ino}) == 1
+        gate.unlink()
+        with meanwhile(threading.Thread(target=os.write, args=(waiting, b"one\n"), daemon=True), gate=gate):
+            until("the first writer waits", lambda: mount.status()["stats"]["put_messages"] == 2)
+            os.write(free, b"two\n")
+            assert bodies(append.parent) == [b"zero", b"one", b"two"]
+        for fd in (waiting, free):
+            os.close(fd)
 
 
 def test_readers_who_drop_their_cache(queue: Path) -> None:
