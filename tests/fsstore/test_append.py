@@ -246,8 +246,7 @@ def test_publishing_to_a_topic_that_was_deleted_does_not_make_it_again(
     assert refused_with(lambda: mount.fs.lookup(directory, b"append")) == errno.ENOENT
 
 
-def test_every_look_up_is_another_inode_and_stat_shows_one(mount: Mount, store: FakeStore) -> None:
-    store.create_topic("orders")
+def test_every_look_up_is_another_inode_and_stat_shows_one(mount: Mount) -> None:
     looked_up = {mount.stat("orders/append").inode for _ in range(5)}
     assert len(looked_up) == 5
     shown = {mount.fs.getattr(inode).inode for inode in looked_up}
