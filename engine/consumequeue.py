@@ -58,6 +58,11 @@ class ConsumeQueue:
         self._watch = DirectoryWatch(files.directory)
 
     @property
+    def first_offset(self) -> int:
+        """Queue offset of the oldest entry that a file holds, expired or not."""
+        return self._first
+
+    @property
     def max_offset(self) -> int:
         """The queue offset that the next entry gets."""
         return self._max

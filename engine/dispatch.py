@@ -10,23 +10,23 @@ there already is not written again.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.columns import LocatedRecords, find_properties, index_key_rows
-from engine.consumequeue import ENTRY, Entries
+from engine.columns import find_properties, index_key_rows
+from engine.consumequeue import ENTRY
 from engine.consumequeues import ConsumeQueues
 from engine.index import Index
 from engine.keyhash import java_hashes
 from engine.logscan import ScannedRecords
-from engine.place import MULTI_DISPATCH, Place, places
-from engine.properties import KEYS, TAGS, UNIQUE_KEY, decode_properties
+from engine.place import MULTI_DISPATCH, Place
+from engine.properties import KEYS, TAGS, UNIQUE_KEY
+from engine.queuerows import believable_runs, rows_by_queue
 from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from engine.schedule import SCHEDULE_TOPIC, DelayLevels, tags_code
+from engine.schedule import DelayLevels
 
 Array = np.ndarray[Any, Any]
 
@@ -125,60 +125,20 @@ class Dispatcher:
     def put_scanned(self, scanned: ScannedRecords) -> None:
         """Dispatch what a scan of the log found. QueueGapError, StoreFullError: to be called again with the same
         records when the cause is mended; the index is fed when all queues are."""
-        records = scanned.records
-        if not len(records):
+        if not len(scanned):
             return
-        headers = records.headers
-        transactions = headers["sys_flag"] & TRANSACTION_MASK
-        is_queued = (transactions == 0) | (transactions == TRANSACTION_COMMIT)
+        records, headers = scanned.records, scanned.records.headers
         (tag_starts, tag_sizes), *keys, (_, multi_sizes) = find_properties(records, _PROPERTIES)
         tags = java_hashes(records.log, tag_starts, tag_sizes).astype(np.int64)
-        for topic, queue_id, rows in _queues_of(scanned, np.flatnonzero(is_queued)):
-            codes = self._due_times(records, rows) if topic == SCHEDULE_TOPIC else tags[rows]
-            queue = self.queues.get_or_create(topic, queue_id)
-            entries = _entries(headers[rows], codes)
-            for start, end in believable_runs(headers["queue_offset"][rows], queue.max_offset):
-                queue.append(int(headers["queue_offset"][rows[start]]), entries[start:end])
-        self._put_further_places(records, np.flatnonzero(is_queued & (multi_sizes > 0)), tags)
+        for rows in rows_by_queue(scanned, tags, np.flatnonzero(multi_sizes), self.levels):
+            queue = self.queues.get_or_create(rows.topic, rows.queue_id)
+            for start, end in believable_runs(rows.queue_offsets, queue.max_offset):
+                queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
         if self.index is not None:
             key_rows, key_hashes = index_key_rows(records, scanned.topics, scanned.topic_rows, keys)
-            keeps = transactions[key_rows] != TRANSACTION_ROLLBACK
+            keeps = headers["sys_flag"][key_rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
             places, times = headers["physical_offset"], headers["store_time_ms"]
             self._index(places, times, key_rows[keeps], key_hashes[keeps])
-
-    def _due_times(self, records: LocatedRecords, rows: Array) -> Array:
-        """Tags codes of records in the schedule's topic."""
-        return np.array(
-            [
-                tags_code(
-                    SCHEDULE_TOPIC, _properties(records, row), int(records.headers["store_time_ms"][row]), self.levels
-                )
-                for row in rows.tolist()
-            ],
-            dtype=np.int64,
-        )
-
-    def _put_further_places(self, records: LocatedRecords, rows: Array, tags: Array) -> None:
-        """Entries of the multi-dispatched records at `rows` in their further queues."""
-        for row in rows.tolist():
-            header = records.headers[row]
-            for place in places(_properties(records, row), int(records.queue_ids[row])):
-                queue = self.queues.get_or_create(place.topic, place.queue_id)
-                place_of = (int(header["physical_offset"]), int(header["store_size"]), int(tags[row]))
-                queue.append_one(place.queue_offset, *place_of)
-
-
-def _properties(records: LocatedRecords, row: int) -> dict[str, str]:
-    start = int(records.properties_starts[row])
-    return decode_properties(records.log[start : start + int(records.properties_sizes[row])].tobytes())
-
-
-def _entries(headers: Array, codes: Array) -> Entries:
-    entries = np.empty(len(headers), ENTRY)
-    entries["physical_offset"] = headers["physical_offset"]
-    entries["size"] = headers["store_size"]
-    entries["tags_code"] = codes
-    return entries
 
 
 def _by_queue(run: PlacedRun) -> Iterator[tuple[int, Array | slice, int]]:
@@ -191,45 +151,3 @@ def _by_queue(run: PlacedRun) -> Iterator[tuple[int, Array | slice, int]]:
     for queue_id in np.unique(run.queue_id).tolist():
         rows = np.flatnonzero(run.queue_id == queue_id)
         yield queue_id, rows, int(offsets[rows[0]])
-
-
-def _queues_of(scanned: ScannedRecords, rows: Array) -> Iterator[tuple[str, int, Array]]:
-    """(topic, queue id, its rows in log order) for each queue that `rows` belong to."""
-    if not len(rows):  # nothing but prepared and rolled back transactions
-        return
-    groups = scanned.topic_rows[rows] << 32 | scanned.records.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
-        group = int(groups[order[start]])
-        yield scanned.topics[group >> 32], group & 0xFFFFFFFF, rows[order[start:end]]
-
-
-def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]]:
-    """The stretches [start, end) of consecutive `queue_offsets` of one queue, in log order, that were really given.
-
-    A stretch off the line that goes on from `expected` follows damage, or was written by a broker that had lost its
-    queue. But no checksum covers a record's queue offset, so a single record off the line is damaged itself when the
-    next stretch takes the line up again, or when it alone says that the line goes back (other than to 0).
-    """
-    breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
-    bounds = [0, *breaks.tolist(), len(queue_offsets)]
-    believed = []
-    for number, (start, end) in enumerate(itertools.pairwise(bounds)):
-        first = int(queue_offsets[start])
-        if end - start == 1 and first != expected:
-            following = int(queue_offsets[end]) if number + 2 < len(bounds) else None
-            if _is_stray(first, following, expected):
-                continue
-        believed.append((start, end))
-        expected = first + end - start
-    return believed
-
-
-def _is_stray(queue_offset: int, following: int | None, expected: int) -> bool:
-    """Whether one record's queue offset is no continuation of `expected`, judged by the stretch that follows it."""
-    if following is None:
-        return 0 < queue_offset < expected
-    if queue_offset < expected:
-        return following >= expected
-    return expected <= following < queue_offset

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.consumequeue import ENTRY
 from engine.consumequeues import ConsumeQueues
-from engine.dispatch import Dispatcher, Placed, PlacedRun, believable_runs
+from engine.dispatch import Dispatcher, Placed, PlacedRun
 from engine.errors import QueueGapError, StoreFullError
 from engine.filequeue import FileQueue
 from engine.index import Index
@@ -21,6 +21,7 @@ from engine.logscan import scan_records
 from engine.mappedfile import Access
 from engine.message import Message
 from engine.place import LMQ_PREFIX
+from engine.queuerows import believable_runs
 from engine.schedule import SCHEDULE_TOPIC, DelayLevels
 from tests.engine.disks import FullDisk
 from tests.engine.logs import NOW_MS, SmallStore
@@ -205,6 +206,19 @@ def test_a_multi_dispatched_message_stands_in_each_queue_it_names(tmp_path: Path
         for queue in (queues.get(light, 0), queues.get("shared", 1)):
             assert queue is not None
             assert queue.entries(0, 9).tolist() == own.entries(0, 3).tolist()
+
+
+def test_a_queue_that_is_a_plain_topic_too_keeps_the_order_of_the_log(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path / "store")
+    for number in range(6):
+        if number % 3:
+            store.put(Message("shared", b"own"), 1)
+        else:
+            named = {"INNER_MULTI_DISPATCH": "shared", "INNER_MULTI_QUEUE_OFFSET": str(number)}
+            store.put(Message("t", b"further", (), "TagA", named), 1)
+    derived = Derived(tmp_path / "derived", 320, 7, 20)
+    derived.scan(store.log_files)
+    assert files_below(tmp_path / "derived" / "consumequeue") == files_below(tmp_path / "store" / "consumequeue")
 
 
 def test_a_gap_stops_a_scan_and_what_fills_it_lets_it_go_on(tmp_path: Path) -> None:
