@@ -5,7 +5,7 @@
 
 Behind damage a record counts only if everything fits that can be checked: framing, CRC, physical offset, the next queue
 offset, and a store time that is not earlier. What fits nothing is a tail that a crash or an earlier truncation left:
-the log ends before it.
+the log ends before it. It also ends before a batch whose writer died while writing it: that lacks the first 8 bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from engine.filequeue import FileQueue
 from engine.logscan import ScannedRecords, ScanStop, find_next_record, scan_records
 from engine.mappedfile import MappedFile
 from engine.message import StoredMessage
-from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
+from engine.record import (
+    BLANK_BYTES,
+    MIN_RECORD_BYTES,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    decode_record,
+    read_header,
+)
 from engine.sequence import QueueSequence, Seed
 
 Array = np.ndarray[Any, Any]
@@ -138,7 +145,7 @@ class LogWalk:
             yield found
 
     def _first_stale(self, found: ScannedRecords) -> int | None:
-        """The first row that was stored earlier than the record before it, and has a number its queue is past."""
+        """The first row that was stored earlier than a record before it, and does not go on from its queue's number."""
         times = found.records.headers["store_time_ms"]
         if len(times) == 0:
             return None
@@ -151,34 +158,56 @@ class LogWalk:
     def _is_stale(self, found: ScannedRecords, row: int) -> bool:
         """A clock may step back; then queue offsets go on all the same."""
         records = found.records
-        if int(records.headers["sys_flag"][row]) & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+        if not _is_queued(int(records.headers["sys_flag"][row])):
             return False
         topic_row, queue_id = found.topic_rows[row], records.queue_ids[row]
         expected = self._sequence.expected(found.topics[int(topic_row)], int(queue_id))
         if expected is None:
             return False
         before = (found.topic_rows[:row] == topic_row) & (records.queue_ids[:row] == queue_id)
-        plain = np.isin(records.headers["sys_flag"][:row] & TRANSACTION_MASK, (0, TRANSACTION_COMMIT))
-        return int(records.headers["queue_offset"][row]) < expected + int(np.count_nonzero(before & plain))
+        queued = np.isin(records.headers["sys_flag"][:row] & TRANSACTION_MASK, (0, TRANSACTION_COMMIT))
+        expected += int(np.count_nonzero(before & queued))
+        lost = self._lost_bytes // MIN_RECORD_BYTES
+        return not expected <= int(records.headers["queue_offset"][row]) <= expected + lost
 
     def _resume(self, start: int, reason: str) -> int | None:
         """Where good records go on behind `start`, the stretch between noted; None when nothing good follows."""
+        unpublished_ms = self._unpublished_ms(start)
+        first: int | None = None
         for file in self._files_behind(start):
             view = self._readable(file)
             position = max(start - file.start, 0)
             while (found := find_next_record(view, position, file.start, len(view))) is not None:
                 message = decode_record(view[found:], file.start + found)
                 if self._follows(message, start):
-                    self._lose(DamagedStretch(start, message.physical_offset, reason))
-                    return message.physical_offset
+                    first = message.physical_offset if first is None else first
+                    if message.store_time_ms != unpublished_ms:
+                        self._lose(DamagedStretch(start, first, reason))
+                        return first
                 position = found + message.store_size
                 self._progress(file.start + position)
         return None
 
+    def _unpublished_ms(self, start: int) -> int | None:
+        """The store time of a batch at `start` that lacks its head alone: its writer died before publishing it.
+
+        The batch's other records are whole, and must not come back without the first. All have one store time, and
+        nothing was written behind them; so if a record of another time follows, this was damage after all.
+        """
+        file = self._files.find(start)
+        record = self._readable(file)[start - file.start :] if file is not None else memoryview(b"")
+        if len(record) < MIN_RECORD_BYTES or any(record[:BLANK_BYTES]):
+            return None
+        try:
+            header = read_header(record, start)
+        except ReadError:
+            return None
+        return header.store_time_ms if header.physical_offset == start else None
+
     def _follows(self, message: StoredMessage, damage_start: int) -> bool:
         if message.store_time_ms < self._latest_ms:
             return False
-        if message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+        if not _is_queued(message.sys_flag):
             return True
         place = message.physical_offset
         lost_bytes = self._lost_bytes + place - damage_start
@@ -198,6 +227,10 @@ class LogWalk:
         except ReadError:
             return memoryview(b"")
         return pages if self._limit is None else pages[: max(self._limit - file.start, 0)]
+
+
+def _is_queued(sys_flag: int) -> bool:
+    return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
 def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:

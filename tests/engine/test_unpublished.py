@@ -1,0 +1,62 @@
+"""A batch whose writer died while writing it: its first 8 bytes, written last, are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine import Message, MessageStore
+from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, killed, require_clean
+
+HEAD = bytes(8)
+
+
+def without_head(store: Path, physical_offset: int) -> None:
+    """Take the first 8 bytes of a record away."""
+    number, position = divmod(physical_offset, SMALL_SIZES.commit_log_bytes)
+    with (store / "commitlog" / f"{number * SMALL_SIZES.commit_log_bytes:020d}").open("r+b") as log:
+        log.seek(position)
+        log.write(HEAD)
+
+
+def put_batch(store: MessageStore, count: int) -> int:
+    return store.put_batch([Message("t", b"batch %d" % number) for number in range(count)], 0).physical_offset
+
+
+def put_lines(store: MessageStore, count: int) -> int:
+    lines = b"".join(b"batch %d\n" % number for number in range(count))
+    return store.put_lines("t", lines, 0).physical_offset
+
+
+@pytest.mark.parametrize("count", [2, 20, 200], ids=["two", "some", "over several files"])
+@pytest.mark.parametrize("put", [put_batch, put_lines])
+def test_a_batch_without_its_head_comes_back_in_no_part(
+    tmp_path: Path, put: Callable[[MessageStore, int], int], count: int
+) -> None:
+    with killed(tmp_path / "store", tmp_path / "left") as store:
+        store.put(Message("t", b"before"), 0)
+        start = put(store, count)
+    without_head(tmp_path / "left", start)
+    with MessageStore.open(tmp_path / "left", SMALL) as store:
+        assert bodies(store, "t", 0) == [b"before"]
+        assert store.recovery.damaged == ()
+        assert store.physical_end == start
+        store.put(Message("t", b"after"), 0)
+        assert bodies(store, "t", 0) == [b"before", b"after"]
+        require_clean(store.check())
+
+
+def test_records_of_a_later_time_make_a_missing_head_damage(tmp_path: Path) -> None:
+    now_ms = [1_000]
+    config = replace(SMALL, clock=lambda: now_ms[0])
+    with killed(tmp_path / "store", tmp_path / "left", config) as store:
+        start = put_batch(store, 3)
+        now_ms[0] += 1
+        store.put(Message("t", b"after"), 0)
+    without_head(tmp_path / "left", start)
+    with MessageStore.open(tmp_path / "left", SMALL) as store:
+        assert bodies(store, "t", 0) == [b"batch 1", b"batch 2", b"after"]
+        assert store.recovery.damaged == (start,)
