@@ -18,6 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from engine.commitlog import CommitLog
+from engine.consumequeue import ENTRY, ConsumeQueue
 from engine.durable import Disk
 from engine.errors import ReadError
 from engine.logwalk import NewestRecord
@@ -25,20 +26,25 @@ from engine.ownfile import write_own_file
 
 VERSION = 1
 
+QueueExtents = Mapping[str, Mapping[int, tuple[int, int]]]
+"""First and next queue offset, by topic and queue id."""
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """What is on disk: the log before `physical_end`, and what is derived from it.
 
-    `queues` is the next queue offset by topic and queue id; `index_physical_offset` that of the newest record with a
+    `log_begin` is where the log began then. `queues` is where each queue's files begin and the next queue offset, by
+    topic and queue id; `index_physical_offset` that of the newest record with a
     key in the index; `index_files` the names of its files, oldest first; `newest` (physical offset, size, store time,
     CRC of all its bytes).
     """
 
     physical_end: int
+    log_begin: int = 0
     newest: tuple[int, int, int, int] | None = None
     lock_mtime_ns: int = 0
-    queues: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    queues: QueueExtents = field(default_factory=dict)
     index_physical_offset: int = -1
     index_files: tuple[str, ...] = ()
 
@@ -64,6 +70,12 @@ class Coverage:
         return record_crc(log, physical_offset, size) == crc
 
 
+def queue_extent(queue: ConsumeQueue) -> tuple[int, int]:
+    """Where a queue's files begin, and its next queue offset."""
+    first = queue.files.first
+    return first.start // ENTRY.itemsize if first else queue.max_offset, queue.max_offset
+
+
 def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
     """CRC-32 of every byte of a record, None when they can't be read."""
     try:
@@ -87,10 +99,11 @@ def parse_coverage(stored: Any) -> Coverage | None:
             return None
         return Coverage(
             physical_end=int(stored["physical_end"]),
+            log_begin=int(stored["log_begin"]),
             newest=_newest(stored["newest"]),
             lock_mtime_ns=int(stored["lock_mtime_ns"]),
             queues={
-                str(topic): {int(queue): int(offset) for queue, offset in queues.items()}
+                str(topic): {int(queue): (int(first), int(end)) for queue, (first, end) in queues.items()}
                 for topic, queues in stored["queues"].items()
             },
             index_physical_offset=int(stored["index_physical_offset"]),

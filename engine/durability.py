@@ -8,14 +8,14 @@ close            all of it, then the clean mark; `abort` goes last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from engine.checkpoint import CheckpointFile
 from engine.cleanmark import CleanMark, stamp_files, write_clean_mark
 from engine.committer import Committer
 from engine.config import FlushPolicy
-from engine.coverage import Coverage, record_crc, write_coverage
+from engine.coverage import Coverage, QueueExtents, queue_extent, record_crc, write_coverage
 from engine.durable import remove_file
 from engine.errors import FlushFailedError, StoreFullError
 from engine.feed import Feed, HeldFeed
@@ -31,13 +31,13 @@ class Durability:
         parts: StoreParts,
         policy: FlushPolicy,
         feed: Feed,
-        queues: Mapping[str, Mapping[int, int]],
+        queues: QueueExtents,
         failed: Callable[[FlushFailedError], None],
     ) -> None:
-        """`queues` is every queue's next offset now; `failed` hears of the failure that ends durability."""
+        """`queues` is every queue's extent now; `failed` hears of the failure that ends durability."""
         self._parts = parts
         self._feed = feed
-        self._next_offsets = {topic: dict(offsets) for topic, offsets in queues.items()}
+        self._extents = {topic: dict(extents) for topic, extents in queues.items()}
         self._index_behind = False
         self._covered: Coverage | None = None
         self._checkpoint = CheckpointFile(parts.layout.checkpoint, parts.disk)
@@ -69,10 +69,18 @@ class Durability:
         self.log.flush()
         self._derived.flush()
 
+    def note_expired(self) -> None:
+        """Retention took files: the marks are to speak of what is left. FlushFailedError."""
+        parts = self._parts
+        with parts.log.lock:
+            for topic, extents in self._extents.items():
+                self._feed.touched.update((topic, queue_id) for queue_id in extents)
+        self._derived.flush()
+
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: the marks are to speak of it no more. FlushFailedError."""
         with self._parts.log.lock:
-            self._next_offsets.pop(topic, None)
+            self._extents.pop(topic, None)
             self._feed.touched = {queue for queue in self._feed.touched if queue[0] != topic}
         self._derived.flush()
 
@@ -107,14 +115,15 @@ class Durability:
             self._dispatch_held()
             for topic, queue_id in self._feed.touched:
                 queue = parts.queues.get_or_create(topic, queue_id)
-                self._next_offsets.setdefault(topic, {})[queue_id] = queue.max_offset
+                self._extents.setdefault(topic, {})[queue_id] = queue_extent(queue)
             self._feed.touched = set()
             newest = self._feed.newest
             return Coverage(
                 physical_end=parts.log.readable_end,
+                log_begin=parts.log.min_offset,
                 newest=(newest.physical_offset, newest.size, newest.store_time_ms, 0) if newest else None,
                 lock_mtime_ns=parts.layout.lock.stat().st_mtime_ns,
-                queues={topic: dict(offsets) for topic, offsets in self._next_offsets.items()},
+                queues={topic: dict(extents) for topic, extents in self._extents.items()},
                 index_physical_offset=parts.index.last_physical_offset,
             )
 

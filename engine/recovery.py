@@ -12,7 +12,7 @@ reads as damaged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from engine.cleanmark import read_clean_mark
 from engine.config import RecoveryProgress
 from engine.consumequeue import ENTRY, ConsumeQueue
 from engine.consumequeues import ConsumeQueues
-from engine.coverage import Coverage, read_coverage
+from engine.coverage import Coverage, QueueExtents, queue_extent, read_coverage
 from engine.errors import QueueGapError, ReadError
 from engine.layout import StoreLayout
 from engine.logscan import ScannedRecords
@@ -60,12 +60,12 @@ def read_trace(layout: StoreLayout) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The report for people, the log's newest record, and every queue's next offset; `taken_over` when nothing was
+    """The report for people, the log's newest record, and every queue's extent; `taken_over` when nothing was
     read. The log before `trusted_end` is as our last writer left it; 0: unknown."""
 
     report: RecoveryReport
     newest: NewestRecord | None
-    queues: Mapping[str, Mapping[int, int]]
+    queues: QueueExtents
     trusted_end: int = 0
     taken_over: bool = False
 
@@ -135,7 +135,7 @@ class _Recovery:
             seconds=time.monotonic() - began,
         )
         covered_end = self._coverage.physical_end if self._coverage else 0
-        return Recovered(report, self._newest(), next_offsets(parts.queues), covered_end)
+        return Recovered(report, self._newest(), queue_extents(parts.queues), covered_end)
 
     def _tell(self, physical_offset: int) -> None:
         if self._progress is not None:
@@ -166,28 +166,25 @@ class _Recovery:
         """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
         parts, log = self._parts, self._log
         parts.queues.truncate(trusted_end)
-        queues_from, index_from = trusted_end, trusted_end
+        queues_from = trusted_end
         if not self._queues_trusted(trusted_end):
             self._drop_queues()
             queues_from = log.min_offset
         parts.index.truncate(trusted_end, parts.stored_ms)
-        if self._coverage is not None:
-            if not self._index_as_covered(self._coverage):
-                self._drop_index("it is not as it was left")
-                index_from = log.min_offset
-        elif (index_from := index_start(log, parts.index, trusted_end)) == log.min_offset < trusted_end:
-            self._drop_index("it does not hold every key")
+        index_from = self._index_from(trusted_end)
         return max(min(queues_from, index_from), log.min_offset)
 
     def _queues_trusted(self, trusted_end: int) -> bool:
-        if self._coverage is None:
-            return queues_complete(self._log, self._parts.queues, self._parts.deleted, trusted_end)
-        for topic, queues in self._coverage.queues.items():
-            if self._parts.deleted.until(topic) >= trusted_end:
+        """Whether the queues lead to every record before `trusted_end`: as the mark says, or looked over."""
+        coverage, parts = self._coverage, self._parts
+        if coverage is None or coverage.log_begin != self._log.min_offset:
+            return queues_complete(self._log, parts.queues, parts.deleted, trusted_end)
+        for topic, extents in coverage.queues.items():
+            if parts.deleted.until(topic) >= trusted_end:
                 continue
-            for queue_id, max_offset in queues.items():
-                queue = self._parts.queues.get(topic, queue_id)
-                if queue is None or queue.max_offset != max_offset:
+            for queue_id, extent in extents.items():
+                queue = parts.queues.get(topic, queue_id)
+                if queue is None or queue_extent(queue) != extent:
                     return False
         return True
 
@@ -199,13 +196,20 @@ class _Recovery:
                 queue.destroy()
         self._rebuilt.append("consume queues")
 
-    def _index_as_covered(self, coverage: Coverage) -> bool:
-        """Whether the files are those of the mark, but for ones that retention took or that came behind."""
-        index = self._parts.index
-        names = tuple(file.file.path.name for file in index.files)
-        known = [name for name in names if name in coverage.index_files]
-        expected = coverage.index_files[len(coverage.index_files) - len(known) :]
-        return index.last_physical_offset == coverage.index_physical_offset and tuple(known) == expected
+    def _index_from(self, trusted_end: int) -> int:
+        """From where on the log must be read for the index; an index that can't be right is dropped."""
+        coverage, index, begin = self._coverage, self._parts.index, self._log.min_offset
+        if coverage is not None and coverage.log_begin == begin:
+            names = tuple(file.file.path.name for file in index.files)
+            as_covered = names[: len(coverage.index_files)] == coverage.index_files
+            if as_covered and index.last_physical_offset == coverage.index_physical_offset:
+                return trusted_end
+            self._drop_index("it is not as it was left")
+            return begin
+        start = index_start(self._log, index, trusted_end)
+        if start == begin < trusted_end:
+            self._drop_index("it does not hold every key")
+        return start
 
     def _drop_index(self, reason: str) -> None:
         if self._parts.index.files or self._parts.index.foreign:
@@ -274,11 +278,11 @@ class _Recovery:
         return self._walk.newest or (self._coverage.newest_record if self._coverage else None)
 
 
-def next_offsets(queues: ConsumeQueues) -> dict[str, dict[int, int]]:
-    """Every queue's next queue offset, by topic and queue id."""
-    found: dict[str, dict[int, int]] = {}
+def queue_extents(queues: ConsumeQueues) -> dict[str, dict[int, tuple[int, int]]]:
+    """Every queue's extent, by topic and queue id."""
+    found: dict[str, dict[int, tuple[int, int]]] = {}
     for queue in queues:
-        found.setdefault(queue.topic, {})[queue.queue_id] = queue.max_offset
+        found.setdefault(queue.topic, {})[queue.queue_id] = queue_extent(queue)
     return found
 
 

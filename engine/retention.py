@@ -18,6 +18,7 @@ from pathlib import Path
 
 from engine.commitlog import CommitLog
 from engine.config import Clock, Retention
+from engine.errors import StoreError
 from engine.mappedfile import MappedFile
 from engine.parts import StoreParts
 from engine.periodic import PeriodicThread
@@ -49,17 +50,20 @@ class Cleaner:
         clock: Clock,
         *,
         expired: Callable[[str, int, int, int], None],
-        failed: Callable[[OSError], None],
+        marked: Callable[[], None],
+        failed: Callable[[StoreError | OSError], None],
         disk_use: DiskUse = disk_use,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`expired(topic, queue, old_min, new_min)` is told of each queue that lost messages, `failed` when the disk
-        refused a deletion. `pause` sleeps for some seconds."""
+        """`expired(topic, queue, old_min, new_min)` is told of each queue that lost messages; `marked` brings marks up
+        to date after a round that took files; `failed` is told when the disk refused something. `pause` sleeps for
+        some seconds."""
         self._parts = parts
         self._log: CommitLog = parts.log
         self._retention = retention
         self._clock = clock
         self._expired = expired
+        self._marked = marked
         self._failed = failed
         self._disk_use = disk_use
         self._pause = pause
@@ -78,7 +82,7 @@ class Cleaner:
     def _tick(self) -> None:
         try:
             self.clean()
-        except OSError as error:
+        except (StoreError, OSError) as error:
             self._failed(error)
 
     def clean(self) -> int:
@@ -92,6 +96,7 @@ class Cleaner:
         if taken:
             self.expired_files += taken
             self._follow()
+            self._marked()
         now_ms, interval_ms = self._clock(), self._retention.forced_destroy_interval_ms
         self._log.files.sweep(now_ms, interval_ms)
         self._parts.queues.sweep(now_ms, interval_ms)

@@ -132,15 +132,16 @@ class MessageStore:
         self._durability = Durability(self._parts, config.flush, feed, recovered.queues, self._note_flush_failure)
         retention = config.retention or read_retention(self._parts.layout.retention)
         if retention is not None:
-            self._cleaner = self._make_cleaner(retention, disk_use)
+            self._cleaner = self._make_cleaner(retention, self._durability, disk_use)
 
-    def _make_cleaner(self, retention: Retention, disk_use: DiskUse) -> Cleaner:
+    def _make_cleaner(self, retention: Retention, durability: Durability, disk_use: DiskUse) -> Cleaner:
         return Cleaner(
             self._parts,
             retention,
             self.config.clock,
             expired=self._listeners.expired,
-            failed=lambda error: self._stop(ReadOnlyStoreError(f"a file could not be deleted: {error}")),
+            marked=durability.note_expired,
+            failed=lambda error: self._stop(ReadOnlyStoreError(f"retention failed: {error}")),
             disk_use=disk_use,
         )
 

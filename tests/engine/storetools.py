@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import FileSizes, FlushPolicy, MessageStore, Problem, StoreConfig, check_store
+from engine.durable import Disk
 
 SMALL_SIZES = FileSizes(commit_log_bytes=8192, consume_queue_entries=32, index_slots=17, index_entries=48)
 QUIET = FlushPolicy(
@@ -22,7 +23,18 @@ QUIET = FlushPolicy(
 )
 """Nothing is flushed unless somebody asks."""
 
-SMALL = StoreConfig(sizes=SMALL_SIZES, flush=QUIET)
+
+class HastyDisk(Disk):
+    """Waits for no disk: these tests cut no power."""
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        """Nothing."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Nothing."""
+
+
+SMALL = StoreConfig(sizes=SMALL_SIZES, flush=QUIET, disk=HastyDisk())
 
 
 @contextmanager

@@ -467,7 +467,12 @@ def test_waiting_makes_what_was_put_durable(tmp_path: Path) -> None:
         answers: list[StoreError | None] = []
         answered = threading.Event()
         end = store.put_lines("T", b"y\n").physical_end
-        store.request_durable(end, lambda error: (answers.append(error), answered.set())[0])
+
+        def done(error: StoreError | None) -> None:
+            answers.append(error)
+            answered.set()
+
+        store.request_durable(end, done)
         assert answered.wait(60)
         assert answers == [None]
 
