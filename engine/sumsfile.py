@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -21,6 +22,7 @@ from zlib import crc32
 import numpy as np
 
 from engine.consumequeue import ConsumeQueue
+from engine.errors import ReadError
 from engine.stream import QueueStream
 from engine.streamrows import RowSource
 from engine.streamsums import BlockSum, QueueSums
@@ -86,18 +88,18 @@ class StreamSums:
         return self._directory / queue.topic / str(queue.queue_id)
 
     def save(self) -> None:
-        """Write what grew since the last time. An OSError costs only that it is summed again."""
+        """Sum what is new in queues whose sums are in use, and write what grew. An error costs only that it is summed
+        again."""
         if not self._writable:
             return
         with self._lock:
             for queue, sums in self._sums.items():
-                base, blocks = sums.kept(self._saved[queue])
-                if blocks:
-                    try:
+                with suppress(OSError, ReadError):
+                    sums.grow()
+                    base, blocks = sums.kept(self._saved[queue])
+                    if blocks:
                         self._append(queue, base, blocks)
-                    except OSError:
-                        continue
-                    self._saved[queue] += len(blocks)
+                        self._saved[queue] += len(blocks)
 
     def _append(self, queue: ConsumeQueue, base: int, blocks: list[BlockSum]) -> None:
         """Write `blocks` behind those that count; what else is in the file goes."""
