@@ -11,12 +11,13 @@ import random
 from functools import cache
 
 FILLER_BYTES = 1 << 20
+LETTERS = b"ABCDEFGHIJKLMNOP abcdefghijklmno"
 
 
 @cache
 def _filler() -> bytes:
-    """Bytes without a newline, so that a body may be a line."""
-    return random.Random(20_260_101).randbytes(FILLER_BYTES).replace(b"\n", b"\0")
+    """Letters, so that a body may be a line, and a string in JSON."""
+    return random.Random(20_260_101).randbytes(FILLER_BYTES).translate(LETTERS * 8)
 
 
 def body_of(writer: int, number: int, size_bytes: int) -> bytes:

@@ -1,0 +1,273 @@
+"""kill -9 of a loaded daemon, over and over, on one store: does anything that was acknowledged ever go missing?
+
+    python -m tests.durability.kills [--kills 1000] [--seed 1]
+
+Each round mounts the store, looks at all of it through the mount, loads it from four publishers at once (lines, write
+requests, files, JSON with keys; small files that roll, retention that removes them) and kills the daemon at a random
+moment; now and then already while it opens. What was acknowledged has to be there, equal and in place; what was not is
+there as it was sent, or not at all; nothing else may be there. After each kill a copy of the store is opened by
+the engine alone and checked to the last derived byte; now and then the daemon ends cleanly and the store itself is
+checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from engine import FileSizes, MessageStore, StoreConfig, check_store
+from tests.durability.bodies import identify
+from tests.durability.figures import keep
+from tests.durability.ledger import Contents, Ledger, Queue, Request, Tally
+from tests.durability.publishers import TOPICS, Publisher, publishers
+from tests.mount.harness import REPOSITORY, Mounted, mounted, until
+
+SIZES = {"commit_log_bytes": 512 << 10, "consume_queue_entries": 256, "index_slots": 500, "index_entries": 2_000}
+RETENTION = {"max_bytes": 4 << 20, "clean_interval_ms": 20, "delete_pause_ms": 0}
+CONFIG: dict[str, Any] = {"sizes": SIZES, "retention": RETENTION}
+BUDGET_BYTES = 512 << 10
+"""What each publisher sends at full speed in a round: a round's messages must not expire in that round."""
+
+LONGEST_LOAD_S = 0.4
+MOUNTS_A_CLEAN_END = 20
+MOUNTS_AN_EARLY_KILL = 10
+KEYS_LOOKED_AT = 60
+
+
+class Rounds:
+    """Kill after kill on one store."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._store = folder / "store"
+        self._random = random.Random(seed)
+        self._ledger = Ledger()
+        self._publishers = publishers(seed * 1000, BUDGET_BYTES)
+        self._sent: tuple[list[Request], list[Request]] = ([], [])
+        self.wrong: list[str] = []
+        self.kills = 0
+        self.early_kills = 0
+        self.clean_ends = 0
+        self.rolled_files = 0
+
+    @property
+    def tally(self) -> Tally:
+        """The figures so far."""
+        return self._ledger.tally
+
+    def round(self) -> None:
+        """Mount, look, load, kill, check a copy."""
+        with mounted(self._folder, store=self._store, config=CONFIG) as mount:
+            self._make_topics(mount)
+            self._look(mount)
+            if self.kills % MOUNTS_A_CLEAN_END == MOUNTS_A_CLEAN_END - 1:
+                self._end_cleanly(mount)
+            else:
+                self._load_and_kill(mount)
+        self.kills += 1
+        self._check_copy()
+        if self._random.random() < 1 / MOUNTS_AN_EARLY_KILL:
+            self._kill_while_opening()
+
+    def finish(self) -> None:
+        """A last look, through a mount that ends cleanly, and a check of the store itself."""
+        with mounted(self._folder, store=self._store, config=CONFIG) as mount:
+            self._look(mount)
+        self._note(map(str, check_store(self._store)))
+
+    def _make_topics(self, mount: Mounted) -> None:
+        for topic in TOPICS:
+            (mount.root / topic).mkdir(exist_ok=True)
+
+    def _look(self, mount: Mounted) -> None:
+        """Read the whole store through the mount and hold it to what the publishers know."""
+        until("retention has done its work", has_settled, mount)
+        status = mount.status()
+        found = read_queues(mount.root, status)
+        acknowledged, in_flight = self._sent
+        self._note(self._ledger.settle(acknowledged, in_flight, found))
+        self._note(look_at_names(mount.root, found, self._random))
+        keyed = [request for request in (*acknowledged, *in_flight) if request.keys]
+        self._note(look_at_keys(mount.root, found, self._random.sample(keyed, min(KEYS_LOOKED_AT, len(keyed)))))
+        self._note(look_at_retention(status["stats"]))
+        self.rolled_files = status["stats"]["physical_end"] // SIZES["commit_log_bytes"]
+        self._sent = ([], [])
+
+    def _load_and_kill(self, mount: Mounted) -> None:
+        for publisher in self._publishers:
+            publisher.start(mount.root)
+        time.sleep(self._random.random() * LONGEST_LOAD_S)
+        mount.kill()
+        self._collect()
+
+    def _end_cleanly(self, mount: Mounted) -> None:
+        """Once in a while the daemon ends as it should, under load: the next kill finds a store that was closed."""
+        for publisher in self._publishers:
+            publisher.start(mount.root)
+        time.sleep(self._random.random() * LONGEST_LOAD_S)
+        if mount.stop() != 0:
+            self._note([f"a clean end failed: {mount.log.read_text()[-500:]}"])
+        self._collect()
+        self.clean_ends += 1
+        self._note(map(str, check_store(self._store)))
+
+    def _collect(self) -> None:
+        for publisher in self._publishers:
+            publisher.join()
+            self._note(publisher.complaints)
+        self._sent = collected(self._publishers)
+
+    def _check_copy(self) -> None:
+        """Open a copy of what the dead daemon left by the engine alone, and compare every derived byte with its log."""
+        copy = self._folder / "copy"
+        shutil.copytree(self._store, copy)
+        with MessageStore.open(copy, StoreConfig(sizes=FileSizes(**SIZES))) as store:
+            self._note(f"a copy, recovered: {problem}" for problem in store.check())
+        shutil.rmtree(copy)
+
+    def _kill_while_opening(self) -> None:
+        """Start a daemon and kill it before it serves: recovery that is cut short must not cost anything either."""
+        asked = {"store": str(self._store), "mountpoint": str(self._folder / "mount"), "config": CONFIG}
+        command = [sys.executable, "-m", "tests.mount.daemon", json.dumps(asked | {"options": {}, "gate": None})]
+        daemon = subprocess.Popen(
+            command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        lock = self._store / "lock"
+        written = lock.stat().st_atime_ns
+        deadline = time.monotonic() + self._random.random() * 0.6
+        while time.monotonic() < deadline and lock.stat().st_atime_ns == written:
+            time.sleep(0.002)
+        Mounted(self._folder / "mount", self._store, daemon, self._folder / "daemon.log").kill()
+        assert daemon.stdout is not None
+        daemon.stdout.close()
+        self.early_kills += 1
+
+    def _note(self, wrong: Any) -> None:
+        self.wrong += [f"after kill {self.kills}: {text}" for text in wrong]
+
+
+def collected(ended: list[Publisher]) -> tuple[list[Request], list[Request]]:
+    """What publishers were told is stored, and what they were told nothing about."""
+    acknowledged = [request for publisher in ended for request in publisher.acknowledged]
+    return acknowledged, [request for publisher in ended for request in publisher.in_flight]
+
+
+def has_settled(mount: Mounted) -> bool:
+    """Whether retention has nothing more to remove: what is read from now on stays."""
+    stats = mount.status()["stats"]
+    return bool(stats["physical_end"] - stats["min_physical_offset"] <= RETENTION["max_bytes"])
+
+
+def read_queues(root: Path, status: dict[str, Any]) -> dict[Queue, Contents]:
+    """Every queue's messages, through its stream; as many as its bounds say. AssertionError: a body is not whole."""
+    found = {}
+    for topic in TOPICS:
+        for queue, bounds in status["topics"][topic]["queues"].items():
+            text = (root / topic / f"{queue}.log").read_bytes()
+            messages = [identify(body) for body in text.split(b"\n")[:-1]]
+            first, end = bounds["min_offset"], bounds["max_offset"]
+            assert len(messages) == end - first, f"{topic}/{queue}.log: {len(messages)} lines for [{first}, {end})"
+            found[topic, int(queue)] = Contents(first, messages)
+    return found
+
+
+def look_at_names(root: Path, found: dict[Queue, Contents], chance: random.Random) -> list[str]:
+    """Listings have to show the very offsets that the bounds give, and a file the body that the stream has there."""
+    wrong = []
+    for (topic, queue), contents in found.items():
+        folder = root / topic / str(queue)
+        listed = [int(name) for name in os.listdir(folder) if name.isdigit()]
+        if listed != list(range(contents.first, contents.end)):
+            wrong.append(f"{topic}/{queue} lists {len(listed)} names, not [{contents.first}, {contents.end})")
+        if contents.messages:
+            index = chance.randrange(len(contents.messages))
+            if identify((folder / f"{contents.first + index:020d}").read_bytes()) != contents.messages[index]:
+                wrong.append(f"{topic}/{queue}/{contents.first + index} is another message than in the stream")
+    return wrong
+
+
+def look_at_keys(root: Path, found: dict[Queue, Contents], requests: list[Request]) -> list[str]:
+    """A key leads to its message, and to nothing else; the key of a message that is not there leads nowhere."""
+    there = {one: queue for queue, contents in found.items() for one in contents.messages}
+    wrong = []
+    for request in requests:
+        for identity, key in zip(request.messages, request.keys, strict=True):
+            folder = root / request.topic / "keys"
+            hits = [os.readlink(link) for link in (folder / f"{key}@all").iterdir()] if there.get(identity) else []
+            if identity not in there:
+                if (folder / key).exists():
+                    wrong.append(f"key {key} leads to a message, and there is none")
+            elif len(hits) != 1:
+                wrong.append(f"key {key} has {len(hits)} hits")
+            elif identify((folder / key).read_bytes()) != identity:
+                wrong.append(f"key {key} leads to another message")
+    return wrong
+
+
+def look_at_retention(stats: dict[str, Any]) -> list[str]:
+    """Retention must leave what its bound allows: a message that is gone sooner was lost."""
+    kept = stats["physical_end"] - stats["min_physical_offset"]
+    least = RETENTION["max_bytes"] - 2 * SIZES["commit_log_bytes"]
+    return [f"only {kept} bytes of log are left"] if stats["min_physical_offset"] and kept < least else []
+
+
+def run(folder: Path, kills: int, seed: int, tell: Callable[[Rounds], None] = lambda rounds: None) -> Rounds:
+    """Do `kills` rounds below `folder`; stops at the first that finds something wrong."""
+    rounds = Rounds(folder, seed)
+    while rounds.kills < kills and not rounds.wrong:
+        rounds.round()
+        tell(rounds)
+    if not rounds.wrong:
+        rounds.finish()
+    return rounds
+
+
+def figures_of(rounds: Rounds, seconds: float) -> dict[str, object]:
+    """The figures to keep."""
+    return {
+        "kills": rounds.kills - rounds.clean_ends,
+        "of_these_while_opening": rounds.early_kills,
+        "clean_ends_between": rounds.clean_ends,
+        "log_files_rolled": rounds.rolled_files,
+        **asdict(rounds.tally),
+        "findings": rounds.wrong,
+        "seconds": round(seconds),
+    }
+
+
+def main() -> int:
+    """The long form."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    began, ticks = time.monotonic(), itertools.count(1)
+
+    def tell(rounds: Rounds) -> None:
+        if next(ticks) % 20 == 0:
+            print(f"{time.monotonic() - began:6.0f} s  {rounds.kills} kills  {rounds.tally}", flush=True)
+
+    folder = Path(tempfile.mkdtemp(prefix="kills-"))
+    rounds = run(folder, chosen.kills, chosen.seed, tell)
+    keep("kills", figures_of(rounds, time.monotonic() - began))
+    if rounds.wrong:
+        print(f"the store is left in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
