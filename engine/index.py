@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,15 @@ import numpy as np
 from engine.config import Clock
 from engine.durable import Disk, make_directory
 from engine.errors import FlushFailedError, StoreFullError
+from engine.gathered import GatheredKeys
 from engine.indexfile import IndexFile, index_file_bytes
-from engine.keyhash import hash_slices, index_hash, topic_hashes, topic_key_hashes
+from engine.keyhash import index_hash
 from engine.mappedfile import Access, MappedFile
 
 GATHERED_RECORDS = 1024
 """Records whose keys wait in memory before they go into a file together."""
 
 Array = np.ndarray[Any, Any]
-Record = tuple[str, Sequence[str], int, int]
-"""Topic, keys, physical offset, store time in ms."""
 
 NO_KEYS = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
 """Key hashes, physical offsets, store times in ms: none of them."""
@@ -53,7 +51,7 @@ class Index:
         self._files: tuple[IndexFile, ...] = ()
         self._unsynced: set[IndexFile] = set()
         self._unsynced_names: list[Path] = []
-        self._gathered: list[Record] = []
+        self._gathered = GatheredKeys()
         self._waiting: tuple[Array, ...] = NO_KEYS
         self._needs_room = False
         self._last = -1
@@ -131,8 +129,8 @@ class Index:
 
     def _hash_gathered(self) -> None:
         if self._gathered:
-            self._wait(*hash_records(self._gathered))
-            self._gathered = []
+            self._wait(*self._gathered.hashed())
+            self._gathered = GatheredKeys()
 
     def _wait(self, *keys: Array) -> None:
         self._waiting = tuple(np.concatenate(pair) for pair in zip(self._waiting, keys, strict=True))
@@ -210,9 +208,7 @@ class Index:
         gathered = self._gathered  # in the order in which keys move on: none is missed
         waiting_hashes, waiting_places, _ = self._waiting
         files = self._files
-        for record_topic, keys, place, _ in reversed(gathered):
-            if key in keys and record_topic == topic:
-                yield place
+        yield from gathered.places(topic, key)
         wanted = index_hash(topic, key)
         yield from waiting_places[waiting_hashes == wanted][::-1].tolist()
         for file in reversed(files):
@@ -224,7 +220,7 @@ class Index:
         """Drop keys of records at or after `physical_end`, and mend the newest file's chains (see
         `IndexFile.truncate`)."""
         with self._lock:
-            self._gathered = [record for record in self._gathered if record[2] < physical_end]
+            self._gathered = self._gathered.before(physical_end)
             keeps = self._waiting[1] < physical_end
             self._waiting = tuple(part[keeps] for part in self._waiting)
             while self._files:
@@ -233,7 +229,8 @@ class Index:
                     self._unsynced.add(newest)
                     break
                 self._drop(newest)
-            self._last = max([self._stored_last(), *self._waiting[1].tolist(), *(one[2] for one in self._gathered)])
+            newest = (self._stored_last(), self._gathered.last_physical_offset)
+            self._last = max(*newest, *self._waiting[1].tolist())
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete files whose last record is before `min_physical_offset`, never the newest; return how many.
@@ -264,7 +261,7 @@ class Index:
     def destroy(self) -> None:
         """Delete every file, whatever its size, before a rebuild. OSError."""
         with self._lock:
-            self._gathered = []
+            self._gathered = GatheredKeys()
             self._waiting = NO_KEYS
             self._last = -1
             for file in self._files:
@@ -279,22 +276,6 @@ class Index:
         for file in self._files:
             file.file.close()
         self._files = ()
-
-
-def hash_records(records: Sequence[Record]) -> tuple[Array, Array, Array]:
-    """The keys of `records` in order, as the files take them: index hashes, physical offsets, store times in ms."""
-    topics, key_lists, places, times = zip(*records, strict=True)
-    keys = list(chain.from_iterable(key_lists))
-    text = "".join(keys)
-    in_bytes = keys if text.isascii() else [key.encode("utf-8", "surrogatepass") for key in keys]
-    sizes = np.fromiter(map(len, in_bytes), np.int64, len(keys))
-    data = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
-    hashes, units = hash_slices(data, np.cumsum(sizes) - sizes, sizes)
-    numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
-    rows = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(topics))
-    counts = np.fromiter(map(len, key_lists), np.int64, len(key_lists))
-    joined = topic_key_hashes(np.repeat(topic_hashes(list(numbers))[rows], counts), hashes, units)
-    return joined, np.repeat(np.array(places, np.int64), counts), np.repeat(np.array(times, np.int64), counts)
 
 
 def is_index_name(name: str) -> bool:
