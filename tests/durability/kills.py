@@ -94,8 +94,8 @@ class Rounds:
     def _look(self, mount: Mounted) -> None:
         """Read the whole store through the mount and hold it to what the publishers know."""
         until("retention has done its work", has_settled, mount)
-        status = mount.status()
-        found = read_queues(mount.root, status)
+        status, texts = read_at_rest(mount)
+        found = parse(texts, status)
         acknowledged, in_flight = self._sent
         self._note(self._ledger.settle(acknowledged, in_flight, found))
         self._note(look_at_names(mount.root, found, self._random))
@@ -170,16 +170,25 @@ def has_settled(mount: Mounted) -> bool:
     return bool(stats["physical_end"] - stats["min_physical_offset"] <= RETENTION["max_bytes"])
 
 
-def read_queues(root: Path, status: dict[str, Any]) -> dict[Queue, Contents]:
-    """Every queue's messages, through its stream; as many as its bounds say. AssertionError: a body is not whole."""
+def read_at_rest(mount: Mounted) -> tuple[dict[str, Any], dict[Queue, bytes]]:
+    """The status and every queue's stream, of one moment: read again when retention's last steps came between."""
+    while True:
+        before = mount.status()
+        queues = [(topic, int(queue)) for topic in TOPICS for queue in before["topics"][topic]["queues"]]
+        texts = {(topic, queue): (mount.root / topic / f"{queue}.log").read_bytes() for topic, queue in queues}
+        if mount.status()["topics"] == before["topics"]:
+            return before, texts
+
+
+def parse(texts: dict[Queue, bytes], status: dict[str, Any]) -> dict[Queue, Contents]:
+    """The messages of each queue, as many as its bounds say. AssertionError: a body is not whole."""
     found = {}
-    for topic in TOPICS:
-        for queue, bounds in status["topics"][topic]["queues"].items():
-            text = (root / topic / f"{queue}.log").read_bytes()
-            messages = [identify(body) for body in text.split(b"\n")[:-1]]
-            first, end = bounds["min_offset"], bounds["max_offset"]
-            assert len(messages) == end - first, f"{topic}/{queue}.log: {len(messages)} lines for [{first}, {end})"
-            found[topic, int(queue)] = Contents(first, messages)
+    for (topic, queue), text in texts.items():
+        messages = [identify(body) for body in text.split(b"\n")[:-1]]
+        bounds = status["topics"][topic]["queues"][str(queue)]
+        first, end = bounds["min_offset"], bounds["max_offset"]
+        assert len(messages) == end - first, f"{topic}/{queue}.log: {len(messages)} lines for [{first}, {end})"
+        found[topic, queue] = Contents(first, messages)
     return found
 
 
