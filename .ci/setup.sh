@@ -29,7 +29,7 @@ fingerprint() {
 }
 
 tools_present() {
-    for tool in fusermount3 getfattr java "$python"; do
+    for tool in fusermount3 getfattr rsync mkfs.ext4 java "$python"; do
         command -v "$tool" >/dev/null 2>&1 || return 1
     done
 }
@@ -71,6 +71,7 @@ missing_packages() {
     command -v fusermount3 >/dev/null 2>&1 || list="$list fuse3"
     { command -v cc && echo '#include <stdio.h>' | cc -E -; } >/dev/null 2>&1 || list="$list gcc libc6-dev"
     command -v getfattr >/dev/null 2>&1 || list="$list attr"
+    command -v rsync >/dev/null 2>&1 || list="$list rsync"
     command -v mkfs.ext4 >/dev/null 2>&1 || list="$list e2fsprogs"
     [ -n "$(find_python)" ] || list="$list python3 python3-dev python3-venv"
     java_fits || list="$list java"
