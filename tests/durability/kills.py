@@ -30,7 +30,7 @@ from typing import Any
 from engine import FileSizes, MessageStore, StoreConfig, check_store
 from tests.durability.bodies import identify
 from tests.durability.figures import keep
-from tests.durability.ledger import Contents, Ledger, Queue, Request, Tally
+from tests.durability.ledger import Contents, Identity, Ledger, Queue, Request, Tally
 from tests.durability.publishers import TOPICS, Publisher, publishers
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
@@ -99,7 +99,8 @@ class Rounds:
         acknowledged, in_flight = self._sent
         self._note(self._ledger.settle(acknowledged, in_flight, found))
         self._note(look_at_names(mount.root, found, self._random))
-        keyed = [request for request in (*acknowledged, *in_flight) if request.keys]
+        requests = (*acknowledged, *in_flight)
+        keyed = [(one, *pair) for one in requests for pair in zip(one.messages, one.keys, strict=False)]
         self._note(look_at_keys(mount.root, found, self._random.sample(keyed, min(KEYS_LOOKED_AT, len(keyed)))))
         self._note(look_at_retention(status["stats"]))
         self.rolled_files = status["stats"]["physical_end"] // SIZES["commit_log_bytes"]
@@ -207,21 +208,19 @@ def look_at_names(root: Path, found: dict[Queue, Contents], chance: random.Rando
     return wrong
 
 
-def look_at_keys(root: Path, found: dict[Queue, Contents], requests: list[Request]) -> list[str]:
+def look_at_keys(root: Path, found: dict[Queue, Contents], keyed: list[tuple[Request, Identity, str]]) -> list[str]:
     """A key leads to its message, and to nothing else; the key of a message that is not there leads nowhere."""
-    there = {one: queue for queue, contents in found.items() for one in contents.messages}
+    there = {one for contents in found.values() for one in contents.messages}
     wrong = []
-    for request in requests:
-        for identity, key in zip(request.messages, request.keys, strict=True):
-            folder = root / request.topic / "keys"
-            hits = [os.readlink(link) for link in (folder / f"{key}@all").iterdir()] if there.get(identity) else []
-            if identity not in there:
-                if (folder / key).exists():
-                    wrong.append(f"key {key} leads to a message, and there is none")
-            elif len(hits) != 1:
-                wrong.append(f"key {key} has {len(hits)} hits")
-            elif identify((folder / key).read_bytes()) != identity:
-                wrong.append(f"key {key} leads to another message")
+    for request, identity, key in keyed:
+        folder = root / request.topic / "keys"
+        if identity not in there:
+            if (folder / key).exists():
+                wrong.append(f"key {key} leads to a message, and there is none")
+        elif len(os.listdir(folder / f"{key}@all")) != 1:
+            wrong.append(f"key {key} has {os.listdir(folder / f'{key}@all')}")
+        elif identify((folder / key).read_bytes()) != identity:
+            wrong.append(f"key {key} leads to another message")
     return wrong
 
 
