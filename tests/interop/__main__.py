@@ -9,7 +9,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.interop.scenarios import Result, run_line
+from tests.interop.scenarios import FIRST_SEED, Result, run_line
 from tests.interop.table import table, write_docs
 from tests.interop.toolchain import LINES, PROJECT, BuildError, NotAvailableError, build_drivers
 
@@ -27,7 +27,7 @@ def main() -> int:
     except BuildError as error:
         print(f"the Java driver does not build:\n{error}")
         return 1
-    results = run_lines(options.line, options.scenario)
+    results = run_lines(options.line, options.scenario, options.seed)
     text = table(results)
     failed = sum(not result.passed for result in results)
     print(f"\n{text}\n\n{time.monotonic() - began:.0f} s")
@@ -41,16 +41,17 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./run interop", description=__doc__)
     parser.add_argument("--line", choices=[line.name for line in LINES], help="only this line of RocketMQ")
     parser.add_argument("--scenario", default="", metavar="TEXT", help="only scenarios with TEXT in their title")
+    parser.add_argument("--seed", type=int, default=FIRST_SEED, help="another one makes other random messages")
     parser.add_argument("--write-docs", action="store_true", help="keep the table in docs/rocketmq.md")
     return parser.parse_args()
 
 
-def run_lines(only: str | None, chosen: str) -> list[Result]:
+def run_lines(only: str | None, chosen: str, seed: int) -> list[Result]:
     """The lines side by side, each in a process of its own."""
     names = [line.name for line in LINES if only in (None, line.name)]
     context = multiprocessing.get_context("spawn")  # no locks or maps of this process in the children
     with ProcessPoolExecutor(len(names), mp_context=context) as pool:
-        futures = [pool.submit(run_line, name, chosen) for name in names]
+        futures = [pool.submit(run_line, name, chosen, seed) for name in names]
         return [result for future in futures for result in future.result()]
 
 

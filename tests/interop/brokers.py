@@ -69,6 +69,11 @@ class Broker:
             time.sleep(POLL_SECONDS)
         return offsets
 
+    def bounds(self, topic: str, queues: int) -> list[list[int]]:
+        """Oldest and next queue offset of each queue."""
+        bounds: list[list[int]] = self.driver.call("broker_bounds", topic=topic, queues=queues)["bounds"]
+        return bounds
+
     def figures(self) -> dict[str, Any]:
         """Durations of puts in the store since the last time somebody asked, and the log's bounds."""
         return self.driver.call("broker_figures")

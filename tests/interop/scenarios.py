@@ -64,12 +64,13 @@ class LineRun:
 
     line: Line
     base: Path
+    first_seed: int = FIRST_SEED
     own_warnings: dict[bool, set[str]] = field(default_factory=dict)
 
     def run(self, scenario: Scenario) -> Result:
         """Run one. A failure of any kind is a difference; its folder is kept for whoever looks into it."""
         folder = Path(tempfile.mkdtemp(prefix=f"{scenario.run.__name__}-", dir=self.base))
-        seed = FIRST_SEED + SCENARIOS.index(scenario)
+        seed = self.first_seed + SCENARIOS.index(scenario)
         room = Room(self.line, folder, seed, own_warnings=self.own_warnings)
         began = time.monotonic()
         try:
@@ -84,13 +85,13 @@ class LineRun:
         return result
 
 
-def run_line(name: str, chosen: str) -> list[Result]:
+def run_line(name: str, chosen: str, first_seed: int) -> list[Result]:
     """Every scenario of the line called `name` whose title has `chosen` in it; says each result at once."""
     line = next(line for line in LINES if line.name == name)
     base = BUILD / "work" / name
     shutil.rmtree(base, ignore_errors=True)
     base.mkdir(parents=True)
-    runs = LineRun(line, base)
+    runs = LineRun(line, base, first_seed)
     results = []
     for scenario in SCENARIOS:
         if name in scenario.lines and chosen in scenario.title:

@@ -72,6 +72,7 @@ public final class Driver {
             case "close": return stores.close(request);
             case "broker_start": return broker.start(request);
             case "broker_topic": return broker.topic(request);
+            case "broker_bounds": return broker.bounds(request);
             case "broker_offsets": return broker.offsets();
             case "broker_stop": return broker.stop();
             case "broker_figures": return broker.figures();

@@ -1,5 +1,6 @@
 package fsstore.interop;
 
+import com.google.gson.JsonArray;
 import com.google.gson.JsonObject;
 import java.lang.reflect.Method;
 import java.util.Properties;
@@ -95,6 +96,20 @@ final class LiveBroker {
         puts.clear();
         answer.addProperty("min_physical_offset", store.getMinPhyOffset());
         answer.addProperty("max_physical_offset", store.getMaxPhyOffset());
+        return answer;
+    }
+
+    /** For each of {@code topic}'s {@code queues}: oldest and next queue offset. */
+    JsonObject bounds(JsonObject request) throws Exception {
+        JsonArray bounds = new JsonArray();
+        for (int queue = 0; queue < request.get("queues").getAsInt(); queue++) {
+            JsonArray pair = new JsonArray();
+            pair.add(store.getMinOffsetInQueue(request.get("topic").getAsString(), queue));
+            pair.add(store.getMaxOffsetInQueue(request.get("topic").getAsString(), queue));
+            bounds.add(pair);
+        }
+        JsonObject answer = new JsonObject();
+        answer.add("bounds", bounds);
         return answer;
     }
 
