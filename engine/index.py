@@ -169,6 +169,11 @@ class Index:
         self._files = (*self._files, file)
         return file
 
+    def settle(self) -> None:
+        """Bring the keys that wait in memory to the files, for those who follow; what finds no space waits on."""
+        with self._lock:
+            self._store_waiting()
+
     def flush(self) -> None:
         """Bring every key to the files and every changed file to disk.
 

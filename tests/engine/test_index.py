@@ -182,7 +182,7 @@ def test_a_follower_sees_new_keys_files_and_expiry(tmp_path: Path) -> None:
     assert follower.refresh() is True
     assert list(follower.candidates("t", "k")) == [place_of(number) for number in reversed(range(8))]
     put(writer, [("t", ["k"])], 8)
-    writer.flush()
+    writer.settle()
     assert follower.refresh() is False
     assert next(follower.candidates("t", "k")) == place_of(8)
     writer.delete_expired(place_of(5))
