@@ -55,7 +55,7 @@ apt_install() {
         packages="$packages $package"
     done
     # shellcheck disable=SC2086 # a list of words
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
 }
 
 # want COMMAND PACKAGE: for one verb alone; where it can't be had, the verb says what it leaves out.
