@@ -107,10 +107,12 @@ class Cleaner:
         self.refusal = f"the disk is {used:.0%} full, over {self._retention.disk_warn_ratio:.0%}" if full else None
 
     def _take_oldest(self, used: float) -> bool:
-        """Delete the oldest file of the log if it may go."""
+        """Delete the oldest file of the log if it may go; before that, let no queue lead to it any more."""
         files = self._log.files.files
         if len(files) < 2 or not self._may_go(files[0], used):
             return False
+        for topic, queue_id, old_min, new_min in self._parts.queues.expire(files[1].start):
+            self._expired(topic, queue_id, old_min, new_min)
         return self._log.files.retire_first(self._clock()) is not None
 
     def _may_go(self, file: MappedFile, used: float) -> bool:
@@ -127,10 +129,8 @@ class Cleaner:
         return self._clock() - _written_ms(file.path) >= retention.max_age_hours * MS_AN_HOUR
 
     def _follow(self) -> None:
-        """Let everything that leads into the log begin where it begins now."""
+        """Delete what led into the files that went."""
         min_offset = self._log.min_offset
-        for topic, queue_id, old_min, new_min in self._parts.queues.expire(min_offset):
-            self._expired(topic, queue_id, old_min, new_min)
         self._parts.queues.delete_expired(self._clock())
         self._parts.index.delete_expired(min_offset)
         self._parts.deleted.forget_before(min_offset)
