@@ -1,0 +1,96 @@
+"""What is kept of rendered bytes, how much, and what becomes of it on disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsstore.parquet.cache import ChunkCache, DiskChunks, remove_abandoned
+
+CHUNK_BYTES = 100
+
+
+def chunk(number: int) -> bytes:
+    return bytes((number,)) * CHUNK_BYTES
+
+
+def files(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file() and path.name != "lock"]
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    cache = ChunkCache(3 * CHUNK_BYTES, None)
+    for number in range(3):
+        cache.put(number, chunk(number))
+    assert cache.peek(0) == chunk(0)
+    cache.put(3, chunk(3))
+    assert [cache.find(number) is not None for number in range(4)] == [True, False, True, True]
+    assert cache.memory_bytes == 3 * CHUNK_BYTES
+
+
+def test_what_memory_has_no_room_for_is_on_disk_until_that_is_full(tmp_path: Path) -> None:
+    cache = ChunkCache(2 * CHUNK_BYTES, DiskChunks(tmp_path / "cache", 3 * CHUNK_BYTES))
+    for number in range(10):
+        cache.put(number, chunk(number))
+    assert cache.disk_bytes == sum(path.stat().st_size for path in files(tmp_path)) == 3 * CHUNK_BYTES
+    assert [cache.peek(number) is not None for number in range(10)] == [False] * 8 + [True] * 2
+    assert [cache.find(number) for number in (4, 5)] == [None, chunk(5)]
+    assert cache.peek(5) == chunk(5)
+    assert cache.disk_bytes == sum(path.stat().st_size for path in files(tmp_path)) == 3 * CHUNK_BYTES
+    assert cache.memory_bytes == 2 * CHUNK_BYTES
+    cache.close()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_chunk_put_again_counts_once() -> None:
+    cache = ChunkCache(3 * CHUNK_BYTES, None)
+    for _ in range(5):
+        cache.put("same", chunk(1))
+    assert cache.memory_bytes == CHUNK_BYTES
+
+
+def test_a_chunk_that_fits_nowhere_is_not_kept(tmp_path: Path) -> None:
+    cache = ChunkCache(CHUNK_BYTES - 1, DiskChunks(tmp_path, CHUNK_BYTES - 1))
+    cache.put(0, chunk(0))
+    assert cache.find(0) is None
+    assert (cache.memory_bytes, cache.disk_bytes) == (0, 0)
+
+
+def test_a_disk_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_bytes(b"no directory")
+    cache = ChunkCache(CHUNK_BYTES, DiskChunks(tmp_path / "file" / "cache", 1 << 20))
+    for number in range(3):
+        cache.put(number, chunk(number))
+    assert cache.find(2) == chunk(2)
+    assert cache.find(1) is None
+    assert len(caplog.records) == 1
+
+
+def test_a_file_that_somebody_removed_is_as_if_it_had_gone(tmp_path: Path) -> None:
+    cache = ChunkCache(CHUNK_BYTES, DiskChunks(tmp_path, 1 << 20))
+    cache.put(0, chunk(0))
+    cache.put(1, chunk(1))
+    for path in files(tmp_path):
+        path.unlink()
+    assert cache.find(0) is None
+    assert cache.find(1) == chunk(1)
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+    code = f"""
+import os, pathlib
+from fsstore.parquet.cache import DiskChunks
+DiskChunks(pathlib.Path({str(tmp_path)!r}), 1000).put("key", b"left behind")
+os.abort()
+"""
+    subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, cwd=Path(__file__).parents[2])
+    assert len(files(tmp_path)) == 1
+    living = DiskChunks(tmp_path, 1000)
+    living.put("key", b"mine")
+    remove_abandoned(tmp_path)
+    assert [path.read_bytes() for path in files(tmp_path)] == [b"mine"]
+    living.close()
+    assert list(tmp_path.iterdir()) == []
