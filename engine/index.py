@@ -234,8 +234,8 @@ class Index:
                     self._unsynced.add(newest)
                     break
                 self._drop(newest)
-            newest = (self._stored_last(), self._gathered.last_physical_offset)
-            self._last = max([*newest, *self._waiting[1].tolist()])
+            in_memory = [self._gathered.last_physical_offset, *self._waiting[1].tolist()]
+            self._last = max([self._stored_last(), *in_memory])
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete files whose last record is before `min_physical_offset`, never the newest; return how many.
