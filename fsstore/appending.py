@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError
 from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
@@ -27,22 +28,43 @@ class AppendFile(Node):
         self._topic = topic
         self._queue = queue
         self._options = options
+        self._open_handles = 0
 
     def attributes(self) -> Attributes:
         return self._context.appearance.append(self.inode, writable=not self._context.read_only)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE == os.O_RDONLY:
-            return OpenFile(), _OPENED
+            self._open_handles += 1
+            return EmptyHandle(self._released), _OPENED
         self._context.must_be_writable()
         store = self._context.store
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
         publisher = Publisher(store, self._topic, self._queue, self._options)
-        return _HANDLES[self._options.frame](publisher, sync), _OPENED
+        self._open_handles += 1
+        return _HANDLES[self._options.frame](publisher, sync, self._released), _OPENED
+
+    def _released(self) -> None:
+        """Let the inode go with its last handle: no path leads to it again, but a kernel may know it for days."""
+        self._open_handles -= 1
+        if not self._open_handles:
+            self._context.inodes.let_go(self.inode)
 
     @property
     def ignores_setattr(self) -> bool:
         return not self._context.read_only
+
+
+class EmptyHandle(OpenFile):
+    """An `append` that is open for reading: empty."""
+
+    __slots__ = ("_released",)
+
+    def __init__(self, released: Callable[[], None]) -> None:
+        self._released = released
+
+    def release(self) -> None:
+        self._released()
 
 
 class Publisher:
@@ -86,12 +108,13 @@ class AppendHandle(OpenFile):
     tail. A malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again.
     """
 
-    __slots__ = ("_is_broken", "_physical_end", "_publisher", "_sync")
+    __slots__ = ("_is_broken", "_physical_end", "_publisher", "_released", "_sync")
 
-    def __init__(self, publisher: Publisher, sync: bool) -> None:
-        """`sync`: each write is answered when its messages are on disk."""
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[], None]) -> None:
+        """`sync`: each write is answered when its messages are on disk. `released` is called at the end."""
         self._publisher = publisher
         self._sync = sync
+        self._released = released
         self._physical_end = 0
         self._is_broken = False
 
@@ -125,6 +148,9 @@ class AppendHandle(OpenFile):
         self._report_lost()
         return WriteOutcome(0, self._physical_end if self._sync else 0)
 
+    def release(self) -> None:
+        self._released()
+
     def _report_lost(self) -> None:
         """EIO when the disk has refused what this handle wrote: nobody else may tell its writer."""
         store = self._publisher.store
@@ -154,8 +180,8 @@ class LineHandle(AppendHandle):
 
     __slots__ = ("_framer",)
 
-    def __init__(self, publisher: Publisher, sync: bool) -> None:
-        super().__init__(publisher, sync)
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[], None]) -> None:
+        super().__init__(publisher, sync, released)
         self._framer = LineFramer(publisher.line_limit_bytes)
 
     def _take(self, data: bytes) -> int:
@@ -198,8 +224,8 @@ class FileHandle(AppendHandle):
 
     __slots__ = ("_body",)
 
-    def __init__(self, publisher: Publisher, sync: bool) -> None:
-        super().__init__(publisher, sync)
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[], None]) -> None:
+        super().__init__(publisher, sync, released)
         self._body = bytearray()
 
     def _take(self, data: bytes) -> int:

@@ -46,7 +46,7 @@ N = TypeVar("N", bound=Numbered)
 
 
 class InodeTable(Generic[N]):
-    """The nodes that a kernel may ask for by number, until it forgets them."""
+    """The nodes that a kernel may ask for by number, until it forgets them or they are let go."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, N] = {}
@@ -100,6 +100,12 @@ class InodeTable(Generic[N]):
         if inode != ROOT_INODE:
             self.nodes.pop(inode, None)
             self._unname(inode)
+
+    def let_go(self, inode: int) -> None:
+        """Drop a node that has no name before the kernel forgets it: nobody will ask for that number again."""
+        if inode not in self._names:
+            self._lookups.pop(inode, None)
+            self.nodes.pop(inode, None)
 
     def unname(self, unwanted: Callable[[Hashable], bool]) -> None:
         """Let go of names: the numbers stay valid while the kernel uses them, a new look-up gets another."""

@@ -254,3 +254,14 @@ def test_every_look_up_is_another_inode_and_stat_shows_one(mount: Mount) -> None
     others = ("orders/0/append", "orders/1/append", "orders/append@tags=T")
     shown |= {mount.fs.getattr(mount.stat(path).inode).inode for path in others}
     assert len(shown) == 4
+
+
+def test_an_append_costs_nothing_once_its_last_handle_is_closed(mount: Mount) -> None:
+    inode = mount.stat("orders/0/append@keys=K").inode
+    first, second = (mount.fs.open(inode, flags).handle for flags in (os.O_WRONLY, os.O_RDONLY))
+    mount.fs.release(first)
+    assert mount.fs.getattr(inode).inode
+    mount.fs.release(second)
+    assert refused_with(lambda: mount.fs.getattr(inode)) == errno.ESTALE
+    mount.fs.forget(inode, 1)
+    assert mount.stat("orders/0/append@keys=K").inode != inode
