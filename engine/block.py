@@ -6,18 +6,17 @@ the log has U+FFFD in its place, as in a StoredMessage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from engine.columns import ByteColumn, LocatedRecords, locate, read_columns
 from engine.consumequeue import ConsumeQueue
-from engine.errors import ReadError
 from engine.filequeue import FileQueue
 from engine.hosts import Host
+from engine.logpages import runs_by_file
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.propertyitems import PropertyItems, words
 from engine.slices import items_at
@@ -80,25 +79,11 @@ class BlockReader:
 
     def read(self, queue: ConsumeQueue, first: int, count: int) -> Block:
         """The messages at queue offsets [first, first + count), as far as they are there."""
-        parts = [self._part(queue, first + row, records) for row, records in self._located(queue, first, count)]
+        parts = []
+        for pages, base, places in runs_by_file(self._log, queue.entries(first, count)):
+            parts.append(self._part(queue, first, locate(pages, places - base, places)))
+            first += len(places)
         return concatenate(parts)
-
-    def _located(self, queue: ConsumeQueue, first: int, count: int) -> Iterator[tuple[int, LocatedRecords]]:
-        """(row of the first, records) for each run of entries that lead into one file of the log."""
-        places = queue.entries(first, count)["physical_offset"].astype(np.int64)
-        numbers = places // self._log.file_bytes
-        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
-        for start, end in pairwise(bounds):
-            if start < end:
-                base = int(numbers[start]) * self._log.file_bytes
-                yield start, locate(self._pages(base), places[start:end] - base, places[start:end])
-
-    def _pages(self, base: int) -> Array:
-        file = self._log.find(base)
-        try:
-            return np.frombuffer(file.pages(), np.uint8) if file is not None else np.empty(0, np.uint8)
-        except ReadError:
-            return np.empty(0, np.uint8)
 
     def _part(self, queue: ConsumeQueue, first: int, records: LocatedRecords) -> Block:
         offsets = np.arange(first, first + len(records))

@@ -7,18 +7,17 @@ are read that this takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from engine.columns import damaged_rows, locate
 from engine.compression import COMPRESSED_FLAG, decompress
-from engine.consumequeue import ConsumeQueue, Entries
-from engine.errors import ReadError
+from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
+from engine.logpages import runs_by_file
 from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.slices import items_at, pack_slices
 
@@ -79,8 +78,7 @@ class RowSource:
         framing is. What fails is left out: size 0.
         """
         parts = []
-        for log, base, entries in self._by_file(queue.entries(first, count)):
-            places = entries["physical_offset"].astype(np.int64)
+        for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
             part, fields = _find_bodies(log, places - base, places)
             unknown = int(np.searchsorted(places, checked_before, side="left"))
             if unknown:
@@ -90,21 +88,6 @@ class RowSource:
             parts.append(part)
             first += len(part)
         return parts
-
-    def _by_file(self, entries: Entries) -> Iterator[tuple[Array, int, Entries]]:
-        """(log file as uint8, physical offset of its first byte, entries that lead into it); a missing one is empty."""
-        numbers = entries["physical_offset"].astype(np.int64) // self._log.file_bytes
-        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(entries)]
-        for start, end in pairwise(bounds):
-            if start == end:
-                continue
-            base = int(numbers[start]) * self._log.file_bytes
-            file = self._log.find(base)
-            try:
-                log = np.frombuffer(file.pages(), np.uint8) if file is not None else np.empty(0, np.uint8)
-            except ReadError:
-                log = np.empty(0, np.uint8)
-            yield log, base, entries[start:end]
 
     def _check(self, part: LogPart, fields: Array, places: Array, base: int, queue: ConsumeQueue, first: int) -> None:
         """Leave out rows, the first len(places) of `part`, whose record is damaged or stands elsewhere."""

@@ -234,6 +234,25 @@ def test_valid_prefix_skips_over_pre_blank_entries() -> None:
     assert valid_prefix(np.empty(0, ENTRY)) == 0
 
 
+@settings(max_examples=100)
+@given(st.lists(st.binary(min_size=FILE_BYTES, max_size=FILE_BYTES), min_size=1, max_size=3), st.integers(0, 2**62))
+def test_garbage_is_recovered_searched_and_appended_to_without_harm(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[bytes], physical_offset: int
+) -> None:
+    directory = tmp_path_factory.mktemp("garbage")
+    for number, raw in enumerate(contents):
+        (directory / f"{number * FILE_BYTES:020d}").write_bytes(raw)
+    queue = ConsumeQueue("t", 0, FileQueue.open(directory, FILE_BYTES, Access.PRIVATE))
+    queue.recover()
+    queue.begin_at(physical_offset)
+    assert 0 <= queue.min_offset <= queue.max_offset <= FILE_ENTRIES * len(contents)
+    assert queue.offset_at(5, lambda place: 7) == queue.min_offset
+    place = max(queue.physical_end, 0)
+    assert queue.append_one(queue.max_offset, place, 10, 0) == 1
+    assert queue.entries(queue.max_offset - 1, 5).tolist() == [(place, 10, 0)]
+    queue.close()
+
+
 # time
 
 

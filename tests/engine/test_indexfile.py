@@ -15,6 +15,7 @@ from engine.keyhash import index_hash
 from engine.mappedfile import Access, MappedFile
 
 SLOTS, ENTRIES = 5, 12
+FILE_BYTES = index_file_bytes(SLOTS, ENTRIES)
 
 Key = tuple[int, int, int]
 """Hash, physical offset, store time in ms."""
@@ -152,3 +153,17 @@ def test_trusted_entries_end_where_a_power_cut_left_zeros() -> None:
     assert trusted_prefix(records, 10_000) == 4
     records[2] = 0
     assert trusted_prefix(records, 10_000) == 2
+
+
+@settings(max_examples=300)
+@given(
+    st.binary(min_size=40 + 4 * SLOTS + 20 * ENTRIES, max_size=40 + 4 * SLOTS + 20 * ENTRIES), st.integers(0, 2**31 - 1)
+)
+def test_garbage_is_walked_cut_and_written_to_without_harm(raw: bytes, wanted: int) -> None:
+    file = new_file()
+    file.file.writable()[:] = raw
+    assert len(list(file.candidates(wanted))) < ENTRIES
+    assert 0 <= file.truncate(1 << 62, lambda place: -1) < ENTRIES
+    if file.room > 0:
+        put(file, [(wanted, 1 << 62, 1)])
+        assert next(file.candidates(wanted)) == 1 << 62

@@ -1,0 +1,39 @@
+"""Log pages: the mapped files of the log that entries of a consume queue lead into, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from engine.entries import Entries
+from engine.errors import ReadError
+from engine.filequeue import FileQueue
+
+Array = np.ndarray[Any, Any]
+
+
+def runs_by_file(log: FileQueue, entries: Entries) -> Iterator[tuple[Array, int, Array]]:
+    """(pages, physical offset of their first byte, physical offsets of the records) for each run of `entries` in one
+    file.
+
+    `pages` is what can be read of the file (uint8), physical offsets are int64 (n,). A file that is missing, or can't
+    be read, has no pages: no record is found in it.
+    """
+    places = entries["physical_offset"].astype(np.int64)
+    numbers = places // log.file_bytes
+    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
+    for start, end in pairwise(bounds):
+        if start < end:
+            base = int(numbers[start]) * log.file_bytes
+            yield _pages(log, base), base, places[start:end]
+
+
+def _pages(log: FileQueue, base: int) -> Array:
+    file = log.find(base)
+    try:
+        return np.frombuffer(file.pages() if file is not None else b"", np.uint8)
+    except ReadError:
+        return np.empty(0, np.uint8)
