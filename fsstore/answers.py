@@ -29,13 +29,15 @@ R = TypeVar("R")
 
 
 def refusal(error: Exception, during: str) -> Exception:
-    """The FUSEError that answers `error`; one that has no errno of its own is logged with its traceback."""
+    """The FUSEError that answers `error`. A defect is logged with its traceback, damage in a line."""
     if isinstance(error, pyfuse3.FUSEError):
         return error
     number = errno_of(error)
     if number is None:
         log.error("%s failed, answered EIO", during, exc_info=error)
         number = errno.EIO
+    elif number == errno.EIO:
+        log.warning("%s answered EIO: %s", during, error)
     refused: Exception = pyfuse3.FUSEError(number)
     return refused
 

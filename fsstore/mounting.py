@@ -163,7 +163,10 @@ def mounted(operations: StoreOperations, mountpoint: Path, options: set[str]) ->
 
 @contextmanager
 def said_on_stderr() -> Iterator[Callable[[], str]]:
-    """What is written to descriptor 2 meanwhile, by C code and children too: libfuse prints its reasons there."""
+    """What is written to descriptor 2 meanwhile, by C code and children too: libfuse prints its reasons there.
+
+    What nobody asked for goes where it was meant to go, at the end.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -171,13 +174,17 @@ def said_on_stderr() -> Iterator[Callable[[], str]]:
 
         def said() -> str:
             file.seek(0)
-            return file.read().decode(errors="replace").strip()
+            words = file.read().decode(errors="replace").strip()
+            file.truncate(0)
+            return words
 
         try:
             yield said
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+            file.seek(0)
+            os.write(2, file.read())
 
 
 def raise_read_ahead(mountpoint: Path, kb: int) -> None:

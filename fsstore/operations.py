@@ -18,7 +18,7 @@ import trio
 from pyfuse3 import EntryAttributes
 
 from engine import MessageStore, OpenMode
-from fsstore.answers import answered, answered_later, fill
+from fsstore.answers import answered, answered_later, fill, refusal
 from fsstore.core import Filesystem
 from fsstore.interface import DirectoryEntry, MessageColumns, WriteOutcome
 from fsstore.sessionloop import SessionLoop
@@ -76,11 +76,14 @@ class StoreOperations:
     def readlink(self, inode: int, _: object) -> bytes:
         return self._core.readlink(inode)
 
-    @answered
-    def forget(self, forgotten: list[tuple[int, int]]) -> None:
-        for inode, count in forgotten:
-            self._cached.forget(inode)
-            self._core.forget(inode, count)
+    async def forget(self, forgotten: list[tuple[int, int]]) -> None:
+        """The kernel no longer knows these inodes, so many look-ups of each. It hears no answer, not even an error."""
+        try:
+            for inode, count in forgotten:
+                self._cached.forget(inode)
+                self._core.forget(inode, count)
+        except Exception as error:
+            refusal(error, "forget")
 
     @answered
     def statfs(self, _: object) -> pyfuse3.StatvfsData:

@@ -119,6 +119,12 @@ def test_every_handler_of_pyfuse3_is_there() -> None:
     } - {"supports_dot_lookup", "enable_writeback_cache", "enable_acl"}
 
 
+def test_forget_outlives_everything(caplog: pytest.LogCaptureFixture) -> None:
+    for error in (KeyError("a defect"), FilesystemError(errno.ESTALE)):
+        answer_to(operations(error).forget, [(INODE, 1)])
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
 def test_attributes_are_filled_in() -> None:
     entry = answer_to(operations(ATTRIBUTES).getattr, INODE, None)
     assert (entry.st_ino, entry.st_mode, entry.st_size, entry.st_nlink) == (INODE, 0o100444, 1_000, 1)
