@@ -21,6 +21,7 @@ from fsstore import ServeOptions
 from fsstore.core import Filesystem
 from fsstore.interface import Attributes, SlowWork
 from fsstore.mounting import run_mount
+from fsstore.parquet.options import ParquetOptions
 
 DEFECT = b"a-defect-of-ours"
 """Looking up this name fails as a bug would."""
@@ -86,6 +87,14 @@ def config_of(asked: dict[str, Any]) -> StoreConfig:
     return StoreConfig(**made)
 
 
+def options_of(asked: dict[str, Any]) -> ServeOptions:
+    """ServeOptions from JSON, as `config_of`."""
+    made = dict(asked)
+    if "parquet" in made:
+        made["parquet"] = ParquetOptions(**made["parquet"])
+    return dataclasses.replace(ServeOptions(), **made)
+
+
 def main() -> None:
     """Serve one mount as the JSON argument says."""
     asked = json.loads(sys.argv[1])
@@ -95,7 +104,7 @@ def main() -> None:
     if asked["gate"]:
         core, FaultyFilesystem.gate = FaultyFilesystem, Gate(Path(asked["gate"]))
         config = dataclasses.replace(config, disk=SlowDisk(FaultyFilesystem.gate))
-    options = dataclasses.replace(ServeOptions(), **asked["options"])
+    options = options_of(asked["options"])
     with MessageStore.open(asked["store"], config) as store:
         run_mount(store, Path(asked["mountpoint"]), options, lambda: print("ready", flush=True), core)
 

@@ -1,0 +1,224 @@
+"""`@parquet` of a real mount, read by Spark and its neighbours: the whole dataset, pruned, and while things end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from engine import FileSizes, Message, MessageStore, StoreConfig
+from fsstore.parquet.names import segment_name
+from fsstore.spark import MESSAGE_SCHEMA, messages
+from tests.mount.harness import REPOSITORY, Mounted, mounted, until
+
+ORDERS = 30_000
+SIZES = FileSizes(commit_log_bytes=8 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=100_000)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of four topics, one of them named as a number."""
+    folder = tmp_path_factory.mktemp("parquet")
+    with MessageStore.open(folder / "store", StoreConfig(sizes=SIZES)) as store:
+        store.create_topic("orders", 2)
+        store.put_lines("orders", b"".join(b"%0200d\n" % number for number in range(ORDERS)), 0, tags="paid")
+        store.put_lines("orders", b"".join(b"%d\n" % number for number in range(5_000)), 1)
+        store.create_topic("2024", 1)
+        store.put(Message("2024", b"\x00\xff", keys=["K-1", "K-2"], tags="t", properties={"city": "Köln"}), 0)
+        store.create_topic("%RETRY%g", 1)
+        store.put(Message("%RETRY%g", b"again", born_time_ms=1_700_000_000_123, flag=7), 0)
+        store.create_topic("silent", 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mount(folder: Path) -> Iterator[Mounted]:
+    with mounted(folder, store=folder / "store") as mount:
+        yield mount
+
+
+def rendered_files(mount: Mounted) -> int:
+    return int(mount.status()["parquet"]["rendered_files"])
+
+
+def files_read(frame: DataFrame) -> int:
+    """How many files Spark's plan is left with."""
+    plan: Any = frame._jdf.queryExecution().executedPlan()
+    leaves = plan.collectLeaves()
+    scans = [leaf for leaf in map(leaves.apply, range(leaves.size())) if "FileSourceScan" in leaf.getClass().getName()]
+    return int(scans[0].selectedPartitions().totalNumberOfFiles())
+
+
+def test_the_dataset_has_topics_and_queues_as_partitions(spark: SparkSession, mount: Mounted) -> None:
+    frame = spark.read.parquet(f"{mount.root}/@parquet")
+    found = frame.groupBy("topic", "queue").count().collect()
+    assert {(str(row.topic), row.queue, row["count"]) for row in found} == {
+        ("orders", 0, ORDERS),
+        ("orders", 1, 5_000),
+        ("2024", 0, 1),
+        ("%RETRY%g", 0, 1),
+    }
+
+
+def test_the_fixed_schema_is_what_the_files_have(spark: SparkSession, mount: Mounted) -> None:
+    inferred = spark.read.parquet(f"{mount.root}/@parquet")
+    assert {field.name for field in inferred.schema} == {field.name for field in MESSAGE_SCHEMA}
+    fixed = messages(spark, mount.root)
+    assert fixed.schema == MESSAGE_SCHEMA
+    for field in MESSAGE_SCHEMA:
+        if field.name != "topic":
+            assert inferred.schema[field.name].dataType.simpleString() == field.dataType.simpleString()
+
+
+def test_a_topic_that_is_a_number_stays_a_string(spark: SparkSession, mount: Mounted) -> None:
+    (row,) = messages(spark, mount.root, topics=["2024"]).collect()
+    assert (row.topic, row.queue, row.queue_offset) == ("2024", 0, 0)
+    assert bytes(row.body) == b"\x00\xff"
+    assert row["keys"] == ["K-1", "K-2"]
+    assert row.tags == "t"
+    assert row.properties == {"KEYS": "K-1 K-2", "TAGS": "t", "city": "Köln"}
+
+
+def test_a_topic_with_percent_signs_is_found_by_its_name(spark: SparkSession, mount: Mounted) -> None:
+    for frame in (messages(spark, mount.root).where("topic = '%RETRY%g'"), messages(spark, mount.root, ["%RETRY%g"])):
+        (row,) = frame.selectExpr("*", "unix_millis(born_time) as born_ms").collect()
+        assert (row.topic, bytes(row.body), row.born_ms, row.flag) == ("%RETRY%g", b"again", 1_700_000_000_123, 7)
+
+
+def test_every_body_comes_back_in_order(spark: SparkSession, mount: Mounted) -> None:
+    frame = messages(spark, mount.root, ["orders"]).where("queue = 0").orderBy("queue_offset")
+    rows = frame.selectExpr("queue_offset", "cast(body as string) as body").collect()
+    assert [row.queue_offset for row in rows] == list(range(ORDERS))
+    assert all(int(row.body) == row.queue_offset for row in rows)
+
+
+def test_partitions_are_pruned_before_anything_is_read(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    with mounted(tmp_path, store=copy_of(folder / "store", tmp_path)) as mount:
+        frame = messages(spark, mount.root).where("topic = 'orders' and queue = 1")
+        assert frame.count() == 5_000
+        assert files_read(frame) == 1
+        assert rendered_files(mount) == 1
+
+
+def copy_of(store: Path, folder: Path) -> Path:
+    subprocess.run(["cp", "-r", "--sparse=always", store, folder / "copy"], check=True)
+    return folder / "copy"
+
+
+def test_row_groups_are_pruned_by_offset_and_time(mount: Mounted) -> None:
+    oldest = min((mount.root / "@parquet/topic=orders/queue=0").iterdir())
+    fragment = next(iter(ds.dataset([str(oldest)], format="parquet").get_fragments()))
+    assert fragment.metadata.num_row_groups == 2
+    kept = fragment.subset(ds.field("queue_offset") < 100)
+    assert kept.num_row_groups == 1
+    long_ago = ds.scalar(datetime(2001, 1, 1, tzinfo=UTC))
+    assert fragment.subset(ds.field("store_time") > long_ago).num_row_groups == 2
+    assert fragment.subset(ds.field("store_time") < long_ago).num_row_groups == 0
+
+
+def test_spark_reads_only_the_row_groups_and_columns_that_it_needs(spark: SparkSession, mount: Mounted) -> None:
+    frame = messages(spark, mount.root, ["orders"]).where("queue = 0 and queue_offset = 29000").select("queue_offset")
+    assert [row.queue_offset for row in frame.collect()] == [29_000]
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert re.search(r"PushedFilters: \[.*EqualTo\(queue_offset,29000\)", plan)
+    assert "ReadSchema: struct<queue_offset:bigint>" in plan
+
+
+def test_duckdb_polars_and_pyarrow_read_the_dataset(mount: Mounted) -> None:
+    pattern = f"{mount.root}/@parquet/topic=orders/*/*.parquet"
+    with duckdb.connect() as connection:
+        query = f"select queue, count(*), max(queue_offset) from read_parquet('{pattern}', hive_partitioning = true)"
+        assert connection.sql(query + " group by queue order by queue").fetchall() == [
+            (0, ORDERS, ORDERS - 1),
+            (1, 5_000, 4_999),
+        ]
+    frame = pl.scan_parquet(pattern).select(pl.len(), pl.col("queue_offset").sum()).collect()
+    assert frame.row(0) == (ORDERS + 5_000, sum(range(ORDERS)) + sum(range(5_000)))
+    table = ds.dataset(f"{mount.root}/@parquet", partitioning="hive").to_table(columns=["topic", "queue_offset"])
+    assert set(table["topic"].to_pylist()) == {"orders", "2024", "%RETRY%g"}
+
+
+def test_a_range_that_a_job_listed_is_read_while_the_queue_grows(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    with mounted(tmp_path, store=copy_of(folder / "store", tmp_path)) as mount:
+        frame = messages(spark, mount.root, ["orders"]).where("queue = 1")
+        (mount.root / "orders/1/append").write_bytes(b"one more\n" * 10)
+        assert frame.count() == 5_000
+        assert messages(spark, mount.root, ["orders"]).where("queue = 1").count() == 5_010
+
+
+def reader_of(path: Path) -> subprocess.Popen[bytes]:
+    """A process that reads a file over and over; it ends with the first error and says which."""
+    code = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+print("open", flush=True)
+try:
+    while True:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.lseek(fd, 0, 0)
+        while os.read(fd, 1 << 20):
+            pass
+except OSError as error:
+    print(error.errno, flush=True)
+"""
+    reader = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=REPOSITORY
+    )
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == b"open\n"
+    return reader
+
+
+def test_a_daemon_that_is_asked_to_end_during_reads_ends_and_unmounts(folder: Path, tmp_path: Path) -> None:
+    options = {"parquet": {"memory_bytes": 1 << 20, "disk_bytes": 0}}
+    with mounted(tmp_path, store=copy_of(folder / "store", tmp_path), options=options) as mount:
+        files = sorted((mount.root / "@parquet/topic=orders/queue=0").iterdir())
+        readers = [reader_of(path) for path in files[:2] * 2]
+        try:
+            until("files are being rendered", lambda: rendered_files(mount) > 0)
+            assert mount.stop() == 0
+            until("every reader has its error", lambda: all(reader.poll() is not None for reader in readers))
+        finally:
+            for reader in readers:
+                reader.kill()
+                reader.communicate()
+
+
+def test_retention_takes_a_file_away_from_its_readers_with_an_error(folder: Path, tmp_path: Path) -> None:
+    config = {"retention": {"max_bytes": 9 << 20, "clean_interval_ms": 200, "delete_pause_ms": 0}}
+    options = {"parquet": {"memory_bytes": 1 << 20, "disk_bytes": 0}}
+    with mounted(tmp_path, config=config | {"sizes": sizes()}, options=options) as mount:
+        queue = mount.topic("orders") / "0" / "append"
+        queue.write_bytes(b"%0200d\n" % 1 * 4_000)
+        oldest = mount.root / "@parquet/topic=orders/queue=0" / segment_name(0, 4_000).decode()
+        reader = reader_of(oldest)
+        try:
+            until("it is being read", lambda: rendered_files(mount) > 0)
+            for _ in range(100):
+                queue.write_bytes(b"%01000d\n" % 1 * 4_000)
+                if not oldest.exists():
+                    break
+            until("it has gone", lambda: not oldest.exists())
+            until("its reader has an error", lambda: reader.poll() is not None)
+        finally:
+            reader.kill()
+            assert reader.communicate()[0] in (b"5\n", b"116\n")
+        assert oldest.name not in os.listdir(oldest.parent)
+        assert mount.status()["parquet"]["left_out_messages"] == 0
+
+
+def sizes() -> dict[str, int]:
+    return {name: getattr(SIZES, name) for name in SIZES.__slots__} | {"commit_log_bytes": 1 << 20}
