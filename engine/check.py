@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -48,15 +48,20 @@ def check_store(path: Path | str, progress: Progress | None = None) -> Iterator[
         text = f"process {holder} writes this store: check it through its mount, or stop that process first"
         yield Problem(ProblemKind.LIVE_WRITER, "lock", -1, text)
         return
+    yield from check_at_rest(layout, progress)
+
+
+def check_at_rest(layout: StoreLayout, progress: Progress | None = None) -> Iterator[Problem]:
+    """Check a store that nobody else writes."""
     config = StoreConfig(mode=OpenMode.FOLLOW)
     topics = read_topics(layout, config)
     if topics.problem is not None:
         yield Problem(ProblemKind.CONFIG, "config/topics.json", -1, topics.problem.reason)
-    choice = choose_at(path, config)
+    choice = choose_at(layout.root, config)
     if choice.rebuild_index:
         yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
     yield from _config_problems(layout)
-    with closing(open_parts(path, config, choice.sizes, Access.READ)) as parts:
+    with closing(open_parts(layout.root, config, choice.sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
         yield from _Check(parts, None, progress).problems()
@@ -89,10 +94,11 @@ class _Check:
         walk = LogWalk(self._log.files, begin, self._seed(), end=self._end, progress=self._tell)
         known = 0
         for found in walk:
+            index.announce(found)
             dispatcher.put_scanned(parts.deleted.without_queues(found))
-            yield from (_damage(self._log.files.file_bytes, stretch) for stretch in walk.damaged[known:])
+            yield from self._damage_problems(walk.damaged[known:])
             known = len(walk.damaged)
-        yield from (_damage(self._log.files.file_bytes, stretch) for stretch in walk.damaged[known:])
+        yield from self._damage_problems(walk.damaged[known:])
         end = walk.end if self._end is None else self._end
         if self._end is None:
             yield from self._tail_problems(end)
@@ -129,6 +135,13 @@ class _Check:
             text = f"the files for physical offsets {start} to {end} are missing"
             yield Problem(ProblemKind.MISSING_FILE, "commitlog", -1, text)
 
+    def _damage_problems(self, stretches: Sequence[DamagedStretch]) -> Iterator[Problem]:
+        """Stretches of the log that hold no good record; one that a repair has framed is no finding any more."""
+        for stretch in stretches:
+            if stretch.is_new:
+                text = f"{stretch.end - stretch.start:,} bytes hold no good record: {stretch.reason}"
+                yield self._at(ProblemKind.BAD_RECORD, stretch.start, text)
+
     def _tail_problems(self, end: int) -> Iterator[Problem]:
         """Bytes behind the log's end: records that are torn, damaged, or of an earlier life of the log."""
         for file in self._log.files.files:
@@ -158,17 +171,8 @@ class _Check:
                 yield Problem(ProblemKind.CHECKPOINT, "checkpoint", 8 * position, text)
 
     def _at(self, kind: ProblemKind, physical_offset: int, text: str) -> Problem:
-        return _log_problem(kind, physical_offset, self._log.files.file_bytes, text)
-
-
-def _damage(file_bytes: int, stretch: DamagedStretch) -> Problem:
-    text = f"{stretch.end - stretch.start:,} bytes hold no good record: {stretch.reason}"
-    return _log_problem(ProblemKind.BAD_RECORD, stretch.start, file_bytes, text)
-
-
-def _log_problem(kind: ProblemKind, physical_offset: int, file_bytes: int, text: str) -> Problem:
-    position = physical_offset % file_bytes
-    return Problem(kind, f"commitlog/{file_name(physical_offset - position)}", position, text)
+        position = physical_offset % self._log.files.file_bytes
+        return Problem(kind, f"commitlog/{file_name(physical_offset - position)}", position, text)
 
 
 def _config_problems(layout: StoreLayout) -> Iterator[Problem]:

@@ -1,32 +1,38 @@
 """Checking the index: the keys that records carry, compared with what its files hold, in order.
 
-RocketMQ indexes the record at a restart's boundary twice; that is no problem, and neither are keys of records that
-retention took.
+No problem are keys of records that retention took, the record at a restart's boundary, which RocketMQ indexes twice,
+and the key "T#" + TAGS that RocketMQ gives every record since version 5.4.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.columns import find_properties
 from engine.errors import ReadError
 from engine.index import Index
 from engine.indexfile import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, IndexFile, link
+from engine.keyhash import hash_slices, topic_hashes, topic_key_hashes
+from engine.logscan import ScannedRecords
 from engine.problem import Problem, ProblemKind
+from engine.properties import TAGS
 
 Array = np.ndarray[Any, Any]
 
+TAG_KEY = "#T#"
 
-@dataclass
-class _Cursor:
-    """The next entry to compare: `row` of `entries` of the file with that number."""
 
-    number: int = -1
-    row: int = 0
+class Part(NamedTuple):
+    """Entries of one file: the first has that number there."""
+
+    file: IndexFile
+    number: int
+    entries: Array
 
 
 class CheckedIndex:
@@ -34,105 +40,150 @@ class CheckedIndex:
 
     def __init__(self, index: Index, begin: int) -> None:
         """`begin` is where the log begins: keys of earlier records are not compared."""
+        self._index = index
         self._files = index.files
-        self._foreign = index.foreign
-        self._size = index.files[0].file.size if index.files else 0
         self._begin = begin
-        self._entries: Array = np.empty(0, INDEX_ENTRY)
-        self._number = -1
+        self._file = 0
         self._row = 0
-        self._last = -1
-        self._found: list[Problem] = []
-        self._lost = 0
-        self._lost_at = -1
+        self._known: dict[IndexFile, Array] = {}
+        self._tags: tuple[Array, Array] = (np.empty(0, np.int64), np.empty(0, np.int32))
+        self._newest: set[tuple[int, int]] = set()
+        self._problems: list[Problem] = []
+        self._missing = self._surplus = 0
+        self._first_missing = self._first_surplus = -1
+
+    def announce(self, found: ScannedRecords) -> None:
+        """The records whose keys `put_many` tells next: their tags may stand in the index, too."""
+        if len(found):
+            self._surplus_until(int(found.records.headers["physical_offset"][0]))
+        ((starts, sizes),) = find_properties(found.records, [TAGS])
+        rows = np.flatnonzero(sizes)
+        hashes, units = hash_slices(found.records.log, starts[rows], sizes[rows])
+        topics = topic_hashes([topic + TAG_KEY[:-1] for topic in found.topics])[found.topic_rows[rows]]
+        self._tags = (found.records.headers["physical_offset"][rows], topic_key_hashes(topics, hashes, units))
 
     def put_many(
         self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array, more_records: bool = False
     ) -> None:
         """The next keys should be these, in this order."""
-        done = 0
-        while done < len(key_hashes):
-            if not self._skip_to(int(physical_offsets[done])):
-                self._lose(physical_offsets[done:])
-                return
-            count = min(len(self._entries) - self._row, len(key_hashes) - done)
-            part = slice(done, done + count)
-            same = self._compare(key_hashes[part], physical_offsets[part], store_times_ms[part])
-            self._row += same
-            done += same
-            if same < count:
-                self._lose(physical_offsets[done : done + 1])
-                done += 1
+        if not len(key_hashes):
+            return
+        newest = int(physical_offsets[-1])
+        parts = self._take_until(newest)
+        self._newest = {(newest, key_hash) for key_hash in key_hashes[physical_offsets == newest].tolist()}
+        entries = np.concatenate([np.empty(0, INDEX_ENTRY), *(part.entries for part in parts)])
+        hashes, places = entries["key_hash"].astype(np.int64), entries["physical_offset"].astype(np.int64)
+        keeps = (places >= self._begin) & ~self._is_tag(hashes, places)
+        same = np.array_equal(hashes[keeps], key_hashes) and np.array_equal(places[keeps], physical_offsets)
+        if not same:
+            self._compare(
+                list(zip(physical_offsets.tolist(), key_hashes.tolist(), strict=True)),
+                list(zip(places[keeps].tolist(), hashes[keeps].tolist(), strict=True)),
+            )
+        else:
+            self._compare_times(parts, keeps, store_times_ms)
 
-    def _skip_to(self, physical_offset: int) -> bool:
-        """Move to the next entry that is not of an earlier record; False when the files hold no more."""
-        while True:
-            places = self._entries["physical_offset"][self._row :]
-            earlier = (places < self._begin) | ((places <= self._last) & (places < physical_offset))
-            self._row += len(places) if earlier.all() else int(earlier.argmin())
-            if self._row < len(self._entries):
-                return True
-            if self._number + 1 >= len(self._files):
-                return False
-            self._number += 1
-            self._row = 0
-            self._entries = self._read(self._files[self._number])
+    def _is_tag(self, hashes: Array, places: Array) -> Array:
+        """Which entries are of a record's tags."""
+        tag_places, tag_hashes = self._tags
+        if not len(tag_places):
+            return np.zeros(len(places), bool)
+        rows = np.minimum(np.searchsorted(tag_places, places), len(tag_places) - 1)
+        return np.asarray((tag_places[rows] == places) & (tag_hashes[rows] == hashes))
 
-    def _read(self, file: IndexFile) -> Array:
-        try:
-            return file.records()
-        except (ReadError, ValueError):
-            return np.empty(0, INDEX_ENTRY)
+    def _take_until(self, physical_offset: int) -> list[Part]:
+        """The next entries, of records up to that one."""
+        parts = []
+        while self._file < len(self._files):
+            file = self._files[self._file]
+            rest = self._entries(file)[self._row :]
+            later = rest["physical_offset"] > physical_offset
+            count = int(later.argmax()) if later.any() else len(rest)
+            if count:
+                parts.append(Part(file, self._row + 1, rest[:count]))
+                self._row += count
+            if count < len(rest):
+                break
+            self._known.pop(file, None)
+            self._file, self._row = self._file + 1, 0
+        return parts
 
-    def _compare(self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array) -> int:
-        """How many of the next entries are as they should be."""
-        file = self._files[self._number]
-        entries = self._entries[self._row : self._row + len(key_hashes)]
-        same = (entries["key_hash"] == key_hashes) & (entries["physical_offset"] == physical_offsets)
-        count = len(same) if same.all() else int(same.argmin())
-        seconds = np.clip((store_times_ms - file.header.begin_time_ms) // 1000, 0, MAX_TIME_DIFFERENCE_S)
-        wrong = np.flatnonzero(entries["time_difference_s"][:count] != seconds[:count])
-        if self._row == 0:
-            wrong = wrong[wrong > 0]  # the first entry's counts from a begin that the file inherited
-        if len(wrong):
-            self._note(file, self._row + int(wrong[0]) + 1, f"{len(wrong):,} entries from there on have a wrong time")
-        if count:
-            self._last = int(physical_offsets[count - 1])
-        return count
+    def _entries(self, file: IndexFile) -> Array:
+        if file not in self._known:
+            try:
+                self._known[file] = file.records()
+            except (ReadError, ValueError):
+                self._known[file] = np.empty(0, INDEX_ENTRY)
+        return self._known[file]
 
-    def _lose(self, physical_offsets: Array) -> None:
-        if not self._lost and len(physical_offsets):
-            self._lost_at = int(physical_offsets[0])
-        self._lost += len(physical_offsets)
+    def _compare(self, expected: list[tuple[int, int]], found: list[tuple[int, int]]) -> None:
+        """(physical offset, key hash) of both, as they follow each other; what is there twice is fine."""
+        missing = Counter(expected) - Counter(found)
+        surplus = [pair for pair in (Counter(found) - Counter(expected)) if pair not in set(expected)]
+        if missing:
+            self._first_missing = min(missing)[0] if self._missing == 0 else self._first_missing
+            self._missing += missing.total()
+        if surplus:
+            self._first_surplus = min(surplus)[0] if self._surplus == 0 else self._first_surplus
+            self._surplus += len(surplus)
+        if not missing and not surplus and list(dict.fromkeys(expected)) != list(dict.fromkeys(found)):
+            text = f"the keys of records from physical offset {expected[0][0]} on are out of order"
+            self._problems.append(Problem(ProblemKind.INDEX, "index", -1, text))
 
-    def _note(self, file: IndexFile, number: int, text: str) -> None:
-        position = file.file.size - (file.entries - number) * INDEX_ENTRY.itemsize
-        self._found.append(Problem(ProblemKind.INDEX, f"index/{file.file.path.name}", position, text))
+    def _compare_times(self, parts: list[Part], keeps: Array, store_times_ms: Array) -> None:
+        """`keeps` says which entries of `parts` are for the keys stored at `store_times_ms`, in order."""
+        first = told = 0
+        for part in parts:
+            rows = np.flatnonzero(keeps[first : first + len(part.entries)])
+            times = store_times_ms[told : told + len(rows)]
+            seconds = np.clip((times - part.file.header.begin_time_ms) // 1000, 0, MAX_TIME_DIFFERENCE_S)
+            # A file's first entry counts from a begin that the file inherited.
+            wrong = rows[(part.entries["time_difference_s"][rows] != seconds) & (rows + part.number > 1)]
+            if len(wrong):
+                number = part.number + int(wrong[0])
+                text = f"{len(wrong):,} entries from number {number} on have a wrong time"
+                name = f"index/{part.file.file.path.name}"
+                self._problems.append(Problem(ProblemKind.INDEX, name, entry_position(part.file, number), text))
+            first, told = first + len(part.entries), told + len(rows)
 
     def problems(self, end: int) -> Iterator[Problem]:
         """What is wrong, once all keys of records before the physical offset `end` were told."""
-        yield from self._found
-        if self._lost:
-            text = f"{self._lost:,} keys are missing, the first of the record at physical offset {self._lost_at}"
-            yield Problem(ProblemKind.INDEX, "index", -1, text)
-        if self._skip_to(end):
-            places = self._entries["physical_offset"][self._row :]
-            if bool(np.any(places < end)):
-                name = self._files[self._number].file.path.name
-                text = f"{int(np.count_nonzero(places < end)):,} entries are of no record"
-                yield Problem(ProblemKind.INDEX, f"index/{name}", -1, text)
-        for path in self._foreign:
-            yield Problem(ProblemKind.FOREIGN_FILE, f"index/{path.name}", -1, "no index file of this store's sizes")
+        yield from self._problems
+        if self._missing:
+            text = f"{self._missing:,} keys are missing, the first of the record at physical offset"
+            yield Problem(ProblemKind.INDEX, "index", -1, f"{text} {self._first_missing}")
+        self._surplus_until(end)
+        if self._surplus:
+            text = f"{self._surplus:,} entries are of no record with that key, the first for physical offset"
+            yield Problem(ProblemKind.INDEX, "index", -1, f"{text} {self._first_surplus}")
+        for path in self._index.foreign:
+            text = "no index file of this store's sizes"
+            yield Problem(ProblemKind.FOREIGN_FILE, f"index/{path.name}", -1, text)
         for file in self._files:
-            yield from _chain_problems(file)
+            yield from chain_problems(file)
         for before, after in pairwise(self._files):
-            if before.room > 0 and after.header.next_entry > 1:
-                text = f"it is not full, though {after.file.path.name} follows"
-                yield Problem(ProblemKind.INDEX, f"index/{before.file.path.name}", -1, text)
+            yield from order_problems(before, after)
+
+    def _surplus_until(self, end: int) -> None:
+        """Entries behind the last key that was told, of records before `end`: there should be none."""
+        for part in self._take_until(end - 1):
+            places = part.entries["physical_offset"].astype(np.int64)
+            hashes = part.entries["key_hash"].astype(np.int64)
+            rows = np.flatnonzero((places >= self._begin) & ~self._is_tag(hashes, places))
+            pairs = zip(places[rows].tolist(), hashes[rows].tolist(), strict=True)
+            left = [pair for pair in pairs if pair not in self._newest]
+            if left:
+                self._first_surplus = left[0][0] if self._surplus == 0 else self._first_surplus
+                self._surplus += len(left)
 
 
-def _chain_problems(file: IndexFile) -> Iterator[Problem]:
-    """Slots and chains follow from the entries' hashes alone."""
+def entry_position(file: IndexFile, number: int) -> int:
+    """Byte at which the entry of that number begins."""
+    return file.file.size - (file.entries - number) * INDEX_ENTRY.itemsize
+
+
+def chain_problems(file: IndexFile) -> Iterator[Problem]:
+    """What is wrong with a file in itself: slots and chains follow from the entries' hashes alone."""
     name = f"index/{file.file.path.name}"
     try:
         header, entries = file.header, file.records()
@@ -140,7 +191,7 @@ def _chain_problems(file: IndexFile) -> Iterator[Problem]:
         yield Problem(ProblemKind.WRONG_SIZE, name, -1, str(error))
         return
     if not 1 <= header.next_entry <= file.entries:
-        yield Problem(ProblemKind.INDEX, name, 36, f"it counts {header.next_entry:,} entries, and has room for fewer")
+        yield Problem(ProblemKind.INDEX, name, 36, f"its header counts {header.next_entry:,} entries: more than fit")
         return
     slots, numbers = np.zeros(file.slots, np.int64), np.arange(1, len(entries) + 1)
     previous, used, heads = link(entries["key_hash"].astype(np.int64) % file.slots, numbers, slots)
@@ -150,9 +201,20 @@ def _chain_problems(file: IndexFile) -> Iterator[Problem]:
         yield Problem(ProblemKind.INDEX, name, 40 + 4 * int(wrong[0]), f"{len(wrong):,} slots lead to a wrong entry")
     wrong = np.flatnonzero(entries["previous"] != previous)
     if len(wrong):
-        position = file.file.size - (file.entries - 1 - int(wrong[0])) * INDEX_ENTRY.itemsize
+        position = entry_position(file, int(wrong[0]) + 1)
         yield Problem(ProblemKind.INDEX, name, position, f"{len(wrong):,} entries are chained to a wrong one")
     if len(entries) and header.end_physical_offset != int(entries["physical_offset"][-1]):
         yield Problem(ProblemKind.INDEX, name, 24, "its header's last physical offset is not its newest entry's")
     if len(entries) and header.begin_physical_offset != int(entries["physical_offset"][0]):
         yield Problem(ProblemKind.INDEX, name, 16, "its header's first physical offset is not its oldest entry's")
+
+
+def order_problems(before: IndexFile, after: IndexFile) -> Iterator[Problem]:
+    """A file is full before the next one begins."""
+    try:
+        if before.room <= 0 or after.header.next_entry <= 1:
+            return
+    except (ReadError, ValueError):
+        return  # said by `chain_problems`
+    text = f"it is not full, though {after.file.path.name} follows"
+    yield Problem(ProblemKind.INDEX, f"index/{before.file.path.name}", -1, text)

@@ -51,7 +51,7 @@ class Durability:
             policy,
             self._checkpoint,
             snapshot=self._snapshot,
-            flush_queues=parts.queues.flush,
+            flush_queues=self._flush_queues,
             flush_index=self._flush_index,
             covered=self._cover,
             failed=failed,
@@ -126,6 +126,11 @@ class Durability:
                 queues={topic: dict(extents) for topic, extents in self._extents.items()},
                 index_physical_offset=parts.index.last_physical_offset,
             )
+
+    def _flush_queues(self, least_pages: int) -> None:
+        """Bring entries to disk; and keys, so that followers see them, from memory into their files."""
+        self._parts.index.settle()
+        self._parts.queues.flush(least_pages)
 
     def _flush_index(self) -> None:
         try:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from engine.damagemark import DAMAGE_TOPIC, is_damage_mark
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
 from engine.logscan import ScannedRecords, ScanStop, find_next_record, scan_records
@@ -26,12 +28,22 @@ from engine.record import (
     MIN_RECORD_BYTES,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
     decode_record,
     read_header,
 )
 from engine.sequence import QueueSequence, Seed
 
 Array = np.ndarray[Any, Any]
+
+
+class DamageKind(Enum):
+    """What is known of a stretch without a good record."""
+
+    UNREADABLE = "no record can be made out"
+    MISNUMBERED = "a record whose queue offset can't be right"
+    FILLER = "the filler at a file's end, which may stand for what was damaged"
+    MARKED = "framed by a repair: whoever reads the log passes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,14 @@ class DamagedStretch:
     start: int
     end: int
     reason: str
+    kind: DamageKind
+    since_ms: int
+    """Store time of the newest record before it."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is damage that nobody has dealt with."""
+        return self.kind in (DamageKind.UNREADABLE, DamageKind.MISNUMBERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +123,7 @@ class LogWalk:
             return None
         file = self._files.find(position)
         if file is None:
-            return self._resume(position, "no file holds it")
+            return self._resume(position, "no file holds them")
         view = self._readable(file)
         verify = file.start + file.size > self._trusted_end
         scan = scan_records(view, position - file.start, file.start, len(view), verify=verify)
@@ -116,10 +136,11 @@ class LogWalk:
                 return self._resume(self.end, "its store time and queue offset are of an earlier life of the log")
             yield from self._taken(found)
         following = file.start + file.size
-        if stop is ScanStop.BLANK and self._files.find(following) is not None:
+        if stop is ScanStop.BLANK and self._files_behind(following):
+            self._lose(DamagedStretch(self.end, following, DamageKind.FILLER.value, DamageKind.FILLER, self._latest_ms))
             self.end = following
             return following
-        if stop is ScanStop.BLANK and not self._files_behind(following):
+        if stop is ScanStop.BLANK:
             return None
         return self._resume(self.end, problem or stop.value)
 
@@ -128,11 +149,12 @@ class LogWalk:
         if len(found) == 0:
             return
         headers = found.records.headers
+        for row in _marked_rows(found):
+            self._lose_row(found, row, DamageKind.MARKED, DamageKind.MARKED.value)
         wrong = self._sequence.take(found, self._lost_bytes)
         for row in wrong.tolist():
-            start = int(headers["physical_offset"][row])
             text = f"its queue offset {int(headers['queue_offset'][row])} does not follow its queue's"
-            self._lose(DamagedStretch(start, start + int(headers["store_size"][row]), text))
+            self._lose_row(found, row, DamageKind.MISNUMBERED, text)
         last = headers[-1]
         self._latest_ms = max(self._latest_ms, int(headers["store_time_ms"].max()))
         self.newest = NewestRecord(int(last["physical_offset"]), int(last["store_size"]), int(last["store_time_ms"]))
@@ -182,7 +204,7 @@ class LogWalk:
                 if self._follows(message, start):
                     first = message.physical_offset if first is None else first
                     if message.store_time_ms != unpublished_ms:
-                        self._lose(DamagedStretch(start, first, reason))
+                        self._lose(DamagedStretch(start, first, reason, DamageKind.UNREADABLE, self._latest_ms))
                         return first
                 position = found + message.store_size
                 self._progress(file.start + position)
@@ -213,6 +235,11 @@ class LogWalk:
         lost_bytes = self._lost_bytes + place - damage_start
         return self._sequence.fits(message.topic, message.queue_id, message.queue_offset, place, lost_bytes)
 
+    def _lose_row(self, found: ScannedRecords, row: int, kind: DamageKind, reason: str) -> None:
+        header = found.records.headers[row]
+        start = int(header["physical_offset"])
+        self._lose(DamagedStretch(start, start + int(header["store_size"]), reason, kind, self._latest_ms))
+
     def _lose(self, stretch: DamagedStretch) -> None:
         self.damaged.append(stretch)
         self._lost_bytes += stretch.end - stretch.start
@@ -227,6 +254,18 @@ class LogWalk:
         except ReadError:
             return memoryview(b"")
         return pages if self._limit is None else pages[: max(self._limit - file.start, 0)]
+
+
+def _marked_rows(found: ScannedRecords) -> list[int]:
+    """Rows that frame damaged bytes: see `damagemark`."""
+    names = [number for number, topic in enumerate(found.topics) if topic and DAMAGE_TOPIC.startswith(topic)]
+    if not names:
+        return []
+    headers = found.records.headers
+    is_rolled_back = headers["sys_flag"] & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+    rows = np.flatnonzero(is_rolled_back & np.isin(found.topic_rows, names)).tolist()
+    topics = found.topics
+    return [row for row in rows if is_damage_mark(topics[int(found.topic_rows[row])], int(headers["store_size"][row]))]
 
 
 def _is_queued(sys_flag: int) -> bool:

@@ -7,8 +7,8 @@ FOLLOW     beside a writer; nothing is locked, recovered or written
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def _open_writing(path: Path, config: StoreConfig, new: bool) -> Opened:
         choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(path, config)
         if _remembered(layout) != choice.sizes:
             write_sizes(layout.sizes, choice.sizes, config.disk)
-        _begin_writing(layout, config.disk)
+        begin_writing(layout, config.disk)
         parts = open_parts(path, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
         recovered = _recover(parts, trace, choice, config)
@@ -114,18 +114,23 @@ def read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
 
 def choose_at(path: Path, config: StoreConfig) -> ChosenSizes:
     """The sizes to open the store at `path` with."""
-    return choose_sizes(path, config.sizes, _keys_at(StoreLayout(path)))
+    with closing(_RecordKeys(StoreLayout(path))) as record_keys:
+        return choose_sizes(path, config.sizes, record_keys.at)
 
 
-def _keys_at(layout: StoreLayout) -> Callable[[FileSizes, int], Sequence[str]]:
-    """Reads the index keys of a record before the store is open: what proves an index file's sizes."""
-    opened: dict[int, FileQueue] = {}
+class _RecordKeys:
+    """Reads the index keys of records before the store is open: what proves an index file's sizes."""
 
-    def keys_at(sizes: FileSizes, physical_offset: int) -> Sequence[str]:
+    def __init__(self, layout: StoreLayout) -> None:
+        self._directory = layout.commit_log
+        self._files: dict[int, FileQueue] = {}
+
+    def at(self, sizes: FileSizes, physical_offset: int) -> Sequence[str]:
+        """Keys (topic#key) of the record there, the unique key first; none when it can't be read."""
         file_bytes = sizes.commit_log_bytes
-        if file_bytes not in opened:
-            opened[file_bytes] = FileQueue.open(layout.commit_log, file_bytes, Access.READ)
-        file = opened[file_bytes].find(physical_offset)
+        if file_bytes not in self._files:
+            self._files[file_bytes] = FileQueue.open(self._directory, file_bytes, Access.READ)
+        file = self._files[file_bytes].find(physical_offset)
         try:
             if file is None:
                 return ()
@@ -135,7 +140,10 @@ def _keys_at(layout: StoreLayout) -> Callable[[FileSizes, int], Sequence[str]]:
         unique = [message.unique_key] if message.unique_key else []
         return [f"{message.topic}#{key}" for key in (*unique, *message.keys)]
 
-    return keys_at
+    def close(self) -> None:
+        """Let go of the log's files."""
+        for files in self._files.values():
+            files.close()
 
 
 def _make_directories(paths: Sequence[Path], disk: Disk) -> None:
@@ -144,7 +152,7 @@ def _make_directories(paths: Sequence[Path], disk: Disk) -> None:
             disk.sync_directory(changed)
 
 
-def _begin_writing(layout: StoreLayout, disk: Disk) -> None:
+def begin_writing(layout: StoreLayout, disk: Disk) -> None:
     """From here on the store is not closed: whoever opens it next must see that, before a byte of it changes."""
     if not layout.abort.exists():
         write_durably(layout.abort, b"", disk)

@@ -124,14 +124,15 @@ class _Recovery:
             self._dispatch(parts.deleted.without_queues(found))
         found_end = self._walk.end
         self._cut(trusted_end)
+        damaged = [one for one in self._walk.damaged if one.is_new]
         report = RecoveryReport(
             clean=self._clean,
             scanned_bytes=found_end - start,
             scanned_messages=self._walk.records,
             cut_bytes=self._cut_bytes,
-            damaged=tuple(stretch.start for stretch in self._walk.damaged),
+            damaged=tuple(stretch.start for stretch in damaged),
             rebuilt=tuple(self._rebuilt),
-            notes=tuple(_sentence(stretch) for stretch in self._walk.damaged),
+            notes=tuple(_sentence(stretch) for stretch in damaged),
             seconds=time.monotonic() - began,
         )
         covered_end = self._coverage.physical_end if self._coverage else 0
@@ -165,6 +166,7 @@ class _Recovery:
     def _prepare(self, trusted_end: int) -> int:
         """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
         parts, log = self._parts, self._log
+        parts.queues.remove_deleted(parts.deleted.until)
         parts.queues.truncate(trusted_end)
         queues_from = trusted_end
         if not self._queues_trusted(trusted_end):

@@ -1,16 +1,133 @@
-"""repair: rebuild what is derived, cut or mark what is damaged, never touch a good record."""
+"""repair: rebuild what is derived, cut or mark what is damaged, never touch a good record.
+
+Stopping is safe at any point: what would make the next opening trust the store goes first, damaged bytes are copied
+before they are framed, and what is derived is made again by an opening, which any later opening would do as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from engine.problem import CheckProgress
+from engine.allocate import file_name
+from engine.check import check_at_rest, check_store
+from engine.checkpoint import Checkpoint, write_checkpoint
+from engine.config import StoreConfig
+from engine.damagemark import can_mark, keep_bytes, mark_damage
+from engine.durable import remove_file
+from engine.errors import NotAStoreError
+from engine.filequeue import FileQueue
+from engine.layout import StoreLayout
+from engine.lock import StoreLock
+from engine.logwalk import DamagedStretch, DamageKind, LogWalk
+from engine.mappedfile import Access, MappedFile
+from engine.opened import begin_writing, choose_at
+from engine.opening import index_paths, is_new, refuse_unreadable
+from engine.problem import CheckProgress, Problem, ProblemKind
+from engine.store import MessageStore
 
 
 def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[str]:
     """Repair an unmounted store, yielding a sentence for each thing done; nothing when nothing was wrong.
 
-    Takes the store's lock (StoreLockedError). Safe to stop at any point and to run again.
+    NotAStoreError, UnsupportedStoreError, StoreLockedError, StoreFullError, OSError. Safe to stop and to run again.
     """
-    raise NotImplementedError
+    path = Path(path).absolute()
+    layout, config = StoreLayout(path), StoreConfig()
+    if is_new(path):
+        raise NotAStoreError(path, "nothing is there")
+    refuse_unreadable(path)
+    with StoreLock(layout.lock):
+        problems = list(check_at_rest(layout, progress))
+        if not problems and not layout.abort.exists():
+            return
+        if problems:
+            _distrust(layout, config)
+            yield from _set_aside(layout, problems)
+            yield from _frame_damage(layout, config)
+            yield from _drop_derived(layout, problems)
+    with MessageStore.open(path, config) as store:
+        if store.recovery.cut_bytes:
+            yield f"cut {store.recovery.cut_bytes:,} bytes of a torn or stale tail off the log"
+    yield from (f"not mended: {problem}" for problem in check_store(path, progress))
+
+
+def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
+    """Make sure that every opening from now on looks at everything, RocketMQ's too."""
+    begin_writing(layout, config.disk)
+    if layout.coverage.exists():
+        remove_file(layout.coverage, config.disk)
+    write_checkpoint(layout.checkpoint, Checkpoint(), config.disk)
+
+
+def _set_aside(layout: StoreLayout, problems: Sequence[Problem]) -> Iterator[str]:
+    """Config files that can't be understood: without them the rest of the store tells what it can."""
+    for problem in problems:
+        if problem.kind is ProblemKind.CONFIG:
+            file = layout.root / problem.path
+            for found in (file, file.with_name(f"{file.name}.bak")):
+                if found.exists():
+                    found.replace(found.with_name(f"{found.name}.damaged"))
+            yield f"moved {problem.path}, which can't be understood, to {problem.path}.damaged"
+
+
+def _frame_damage(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
+    """Frame what is damaged in the log, so that every reader passes it."""
+    file_bytes = choose_at(layout.root, config).sizes.commit_log_bytes
+    with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
+        begin = files.min_offset
+        walk = LogWalk(files, begin, lambda topic, queue_id: 0 if begin == 0 else None)
+        for _ in walk:
+            continue
+        for stretch in walk.damaged:
+            if stretch.kind is DamageKind.UNREADABLE:
+                for start, end in _by_file(stretch, file_bytes):
+                    yield _frame(layout, config, files, start, end, stretch.since_ms)
+
+
+def _by_file(stretch: DamagedStretch, file_bytes: int) -> Iterator[tuple[int, int]]:
+    start = stretch.start
+    while start < stretch.end:
+        end = min(stretch.end, start - start % file_bytes + file_bytes)
+        yield start, end
+        start = end
+
+
+def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: int, end: int, time_ms: int) -> str:
+    """Frame physical offsets [start, end), which lie in one file; what was done."""
+    what = f"{end - start:,} damaged bytes at physical offset {start}"
+    file = files.find(start)
+    if file is None:
+        _fill_in(layout, config, files.file_bytes, start)
+        return f"made the missing file of the log at physical offset {start}, with nothing but a filler in it"
+    first, last = start - file.start, end - file.start
+    if not can_mark(first, last, file.size):
+        return f"left {what} as they are: too few to be framed"
+    kept = keep_bytes(layout.own / "damaged", file, first, last, config.disk)
+    mark_damage(file, first, last, time_ms)
+    file.sync()
+    return f"framed {what}, so that readers pass them; a copy is in {kept.relative_to(layout.root)}"
+
+
+def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: int) -> None:
+    path = layout.commit_log / file_name(start)
+    file = MappedFile.create(path, file_bytes, Access.WRITE, start=start, disk=config.disk, sync=True)
+    mark_damage(file, 0, file_bytes, 0)
+    file.publish(file_bytes)
+    file.sync()
+    file.close()
+    config.disk.sync_directory(layout.commit_log)
+
+
+def _drop_derived(layout: StoreLayout, problems: Sequence[Problem]) -> Iterator[str]:
+    """Remove what does not agree with the log; the opening that follows makes it again."""
+    queues = {Path(problem.path).parts[1:3] for problem in problems if problem.kind is ProblemKind.CONSUME_QUEUE}
+    for topic, queue_id in sorted(queues):
+        shutil.rmtree(layout.consume_queues / topic / queue_id, ignore_errors=True)
+        yield f"removed the consume queue {topic}/{queue_id}, to make it again from the log"
+    if any(problem.path.startswith("index") for problem in problems):
+        for file in index_paths(layout.index):
+            file.unlink()
+        yield "removed the index, to make it again from the log"
