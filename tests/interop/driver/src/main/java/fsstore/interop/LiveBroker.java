@@ -3,6 +3,7 @@ package fsstore.interop;
 import com.google.gson.JsonArray;
 import com.google.gson.JsonObject;
 import java.lang.reflect.Method;
+import java.nio.ByteBuffer;
 import java.util.Properties;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -13,10 +14,13 @@ import org.apache.rocketmq.namesrv.NamesrvController;
 import org.apache.rocketmq.remoting.netty.NettyClientConfig;
 import org.apache.rocketmq.remoting.netty.NettyServerConfig;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /** A name server and a broker of this process, both on loopback. */
 final class LiveBroker {
+    private static final int ENTRY_BYTES = 20;
+
     private NamesrvController names;
     private BrokerController broker;
     private DefaultMessageStore store;
@@ -99,18 +103,38 @@ final class LiveBroker {
         return answer;
     }
 
-    /** For each of {@code topic}'s {@code queues}: oldest and next queue offset. */
+    /** For each of {@code topic}'s {@code queues}: queue offset of the oldest message that the log still has, and the next. */
     JsonObject bounds(JsonObject request) throws Exception {
+        String topic = request.get("topic").getAsString();
         JsonArray bounds = new JsonArray();
         for (int queue = 0; queue < request.get("queues").getAsInt(); queue++) {
+            long max = store.getMaxOffsetInQueue(topic, queue);
             JsonArray pair = new JsonArray();
-            pair.add(store.getMinOffsetInQueue(request.get("topic").getAsString(), queue));
-            pair.add(store.getMaxOffsetInQueue(request.get("topic").getAsString(), queue));
+            pair.add(oldest(topic, queue, max));
+            pair.add(max);
             bounds.add(pair);
         }
         JsonObject answer = new JsonObject();
         answer.add("bounds", bounds);
         return answer;
+    }
+
+    /** From the queue's minimum on, which lags behind the log's: a broker moves it when it cleans its queues. */
+    private long oldest(String topic, int queue, long max) {
+        for (long index = store.getMinOffsetInQueue(topic, queue); index < max;) {
+            SelectMappedBufferResult entries = Line.entries(store, topic, queue, index);
+            try {
+                for (ByteBuffer bytes = entries.getByteBuffer(); bytes.hasRemaining(); index++) {
+                    if (bytes.getLong() >= store.getMinPhyOffset()) {
+                        return index;
+                    }
+                    bytes.position(bytes.position() + ENTRY_BYTES - Long.BYTES);
+                }
+            } finally {
+                entries.release();
+            }
+        }
+        return max;
     }
 
     /** Where each group stands in each {@code topic@group}, queue by queue. */
