@@ -144,14 +144,14 @@ def test_keys_wait_in_memory_while_the_disk_is_full(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60)
-@given(records, st.integers(0, 30), st.booleans())
+@given(records, st.integers(0, 30), st.booleans(), st.booleans())
 def test_a_cut_index_is_as_if_the_rest_was_never_put(
-    tmp_path_factory: pytest.TempPathFactory, wanted: list[Record], kept: int, flushed: bool
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[Record], kept: int, at_once: bool, flushed: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("index")
     index, short = new_index(folder / "cut"), new_index(folder / "short")
     wanted = [(topic, keys or ["k"]) for topic, keys in wanted]
-    put(index, wanted)
+    (put_at_once if at_once else put)(index, wanted)
     put(short, wanted[:kept])
     if flushed:
         index.flush()

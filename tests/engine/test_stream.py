@@ -154,6 +154,18 @@ def test_a_queue_that_was_cut_is_summed_anew_from_there(tmp_path: Path) -> None:
     assert stream.read(0, 1 << 20) == joined(many(100))
 
 
+def test_what_was_summed_before_stays_an_answer_while_more_is_summed(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path, log_bytes=1 << 18, access=Access.PRIVATE)
+    sums = sums_of(store, tmp_path).of(store.queue("t"))
+    put_all(store, many(10))
+    before = sums.grow()
+    put_all(store, many(BLOCK_MESSAGES, 10))
+    after = sums.grow()
+    assert sums.block_end(3, before) == before == (10, len(joined(many(10))))
+    assert sums.block_end(3, after) == (BLOCK_MESSAGES, len(joined(many(BLOCK_MESSAGES))))
+    assert sums.position_of(4, before) == sums.position_of(4, after) == len(joined(many(4)))
+
+
 # sums kept on disk
 
 
