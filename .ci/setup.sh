@@ -47,13 +47,13 @@ apt_install() {
         say "there is no apt-get here to install $* with: install what these hold in this system's own way"
         return 1
     }
-    say "installing system packages: $*"
     as_root apt-get update -qq || say "apt-get update failed; going on with the lists that are here"
     packages=""
     for package in "$@"; do
         [ "$package" = java ] && package=$(java_package)
         packages="$packages $package"
     done
+    say "installing system packages:$packages"
     # shellcheck disable=SC2086 # a list of words
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
 }
