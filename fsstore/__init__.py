@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsstore.options import MountError, ServeOptions
+from fsstore.parquet.options import ParquetOptions
 
 if TYPE_CHECKING:
     from engine import MessageStore
 
-__all__ = ["MountError", "ServeOptions", "serve"]
+__all__ = ["MountError", "ParquetOptions", "ServeOptions", "serve"]
 
 
 def serve(

@@ -54,6 +54,7 @@ def command(
         append_mode=words.append_mode if append_mode is None else parse_mode(append_mode),
         store_options=words.store,
         kernel_options=words.kernel,
+        parquet=words.parquet,
     )
     _preflight(request)
     log_file = log_file or words.log_file

@@ -46,7 +46,9 @@ def _config(request: MountRequest, reporter: Reporter) -> StoreConfig:
 
 
 def _serve_options(request: MountRequest) -> ServeOptions:
-    options = ServeOptions(allow_other=request.allow_other, mount_options=request.kernel_options)
+    options = ServeOptions(
+        allow_other=request.allow_other, mount_options=request.kernel_options, parquet=request.parquet
+    )
     return options if request.append_mode is None else replace(options, append_mode=request.append_mode)
 
 

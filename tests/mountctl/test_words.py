@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import engine
 import mountctl.errors
-from fsstore import MountError
+from fsstore import MountError, ParquetOptions
 from mountctl.access import Shown
 from mountctl.errors import CommandError, exit_code, exit_codes, one_line
 from mountctl.opened import whole_lines
@@ -148,3 +148,15 @@ def test_chunks_become_the_same_bytes_in_whole_lines(chunks: list[bytes]) -> Non
     joined = b"".join(chunks)
     assert b"".join(lines) == joined + (b"" if joined.endswith(b"\n") or not joined else b"\n")
     assert all(line.endswith(b"\n") for line in lines)
+
+
+def test_what_is_kept_of_rendered_parquet_can_be_chosen() -> None:
+    assert parse(["noatime"]).parquet == ParquetOptions()
+    chosen = parse(["parquet_memory=64M,parquet_disk=0", "parquet_cache=/var/cache/mq"]).parquet
+    assert chosen == ParquetOptions(memory_bytes=64 << 20, disk_bytes=0, directory=Path("/var/cache/mq"))
+
+
+@pytest.mark.parametrize("size", ["", "M", "-1", "1.5G", "64X", "64MB"])
+def test_a_size_that_is_none_is_refused(size: str) -> None:
+    with pytest.raises(CommandError, match="is no size"):
+        parse([f"parquet_memory={size}"])
