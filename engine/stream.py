@@ -86,8 +86,7 @@ class QueueStream:
         """At least the stream bytes [start, end), with the whole messages they are part of."""
         block = self._sums.block_at(start)
         last = self._sums.block_end(self._sums.block_at(end - 1).queue_offset, summed)
-        first = max(block.queue_offset, self._queue.min_offset)
-        parts = self._sums.rows(first, last.queue_offset)
+        first, parts = self._sums.rows(block.queue_offset, last.queue_offset)
         row_ends = np.cumsum(sizes_of(parts))
         begin = last.bytes - (int(row_ends[-1]) if len(row_ends) else 0)
         if begin != block.bytes and (first == block.queue_offset or begin < block.bytes):

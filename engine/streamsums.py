@@ -11,11 +11,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.consumequeue import ConsumeQueue
+from engine.errors import RetiredFileError, UnreadableRangeError
 from engine.streamrows import LogPart, RowSource
 
 Array = np.ndarray[Any, Any]
@@ -80,14 +82,24 @@ class QueueSums:
         return (self._ends[-1] if self._ends else 0) + self._open_bytes
 
     def _sum_until(self, end: int) -> None:
-        sizes = np.zeros(end - self._counted, np.int64)
-        first = max(self._counted, min(self.queue.min_offset, end))  # what expired before it was summed has no bytes
-        found = sizes_of(self._source.rows(self.queue, first, end - first, self._checked_before))
+        sizes = np.zeros(end - self._counted, np.int64)  # what expired before it was summed has no bytes
+        first, parts = self._rows_left(self._counted, end, self._checked_before)
+        found = sizes_of(parts)
         sizes[first - self._counted :][: len(found)] = found
         while self._counted < end:
             count = min(BLOCK_MESSAGES - self._counted % BLOCK_MESSAGES, len(sizes))
             self._count(sizes[:count])
             sizes = sizes[count:]
+
+    def _rows_left(self, first: int, end: int, checked_before: int) -> tuple[int, list[LogPart]]:
+        """The rows of [first, end) that have not expired, and where they begin; retention may go on meanwhile."""
+        while True:
+            first = max(first, min(self.queue.min_offset, end))
+            try:
+                return first, self._source.rows(self.queue, first, end - first, checked_before)
+            except (RetiredFileError, UnreadableRangeError):
+                if self.queue.min_offset <= first:
+                    raise
 
     def _count(self, sizes: Array) -> None:
         """Add the next messages, all of one block; close the block when they reach its end."""
@@ -105,9 +117,13 @@ class QueueSums:
 
     def _edges(self, number: int) -> tuple[int, int]:
         """Physical offsets of a block's first and last record, -1 for one that is gone."""
-        offsets = (max(number * BLOCK_MESSAGES, self._base), (number + 1) * BLOCK_MESSAGES - 1)
-        first, last = (self.queue.read(offset, 1)["physical_offset"].tolist() or [-1] for offset in offsets)
-        return first[0], last[0]
+        first, last = max(number * BLOCK_MESSAGES, self._base), (number + 1) * BLOCK_MESSAGES - 1
+        return self._place_of(first), self._place_of(last)
+
+    def _place_of(self, queue_offset: int) -> int:
+        with suppress(RetiredFileError, UnreadableRangeError):
+            return next(iter(self.queue.read(queue_offset, 1)["physical_offset"].tolist()), -1)
+        return -1
 
     def _forget_from(self, max_offset: int) -> None:
         """The queue was cut: keep the whole blocks before `max_offset`."""
@@ -139,19 +155,21 @@ class QueueSums:
         return summed
 
     def position_of(self, queue_offset: int, summed: Summed) -> int:
-        """Stream bytes from the base to `queue_offset`, which has not expired."""
+        """Stream bytes from the base to `queue_offset`, or to the first message behind it that has not expired."""
         if queue_offset <= self._base:
             return 0
-        end = self.block_end(queue_offset, summed)
-        return end.bytes - int(sizes_of(self.rows(queue_offset, end.queue_offset)).sum())
+        end = self.block_end(max(queue_offset, min(self.queue.min_offset, summed.queue_offset)), summed)
+        _, parts = self.rows(queue_offset, end.queue_offset)
+        return end.bytes - int(sizes_of(parts).sum())
 
-    def rows(self, first: int, end: int) -> list[LogPart]:
-        """The rows of queue offsets [first, end), without those that were left out when they were summed."""
-        parts = self._source.rows(self.queue, first, end - first, 0)
+    def rows(self, first: int, end: int) -> tuple[int, list[LogPart]]:
+        """The rows of [first, end) that have not expired, without those that were left out when they were summed, and
+        the queue offset of the first."""
+        first, parts = self._rows_left(first, end, 0)
         for block in range(first // BLOCK_MESSAGES, -(-end // BLOCK_MESSAGES)):
             for queue_offset in self._left_out_of(block):
                 leave_out(parts, queue_offset - first)
-        return parts
+        return first, parts
 
     def text(self, part: LogPart) -> Array:
         """Stream bytes of rows: uint8."""
@@ -161,10 +179,8 @@ class QueueSums:
         known = self._left_out.get(block)
         index = block - self._first_block
         if known is None and 0 <= index < len(self._blocks) and self._blocks[index].left_out:
-            first = max(block * BLOCK_MESSAGES, self.queue.min_offset)
-            count = (block + 1) * BLOCK_MESSAGES - first
-            sizes = sizes_of(self._source.rows(self.queue, first, count, checked_before=1 << 62))
-            known = self._left_out[block] = frozenset((first + np.flatnonzero(sizes == 0)).tolist())
+            first, parts = self._rows_left(block * BLOCK_MESSAGES, (block + 1) * BLOCK_MESSAGES, 1 << 62)
+            known = self._left_out[block] = frozenset((first + np.flatnonzero(sizes_of(parts) == 0)).tolist())
         return known or frozenset()
 
     # what is kept

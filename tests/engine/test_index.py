@@ -120,7 +120,7 @@ def test_many_single_records_go_into_the_files_by_themselves(tmp_path: Path) -> 
     index = Index(tmp_path, SLOTS, 3 * GATHERED_RECORDS, Access.WRITE, lambda: NOW_MS)
     index.load()
     put(index, [("t", ["k"])] * (GATHERED_RECORDS - 1))
-    assert index.files == ()
+    assert not index.files
     put(index, [("t", ["k"])], GATHERED_RECORDS - 1)
     assert index.files[0].header.next_entry == GATHERED_RECORDS + 1
 

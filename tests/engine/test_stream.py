@@ -5,12 +5,13 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.consumequeue import ConsumeQueue
-from engine.errors import DamagedRecordError, ExpiredMessageError
+from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError
 from engine.mappedfile import Access
 from engine.message import Message
 from engine.streamrows import RowSource
@@ -140,6 +141,31 @@ def test_positions_stay_when_retention_moves_the_queues_beginning(tmp_path: Path
     after = sums.stream(queue)
     assert (after.first_offset, after.size) == (first, len(text) - gone)
     assert after.read(0, 1 << 20) == text[gone:]
+
+
+def test_retention_between_two_looks_costs_what_expired_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SmallStore(tmp_path, queue_entries=32)
+    bodies = many(200)
+    put_all(store, bodies)
+    queue = store.queue("t")
+    stream = sums_of(store, tmp_path / "sums").stream(queue)
+    look = queue.entries
+
+    def retired_before_the_look(first: int, count: int) -> np.ndarray:
+        if queue.min_offset == 0:
+            for _ in range(4):
+                store.log_files.retire_first(0)
+            queue.expire(store.log_files.min_offset)
+            assert queue.delete_expired(0)
+            raise RetiredFileError(tmp_path)
+        return look(first, count)
+
+    monkeypatch.setattr(queue, "entries", retired_before_the_look)
+    size = stream.size
+    assert queue.min_offset > 32
+    text = joined(bodies[queue.min_offset :])
+    assert size == len(text)
+    assert stream.read(0, 1 << 20) == text
 
 
 def test_a_queue_that_was_cut_is_summed_anew_from_there(tmp_path: Path) -> None:
