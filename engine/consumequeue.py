@@ -265,6 +265,10 @@ class ConsumeQueue:
         """Queue offset of the first message whose record starts at or after `physical_offset`, else max_offset."""
         return self._search(lambda entry: starts_from(entry, physical_offset), self._first, self._max)
 
+    def leads_before(self, physical_offset: int) -> bool:
+        """Whether the oldest entry's record starts before `physical_offset`."""
+        return self._first < self._max and not starts_from(self._raw(self._first), physical_offset)
+
     def offset_at(self, timestamp_ms: int, stored_ms: Callable[[int], int]) -> int:
         """Queue offset of the first message stored at or after `timestamp_ms`; max_offset when there is none.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine.consumequeue import ConsumeQueue
@@ -122,12 +122,22 @@ class ConsumeQueues:
     def recover(self, scan: bool) -> int:
         """Find every queue's end; return the highest physical end (-1: all are empty).
 
-        Without `scan`, after a clean close, that waits until a queue is used, and the answer is -1.
+        Without `scan`, after a clean close, that waits until a queue is used, and the answer is -1. WRITE: files
+        without a byte are deleted.
         """
         self._scan = scan or self.access is Access.READ
         if not scan:
             return -1
+        for queue in self:
+            queue.files.drop_empty()
         return max((queue.physical_end for queue in self), default=-1)
+
+    def remove_deleted(self, until: Callable[[str], int]) -> None:
+        """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`."""
+        for topic in self.topics():
+            queues = [self.get(topic, queue_id) for queue_id in self.queue_ids(topic)]
+            if any(queue is not None and queue.leads_before(until(topic)) for queue in queues):
+                self.remove_topic(topic)
 
     def truncate(self, physical_end: int) -> int:
         """Drop entries of records that end after `physical_end` from all queues; return how many."""

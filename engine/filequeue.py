@@ -277,8 +277,17 @@ class FileQueue:
                 file.truncate(offset - file.start)
             elif durable_from is not None and durable_from < file.start + self.file_bytes:
                 file.sync()
+        self.drop_empty()
         if self.access is Access.WRITE and self.directory.exists():
             self._disk.sync_directory(self.directory)
+
+    def drop_empty(self) -> None:
+        """WRITE: delete files without a byte: a power cut leaves them, when only a name reached the disk. OSError."""
+        if self.access is Access.WRITE:
+            for problem in self._problems:
+                if problem.kind == "empty" and problem.path.exists() and not problem.path.stat().st_size:
+                    problem.path.unlink()
+            self._problems = tuple(problem for problem in self._problems if problem.kind != "empty")
 
     # durability
 

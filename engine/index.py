@@ -228,6 +228,7 @@ class Index:
             self._gathered = self._gathered.before(physical_end)
             keeps = self._waiting[1] < physical_end
             self._waiting = tuple(part[keeps] for part in self._waiting)
+            self._drop_empty()
             while self._files:
                 newest = self._files[-1]
                 if newest.truncate(physical_end, stored_ms):
@@ -236,6 +237,14 @@ class Index:
                 self._drop(newest)
             in_memory = [self._gathered.last_physical_offset, *self._waiting[1].tolist()]
             self._last = max([self._stored_last(), *in_memory])
+
+    def _drop_empty(self) -> None:
+        """Files without a byte: a power cut leaves them, when only a name reached the disk."""
+        if self.access is Access.WRITE:
+            empty = {path for path in self.foreign if path.is_file() and not path.stat().st_size}
+            for path in empty:
+                path.unlink()
+            self.foreign = tuple(path for path in self.foreign if path not in empty)
 
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete files whose last record is before `min_physical_offset`, never the newest; return how many.

@@ -128,6 +128,19 @@ def test_append_refuses_what_straddles_a_file(tmp_path: Path) -> None:
     queue.close()
 
 
+@pytest.mark.parametrize("access", [Access.WRITE, Access.READ])
+def test_truncating_removes_files_without_a_byte_when_they_are_ours(tmp_path: Path, access: Access) -> None:
+    filled(tmp_path / "q", 1)
+    for start in (SIZE, 2 * SIZE):
+        (tmp_path / "q" / name(start)).touch()
+    (tmp_path / "q" / "notes.txt").touch()
+    queue = opened(tmp_path / "q", access)
+    queue.truncate(SIZE)
+    left = sorted(path.name for path in (tmp_path / "q").iterdir())
+    queue.close()
+    assert left == [name(0), *([] if access is Access.WRITE else [name(SIZE), name(2 * SIZE)]), "notes.txt"]
+
+
 def test_an_empty_queue_can_begin_anywhere(tmp_path: Path) -> None:
     queue = opened(tmp_path / "q")
     assert queue.roll(7 * SIZE + 40).start == 7 * SIZE

@@ -1,0 +1,40 @@
+"""What a power cut leaves of work that was half done: names without bytes, topics deleted in part."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine import Message, MessageStore, TopicNotFoundError, check_store
+from tests.engine.storetools import SMALL, bodies, killed, opened
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["commitlog/00000000000000008192", "consumequeue/T/0/00000000000000000640", "index/29991231235959999"],
+)
+def test_recovery_removes_a_file_that_got_its_name_and_no_byte(tmp_path: Path, name: str) -> None:
+    with killed(tmp_path / "store", tmp_path / "crashed") as store:
+        store.put(Message("T", b"kept", ["key"]), 0)
+    (tmp_path / "crashed" / name).unlink(missing_ok=True)
+    (tmp_path / "crashed" / name).touch()
+    with opened(tmp_path / "crashed") as store:
+        assert bodies(store, "T", 0) == [b"kept"]
+    assert not (tmp_path / "crashed" / name).exists()
+
+
+def test_a_deletion_that_was_cut_short_is_finished_by_recovery(tmp_path: Path) -> None:
+    with killed(tmp_path / "store", tmp_path / "crashed") as store:
+        for topic in ("kept", "gone"):
+            store.put_lines(topic, b"one\ntwo\n", 0, keys=["key"])
+        shutil.copytree(tmp_path / "store" / "consumequeue" / "gone", tmp_path / "queues")
+        store.delete_topic("gone")
+    shutil.copytree(tmp_path / "queues", tmp_path / "crashed" / "consumequeue" / "gone")
+    with MessageStore.open(tmp_path / "crashed", SMALL) as store:
+        with pytest.raises(TopicNotFoundError):
+            store.bounds("gone", 0)
+        assert store.query("gone", "key") == []
+        assert bodies(store, "kept", 0) == [b"one", b"two"]
+    assert list(check_store(tmp_path / "crashed")) == []
