@@ -277,7 +277,6 @@ class FileQueue:
                 file.truncate(offset - file.start)
             elif durable_from is not None and durable_from < file.start + self.file_bytes:
                 file.sync()
-        self.drop_empty()
         if self.access is Access.WRITE and self.directory.exists():
             self._disk.sync_directory(self.directory)
 

@@ -166,6 +166,7 @@ class _Recovery:
     def _prepare(self, trusted_end: int) -> int:
         """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
         parts, log = self._parts, self._log
+        log.files.drop_empty()
         parts.queues.remove_deleted(parts.deleted.until)
         parts.queues.truncate(trusted_end)
         queues_from = trusted_end

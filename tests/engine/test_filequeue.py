@@ -129,13 +129,13 @@ def test_append_refuses_what_straddles_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("access", [Access.WRITE, Access.READ])
-def test_truncating_removes_files_without_a_byte_when_they_are_ours(tmp_path: Path, access: Access) -> None:
+def test_files_without_a_byte_are_dropped_when_they_are_ours(tmp_path: Path, access: Access) -> None:
     filled(tmp_path / "q", 1)
     for start in (SIZE, 2 * SIZE):
         (tmp_path / "q" / name(start)).touch()
     (tmp_path / "q" / "notes.txt").touch()
     queue = opened(tmp_path / "q", access)
-    queue.truncate(SIZE)
+    queue.drop_empty()
     left = sorted(path.name for path in (tmp_path / "q").iterdir())
     queue.close()
     assert left == [name(0), *([] if access is Access.WRITE else [name(SIZE), name(2 * SIZE)]), "notes.txt"]

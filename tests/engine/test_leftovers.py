@@ -25,6 +25,16 @@ def test_recovery_removes_a_file_that_got_its_name_and_no_byte(tmp_path: Path, n
     assert not (tmp_path / "crashed" / name).exists()
 
 
+def test_recovery_removes_the_only_file_of_a_log_if_it_has_no_byte(tmp_path: Path) -> None:
+    with killed(tmp_path / "store", tmp_path / "crashed") as store:
+        store.create_topic("T")
+    for file in (tmp_path / "crashed" / "commitlog").iterdir():
+        file.unlink()
+    (tmp_path / "crashed" / "commitlog" / "00000000000000000000").touch()
+    with opened(tmp_path / "crashed") as store:
+        assert list(store.check()) == []
+
+
 def test_a_deletion_that_was_cut_short_is_finished_by_recovery(tmp_path: Path) -> None:
     with killed(tmp_path / "store", tmp_path / "crashed") as store:
         for topic in ("kept", "gone"):
