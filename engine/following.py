@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
+from engine.consumequeue import is_pre_blank
 from engine.consumequeues import ConsumeQueues
 from engine.errors import StoreError
 from engine.logscan import ScannedRecords, ScanStop, scan_records
@@ -28,6 +31,9 @@ STUCK_SECONDS = 1.0
 
 MAX_LOOKS = 200
 """How often the queue of the newest record is looked at for its entry; a deleted topic's never comes."""
+
+NEWEST_ENTRIES = 64
+"""So many of a queue's newest entries are looked at for one that leads to a whole record."""
 
 SAME_TICK_NS = 100_000_000
 """A directory that changed so recently may change again without its time changing."""
@@ -69,6 +75,7 @@ class Follower:
         self._has_changed(self._parts.layout.topics)
         self._end = self._queues_end(self._queues)
         self._publish()
+        self._queues.truncate(self._end)
         self._queues.expire(self._log.min_offset)
         self._queues.refresh(self._end)
         self.refresh()
@@ -185,9 +192,14 @@ class Follower:
 
     def _queues_end(self, queues: ConsumeQueues) -> int:
         """End of the newest whole record that a queue leads to; the log's begin when there is none."""
-        ends = sorted((queue.physical_end, queue.newest_physical_offset) for queue in queues)
-        for end, physical_offset in reversed(ends):
-            if physical_offset >= 0 and self._is_whole(physical_offset):
+        found: list[tuple[int, int]] = []
+        for queue in queues:
+            newest = queue.entries(max(queue.max_offset - NEWEST_ENTRIES, queue.first_offset), NEWEST_ENTRIES)
+            newest = newest[~is_pre_blank(newest)]
+            places = newest["physical_offset"].astype(np.int64)
+            found += zip((places + newest["size"]).tolist(), places.tolist(), strict=True)
+        for end, physical_offset in sorted(found, reverse=True):
+            if self._is_whole(physical_offset):
                 return end
         return self._log.min_offset
 

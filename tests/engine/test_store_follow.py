@@ -1,0 +1,216 @@
+"""Following: a reader beside a writer sees what is whole, soon, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from engine import ExpiredMessageError, Message, MessageStore, OpenMode, ReadError, Retention, StoreListener
+from tests.engine.storetools import SMALL, bodies, nothing_left_open
+
+FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
+
+
+class Ear(StoreListener):
+    """Remembers everything."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+
+    def appended(self, topic: str, queue: int) -> None:
+        self.heard.append(("appended", topic, queue))
+
+    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
+        self.heard.append(("expired", topic, queue, old_min, new_min))
+
+    def topics_changed(self) -> None:
+        self.heard.append(("topics",))
+
+
+def refreshed(follower: MessageStore) -> MessageStore:
+    """The follower after it has taken in all there is."""
+    for _ in range(1000):
+        if not follower.refresh():
+            return follower
+    raise AssertionError("refresh never comes to an end")
+
+
+def test_a_follower_sees_messages_topics_queues_and_new_files(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+        assert follower.topics() == []
+        writer.put(Message("T", b"first", ["K"]), 0)
+        assert follower.topics() == []
+        refreshed(follower)
+        assert bodies(follower, "T", 0) == [b"first"]
+        text = b"".join(b"line-%d\n" % number for number in range(2000))
+        writer.put_lines("T", text, 1)
+        writer.create_topic("U", 7)
+        refreshed(follower)
+        assert b"".join(body + b"\n" for body in bodies(follower, "T", 1)) == text
+        assert (follower.topics(), len(follower.queues("U"))) == (["T", "U"], 7)
+        stream = follower.stream("T", 1)
+        assert bytes(stream.read(0, len(text))) == text
+        writer.put(Message("U", b"late"), 6)
+        writer.put_lines("T", b"more\n", 1)
+        refreshed(follower)
+        assert bodies(follower, "U", 6) == [b"late"]
+        assert bytes(stream.read(len(text), 100)) == b"more\n"
+
+
+def test_a_follower_finds_keys_once_the_writer_settled_them(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+        for number in range(200):
+            writer.put(Message("T", b"%d" % number, [f"key-{number}", "all"]), number % 4)
+        writer.flush()
+        refreshed(follower)
+        assert len(follower.query("T", "all", 1000)) == 200
+        newest = follower.newest_with_key("T", "all")
+        assert newest is not None
+        assert bytes(newest.body) == b"199"
+        writer.put(Message("T", b"200", ["all"]), 0)
+        writer.flush()
+        refreshed(follower)
+        newest = follower.newest_with_key("T", "all")
+        assert newest is not None
+        assert bytes(newest.body) == b"200"
+
+
+def test_nothing_new_is_nothing_changed_and_a_refresh_then_opens_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer:
+        writer.put_lines("T", b"line\n" * 500, 0)
+        with MessageStore.open(path, FOLLOW) as follower:
+            refreshed(follower)
+            for file in path.rglob("*"):
+                os.utime(file, (1_600_000_000, 1_600_000_000))
+            refreshed(follower)
+            before = len(os.listdir("/proc/self/fd"))
+            assert [follower.refresh() for _ in range(100)] == [False] * 100
+            assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_half_written_record_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer:
+        writer.put(Message("T", b"whole"), 0)
+        end = writer.put(Message("T", b"torn" * 10), 0)
+    file = path / "commitlog" / ("0" * 20)
+    content = file.read_bytes()
+    shutil.rmtree(path / "consumequeue")
+    for kept in range(0, end.store_size, 7):
+        file.write_bytes(content[: end.physical_offset + kept].ljust(len(content), b"\0"))
+        with MessageStore.open(path, FOLLOW) as follower:
+            assert follower.physical_end == end.physical_offset
+            file.write_bytes(content)
+            refreshed(follower)
+            assert follower.physical_end == end.physical_end
+
+
+def test_an_entry_that_leads_into_the_unwritten_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer:
+        puts = [writer.put(Message("T", b"%d" % number), 0) for number in range(10)]
+    file = path / "commitlog" / ("0" * 20)
+    content = file.read_bytes()
+    file.write_bytes(content[: puts[7].physical_offset].ljust(len(content), b"\0"))
+    with MessageStore.open(path, FOLLOW) as follower:
+        assert bodies(follower, "T", 0) == [b"%d" % number for number in range(7)]
+        assert follower.bounds("T", 0).max_offset == 7
+        file.write_bytes(content)
+        refreshed(follower)
+        assert follower.bounds("T", 0).max_offset == 10
+
+
+def test_a_follower_passes_damage_in_the_middle(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer:
+        puts = [writer.put(Message("T", b"body-%d" % number), 0) for number in range(20)]
+        writer.flush()
+        file = path / "commitlog" / ("0" * 20)
+        with file.open("r+b") as log:
+            log.seek(puts[5].physical_offset + 90)
+            log.write(b"?")
+        with MessageStore.open(path, FOLLOW) as follower:
+            assert follower.bounds("T", 0).max_offset == 20
+            with pytest.raises(ReadError):
+                follower.get("T", 0, 5)
+            assert len(bodies(follower, "T", 0)) == 19
+            writer.put(Message("T", b"on"), 0)
+            refreshed(follower)
+            assert bodies(follower, "T", 0)[-1] == b"on"
+
+
+def test_expired_files_and_deleted_topics_go_for_the_follower_too(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    retention = Retention(max_bytes=9000, clean_interval_ms=3_600_000, delete_pause_ms=0)
+    ear = Ear()
+    with (
+        nothing_left_open(),
+        MessageStore.open(path, replace(SMALL, retention=retention)) as writer,
+        MessageStore.open(path, FOLLOW) as follower,
+    ):
+        writer.put_lines("T", b"line of some length\n" * 500, 0, keys=["K"])
+        writer.put(Message("gone", b"x"), 0)
+        refreshed(follower)
+        assert follower.bounds("T", 0).min_offset == 0
+        follower.subscribe(ear)
+        writer.clean()
+        writer.delete_topic("gone")
+        refreshed(follower)
+        bounds = writer.bounds("T", 0)
+        assert bounds.min_offset > 0
+        assert follower.bounds("T", 0) == bounds
+        with pytest.raises(ExpiredMessageError):
+            follower.get("T", 0, 0)
+        assert ("expired", "T", 0, 0, bounds.min_offset) in ear.heard
+        assert ("topics",) in ear.heard
+        assert follower.topics() == ["T"]
+
+
+def test_a_follower_tells_its_listeners_what_came(tmp_path: Path) -> None:
+    path, ear = tmp_path / "store", Ear()
+    with MessageStore.open(path, SMALL) as writer:
+        writer.put(Message("T", b"before"), 0)
+        with MessageStore.open(path, FOLLOW) as follower:
+            follower.bounds("T", 0)
+            follower.subscribe(ear)
+            writer.put(Message("T", b"after"), 0)
+            refreshed(follower)
+            assert ("appended", "T", 0) in ear.heard
+            writer.create_topic("U")
+            refreshed(follower)
+            assert ("topics",) in ear.heard
+
+
+def test_a_follower_stays_when_the_writer_is_restarted_and_cuts_its_tail(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer:
+        writer.put_lines("T", b"line\n" * 100, 0)
+        with MessageStore.open(path, FOLLOW) as follower:
+            assert len(bodies(follower, "T", 0)) == 100
+            writer.close()
+            with MessageStore.open(path, SMALL) as again:
+                again.put_lines("T", b"line\n" * 300, 0)
+                refreshed(follower)
+                assert len(bodies(follower, "T", 0)) == 400
+
+
+def test_one_refresh_ends_soon_however_much_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.following.REFRESH_BYTES", 4096)
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+        writer.put_lines("T", b"line\n" * 2000, 0)
+        ends = [follower.physical_end]
+        while follower.refresh():
+            ends.append(follower.physical_end)
+        steps = [after - before for before, after in pairwise(ends)]
+        assert max(steps) <= 2 * 4096 + 100
+        assert ends[-1] == writer.physical_end
+        assert len(bodies(follower, "T", 0)) == 2000
