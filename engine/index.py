@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from engine.config import Clock
-from engine.durable import Disk, make_directory
+from engine.durable import Disk, is_full_disk, make_directory
 from engine.errors import FlushFailedError, StoreFullError
 from engine.gathered import GatheredKeys
 from engine.indexfile import IndexFile, index_file_bytes
@@ -147,21 +147,25 @@ class Index:
                 file.put_many(hashes[done:until], places[done:until], times[done:until])
                 self._unsynced.add(file)
                 done = until
-        except StoreFullError:
-            pass  # so is the log, about now; and its records tell their keys again whenever they are asked
+        except (StoreFullError, FlushFailedError):
+            pass  # `flush` says so; and the log's records tell their keys again whenever they are asked
         self._waiting = (hashes[done:], places[done:], times[done:])
 
     def _file_with_room(self) -> IndexFile:
-        """The newest file, or a new one when that is full. StoreFullError."""
+        """The newest file, or a new one when that is full. StoreFullError, FlushFailedError: the disk refused it."""
         previous = self._files[-1] if self._files else None
         if previous is not None and previous.room > 0:
             return previous
-        if self.access is Access.WRITE:
-            self._unsynced_names += [*make_directory(self.directory), self.directory]
         path = self.directory / next_name(self._clock(), previous.file.path.name if previous else "")
-        file = self._mapped(
-            MappedFile.create(path, index_file_bytes(self.slots, self.entries), self.access, disk=self._disk)
-        )
+        size_bytes = index_file_bytes(self.slots, self.entries)
+        try:
+            if self.access is Access.WRITE:
+                self._unsynced_names += [*make_directory(self.directory), self.directory]
+            file = self._mapped(MappedFile.create(path, size_bytes, self.access, disk=self._disk))
+        except OSError as error:
+            if is_full_disk(error):
+                raise StoreFullError(path, size_bytes) from error
+            raise FlushFailedError(path, error.strerror or str(error)) from error
         file.file.set_end(file.file.size)
         if previous is not None:
             file.inherit(previous.header)
