@@ -6,16 +6,21 @@ person may name either side, and the verb finds the other.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from mountctl.errors import CommandError
 
 FILESYSTEM_TYPE = "fuse.fsstore"
 MOUNT_TABLE = Path("/proc/self/mountinfo")
+PATIENCE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,33 @@ def mount_of(store: Path, table: Path = MOUNT_TABLE) -> Mount | None:
     """Where `store` is mounted: for writing when it is, otherwise the newest mount."""
     found = [mount for mount in mounts(table) if mount.store == store]
     return next((mount for mount in found if not mount.read_only), found[-1] if found else None)
+
+
+class Answer(Enum):
+    """How a mount answers: YES; NO, its daemon is gone; LATE, not within a moment, it may hang."""
+
+    YES = "yes"
+    NO = "no"
+    LATE = "late"
+
+
+def answer_of(mountpoint: Path) -> Answer:
+    """Ask what is mounted there (or the directory, when nothing is) for a sign of life, without waiting for ever."""
+    answers: SimpleQueue[Answer] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            os.statvfs(mountpoint)  # a stat would be answered from the kernel's cache, long after the daemon is gone
+        except OSError as error:
+            answers.put(Answer.NO if error.errno == errno.ENOTCONN else Answer.YES)
+        else:
+            answers.put(Answer.YES)
+
+    threading.Thread(target=ask, daemon=True).start()  # one that never returns must not keep us
+    try:
+        return answers.get(timeout=PATIENCE_SECONDS)
+    except Empty:
+        return Answer.LATE
 
 
 def find(text: str, table: Path = MOUNT_TABLE) -> Place:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from mountctl.errors import CommandError
-from mountctl.places import mount_at
+from mountctl.places import Answer, answer_of, mount_at
 
 FUSE_DEVICE = Path("/dev/fuse")
 FUSE_CONFIG = Path("/etc/fuse.conf")
@@ -35,14 +34,14 @@ def fusermount() -> str:
 def check_mountpoint(mountpoint: Path) -> None:
     """`mountpoint` is an empty directory with nothing mounted on it; a mount whose daemon is gone is cleared away."""
     clear_dead_mount(mountpoint)
-    if not mountpoint.exists():
-        raise CommandError(f"mount point {mountpoint} does not exist", f"mkdir {mountpoint}", os.EX_NOINPUT)
-    if not mountpoint.is_dir():
-        raise CommandError(f"mount point {mountpoint} is not a directory", "name an empty directory", os.EX_NOINPUT)
     if mounted := mount_at(mountpoint):
         raise CommandError(
             f"mount point {mountpoint} is busy: {mounted.store} is mounted there", f"mountctl umount {mountpoint}"
         )
+    if not mountpoint.exists():
+        raise CommandError(f"mount point {mountpoint} does not exist", f"mkdir {mountpoint}", os.EX_NOINPUT)
+    if not mountpoint.is_dir():
+        raise CommandError(f"mount point {mountpoint} is not a directory", "name an empty directory", os.EX_NOINPUT)
     if os.path.ismount(mountpoint):
         raise CommandError(f"mount point {mountpoint} is busy: something is mounted there", "name another directory")
     if any(mountpoint.iterdir()):
@@ -51,11 +50,8 @@ def check_mountpoint(mountpoint: Path) -> None:
 
 def clear_dead_mount(mountpoint: Path) -> None:
     """Unmount what a dead daemon left at `mountpoint`: every access there fails with ENOTCONN."""
-    try:
-        os.statvfs(mountpoint)  # a stat could still be answered from the cache
-    except OSError as error:
-        if error.errno == errno.ENOTCONN:
-            subprocess.run([fusermount(), "-u", "-z", str(mountpoint)], check=True, capture_output=True)
+    if answer_of(mountpoint) is Answer.NO:
+        subprocess.run([fusermount(), "-u", "-z", str(mountpoint)], check=True, capture_output=True)
 
 
 def check_apart(store: Path, mountpoint: Path) -> None:

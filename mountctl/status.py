@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from mountctl.access import reach
 from mountctl.output import human_seconds, human_size, human_time, plural, print_json, print_table
-from mountctl.places import Mount, Place, find, mounts
+from mountctl.places import Answer, Mount, Place, answer_of, find, mounts
 
 
 @click.command("status", short_help="Show stores, mounts, and consumer lag.")
@@ -37,23 +36,23 @@ def command(place: str | None, as_json: bool) -> None:
 
 
 def _show_mounts(as_json: bool) -> None:
-    found = [(mount, _answering(mount)) for mount in mounts()]
+    found = [(mount, answer_of(mount.mountpoint)) for mount in mounts()]
     if as_json:
         rows = [
             {
                 "mountpoint": str(mount.mountpoint),
                 "store": str(mount.store),
                 "read_only": mount.read_only,
-                "alive": alive,
+                "answers": answers.value,
             }
-            for mount, alive in found
+            for mount, answers in found
         ]
         print_json(rows)
     elif not found:
         click.echo("no store is mounted here; mount one with `mountctl mount STORE MOUNTPOINT`")
     else:
         print_table(
-            ("MOUNTPOINT", "STORE", "ACCESS"), [(*_row(mount), _access(mount, alive)) for mount, alive in found]
+            ("MOUNTPOINT", "STORE", "ACCESS"), [(*_row(mount), _access(mount, answers)) for mount, answers in found]
         )
 
 
@@ -61,19 +60,11 @@ def _row(mount: Mount) -> tuple[str, str]:
     return str(mount.mountpoint), str(mount.store)
 
 
-def _access(mount: Mount, alive: bool) -> str:
-    if not alive:
+def _access(mount: Mount, answers: Answer) -> str:
+    if answers is Answer.NO:
         return f"dead (mountctl umount {mount.mountpoint})"
-    return "read-only" if mount.read_only else "read and write"
-
-
-def _answering(mount: Mount) -> bool:
-    """Whether a daemon is still behind the mount."""
-    try:
-        os.statvfs(mount.mountpoint)  # the kernel answers a stat from its cache, long after the daemon is gone
-    except OSError:
-        return False
-    return True
+    how = "read-only" if mount.read_only else "read and write"
+    return how if answers is Answer.YES else f"{how}, not answering"
 
 
 def _show(place: Place, status: Mapping[str, Any]) -> None:

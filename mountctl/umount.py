@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from mountctl.errors import CommandError
-from mountctl.places import Mount, absolute, mount_at, mount_of
+from mountctl.places import Answer, Mount, absolute, answer_of, mount_at, mount_of
 from mountctl.preflight import fusermount
 
 CLOSE_SECONDS = 60.0
@@ -49,7 +49,10 @@ def _mounted(path: Path) -> Mount:
 
 
 def _daemon_of(mount: Mount) -> int:
-    """Pid of the process that serves `mount`; 0 when it is gone."""
+    """Pid of the process that serves `mount`; 0 when it is gone. CommandError when it hangs, for so would we."""
+    answer = answer_of(mount.mountpoint)
+    if answer is Answer.LATE:
+        raise CommandError(f"the daemon of {mount.mountpoint} does not answer", "look into its log", os.EX_TEMPFAIL)
     try:
         return int(json.loads((mount.mountpoint / "@store/status.json").read_bytes())["pid"])
     except OSError:

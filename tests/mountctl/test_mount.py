@@ -126,6 +126,19 @@ def read_terminal(terminal: int) -> bytes:
         return b""
 
 
+def test_a_daemon_that_hangs_hangs_nobody_else(site: Site) -> None:
+    site.mounted()
+    pid = daemon_pid(site)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert "not answering" in succeed("status")
+        refused = mountctl("umount", site.mountpoint)
+        assert refused.returncode == 75
+        assert "does not answer" in refused.stderr
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_umount_clears_away_a_dead_mount(site: Site) -> None:
     site.mounted()
     os.kill(daemon_pid(site), signal.SIGKILL)
