@@ -50,12 +50,14 @@ class Cleaner:
         clock: Clock,
         *,
         expired: Callable[[str, int, int, int], None],
+        refused: Callable[[str | None], None],
         marked: Callable[[], None],
         failed: Callable[[StoreError | OSError], None],
         disk_use: DiskUse = disk_use,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`expired(topic, queue, old_min, new_min)` is told of each queue that lost messages; `marked` brings marks up
+        """`expired(topic, queue, old_min, new_min)` is told of each queue that lost messages, `refused` why the
+        disk is too full to be written, or None when it is not any more; `marked` brings marks up
         to date after a round that took files; `failed` is told when the disk refused something. `pause` sleeps for
         some seconds."""
         self._parts = parts
@@ -63,13 +65,13 @@ class Cleaner:
         self._retention = retention
         self._clock = clock
         self._expired = expired
+        self._refused = refused
         self._marked = marked
         self._failed = failed
         self._disk_use = disk_use
         self._pause = pause
         self._thread = PeriodicThread("fsstore-retention", retention.clean_interval_ms, self._tick)
         self.expired_files = 0
-        self.refusal: str | None = None
 
     def start(self) -> None:
         """Begin cleaning."""
@@ -104,7 +106,7 @@ class Cleaner:
 
     def _refuse(self, used: float) -> None:
         full = used > self._retention.disk_warn_ratio
-        self.refusal = f"the disk is {used:.0%} full, over {self._retention.disk_warn_ratio:.0%}" if full else None
+        self._refused(f"the disk is {used:.0%} full, over {self._retention.disk_warn_ratio:.0%}" if full else None)
 
     def _take_oldest(self, used: float) -> bool:
         """Delete the oldest file of the log if it may go; before that, let no queue lead to it any more."""

@@ -14,31 +14,29 @@ from engine.block import Block
 from engine.check import check_parts
 from engine.columns import Columns
 from engine.commitlog import FileHold
-from engine.config import OpenMode, Retention, StoreConfig
+from engine.config import OpenMode, StoreConfig
 from engine.consumeroffsets import read_consumer_offsets
-from engine.durability import Durability
 from engine.errors import (
     FlushFailedError,
     ReadOnlyStoreError,
-    StoreClosedError,
     StoreError,
     TopicNotFoundError,
 )
-from engine.feed import Feed, HeldFeed
 from engine.following import Follower
 from engine.listeners import Listeners, StoreListener
 from engine.message import Message, StoredMessage
 from engine.opened import Opened, open_store
 from engine.problem import CheckProgress, Problem
 from engine.reading import Reader
+from engine.refusal import Refusal
 from engine.results import PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
-from engine.retention import Cleaner, DiskUse, disk_use
-from engine.retentionfile import read_retention
+from engine.retention import DiskUse, disk_use
 from engine.status import measure_files
 from engine.stream import QueueStream
 from engine.streamrows import RowSource
 from engine.sumsfile import StreamSums
 from engine.topicview import TopicView
+from engine.writeside import WriteSide
 from engine.writing import Writer
 
 Hold = FileHold
@@ -84,16 +82,15 @@ class MessageStore:
             checked_before=opened.parts.log.readable_end,
             writable=writes,
         )
+        self._refusal = Refusal(None if writes else ReadOnlyStoreError(_READ_ONLY_REASONS[config.mode]))
         self._lifecycle = threading.Lock()
-        self._stopped: StoreError | None = None if writes else ReadOnlyStoreError(_READ_ONLY_REASONS[config.mode])
-        self._flush_failure: FlushFailedError | None = None
         self._closed = False
+        self._write_side: WriteSide | None = None
         self._writer: Writer | None = None
-        self._durability: Durability | None = None
-        self._cleaner: Cleaner | None = None
         self._follower: Follower | None = None
         if writes:
-            self._prepare_writing(disk_use)
+            self._write_side = WriteSide(opened, self._topics, config, self._listeners, self._refusal, disk_use)
+            self._writer = self._write_side.writer
         elif config.mode is OpenMode.FOLLOW:
             self._follower = Follower(
                 opened.parts,
@@ -124,35 +121,9 @@ class MessageStore:
             raise
         return store
 
-    def _prepare_writing(self, disk_use: DiskUse) -> None:
-        config, recovered = self.config, self._opened.recovered
-        feed_type = HeldFeed if config.transient_pool_buffers else Feed
-        feed = feed_type(self._parts, recovered.newest, appended=self._listeners.appended, broken=self._note_broken)
-        self._writer = Writer(self._parts, self._topics, config, feed, self._refusal)
-        self._durability = Durability(self._parts, config.flush, feed, recovered.queues, self._note_flush_failure)
-        retention = config.retention or read_retention(self._parts.layout.retention)
-        if retention is not None:
-            self._cleaner = self._make_cleaner(retention, self._durability, disk_use)
-
-    def _make_cleaner(self, retention: Retention, durability: Durability, disk_use: DiskUse) -> Cleaner:
-        return Cleaner(
-            self._parts,
-            retention,
-            self.config.clock,
-            expired=self._listeners.expired,
-            marked=durability.note_expired,
-            failed=lambda error: self._stop(ReadOnlyStoreError(f"retention failed: {error}")),
-            disk_use=disk_use,
-        )
-
     def _start(self) -> None:
-        """Begin what runs in the background; what was recovered is brought to disk first."""
-        if self._durability is not None:
-            self._durability.start()
-            if not self._opened.recovered.taken_over:
-                self._durability.flush()
-        if self._cleaner is not None:
-            self._cleaner.start()
+        if self._write_side is not None:
+            self._write_side.start()
         if self._follower is not None:
             self._follower.begin()
 
@@ -166,35 +137,24 @@ class MessageStore:
             if self._closed:
                 return
             self._closed = True
-        self._stop(StoreClosedError())
-        if self._cleaner is not None:
-            self._cleaner.close()
-        durable = False
+        self._refusal.close()
         try:
-            if self._durability is not None:
-                with self._log.lock:  # a put that is under way ends first
-                    pass
-                durable = self._durability.close()
-                self._sums.save()
-        finally:
+            durable = self._write_side is not None and self._write_side.close()
+            self._sums.save()
             self._parts.close()
-            try:
-                if durable and self._durability is not None:
-                    self._durability.mark_clean()
-            finally:
-                if self._opened.lock is not None:
-                    self._opened.lock.release()
-        if self._flush_failure is not None:
-            raise self._flush_failure
+            if durable and self._write_side is not None:
+                self._write_side.durability.mark_clean()
+        finally:
+            self._opened.close()
+        if self._refusal.flush_failure is not None:
+            raise self._refusal.flush_failure.with_traceback(None)
 
     def _abandon(self) -> None:
         """Let go of everything without a mark: as if the process had died."""
         self._closed = True
-        self._stop(StoreClosedError())
-        if self._cleaner is not None:
-            self._cleaner.close()
-        if self._durability is not None:
-            self._durability.close()
+        self._refusal.close()
+        if self._write_side is not None:
+            self._write_side.close()
         self._opened.close()
 
     def __enter__(self) -> MessageStore:
@@ -207,41 +167,20 @@ class MessageStore:
 
     # why not to write
 
-    def _refusal(self) -> StoreError | None:
-        if self._stopped is None and self._cleaner is not None and self._cleaner.refusal is not None:
-            return ReadOnlyStoreError(self._cleaner.refusal)
-        return self._stopped
-
-    def _stop(self, error: StoreError) -> None:
-        if self._stopped is None or isinstance(error, StoreClosedError):
-            self._stopped = error
-
-    def _note_broken(self, reason: str) -> None:
-        self._stop(ReadOnlyStoreError(reason))
-
-    def _note_flush_failure(self, error: FlushFailedError) -> None:
-        self._flush_failure = self._flush_failure or error
-        self._stop(ReadOnlyStoreError(str(error)))
-
-    def _require_writer(self) -> Writer:
-        refusal = self._refusal()
-        if refusal is not None:
-            raise refusal
-        assert self._writer is not None
-        return self._writer
-
     @property
     def read_only_reason(self) -> str | None:
         """Why nothing can be published now, in a sentence; None when it can."""
-        refusal = self._refusal()
-        if refusal is None:
-            return None
-        return refusal.reason if isinstance(refusal, ReadOnlyStoreError) else str(refusal)
+        return self._refusal.reason
 
     @property
     def flush_failure(self) -> FlushFailedError | None:
         """The failed flush that ended durability, None while all is well."""
-        return self._flush_failure
+        return self._refusal.flush_failure
+
+    def _require_write_side(self) -> WriteSide:
+        self._refusal.require_none()
+        assert self._write_side is not None
+        return self._write_side
 
     # topics
 
@@ -267,12 +206,12 @@ class MessageStore:
 
         TopicExistsError, IllegalTopicError, ReadOnlyStoreError, OSError.
         """
-        self._require_writer()
+        self._refusal.require_none()
         self._topics.create(topic, self.config.default_queues if queues is None else queues)
 
     def grow_topic(self, topic: str, queues: int) -> None:
         """Give a topic at least `queues` queues. TopicNotFoundError, IllegalTopicError, ReadOnlyStoreError, OSError."""
-        self._require_writer()
+        self._refusal.require_none()
         if not self._topics.has(topic):
             raise TopicNotFoundError(topic)
         self._topics.ensure(topic, queues)
@@ -282,8 +221,7 @@ class MessageStore:
 
         Their bytes stay in the log until retention takes their files. TopicNotFoundError, ReadOnlyStoreError, OSError.
         """
-        self._require_writer()
-        assert self._durability is not None
+        durability = self._require_write_side().durability
         self.flush()
         with self._log.lock:
             gone = [(queue, self.bounds(topic, queue)) for queue in self._topics.queue_ids(topic)]
@@ -293,7 +231,7 @@ class MessageStore:
             self._reader.forget_topic(topic)
         for queue, bounds in gone:
             self._listeners.expired(topic, queue, bounds.min_offset, bounds.max_offset)
-        self._durability.forget_topic(topic)
+        durability.forget_topic(topic)
 
     # publishing
 
@@ -303,15 +241,14 @@ class MessageStore:
         `queue` None takes the topic's queues in turn. An unknown topic is made, as a broker does. TopicNotFoundError
         (no such queue), MessageTooLargeError, IllegalMessageError, StoreFullError, ReadOnlyStoreError.
         """
-        writer = self._writer
-        return (writer or self._require_writer()).put(message, queue)
+        return (self._writer or self._require_write_side().writer).put(message, queue)
 
     def put_batch(self, messages: Sequence[Message], queue: int | None = None) -> PutRange:
         """Store messages of one topic, all or none. Errors as `put`.
 
         `queue` None deals them over the topic's queues in turn; the range's queue and offset are then the first's.
         """
-        return (self._writer or self._require_writer()).put_batch(messages, queue)
+        return (self._writer or self._require_write_side().writer).put_batch(messages, queue)
 
     def put_lines(
         self,
@@ -327,7 +264,7 @@ class MessageStore:
 
         `lines` are whole lines: each ends in a newline, which is dropped; empty ones are skipped. Errors as `put`.
         """
-        writer = self._writer or self._require_writer()
+        writer = self._writer or self._require_write_side().writer
         return writer.put_lines(topic, lines, queue, keys, tags, properties)
 
     # durability
@@ -349,23 +286,23 @@ class MessageStore:
 
     def wait_durable(self, physical_end: int) -> None:
         """Return when everything before `physical_end` is on disk. FlushFailedError, StoreClosedError."""
-        if self._durability is not None:
-            self._durability.log.wait_durable(physical_end)
+        if self._write_side is not None:
+            self._write_side.durability.log.wait_durable(physical_end)
 
     def request_durable(self, physical_end: int, done: Callable[[StoreError | None], None]) -> None:
         """Call `done(None)` when everything before `physical_end` is on disk, `done(error)` when that failed.
 
         `done` runs on the flush thread, or at once on this one; it must be quick and must not raise.
         """
-        if self._durability is None:
+        if self._write_side is None:
             done(None)
         else:
-            self._durability.log.request_durable(physical_end, done)
+            self._write_side.durability.log.request_durable(physical_end, done)
 
     def flush(self) -> None:
         """Bring everything written so far to disk, derived data too. FlushFailedError, StoreClosedError."""
-        if self._durability is not None:
-            self._durability.flush()
+        if self._write_side is not None:
+            self._write_side.durability.flush()
 
     # reading
 
@@ -449,7 +386,8 @@ class MessageStore:
 
     def clean(self) -> int:
         """One round of retention now; how many files of the log went. OSError."""
-        return self._cleaner.clean() if self._cleaner is not None else 0
+        cleaner = self._write_side.cleaner if self._write_side is not None else None
+        return cleaner.clean() if cleaner is not None else 0
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Tell `listener` what happens from now on; the returned function ends that."""
@@ -465,13 +403,13 @@ class MessageStore:
 
         What is written meanwhile is left out; retention and topic changes during a check may show up in it.
         """
-        if self._durability is not None and self._stopped is None:
+        if self._refusal.error is None:
             self.flush()
         return check_parts(self._parts, self._log.readable_end, progress)
 
     def stats(self) -> StoreStats:
         """The store in figures."""
-        topics = self.topics()
+        topics, write_side = self.topics(), self._write_side
         return StoreStats(
             path=str(self.path),
             mode=self.mode.value,
@@ -484,8 +422,8 @@ class MessageStore:
             read_messages=self._reader.messages,
             read_bytes=self._reader.bytes,
             queries=self._reader.queries,
-            flushes=self._durability.log.flushes if self._durability else 0,
-            expired_files=self._cleaner.expired_files if self._cleaner else 0,
+            flushes=write_side.durability.log.flushes if write_side else 0,
+            expired_files=write_side.cleaner.expired_files if write_side and write_side.cleaner else 0,
             sync_flush=self.sync_flush,
             opened_at_ms=self.opened_at_ms,
             recovery=self.recovery,

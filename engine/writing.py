@@ -10,7 +10,7 @@ do: nothing more is written, and the next opening makes them agree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +18,14 @@ import numpy as np
 
 from engine.config import StoreConfig
 from engine.dispatch import Placed, PlacedRun
-from engine.errors import IllegalMessageError, StoreError, TopicNotFoundError
+from engine.errors import IllegalMessageError, TopicNotFoundError
 from engine.feed import Feed
 from engine.lines import EncodedBatch, encode_batch, encode_lines
 from engine.message import Message
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, Place, offsets_property, place_queue_id, queue_names
 from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, RecordEncoder, topic_problem
+from engine.refusal import Refusal
 from engine.results import PutRange, PutResult
 from engine.schedule import SCHEDULE_TOPIC, scheduled, tags_code
 from engine.slices import put_items
@@ -48,10 +49,11 @@ class Writer:
         topics: TopicView,
         config: StoreConfig,
         feed: Feed,
-        refusal: Callable[[], StoreError | None],
+        refusal: Refusal,
     ) -> None:
-        """`refusal` says why nothing may be written now."""
+        """`refusal` says whether anything may be written."""
         self._log = parts.log
+        self._queues = parts.queues
         self._levels = parts.dispatcher.levels
         self._topics = topics
         self._config = config
@@ -71,12 +73,13 @@ class Writer:
             return self._put_special([message], queue_id)[0]
         topic = message.topic
         if queue_id is None:
-            queue_id = self._deal(topic, 1)[0]
-        elif not self._topics.has_queue(topic, queue_id):
+            (queue_id,) = self._deal(topic, 1)
+        elif self._queues.get(topic, queue_id) is None and not self._topics.has_queue(topic, queue_id):
             self._require_queue(topic, queue_id)
         record = self._encoder.encode(message, queue_id, self._config.clock())
         with self._log.lock:
-            self._refuse()
+            if self._refusal.error is not None:
+                self._refusal.require_none()
             queue_offset = 0
             if message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
                 queue_offset = self._feed.next_offset(topic, queue_id, 1)
@@ -87,11 +90,6 @@ class Writer:
         self.messages += 1
         self.bytes += size
         return PutResult(*place, self._store_host if message.store_host is None else message.store_host.encode())
-
-    def _refuse(self) -> None:
-        refusal = self._refusal()
-        if refusal is not None:
-            raise refusal
 
     # queues
 
@@ -104,7 +102,7 @@ class Writer:
 
     def _make_topic(self, topic: str) -> list[int]:
         """Publishing to an unknown topic makes it, as a broker does."""
-        self._refuse()
+        self._refusal.require_none()
         if not self._topics.has(topic):
             self._encoder.encode_topic(topic)
             self._topics.ensure(topic, self._config.default_queues)
@@ -169,7 +167,7 @@ class Writer:
             )
         parts = list(batch.cut(self._log.largest_bytes))
         with self._log.lock:
-            self._refuse()
+            self._refusal.require_none()
             numbered = self._number(topic, batch, queue_ids)
             cuts = np.cumsum([0, *map(len, parts)]).tolist()
             runs = [numbered.part(part, start, end) for part, start, end in zip(parts, cuts, cuts[1:], strict=False)]
@@ -208,7 +206,7 @@ class Writer:
             raise IllegalMessageError("the messages of a batch have different topics")
         queue_ids = self._targets(topic, queue_id, len(messages))
         with self._log.lock:
-            self._refuse()
+            self._refusal.require_none()
             taken: Counter[tuple[str, int]] = Counter()
             ready = [
                 self._prepare(message, queue_ids[row % len(queue_ids)], taken) for row, message in enumerate(messages)

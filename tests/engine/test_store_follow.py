@@ -84,7 +84,7 @@ def test_a_follower_finds_keys_once_the_writer_settled_them(tmp_path: Path) -> N
 
 def test_nothing_new_is_nothing_changed_and_a_refresh_then_opens_no_file(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, replace(SMALL, preallocate=False)) as writer:
         writer.put_lines("T", b"line\n" * 500, 0)
         with MessageStore.open(path, FOLLOW) as follower:
             refreshed(follower)

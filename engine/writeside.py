@@ -1,0 +1,65 @@
+"""Write side: what a store open for writing has running behind it, from its start to its close."""
+
+from __future__ import annotations
+
+from engine.config import StoreConfig
+from engine.durability import Durability
+from engine.feed import Feed, HeldFeed
+from engine.listeners import Listeners
+from engine.opened import Opened
+from engine.refusal import Refusal
+from engine.retention import Cleaner, DiskUse
+from engine.retentionfile import read_retention
+from engine.topicview import TopicView
+from engine.writing import Writer
+
+
+class WriteSide:
+    """Writer, flushers and retention of one store. Thread safety: any thread; `start` and `close` once."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        topics: TopicView,
+        config: StoreConfig,
+        listeners: Listeners,
+        refusal: Refusal,
+        disk_use: DiskUse,
+    ) -> None:
+        """Nothing runs until `start`. ConfigFileError: the store's own retention can't be understood."""
+        parts, recovered = opened.parts, opened.recovered
+        feed_type = HeldFeed if config.transient_pool_buffers else Feed
+        feed = feed_type(parts, recovered.newest, appended=listeners.appended, broken=refusal.stop)
+        self.writer = Writer(parts, topics, config, feed, refusal)
+        self.durability = Durability(parts, config.flush, feed, recovered.queues, refusal.note_flush_failure)
+        self.cleaner: Cleaner | None = None
+        self._taken_over = recovered.taken_over
+        self._log = parts.log
+        retention = config.retention or read_retention(parts.layout.retention)
+        if retention is not None:
+            self.cleaner = Cleaner(
+                parts,
+                retention,
+                config.clock,
+                expired=listeners.expired,
+                refused=refusal.note_full_disk,
+                marked=self.durability.note_expired,
+                failed=lambda error: refusal.stop(f"retention failed: {error}"),
+                disk_use=disk_use,
+            )
+
+    def start(self) -> None:
+        """Begin what runs in the background; what was recovered is brought to disk first. FlushFailedError."""
+        self.durability.start()
+        if not self._taken_over:
+            self.durability.flush()
+        if self.cleaner is not None:
+            self.cleaner.start()
+
+    def close(self) -> bool:
+        """Flush what is left and end what runs; whether everything is on disk. Nothing is written any more."""
+        if self.cleaner is not None:
+            self.cleaner.close()
+        with self._log.lock:  # a put that is under way ends first
+            pass
+        return self.durability.close()
