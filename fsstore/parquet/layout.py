@@ -29,8 +29,6 @@ ROW_GROUP_BYTES = 32 << 20
 
 _RECORD_BYTES = 91  # what a record takes at least beside its body, topic and properties
 _ROW_BYTES = 160  # five 64-bit and 32-bit columns, two hosts, lengths, levels, what a row rounds up
-_IPV6_BYTES = 26  # how much longer an IPv6 host may be, as text
-_IPV6_FLAGS = (0x10, 0x20)
 _PLACE_BYTES = 4 << 10  # page headers and dictionaries' pages of 17 columns
 _PAGE_SHARE = 10  # and for each KiB one more byte, for the headers of further pages
 _FOOTER_BYTES = 4 << 10
@@ -113,7 +111,7 @@ def measure(store: MessageStore, key: RangeKey) -> Layout:
 
 def _row_bounds(store: MessageStore, headers: Array) -> Array:
     """What each message can take in a row group at most: int64, shape (n,)."""
-    ok, sys_flags = headers["ok"], headers["sys_flag"]
+    ok = headers["ok"]
     bodies = headers["body_size"].astype(np.int64)
     texts = headers["store_size"].astype(np.int64) - _RECORD_BYTES - bodies
     for row in np.flatnonzero(ok & (bodies < 0)).tolist():
@@ -123,9 +121,9 @@ def _row_bounds(store: MessageStore, headers: Array) -> Array:
             texts[row] = message.store_size - _RECORD_BYTES - len(message.stored_body)
         except StoreError:
             bodies[row] = texts[row] = 0  # damaged: the rendered file leaves it out
-    hosts = sum(((sys_flags & flag != 0) * _IPV6_BYTES for flag in _IPV6_FLAGS), np.zeros(len(headers), np.int64))
-    # The dearest text: properties, or keys, of one byte each. An item of 4 bytes takes 16, a key of 2 bytes 8.
-    return np.asarray(np.where(ok, bodies + texts * 9 // 2 + hosts + _ROW_BYTES, 0))
+    # The dearest text: properties, or keys, of one byte each. An item of 4 bytes takes 16, a key of 2 bytes 8. An IPv6
+    # host, longer by 12 bytes in the record and by 26 as text, is among the text, too.
+    return np.asarray(np.where(ok, bodies + texts * 9 // 2 + _ROW_BYTES, 0))
 
 
 def _row_groups(begin: int, bounds: Array) -> Iterator[RowGroup]:

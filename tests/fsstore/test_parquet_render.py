@@ -6,6 +6,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import Host, Message, MessageStore
+from engine import Block, ExpiredMessageError, Host, Message, MessageStore, Retention
 from fsstore.parquet import layout as layouts
 from fsstore.parquet.render import BoundError, render_row_group
 from tests.fsstore.parquetfiles import expected_rows, layout_of, rendered, rows, small_files
@@ -89,6 +90,10 @@ DEAREST = {
     "nothing at all": [Message("orders", b"")] * 20_000,
     "hosts of their own": [
         Message("orders", b"x", born_host=Host(bytes((255, 255, n >> 8, n & 255)), 60_000)) for n in range(20_000)
+    ],
+    "long hosts of their own": [
+        Message("orders", b"x", born_host=Host(bytes((255,)) * 14 + bytes((n >> 8, n & 255)), 60_000), store_host=V6)
+        for n in range(20_000)
     ],
     "one byte each": [Message("orders", b"x", keys=[str(n % 10)], tags=str(n % 7)) for n in range(20_000)],
     "tags of their own": [Message("orders", b"", tags=f"{n:x}") for n in range(20_000)],
@@ -216,6 +221,34 @@ def test_statistics_of_row_groups_say_which_offsets_and_times_are_in_them(lines:
         assert statistics["physical_offset"].has_min_max
         begin += row_group.num_rows
     assert begin == 40_000
+
+
+@pytest.mark.parametrize(
+    ("clock_ms", "shown_ms"),
+    [((1 << 63) - 1, 253_402_300_799_999), (-(1 << 63), -62_135_596_800_000), (-1, -1), (0, 0)],
+)
+def test_a_publishers_clock_may_say_anything(store: MessageStore, clock_ms: int, shown_ms: int) -> None:
+    store.create_topic("orders", 1)
+    store.put(Message("orders", b"x", born_time_ms=clock_ms), 0)
+    assert [row["born_time"] for row in rows(rendered(store, layout_of(store, "orders"))[0])] == [shown_ms]
+
+
+def test_what_retention_takes_meanwhile_does_not_pass_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = MessageStore.block
+
+    def read_late(store: MessageStore, *place: Any) -> Block:
+        store.clean()
+        return read(store, *place)
+
+    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1))) as store:
+        store.create_topic("orders", 1)
+        store.put_lines("orders", b"0123456789\n" * 30_000, 0)
+        layout = layout_of(store, "orders", end=1_000)
+        monkeypatch.setattr(MessageStore, "block", read_late)
+        with pytest.raises(ExpiredMessageError):
+            rendered(store, layout)
 
 
 def test_row_groups_are_short_enough_for_memory(store: MessageStore) -> None:

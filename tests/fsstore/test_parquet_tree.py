@@ -221,6 +221,7 @@ def test_expired_files_are_gone_and_the_kernel_is_told(mount: ParquetMount, stor
     told = {(stale.parent_inode, stale.name) for stale in mount.fs.expired("orders", 0, old_min, new_min)}
     for name in names:
         assert ((queue_inode, name.encode()) in told) == (name not in left)
+    assert (queue_inode, segment_name(int(names[0][:20]), int(names[0][21:41]), is_tail=True)) in told
     assert refused_with(lambda: mount.stat(f"{QUEUE}/{names[0]}")) == errno.ENOENT
     assert refused_with(lambda: mount.fs.open(inodes[names[0]], os.O_RDONLY)) == errno.ESTALE
     assert refused_with(lambda: mount.read(open_before, 0, 1000)) == errno.EIO
@@ -240,6 +241,14 @@ def test_a_topic_that_is_deleted_takes_its_files_along(mount: ParquetMount, stor
     again = mount.ls(QUEUE)[0]
     assert mount.stat(f"{QUEUE}/{again}").inode != inode
     assert rows(mount.cat(f"{QUEUE}/{again}"))[0]["body"] == b"another 0"
+
+
+def test_an_open_file_never_shows_another_topic_of_that_name(mount: ParquetMount, store: MessageStore) -> None:
+    handle = mount.open(f"{QUEUE}/{segment_name(0, 100).decode()}").handle
+    store.delete_topic("orders")
+    store.create_topic("orders", 1)
+    store.put_lines("orders", b"%0100d\n" % 1 * 100, 0)
+    assert refused_with(lambda: mount.read(handle, 0, 1000)) == errno.EIO
 
 
 def test_left_out_messages_are_counted_in_status(tmp_path: Path) -> None:
