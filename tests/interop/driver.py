@@ -24,6 +24,10 @@ class DriverError(Exception):
     """RocketMQ threw something, died or did not answer."""
 
 
+class LoadRefusedError(DriverError):
+    """RocketMQ does not start on that store: its load() said no, as when a kill left a file of the wrong length."""
+
+
 class Driver:
     """One JVM. A context manager: leaving it ends the process, and the servers in it.
 
@@ -80,6 +84,8 @@ class Driver:
             raise DriverError(f"the JVM ended; see {self._errors.name!r}")
         answer: dict[str, Any] = json.loads(text)
         self.warnings += answer.pop("log")
+        if "load() returned false" in answer.get("error", ""):
+            raise LoadRefusedError(answer["error"])
         if "error" in answer:
             raise DriverError(answer["error"])
         return answer

@@ -1,12 +1,13 @@
 """They write, we read: stores of the real RocketMQ, clean and killed, through our engine."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
 
 from engine import FileSizes, MessageStore, OpenMode, StoreConfig, check_store
 from tests.interop.compare import Tally, compare_dump, compare_queries, queries_for
-from tests.interop.driver import RealStore
+from tests.interop.driver import Driver, LoadRefusedError, RealStore
 from tests.interop.messages import PREPARED, ROLLBACK, TRANSACTION, Mix, Put, large_puts
 from tests.interop.room import LARGE, SMALL, Room, java_config, snapshot
 
@@ -107,15 +108,19 @@ def killed(room: Room) -> None:
     path = room.folder / "theirs"
     puts = room.puts(PUTS)
     acknowledged = they_write_until_killed(room, path, puts)
-    queries = queries_for(puts, QUERIES)
-    copy = room.copy(path, "ours")
-    with room.driver() as driver, driver.store(path, java_config(SMALL)) as store:
-        dump = store.dump()
-        answers = store.query(queries)
-    with MessageStore.open(copy) as ours:
-        compare_dump(room.tally, dump, ours)
-        compare_queries(room.tally, queries, answers, ours, ours_may_find_more=True)
+    with MessageStore.open(room.copy(path, "ours")) as ours:
         compare_acknowledged(room.tally, puts, acknowledged, ours)
+        # killed while it made a file, RocketMQ may not start on its own store: then there is nobody to compare with
+        with contextlib.suppress(LoadRefusedError), room.driver() as driver:
+            compare_recovered(room, driver, path, puts, ours)
+
+
+def compare_recovered(room: Room, driver: Driver, path: Path, puts: list[Put], ours: MessageStore) -> None:
+    """What RocketMQ recovers from its own store against what we recovered from a copy."""
+    queries = queries_for(puts, QUERIES)
+    with driver.store(path, java_config(SMALL)) as store:
+        compare_dump(room.tally, store.dump(), ours)
+        compare_queries(room.tally, queries, store.query(queries), ours, ours_may_find_more=True)
 
 
 def they_write_until_killed(room: Room, path: Path, puts: list[Put]) -> list[dict[str, Any]]:
