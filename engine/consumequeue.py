@@ -27,7 +27,7 @@ from engine.entries import (
 )
 from engine.entries import Entries as Entries
 from engine.entries import is_pre_blank as is_pre_blank
-from engine.errors import QueueGapError
+from engine.errors import QueueGapError, RetiredFileError, UnreadableRangeError
 from engine.filequeue import FileQueue
 from engine.mappedfile import Access, MappedFile
 from engine.watch import DirectoryWatch
@@ -70,9 +70,13 @@ class ConsumeQueue:
     @property
     def min_offset(self) -> int:
         """Queue offset of the first message at or after the log's start; max_offset when there is none."""
-        if self._min is None:
-            self._min = self.offset_of_physical(self._min_physical)
-        return self._min
+        found = self._min
+        if found is None:
+            found = self.offset_of_physical(self._min_physical)
+            if self._min is not None:  # retention found it meanwhile, in a log that begins later
+                found = max(found, self._min)
+            self._min = found
+        return found
 
     @property
     def known_min_offset(self) -> int | None:
@@ -280,7 +284,8 @@ class ConsumeQueue:
             middle = (low + high) // 2
             probe, stored = middle, -1
             while probe < high and stored < 0:
-                stored = stored_ms(self._raw(probe)[0])
+                entry = self._raw_if_there(probe)
+                stored = stored_ms(entry[0]) if entry is not None else -1
                 probe += 1
             if stored < 0 or stored >= timestamp_ms:
                 high = middle
@@ -289,14 +294,27 @@ class ConsumeQueue:
         return low
 
     def _search(self, wanted: Callable[[tuple[int, int, int]], bool], low: int, high: int) -> int:
-        """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is."""
+        """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is.
+
+        Entries whose file is deleted meanwhile are none: they lie before all that is looked for.
+        """
         while low < high:
             middle = (low + high) // 2
-            if wanted(self._raw(middle)):
+            entry = self._raw_if_there(middle)
+            if entry is not None and wanted(entry):
                 high = middle
             else:
                 low = middle + 1
         return low
+
+    def _raw_if_there(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """The entry, None when retention took its file."""
+        try:
+            return self._raw(queue_offset)
+        except (UnreadableRangeError, RetiredFileError):
+            if self.files.find(queue_offset * ENTRY.itemsize) is not None:
+                raise
+            return None
 
     # what the log's owner and other writers do
 

@@ -339,3 +339,16 @@ def test_a_followers_bound_holds_from_the_start(open_queue: Opener) -> None:
     assert follower.max_offset == 4
     follower.refresh(200)
     assert follower.max_offset == 12
+
+
+def test_bounds_are_found_while_retention_deletes_files(open_queue: Opener) -> None:
+    queue = open_queue()
+    queue.append(0, entries_of([100 * number for number in range(1, 4 * FILE_ENTRIES + 1)]))
+    queue.begin_at(100 * (3 * FILE_ENTRIES + 2))
+    for _ in range(3):  # as another thread does, which has not said so yet
+        queue.files.retire_first(0)
+    assert queue.min_offset == 3 * FILE_ENTRIES + 1
+    assert queue.offset_at(0, lambda place: place) == queue.min_offset
+    assert queue.first_offset == 0
+    queue.delete_expired(0)
+    assert queue.first_offset == 3 * FILE_ENTRIES
