@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,7 +169,7 @@ class PooledMachine(StoreMachine):
 
 
 limits = settings(max_examples=25, stateful_step_count=20)
-TestStoreMachine: Callable[..., None] = StoreMachine.TestCase
+TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = limits
-TestPooledMachine: Callable[..., None] = PooledMachine.TestCase
+TestPooledMachine = PooledMachine.TestCase
 TestPooledMachine.settings = limits
