@@ -24,7 +24,7 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One broken invariant. `path` is relative to the store; `position` a byte in that file, -1: the file as a whole."""
+    """One broken invariant. `path` is relative to the store; `position` a byte there, -1: the file as a whole."""
 
     kind: ProblemKind
     path: str
