@@ -132,12 +132,18 @@ def remove_abandoned(parent: Path) -> None:
 
 
 class ChunkCache:
-    """Chunks in memory, and what memory has no room for on disk. Thread safety: any thread (an own lock)."""
+    """Chunks in memory, and what memory has no room for on disk.
+
+    Thread safety: any thread. Two locks, one for memory and one for the disk, never held together: whoever looks into
+    memory does not wait for a disk.
+    """
 
     def __init__(self, memory_bytes: int, disk: DiskChunks | None) -> None:
-        self._lock = threading.Lock()
+        self._memory_lock = threading.Lock()
+        self._disk_lock = threading.Lock()
         self._disk = disk
-        self._memory: Recent[Hashable, bytes] = Recent(memory_bytes, self._spill)
+        self._evicted: list[tuple[Hashable, bytes]] = []
+        self._memory: Recent[Hashable, bytes] = Recent(memory_bytes, lambda *evicted: self._evicted.append(evicted))
 
     @property
     def memory_bytes(self) -> int:
@@ -147,43 +153,51 @@ class ChunkCache:
     @property
     def disk_bytes(self) -> int:
         """Bytes kept on disk."""
-        return self._disk.kept_bytes if self._disk is not None else 0
+        disk = self._disk
+        return disk.kept_bytes if disk is not None else 0
 
     def peek(self, key: Hashable) -> bytes | None:
         """A chunk that is in memory."""
-        with self._lock:
+        with self._memory_lock:
             return self._memory.get(key)
 
     def find(self, key: Hashable) -> bytes | None:
         """A chunk that is in memory or on disk; from there it comes back into memory."""
-        with self._lock:
-            chunk = self._memory.get(key)
-            if chunk is None and self._disk is not None:
-                with suppress(OSError):  # as if it had gone: it can be rendered again
-                    chunk = self._disk.take(key)
-                if chunk is not None:
-                    self._memory.put(key, chunk, len(chunk))
-            return chunk
+        chunk = self.peek(key)
+        if chunk is None and (chunk := self._take_from_disk(key)) is not None:
+            self.put(key, chunk)
+        return chunk
 
     def put(self, key: Hashable, chunk: bytes) -> None:
         """Keep a chunk."""
-        with self._lock:
+        with self._memory_lock:
             self._memory.put(key, chunk, len(chunk))
+            evicted, self._evicted = self._evicted, []
+        for gone, bytes_of_it in evicted:
+            self._spill(gone, bytes_of_it)
 
     def close(self) -> None:
         """Let go of everything."""
-        with self._lock:
-            if self._disk is not None:
-                self._disk.close()
-            self._disk = None
+        with self._memory_lock:
             self._memory = Recent(0, lambda _key, _chunk: None)
+        self._give_up_disk()
+
+    def _take_from_disk(self, key: Hashable) -> bytes | None:
+        with self._disk_lock, suppress(OSError):  # as if it had gone: it can be rendered again
+            return self._disk.take(key) if self._disk is not None else None
+        return None
 
     def _spill(self, key: Hashable, chunk: bytes) -> None:
-        if self._disk is None:
-            return
         try:
-            self._disk.put(key, chunk)
+            with self._disk_lock:
+                if self._disk is not None:
+                    self._disk.put(key, chunk)
         except OSError as error:
             log.warning("rendered Parquet is kept in memory only from now on: %s", error)
-            self._disk.close()
+            self._give_up_disk()
+
+    def _give_up_disk(self) -> None:
+        with self._disk_lock:
+            if self._disk is not None:
+                self._disk.close()
             self._disk = None
