@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import ByteColumn, LocatedRecords, locate, read_columns
+from engine.columns import ByteColumn, LocatedRecords, locate, read_columns, strays
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.hosts import Host
@@ -87,8 +87,7 @@ class BlockReader:
 
     def _part(self, queue: ConsumeQueue, first: int, records: LocatedRecords) -> Block:
         offsets = np.arange(first, first + len(records))
-        strays = (records.headers["queue_offset"] != offsets) | (records.queue_ids != queue.queue_id)
-        for row in np.flatnonzero(records.headers["ok"] & strays).tolist():
+        for row in np.flatnonzero(strays(records, queue.topic, queue.queue_id, first)).tolist():
             place = int(records.headers["physical_offset"][row])
             records.headers["ok"][row] = self._in_place(queue, first + row, place)
         columns = read_columns(records, self._body_limit_bytes)

@@ -140,9 +140,18 @@ class Columns:
         )
 
 
-def gather_headers(log: Array, positions: Array, physical_offsets: Array) -> Array:
-    """HEADER (n,) of the records at `positions` of `log`: `locate` without the rest."""
-    return locate(log, positions, physical_offsets).headers
+def strays(records: LocatedRecords, topic: str, queue_id: int, first: int) -> Array:
+    """Which `ok` records (bool (n,)) say that they stand elsewhere than at queue offsets `first`, `first` + 1 … of that
+    queue."""
+    headers, name = records.headers, np.frombuffer(topic.encode(), np.uint8)
+    found = headers["queue_offset"] != np.arange(first, first + len(records))
+    found |= records.queue_ids != queue_id
+    same_size = headers["ok"] & (records.topic_sizes == len(name))
+    found |= ~same_size
+    if len(name) and same_size.any():
+        names = items_at(records.log, np.where(same_size, records.topic_starts, 0), len(name))
+        found |= (names.view(np.uint8).reshape(-1, len(name)) != name).any(axis=1)
+    return np.asarray(found & headers["ok"])
 
 
 def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedRecords:

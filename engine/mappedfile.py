@@ -256,8 +256,18 @@ class MappedFile:
                 allocate(self._open_descriptor(), self.path, self.size, self._disk)
             if len(self._map()[1]) < self.size:
                 self._mapped = None
+        elif len(self._map()[1]) < self.size:
+            self._complete_in_memory()
         self._target = memoryview(self._map()[0])
         return self._target
+
+    def _complete_in_memory(self) -> None:
+        """PRIVATE: a file that was cut is as long as it should be from now on, in memory."""
+        pages = self.whole()
+        whole = mmap.mmap(-1, self.size)
+        whole[: len(pages)] = bytes(pages)
+        self._anonymous = True
+        self._keep_map(whole)
 
     def warm(self) -> None:
         """Write to every page of a file that nobody uses yet, so that its first writer waits for none."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from engine.block import Block, BlockReader, concatenate
-from engine.columns import HEADER, Columns, find_properties, gather_headers, locate, read_columns
+from engine.columns import HEADER, Columns, LocatedRecords, find_properties, locate, read_columns, strays
 from engine.consumequeue import ENTRY, ConsumeQueue, Entries
 from engine.errors import (
     DamagedRecordError,
@@ -163,9 +163,11 @@ class Reader:
         first = min(max(start, queue.min_offset), end)
         row = first - start
         for log, positions, places_of in self._by_file(queue.entries(first, end - first)):
-            found[row : row + len(positions)] = gather_headers(log, positions, places_of)
+            records = locate(log, positions, places_of)
+            self._confirm(records, topic, queue_id, start + row)
+            found[row : row + len(positions)] = records.headers
             row += len(positions)
-        self._confirm(found, topic, queue_id, start)
+        found["queue_offset"] = np.arange(start, start + len(found))
         return found
 
     def _by_file(self, entries: Entries) -> Iterator[tuple[Array, Array, Array]]:
@@ -187,16 +189,16 @@ class Reader:
             except ReadError:
                 yield np.empty(0, np.uint8), np.zeros(len(run), np.int64), run
 
-    def _confirm(self, found: Array, topic: str, queue_id: int, start: int) -> None:
-        """Number the rows; a record with another number is not believed unless multi-dispatch placed it here."""
-        expected = np.arange(start, start + len(found))
-        for row in np.flatnonzero(found["ok"] & (found["queue_offset"] != expected)).tolist():
+    def _confirm(self, records: LocatedRecords, topic: str, queue_id: int, start: int) -> None:
+        """Number the rows; one that names another place is not believed unless multi-dispatch placed it here."""
+        found = records.headers
+        for row in np.flatnonzero(strays(records, topic, queue_id, start)).tolist():
             try:
                 message = self.at(int(found["physical_offset"][row]))
                 found["ok"][row] = is_in_place(message, topic, queue_id, start + row)
             except ReadError:
                 found["ok"][row] = False
-        found["queue_offset"] = expected
+        found["queue_offset"] = np.arange(start, start + len(found))
 
     def columns(self, topic: str, queue_id: int, start: int, count: int) -> Columns:
         """Bodies, keys and tags as arrays; rows from max(start, min_offset) on."""
@@ -207,7 +209,7 @@ class Reader:
         parts = []
         for log, positions, places_of in self._by_file(queue.entries(first, max(start + count - first, 0))):
             records = locate(log, positions, places_of)
-            self._confirm(records.headers, topic, queue_id, first)
+            self._confirm(records, topic, queue_id, first)
             parts.append(read_columns(records, self._body_limit_bytes))
             first += len(positions)
         self.messages += sum(map(len, parts))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import damaged_rows, locate
+from engine.columns import damaged_rows, locate, strays
 from engine.compression import COMPRESSED_FLAG, decompress
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
@@ -29,9 +29,9 @@ NEWLINE = 10
 _GATHERED_BYTES = HEADERS[0].size
 _FIELDS = np.dtype(
     {
-        "names": ["size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag"],
-        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4"],
-        "offsets": [0, 4, 12, 20, 28, 36],
+        "names": ["size", "magic", "physical_offset", "sys_flag"],
+        "formats": [">i4", ">i4", ">i8", ">i4"],
+        "offsets": [0, 4, 28, 36],
         "itemsize": _GATHERED_BYTES,
     }
 )
@@ -79,25 +79,22 @@ class RowSource:
         """
         parts = []
         for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
-            part, fields = _find_bodies(log, places - base, places)
+            part = _find_bodies(log, places - base, places)
             unknown = int(np.searchsorted(places, checked_before, side="left"))
             if unknown:
-                self._check(part, fields, places[:unknown], base, queue, first)
+                self._check(part, places[:unknown], base, queue, first)
             if part.is_compressed.any():
                 self._measure(part)
             parts.append(part)
             first += len(part)
         return parts
 
-    def _check(self, part: LogPart, fields: Array, places: Array, base: int, queue: ConsumeQueue, first: int) -> None:
+    def _check(self, part: LogPart, places: Array, base: int, queue: ConsumeQueue, first: int) -> None:
         """Leave out rows, the first len(places) of `part`, whose record is damaged or stands elsewhere."""
         count = len(places)
         records = locate(part.log, places - base, places)
         good = records.headers["ok"] & ~damaged_rows(records)
-        offsets = np.arange(first, first + count)
-        fields = fields[:count]
-        strays = good & ((fields["queue_offset"] != offsets) | (fields["queue_id"] != queue.queue_id))
-        for row in np.flatnonzero(strays).tolist():
+        for row in np.flatnonzero(good & strays(records, queue.topic, queue.queue_id, first)).tolist():
             good[row] = self._in_place(queue, first + row, int(places[row]))
         part.sizes[:count][~good] = 0
 
@@ -137,13 +134,13 @@ class RowSource:
         return np.frombuffer(b"".join(piece + b"\n" for piece in pieces), np.uint8)
 
 
-def _find_bodies(log: Array, positions: Array, places: Array) -> tuple[LogPart, Array]:
-    """The bodies of the records at `positions` of `log`, by magic, place and sizes alone, and the fields read."""
+def _find_bodies(log: Array, positions: Array, places: Array) -> LogPart:
+    """The bodies of the records at `positions` of `log`, by magic, place and sizes alone."""
     inside = (positions >= 0) & (positions <= len(log) - _GATHERED_BYTES)
     raw = items_at(log, np.where(inside, positions, 0), _GATHERED_BYTES) if inside.any() else None
     if raw is None:
         nothing = np.zeros(len(positions), np.int64)
-        return LogPart(log, nothing, nothing, nothing, nothing.copy(), nothing != 0), np.zeros(len(positions), _FIELDS)
+        return LogPart(log, nothing, nothing, nothing, nothing.copy(), nothing != 0)
     fields = raw.view(_FIELDS)
     magic, sizes = fields["magic"], fields["size"].astype(np.int64)
     sys_flags = fields["sys_flag"].astype(np.int64)
@@ -153,9 +150,8 @@ def _find_bodies(log: Array, positions: Array, places: Array) -> tuple[LogPart, 
     stored_sizes = np.maximum(_body_sizes(log, np.where(good, starts, 4)), 0)
     good &= starts + stored_sizes + 3 <= positions + sizes
     stream_sizes = np.where(good, stored_sizes + 1, 0)
-    return LogPart(
-        log, sys_flags, starts, stored_sizes, stream_sizes, good & (sys_flags & COMPRESSED_FLAG != 0)
-    ), fields
+    is_compressed = good & (sys_flags & COMPRESSED_FLAG != 0)
+    return LogPart(log, sys_flags, starts, stored_sizes, stream_sizes, is_compressed)
 
 
 def _body_sizes(log: Array, starts: Array) -> Array:

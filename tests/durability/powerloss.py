@@ -209,6 +209,7 @@ class Workload:
         self.ledger.promised(durable_end=max(end, self.ledger.promise.durable_end))
 
     def _delete(self, store: MessageStore) -> None:
+        self._flush(store)  # what a write buffer holds is not in the ledger yet
         self.ledger.promised(deleting=True, topics=self.ledger.promise.topics - {DOOMED})
         store.delete_topic(DOOMED)
         self.ledger.promised(deleted=True)

@@ -12,10 +12,10 @@ from engine.columns import (
     ByteColumn,
     Columns,
     find_properties,
-    gather_headers,
     index_key_rows,
     locate,
     read_columns,
+    strays,
     tags_codes,
     topics_of,
 )
@@ -121,7 +121,19 @@ def test_a_row_is_ok_exactly_if_the_record_is_whole(damage: list[tuple[int, int]
 @pytest.mark.parametrize("size", range(170))
 def test_a_record_that_the_end_cuts_off_is_not_ok(size: int) -> None:
     log = as_array(EXAMPLE)[:size]
-    assert gather_headers(log, np.zeros(1, np.int64), np.array([1048576]))["ok"].tolist() == [False]
+    assert locate(log, np.zeros(1, np.int64), np.array([1048576])).headers["ok"].tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "first", "found"),
+    [("TopicTest", 1, 5, False), ("TopicTess", 1, 5, True), ("Topic", 1, 5, True), ("TopicTest", 0, 5, True)]
+    + [("TopicTest", 1, 4, True), ("t" * 500, 1, 5, True), ("", 1, 5, True)],
+)
+def test_a_record_that_names_another_place_is_a_stray(topic: str, queue_id: int, first: int, found: bool) -> None:
+    records = locate(as_array(EXAMPLE), np.zeros(1, np.int64), np.array([1048576]))
+    assert strays(records, topic, queue_id, first).tolist() == [found]
+    damaged = locate(as_array(EXAMPLE), np.zeros(1, np.int64), np.array([7]))
+    assert strays(damaged, topic, queue_id, first).tolist() == [False]
 
 
 def test_a_crc_is_denied_only_when_asked_for() -> None:
@@ -171,7 +183,7 @@ def test_columns_are_put_one_behind_the_other() -> None:
 
 def test_nothing_is_found_in_nothing() -> None:
     none = np.zeros(0, np.int64)
-    assert len(gather_headers(as_array(b""), none, none)) == 0
-    assert gather_headers(as_array(b""), np.zeros(2, np.int64), np.zeros(2, np.int64))["ok"].tolist() == [False, False]
+    assert len(locate(as_array(b""), none, none)) == 0
+    assert locate(as_array(b""), np.zeros(2, np.int64), np.zeros(2, np.int64)).headers["ok"].tolist() == [False, False]
     columns = read_columns(locate(as_array(EXAMPLE), none, none), LIMIT)
     assert len(columns) == 0

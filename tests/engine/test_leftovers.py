@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageStore, TopicNotFoundError, check_store
+from engine import Message, MessageStore, OpenMode, TopicNotFoundError, check_store
 from tests.engine.storetools import SMALL, bodies, killed, opened
 
 
@@ -33,6 +35,17 @@ def test_recovery_removes_the_only_file_of_a_log_if_it_has_no_byte(tmp_path: Pat
     (tmp_path / "crashed" / "commitlog" / "00000000000000000000").touch()
     with opened(tmp_path / "crashed") as store:
         assert list(store.check()) == []
+
+
+@pytest.mark.parametrize("name", ["commitlog/00000000000000000000", "consumequeue/T/0/00000000000000000000"])
+def test_a_file_that_was_cut_can_be_opened_for_reading_alone(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path / "store") as store:
+        for number in range(6):
+            store.put(Message("T", b"kept-%d" % number, ["key"]), 0)
+    os.truncate(tmp_path / "store" / name, 130)
+    with MessageStore.open(tmp_path / "store", replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
+        expected = [b"kept-%d" % number for number in range(6)]
+        assert bodies(store, "T", 0) == (expected if name.startswith("consumequeue") else expected[:1])
 
 
 def test_a_deletion_that_was_cut_short_is_finished_by_recovery(tmp_path: Path) -> None:
