@@ -118,12 +118,27 @@ def end(mount: Mounted) -> None:
         with suppress(subprocess.TimeoutExpired):
             mount.daemon.wait(10)
     if mount.daemon.poll() is None:
+        abort(mount.root)
         mount.daemon.kill()
         mount.daemon.wait(PATIENCE_S)
     if mount.daemon.stdout is not None:
         mount.daemon.stdout.close()
     while device_of(mount.root) is not None:
         unmount_lazily(mount.root)
+
+
+def abort(root: Path) -> None:
+    """Fail every request of a mount whose daemon hangs in the kernel: nothing else ends it, or who waits for it."""
+    device = device_of(root)
+    control = Path("/sys/fs/fuse/connections")
+    if device is None:
+        return
+    was_there = any(control.iterdir())
+    if not was_there:
+        subprocess.run(["mount", "-t", "fusectl", "none", str(control)], check=False, capture_output=True)
+    (control / device.partition(":")[2] / "abort").write_text("1")
+    if not was_there:
+        subprocess.run(["umount", str(control)], check=False, capture_output=True)
 
 
 def unmount_lazily(root: Path) -> None:
