@@ -1,0 +1,60 @@
+"""Turns, medians and spreads: how two sides are compared."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+
+class LeftOutError(Exception):
+    """A peer that can't be had here; the message says why, and the row shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What a row measured: round by round, both sides in the row's unit. `note` is shown with the row.
+
+    `counts` is False where this machine can't show what the row is about: then it is reported, without a verdict.
+    """
+
+    ours: tuple[float, ...]
+    peer: tuple[float, ...]
+    note: str = ""
+    counts: bool = True
+
+    @property
+    def ratios(self) -> list[float]:
+        """Each round's ours / peer."""
+        return [ours / peer for ours, peer in zip(self.ours, self.peer, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        """Median of the rounds' ratios."""
+        return statistics.median(self.ratios)
+
+
+def interleave(ours: Callable[[], float], peer: Callable[[], float], rounds: int) -> Pairs:
+    """Let both sides take turns, the other one first in every second round."""
+    results: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        sides = ((0, ours), (1, peer))
+        for side, run in sides if number % 2 == 0 else sides[::-1]:
+            results[side].append(run())
+    return Pairs(tuple(results[0]), tuple(results[1]))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    """So many things done by `work`: how many a second."""
+    return count / seconds(work)
+
+
+def median_seconds(works: Iterable[Callable[[], object]]) -> float:
+    """The median of how long each takes."""
+    return statistics.median(seconds(work) for work in works)
