@@ -92,11 +92,13 @@ class LogWalk:
         end: int | None = None,
         trusted_end: int = 0,
         earliest_ms: int = 0,
+        dispatched_end: int = -1,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """`start` is where a record begins; `end` where to stop, if the log is known to reach there. Bodies before
         `trusted_end` are not checked (they were, or readers do). `earliest_ms` is the store time of the record before
-        `start`, 0 when unknown. `progress` hears physical offsets.
+        `start`, 0 when unknown. Queues lead to records before `dispatched_end`, -1: there are none. `progress` hears
+        physical offsets.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -108,6 +110,7 @@ class LogWalk:
         self._limit = end
         self._trusted_end = trusted_end
         self._latest_ms = earliest_ms
+        self._dispatched_end = dispatched_end
         self._lost_bytes = 0
         self._progress = progress or (lambda physical_offset: None)
 
@@ -156,7 +159,7 @@ class LogWalk:
             text = f"its queue offset {int(headers['queue_offset'][row])} does not follow its queue's"
             self._lose_row(found, row, DamageKind.MISNUMBERED, text)
         last = headers[-1]
-        self._latest_ms = max(self._latest_ms, int(headers["store_time_ms"].max()))
+        self._latest_ms = int(last["store_time_ms"])  # not the maximum: no checksum covers a time
         self.newest = NewestRecord(int(last["physical_offset"]), int(last["store_size"]), int(last["store_time_ms"]))
         self.end = self.newest.end
         self.records += len(found) - len(wrong)
@@ -194,37 +197,41 @@ class LogWalk:
 
     def _resume(self, start: int, reason: str) -> int | None:
         """Where good records go on behind `start`, the stretch between noted; None when nothing good follows."""
-        unpublished_ms = self._unpublished_ms(start)
-        first: int | None = None
+        unpublished = self._lacks_its_head(start)
+        first: StoredMessage | None = None
         for file in self._files_behind(start):
             view = self._readable(file)
             position = max(start - file.start, 0)
             while (found := find_next_record(view, position, file.start, len(view))) is not None:
                 message = decode_record(view[found:], file.start + found)
                 if self._follows(message, start):
-                    first = message.physical_offset if first is None else first
-                    if message.store_time_ms != unpublished_ms:
-                        self._lose(DamagedStretch(start, first, reason, DamageKind.UNREADABLE, self._latest_ms))
-                        return first
+                    first = first or message
+                    if not unpublished or message.store_time_ms != first.store_time_ms:
+                        self._lose(
+                            DamagedStretch(start, first.physical_offset, reason, DamageKind.UNREADABLE, self._latest_ms)
+                        )
+                        return first.physical_offset
                 position = found + message.store_size
                 self._progress(file.start + position)
         return None
 
-    def _unpublished_ms(self, start: int) -> int | None:
-        """The store time of a batch at `start` that lacks its head alone: its writer died before publishing it.
+    def _lacks_its_head(self, start: int) -> bool:
+        """Whether a batch stands at `start` whose writer died before publishing it, which writes the first 8 bytes.
 
-        The batch's other records are whole, and must not come back without the first. All have one store time, and
-        nothing was written behind them; so if a record of another time follows, this was damage after all.
+        The batch's other records may be whole, and must not come back without the first. No queue leads to any of them,
+        and all have one store time, for nothing was written behind them. Where queues were lost, the rest of the first
+        record's header has to be there.
         """
         file = self._files.find(start)
         record = self._readable(file)[start - file.start :] if file is not None else memoryview(b"")
         if len(record) < MIN_RECORD_BYTES or any(record[:BLANK_BYTES]):
-            return None
+            return False
+        if self._dispatched_end >= 0:
+            return start >= self._dispatched_end
         try:
-            header = read_header(record, start)
+            return read_header(record, start).physical_offset == start
         except ReadError:
-            return None
-        return header.store_time_ms if header.physical_offset == start else None
+            return False
 
     def _follows(self, message: StoredMessage, damage_start: int) -> bool:
         if message.store_time_ms < self._latest_ms:

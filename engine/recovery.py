@@ -110,7 +110,7 @@ class _Recovery:
         if rebuild_index:
             self._drop_index("its sizes")
         trusted_end = self._coverage.physical_end if self._coverage else self._rocketmq_start()
-        parts.queues.recover(scan=True)
+        dispatched_end = parts.queues.recover(scan=True)
         start = self._prepare(trusted_end)
         self._walk = LogWalk(
             log.files,
@@ -118,6 +118,7 @@ class _Recovery:
             self._seed(start),
             trusted_end=trusted_end,
             earliest_ms=self._earliest_ms(start),
+            dispatched_end=dispatched_end,
             progress=self._tell if self._progress else None,
         )
         for found in self._walk:

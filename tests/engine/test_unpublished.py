@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +12,13 @@ import pytest
 from engine import Message, MessageStore
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, killed, require_clean
 
-HEAD = bytes(8)
 
-
-def without_head(store: Path, physical_offset: int) -> None:
-    """Take the first 8 bytes of a record away."""
+def without_head(store: Path, physical_offset: int, lost: int = 8) -> None:
+    """Take the first bytes of a record away."""
     number, position = divmod(physical_offset, SMALL_SIZES.commit_log_bytes)
     with (store / "commitlog" / f"{number * SMALL_SIZES.commit_log_bytes:020d}").open("r+b") as log:
         log.seek(position)
-        log.write(HEAD)
+        log.write(bytes(lost))
 
 
 def put_batch(store: MessageStore, count: int) -> int:
@@ -31,22 +30,35 @@ def put_lines(store: MessageStore, count: int) -> int:
     return store.put_lines("t", lines, 0).physical_offset
 
 
+@pytest.mark.parametrize("lost", [8, 60], ids=["its size and magic", "more of its start"])
 @pytest.mark.parametrize("count", [2, 20, 200], ids=["two", "some", "over several files"])
 @pytest.mark.parametrize("put", [put_batch, put_lines])
 def test_a_batch_without_its_head_comes_back_in_no_part(
-    tmp_path: Path, put: Callable[[MessageStore, int], int], count: int
+    tmp_path: Path, put: Callable[[MessageStore, int], int], count: int, lost: int
 ) -> None:
-    with killed(tmp_path / "store", tmp_path / "left") as store:
+    left = tmp_path / "left"
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
         store.put(Message("t", b"before"), 0)
+        shutil.copytree(store.path, left)  # no queue leads to the batch
         start = put(store, count)
-    without_head(tmp_path / "left", start)
-    with MessageStore.open(tmp_path / "left", SMALL) as store:
+        shutil.copytree(store.path / "commitlog", left / "commitlog", dirs_exist_ok=True)
+    without_head(left, start, lost)
+    with MessageStore.open(left, SMALL) as store:
         assert bodies(store, "t", 0) == [b"before"]
         assert store.recovery.damaged == ()
         assert store.physical_end == start
         store.put(Message("t", b"after"), 0)
         assert bodies(store, "t", 0) == [b"before", b"after"]
         require_clean(store.check())
+
+
+def test_a_batch_that_queues_lead_to_was_published_and_lost_its_head_later(tmp_path: Path) -> None:
+    with killed(tmp_path / "store", tmp_path / "left") as store:
+        start = put_batch(store, 3)
+    without_head(tmp_path / "left", start)
+    with MessageStore.open(tmp_path / "left", SMALL) as store:
+        assert bodies(store, "t", 0) == [b"batch 1", b"batch 2"]
+        assert store.recovery.damaged == (start,)
 
 
 def test_records_of_a_later_time_make_a_missing_head_damage(tmp_path: Path) -> None:
@@ -57,6 +69,7 @@ def test_records_of_a_later_time_make_a_missing_head_damage(tmp_path: Path) -> N
         now_ms[0] += 1
         store.put(Message("t", b"after"), 0)
     without_head(tmp_path / "left", start)
+    shutil.rmtree(tmp_path / "left" / "consumequeue")
     with MessageStore.open(tmp_path / "left", SMALL) as store:
         assert bodies(store, "t", 0) == [b"batch 1", b"batch 2", b"after"]
         assert store.recovery.damaged == (start,)
