@@ -6,13 +6,14 @@ A request is taken in two steps, so that a refused one leaves no trace: `lines_w
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
 from engine import IllegalMessageError, Message, MessageTooLargeError
 from fsstore.names import AppendOptions
 
-_JSON_FIELDS = frozenset(("body", "keys", "tags", "properties"))
+_JSON_FIELDS = frozenset(("body", "body_base64", "keys", "tags", "properties"))
 _JSON_ESCAPE_BYTES = 6
 _JSON_PROPERTIES_BYTES = 1 << 18
 
@@ -63,14 +64,17 @@ def parse_json_lines(topic: str, lines: bytes | memoryview, options: AppendOptio
 
 
 def parse_json_message(topic: str, text: bytes, options: AppendOptions) -> Message:
-    """The message that one JSON object says: body, and keys, tags, properties where `options` are not to hold.
+    """The message that one JSON object says: body, and keys, tags, properties where `options` are not to hold. A body
+    that is no text is `body_base64` instead.
 
     IllegalMessageError when it is malformed, has another field, or no body.
     """
     record = _json_object(text)
     unknown = record.keys() - _JSON_FIELDS
     if unknown:
-        raise IllegalMessageError(f"unknown field {min(unknown)!r}; there are body, keys, tags and properties")
+        raise IllegalMessageError(
+            f"unknown field {min(unknown)!r}; there are body, body_base64, keys, tags and properties"
+        )
     return Message(
         topic,
         _json_body(record),
@@ -91,12 +95,21 @@ def _json_object(text: bytes) -> dict[str, Any]:
 
 
 def _json_body(record: dict[str, Any]) -> bytes:
-    if "body" not in record:
-        raise IllegalMessageError("no body")
+    if ("body" in record) == ("body_base64" in record):
+        raise IllegalMessageError("both body and body_base64" if "body" in record else "no body")
+    if "body_base64" in record:
+        return _json_bytes(record["body_base64"])
     try:
         return _json_text("body", record["body"]).encode()
     except UnicodeEncodeError as error:
         raise IllegalMessageError("body is not valid Unicode") from error
+
+
+def _json_bytes(value: object) -> bytes:
+    try:
+        return base64.b64decode(_json_text("body_base64", value), validate=True)
+    except ValueError as error:
+        raise IllegalMessageError(f"body_base64: {error}") from error
 
 
 def _json_text(field: str, value: object) -> str:

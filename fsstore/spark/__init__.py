@@ -1,10 +1,26 @@
-"""What a Spark user imports. Importing this package loads pyspark, and neither FUSE nor the engine's files.
+"""What a Spark user imports. Importing this package loads pyspark, and neither FUSE nor pyarrow.
 
-from fsstore.spark import messages
+from fsstore.spark import FsstoreSource, messages, write_topic
 
 messages(spark, "/mnt/mq").where("topic = 'orders' and store_time > '2026-11-01'").groupBy("tags").count().show()
+
+spark.dataSource.register(FsstoreSource)
+stream = spark.readStream.format("fsstore").option("subscribe", "orders").load("/mnt/mq")
+stream.writeStream.foreachBatch(lambda batch, _: write_topic(batch, "/mnt/mq", "copies")).start()
 """
 
 from fsstore.spark.messages import MESSAGE_SCHEMA, messages
+from fsstore.spark.mounted import MountGoneError
+from fsstore.spark.offsets import DataLossError, SourceOptionError
+from fsstore.spark.source import FsstoreSource
+from fsstore.spark.writing import write_topic
 
-__all__ = ["MESSAGE_SCHEMA", "messages"]
+__all__ = [
+    "MESSAGE_SCHEMA",
+    "DataLossError",
+    "FsstoreSource",
+    "MountGoneError",
+    "SourceOptionError",
+    "messages",
+    "write_topic",
+]

@@ -1,0 +1,89 @@
+"""A mounted store as jobs meet it: the bounds of its queues, the files of `@parquet/`, and daemons that come and go.
+
+No Spark in here: what the driver plans with and what executors read through is the tree of files alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from fsstore.parquet.names import queue_partition, segment_name, topic_partition
+from fsstore.parquet.segments import SEGMENT_MESSAGES
+
+PATIENCE_S = 60.0
+"""How long a job waits for a mount whose daemon is gone."""
+RETRY_PAUSE_S = 0.2
+
+_GONE = frozenset((errno.ENOTCONN, errno.ENOENT, errno.ENODEV, errno.ECONNABORTED, errno.ESTALE))
+_T = TypeVar("_T")
+
+Bounds = dict[str, dict[int, tuple[int, int]]]
+"""topic -> queue -> (oldest queue offset, next queue offset)."""
+
+
+class Range(NamedTuple):
+    """Queue offsets [begin, end) of a queue."""
+
+    topic: str
+    queue: int
+    begin: int
+    end: int
+
+
+class MountGoneError(RuntimeError):
+    """Nothing has been mounted at `path`, or nobody has served it, for as long as a job waits."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"no store is mounted at {self.path}: mount it (mountctl mount STORE {self.path}) on this host, too"
+
+
+def bounds(mount: str) -> Bounds:
+    """The bounds of every queue now; waits for the mount while its daemon is gone. MountGoneError."""
+    return while_gone(mount, lambda: _bounds(mount))
+
+
+def _bounds(mount: str) -> Bounds:
+    status = json.loads((Path(mount) / "@store/status.json").read_bytes())
+    return {
+        topic: {int(queue): (at["min_offset"], at["max_offset"]) for queue, at in told["queues"].items()}
+        for topic, told in status["topics"].items()
+    }
+
+
+def while_gone(mount: str, work: Callable[[], _T]) -> _T:
+    """What `work` returns, tried again while the daemon is gone. MountGoneError after PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            if time.monotonic() > deadline:
+                raise MountGoneError(mount) from error
+        time.sleep(RETRY_PAUSE_S)
+
+
+def cut(whole: Range, most: int = SEGMENT_MESSAGES) -> Iterator[Range]:
+    """A range in pieces that each are a file: cut at the multiples of `most`, which is 65,536 at most."""
+    begin = whole.begin
+    while begin < whole.end:
+        end = min((begin // most + 1) * most, whole.end)
+        yield Range(whole.topic, whole.queue, begin, end)
+        begin = end
+
+
+def range_path(mount: str, part: Range) -> str:
+    """The Parquet file of a range that `cut` made."""
+    names = (topic_partition(part.topic), queue_partition(part.queue), segment_name(part.begin, part.end))
+    return os.path.join(mount, "@parquet", *map(os.fsdecode, names))

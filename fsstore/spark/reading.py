@@ -1,0 +1,71 @@
+"""Reading a range on an executor: Arrow batches out of its file below `@parquet/`, however often the daemon ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from fsstore.spark.mounted import PATIENCE_S, RETRY_PAUSE_S, Range, bounds, range_path
+from fsstore.spark.offsets import DataLossError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+BATCH_MESSAGES = 10_000
+_PARTITION_COLUMNS = ("topic", "queue")
+
+
+def read_range(mount: str, part: Range, schema: StructType, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    """The messages of a range in queue order, each once, with the columns of `schema`.
+
+    Where the daemon ends meanwhile, reading goes on behind the last message when it is there again. DataLossError where
+    messages expired (without `fail_on_data_loss` they are passed over), MountGoneError.
+    """
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    deadline = time.monotonic() + PATIENCE_S
+    while part.begin < part.end:
+        try:
+            for begin, batch in _batches(mount, part, wanted):
+                yield batch
+                part = part._replace(begin=begin)
+                deadline = time.monotonic() + PATIENCE_S
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(RETRY_PAUSE_S)
+        part = _what_is_left(mount, part, fail_on_data_loss)
+
+
+def _what_is_left(mount: str, part: Range, fail_on_data_loss: bool) -> Range:
+    """`part` without what has gone from the store since it was planned."""
+    oldest, next_offset = bounds(mount).get(part.topic, {}).get(part.queue, (part.end, part.end))
+    left = part._replace(begin=max(part.begin, oldest), end=min(part.end, next_offset))
+    if left != part and fail_on_data_loss:
+        raise DataLossError(part.topic, part.queue, part.begin, oldest if oldest > part.begin else next_offset)
+    return left
+
+
+def _batches(mount: str, part: Range, wanted: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches, each with the queue offset behind its last message."""
+    columns = [name for name in wanted.names if name not in _PARTITION_COLUMNS]
+    with pq.ParquetFile(range_path(mount, part)) as file:
+        for batch in file.iter_batches(BATCH_MESSAGES, columns=list({*columns, "queue_offset"})):
+            if batch.num_rows:
+                yield batch.column("queue_offset")[-1].as_py() + 1, _shaped(batch, part, wanted)
+
+
+def _shaped(batch: pa.RecordBatch, part: Range, wanted: pa.Schema) -> pa.RecordBatch:
+    constants = {"topic": part.topic, "queue": part.queue}
+    arrays = [
+        pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows)
+        if field.name in constants
+        else batch.column(field.name).cast(field.type)
+        for field in wanted
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)

@@ -1,0 +1,131 @@
+"""The data source `fsstore` over a real mount: every message comes once, in order, whatever ends meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fsstore.spark import FsstoreSource
+from tests.mount.harness import SMALL_SIZES, Mounted, mounted, until
+from tests.spark.streams import Received, running, source
+
+RETAINING = {
+    "sizes": SMALL_SIZES | {"consume_queue_entries": 2_000},
+    "retention": {"max_bytes": 2 << 20, "clean_interval_ms": 100, "delete_pause_ms": 0},
+}
+
+
+def publish(mount: Mounted, queue: int, begin: int, end: int) -> None:
+    """Messages whose bodies are their queue offsets."""
+    (mount.root / f"orders/{queue}/append").write_bytes(b"".join(b"%d\n" % number for number in range(begin, end)))
+
+
+def bounds(mount: Mounted, queue: int) -> dict[str, int]:
+    found: dict[str, int] = mount.status()["topics"]["orders"]["queues"][str(queue)]
+    return found
+
+
+def received_all(received: Received, count: int) -> None:
+    until(f"{count} messages have come, not {received.count}", lambda: received.count >= count)
+
+
+def numbered(count: int) -> list[tuple[int, bytes]]:
+    return [(number, b"%d" % number) for number in range(count)]
+
+
+def test_every_message_comes_once_and_in_order_through_every_end(spark: SparkSession, tmp_path: Path) -> None:
+    received, checkpoint = Received(), tmp_path / "checkpoint"
+    with mounted(tmp_path) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, 300)
+        stream = source(spark, mount.root, subscribe="orders", startingOffsets="earliest")
+        query = running(stream, received, checkpoint)
+        with query as running_query:
+            received_all(received, 300)
+            publish(mount, 0, 300, 600)
+            mount.kill()
+            with mounted(tmp_path, store=mount.store) as again:  # the same query goes on
+                publish(again, 1, 0, 200)
+                received_all(received, 800)
+                assert running_query.isActive
+                running_query.stop()
+                publish(again, 0, 600, 700)
+                with running(stream, received, checkpoint):  # another one goes on where that stopped
+                    publish(again, 1, 200, 400)
+                    received_all(received, 1_100)
+    assert received.queues() == {0: numbered(700), 1: numbered(400)}
+
+
+def test_a_stream_begins_at_the_end_unless_told_and_topics_may_come_later(spark: SparkSession, tmp_path: Path) -> None:
+    received = Received()
+    with mounted(tmp_path) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, 10)
+        stream = source(spark, mount.root, subscribePattern="orders|late.*")
+        with running(stream, received, tmp_path / "checkpoint") as query:
+            until("it has begun", lambda: query.lastProgress is not None)
+            publish(mount, 0, 10, 20)
+            mount.topic("latecomer")
+            (mount.root / "latecomer/2/append").write_bytes(b"late\n")
+            received_all(received, 11)
+    assert received.queues() == {0: numbered(20)[10:], 2: [(0, b"late")]}
+
+
+def test_a_rate_limit_cuts_what_waits_into_batches(spark: SparkSession, tmp_path: Path) -> None:
+    received = Received()
+    with mounted(tmp_path) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, 900)
+        publish(mount, 1, 0, 100)
+        stream = source(spark, mount.root, startingOffsets="earliest", maxOffsetsPerTrigger=400)
+        with running(stream, received, tmp_path / "checkpoint", availableNow=True) as query:
+            assert query.awaitTermination(60)
+    assert [len(batch) for _, batch in sorted(received.batches.items())] == [400, 400, 200]
+    assert received.queues() == {0: numbered(900), 1: numbered(100)}
+
+
+def test_expired_messages_fail_a_stream_unless_that_is_allowed(spark: SparkSession, tmp_path: Path) -> None:
+    received, checkpoint = Received(), tmp_path / "checkpoint"
+    with mounted(tmp_path, config=RETAINING) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, 10)
+        options = {"startingOffsets": "earliest", "subscribe": "orders"}
+        with running(source(spark, mount.root, **options), received, checkpoint, availableNow=True) as query:
+            query.awaitTermination(60)
+        for _ in range(40):
+            (mount.root / "orders/0/append").write_bytes(b"%01000d\n" % 7 * 200)
+        until("what follows has expired", lambda: bounds(mount, 0)["min_offset"] > 10)
+        failing = running(source(spark, mount.root, **options), Received(), checkpoint, availableNow=True)
+        with failing as query, pytest.raises(Exception, match="failOnDataLoss"):
+            query.awaitTermination(60)
+        allowed = source(spark, mount.root, **options, failOnDataLoss="false")
+        with running(allowed, received, checkpoint, availableNow=True) as query:
+            query.awaitTermination(60)
+        end = bounds(mount, 0)["max_offset"]
+    offsets = [offset for offset, _ in received.queues()[0]]
+    assert offsets[:10] == list(range(10))
+    assert offsets[10] > 10
+    assert offsets[10:] == list(range(offsets[10], end))
+
+
+def test_a_batch_reads_between_offsets_and_only_the_columns_of_its_schema(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(FsstoreSource)
+    with mounted(tmp_path) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, 70)
+        reader = spark.read.format("fsstore").option("subscribe", "orders")
+        assert reader.load(str(mount.root)).count() == 70
+        part = reader.schema("queue_offset long, topic string").option("startingOffsets", '{"orders": {"0": 20}}')
+        rows = part.option("endingOffsets", '{"orders": {"0": 25}}').load(str(mount.root)).collect()
+        assert [tuple(row) for row in rows] == [(offset, "orders") for offset in range(20, 25)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"subscribed": "orders"}, {"failOnDataLoss": "maybe"}, {"maxOffsetsPerTrigger": 0}]
+)
+def test_options_that_say_nothing_are_refused(spark: SparkSession, tmp_path: Path, options: dict[str, object]) -> None:
+    spark.dataSource.register(FsstoreSource)
+    with pytest.raises(Exception, match="SourceOptionError"):
+        spark.read.format("fsstore").options(**options).load(str(tmp_path)).count()
