@@ -9,11 +9,12 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.interop.scenarios import FIRST_SEED, Result, run_line
+from tests.interop.scenarios import FIRST_SEED, Group, Result, groups
 from tests.interop.table import table, write_docs
 from tests.interop.toolchain import LINES, PROJECT, BuildError, NotAvailableError, build_drivers
 
 NOT_AVAILABLE = 75
+GROUPS_AT_ONCE = 3
 
 
 def main() -> int:
@@ -27,7 +28,7 @@ def main() -> int:
     except BuildError as error:
         print(f"the Java driver does not build:\n{error}")
         return 1
-    results = run_lines(options.line, options.scenario, options.seed)
+    results = run_groups(groups(options.line, options.scenario, options.seed))
     text = table(results)
     failed = sum(not result.passed for result in results)
     print(f"\n{text}\n\n{time.monotonic() - began:.0f} s")
@@ -46,13 +47,15 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_lines(only: str | None, chosen: str, seed: int) -> list[Result]:
-    """The lines side by side, each in a process of its own."""
-    names = [line.name for line in LINES if only in (None, line.name)]
+def run_groups(chosen: list[Group]) -> list[Result]:
+    """Run the groups side by side, each in a process of its own; results by line and scenario."""
     context = multiprocessing.get_context("spawn")  # no locks or maps of this process in the children
-    with ProcessPoolExecutor(len(names), mp_context=context) as pool:
-        futures = [pool.submit(run_line, name, chosen, seed) for name in names]
-        return [result for future in futures for result in future.result()]
+    with ProcessPoolExecutor(GROUPS_AT_ONCE, mp_context=context) as pool:
+        futures = [(group, pool.submit(group.run)) for group in chosen]
+        results = [
+            (LINES.index(group.line), number, result) for group, future in futures for number, result in future.result()
+        ]
+    return [result for _, _, result in sorted(results, key=lambda found: found[:2])]
 
 
 if __name__ == "__main__":

@@ -18,28 +18,34 @@ FIRST_SEED = 17
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One comparison; `lines` are the lines of RocketMQ that know what it is about."""
+    """One comparison; `lines` are the lines of RocketMQ that know what it is about.
+
+    Scenarios of one `group` run one after the other, groups side by side: RocketMQ's own pauses are most of the time.
+    """
 
     title: str
+    group: str
     run: Callable[[Room], None]
     lines: tuple[str, ...] = ("v4", "v5")
 
 
+READ = "they write, we read"
+WRITE = "we write, they read"
 SCENARIOS = (
-    Scenario("they write, we read: every kind of message, closed", theirs.clean),
-    Scenario("they write, we read: killed in the middle of puts", theirs.killed),
-    Scenario("they write, we read: bodies up to 4 MiB", theirs.large_bodies),
-    Scenario("they write, we read: one put to several queues (LMQ)", theirs.light_queues),
-    Scenario("they write, we read: topic names over 127 bytes", theirs.long_topics, ("v5",)),
-    Scenario("they write, we read: checksums in properties", theirs.property_crc, ("v5",)),
-    Scenario("they write, we read through a mount: files, attributes, keys", through_mount.mounted_read_only),
-    Scenario("they write, we read: a broker with real clients", live.broker_and_clients),
-    Scenario("we write, they read: closed, then three turns each", ours.clean),
-    Scenario("we write, they read: killed, then three turns each", ours.killed),
-    Scenario("we write, they read: killed in a file roll, no new file", ours.killed_before_new_file),
-    Scenario("we write, they read: killed in a file roll, new file", ours.killed_after_new_file),
-    Scenario("followed while a broker writes: rolled and expired files, new topics", follow.follow_broker),
-    Scenario("byte for byte: log, consume queues, index", bytewise.equal_files),
+    Scenario(f"{READ}: every kind of message, closed", "theirs", theirs.clean),
+    Scenario(f"{READ}: killed in the middle of puts", "theirs", theirs.killed),
+    Scenario(f"{READ}: bodies up to 4 MiB", "theirs", theirs.large_bodies),
+    Scenario(f"{READ}: one put to several queues (LMQ)", "theirs", theirs.light_queues),
+    Scenario(f"{READ}: topic names over 127 bytes", "theirs", theirs.long_topics, ("v5",)),
+    Scenario(f"{READ}: checksums in properties", "theirs", theirs.property_crc, ("v5",)),
+    Scenario(f"{READ} through a mount: files, attributes, keys", "theirs", through_mount.mounted_read_only),
+    Scenario(f"{READ}: a broker with real clients", "live", live.broker_and_clients),
+    Scenario(f"{WRITE}: closed, then three turns each", "ours", ours.clean),
+    Scenario(f"{WRITE}: killed, then three turns each", "ours", ours.killed),
+    Scenario(f"{WRITE}: killed in a file roll, no new file", "ours", ours.killed_before_new_file),
+    Scenario(f"{WRITE}: killed in a file roll, new file", "ours", ours.killed_after_new_file),
+    Scenario("byte for byte: log, consume queues, index", "live", bytewise.equal_files),
+    Scenario("followed while a broker writes: rolled and expired files, new topics", "live", follow.follow_broker),
 )
 
 
@@ -59,19 +65,18 @@ class Result:
 
 
 @dataclass(slots=True)
-class LineRun:
-    """All scenarios of one line, one after the other, in folders below `base`."""
+class GroupRun:
+    """Scenarios of one line, one after the other, in folders below `base`."""
 
     line: Line
     base: Path
-    first_seed: int = FIRST_SEED
+    first_seed: int
     own_warnings: dict[bool, set[str]] = field(default_factory=dict)
 
     def run(self, scenario: Scenario) -> Result:
         """Run one. A failure of any kind is a difference; its folder is kept for whoever looks into it."""
         folder = Path(tempfile.mkdtemp(prefix=f"{scenario.run.__name__}-", dir=self.base))
-        seed = self.first_seed + SCENARIOS.index(scenario)
-        room = Room(self.line, folder, seed, own_warnings=self.own_warnings)
+        room = Room(self.line, folder, self.first_seed + SCENARIOS.index(scenario), own_warnings=self.own_warnings)
         began = time.monotonic()
         try:
             scenario.run(room)
@@ -85,20 +90,42 @@ class LineRun:
         return result
 
 
-def run_line(name: str, chosen: str, first_seed: int) -> list[Result]:
-    """Every scenario of the line called `name` whose title has `chosen` in it; says each result at once."""
-    line = next(line for line in LINES if line.name == name)
-    base = BUILD / "work" / name
-    shutil.rmtree(base, ignore_errors=True)
-    base.mkdir(parents=True)
-    runs = LineRun(line, base, first_seed)
-    results = []
-    for scenario in SCENARIOS:
-        if name in scenario.lines and chosen in scenario.title:
-            result = runs.run(scenario)
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one process runs: scenarios of a line that share a group, in their order."""
+
+    line: Line
+    name: str
+    scenarios: tuple[int, ...]
+    first_seed: int
+
+    def run(self) -> list[tuple[int, Result]]:
+        """Run them; says each result at once. The numbers are places in SCENARIOS."""
+        base = BUILD / "work" / self.line.name / self.name
+        shutil.rmtree(base, ignore_errors=True)
+        base.mkdir(parents=True)
+        runs = GroupRun(self.line, base, self.first_seed)
+        results = []
+        for number in self.scenarios:
+            result = runs.run(SCENARIOS[number])
             print(sentence(result), flush=True)
-            results.append(result)
-    return results
+            results.append((number, result))
+        return results
+
+
+def groups(only: str | None, chosen: str, first_seed: int) -> list[Group]:
+    """Everything to run: of the line called `only`, or of all, what has `chosen` in its title. The longest first."""
+    found = []
+    for name in ("ours", "live", "theirs"):
+        for line in reversed(LINES):
+            numbers = tuple(
+                number
+                for number, scenario in enumerate(SCENARIOS)
+                if scenario.group == name and line.name in scenario.lines and chosen in scenario.title
+            )
+            if numbers and only in (None, line.name):
+                found.append(Group(line, name, numbers, first_seed))
+    return found
 
 
 def sentence(result: Result) -> str:

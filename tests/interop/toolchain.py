@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +41,13 @@ class Line:
 LINES = (Line("v4", "4.9.8"), Line("v5", "5.5.1"))
 
 
-def build_drivers() -> None:
-    """Build what is not built yet. NotAvailableError when Maven, a JDK or Maven Central is missing; BuildError."""
+def build_drivers(lines: Sequence[Line] = LINES) -> None:
+    """Build what of `lines` is not built yet. NotAvailableError: no Maven, JDK or Maven Central; BuildError."""
     for tool in ("mvn", "javac"):
         if shutil.which(tool) is None:
             raise NotAvailableError(f"interop needs {tool}, and it is not installed here")
     wanted = fingerprint()
-    for line in LINES:
+    for line in lines:
         stamp = BUILD / line.name / "stamp"
         if stamp.exists() and stamp.read_text() == wanted:
             continue
