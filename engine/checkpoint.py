@@ -37,11 +37,6 @@ class Checkpoint:
         """Messages stored until then need no dispatching again: min(physic, logics) less 3 s, at least 0."""
         return max(0, min(self.physic_ms, self.logics_ms) - RECOVERY_MARGIN_MS)
 
-    @property
-    def min_timestamp_index_ms(self) -> int:
-        """The same with the index taken into account."""
-        return min(self.min_timestamp_ms, self.index_ms)
-
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at `path`; all zeros when the file is missing, short, or holds what no time can be."""

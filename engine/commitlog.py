@@ -10,7 +10,6 @@ The first 8 bytes of a record or batch, its size and magic, are written last: a 
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Sequence
 from types import TracebackType
@@ -28,10 +27,9 @@ from engine.errors import (
 )
 from engine.filequeue import FileQueue
 from engine.mappedfile import HEAD_BYTES, MappedFile
+from engine.record import BLANK_BYTES, encode_blank
 
-BLANK = struct.Struct(">iI")
-assert BLANK.size == HEAD_BYTES
-BLANK_MAGIC = 0xCBD43194
+assert BLANK_BYTES == HEAD_BYTES
 
 
 class Encoded(Protocol):
@@ -213,10 +211,6 @@ class CommitLog:
             raise self._absent(physical_offset)
         return self.view(physical_offset, max(file.end - physical_offset, 0))
 
-    def next_file_start(self, physical_offset: int) -> int:
-        """Where the file behind the one with `physical_offset` begins."""
-        return physical_offset - physical_offset % self.files.file_bytes + self.files.file_bytes
-
     def hold(self, physical_offset: int) -> FileHold:
         """Keep the file under `physical_offset` readable. Errors as `view`."""
         file = self.files.find(physical_offset)
@@ -254,5 +248,5 @@ def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, i
 
 def _write_blank(file: MappedFile, position: int) -> None:
     """The BLANK that says: nothing more from `position` on. Less than 8 bytes can't hold one."""
-    if file.size - position >= BLANK.size:
-        file.write(position, BLANK.pack(file.size - position, BLANK_MAGIC))
+    if file.size - position >= BLANK_BYTES:
+        file.write(position, encode_blank(file.size - position))

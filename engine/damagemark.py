@@ -13,10 +13,16 @@ from __future__ import annotations
 from pathlib import Path
 from zlib import crc32
 
-from engine.commitlog import BLANK, BLANK_MAGIC
 from engine.durable import Disk, make_directory, write_durably
 from engine.mappedfile import MappedFile
-from engine.record import HEADERS, MESSAGE_MAGIC, MIN_RECORD_BYTES, TRANSACTION_ROLLBACK
+from engine.record import (
+    BLANK_BYTES,
+    HEADERS,
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    TRANSACTION_ROLLBACK,
+    encode_blank,
+)
 
 DAMAGE_TOPIC = "DAMAGED-BYTES"
 HEADER = HEADERS[0]
@@ -30,14 +36,14 @@ def is_damage_mark(topic: str, store_size: int) -> bool:
 
 def can_mark(start: int, end: int, file_end: int) -> bool:
     """Whether the stretch [start, end) of a file is long enough for a frame."""
-    return end - start > MIN_RECORD_BYTES if end < file_end else end - start >= BLANK.size
+    return end - start > MIN_RECORD_BYTES if end < file_end else end - start >= BLANK_BYTES
 
 
 def mark_damage(file: MappedFile, start: int, end: int, store_time_ms: int) -> None:
     """Frame the positions [start, end) of a log file. StoreFullError. Stopped half way, they are still damaged."""
     pages = file.writable()
     if end == file.size:
-        pages[start : start + BLANK.size] = BLANK.pack(end - start, BLANK_MAGIC)
+        pages[start : start + BLANK_BYTES] = encode_blank(end - start)
         return
     size = end - start
     topic = DAMAGE_TOPIC[: size - MIN_RECORD_BYTES].encode()
@@ -61,8 +67,8 @@ def mark_damage(file: MappedFile, start: int, end: int, store_time_ms: int) -> N
         len(body),
     )
     pages[end - len(tail) : end] = tail
-    pages[start + BLANK.size : start + HEADER.size] = header[BLANK.size :]
-    pages[start : start + BLANK.size] = header[: BLANK.size]
+    pages[start + BLANK_BYTES : start + HEADER.size] = header[BLANK_BYTES:]
+    pages[start : start + BLANK_BYTES] = header[:BLANK_BYTES]
 
 
 def keep_bytes(folder: Path, file: MappedFile, start: int, end: int, disk: Disk) -> Path:

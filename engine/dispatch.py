@@ -86,15 +86,8 @@ class Dispatcher:
         self.index = index
         self.levels = levels
 
-    def reserve(self, topic: str, queue_id: int, queue_offset: int, count: int = 1) -> None:
-        """Make the files that `count` entries of that queue will need, before their records go into the log.
-
-        StoreFullError. The index needs no reserve: its keys wait in memory when the disk is full.
-        """
-        self.queues.get_or_create(topic, queue_id).reserve(queue_offset, count)
-
     def put(self, record: Placed) -> None:
-        """Dispatch one record. QueueGapError, StoreFullError (not after `reserve`)."""
+        """Dispatch one record. QueueGapError, StoreFullError (not after the queue's `reserve`)."""
         topic, queue_id, queue_offset, physical_offset, size, store_time_ms, sys_flag, code, keys, further = record
         transaction = sys_flag & TRANSACTION_MASK
         if transaction in (0, TRANSACTION_COMMIT):
@@ -106,7 +99,7 @@ class Dispatcher:
             self.index.put(topic, () if transaction == TRANSACTION_ROLLBACK else keys, physical_offset, store_time_ms)
 
     def put_run(self, run: PlacedRun) -> None:
-        """Dispatch a run. QueueGapError, StoreFullError (not after `reserve`)."""
+        """Dispatch a run. QueueGapError, StoreFullError (not after the queue's `reserve`)."""
         entries = np.empty(len(run.physical_offsets), ENTRY)
         entries["physical_offset"] = run.physical_offsets
         entries["size"] = run.store_sizes

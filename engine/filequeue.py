@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from engine.allocate import NAME_DIGITS, DirectSource, FileSource
+from engine.allocate import NAME_DIGITS, DirectSource, FileSource, file_name
 from engine.durable import Disk, make_directory
 from engine.errors import FlushFailedError, UnreadableRangeError
 from engine.mappedfile import Access, MappedFile
@@ -88,7 +88,7 @@ class FileQueue:
         return queue
 
     def _loaded(self, start: int, size: int) -> MappedFile:
-        path = self.directory / f"{start:0{NAME_DIGITS}d}"
+        path = self.directory / file_name(start)
         file = MappedFile(path, self.file_bytes, self.access, start=start, disk=self._disk)
         file.set_end(min(size, self.file_bytes))
         return file

@@ -6,9 +6,6 @@ address 4 or 16 bytes, network order | port i32      8 bytes for IPv4, 20 for IP
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-IPV4_HOST_BYTES = 8
-IPV6_HOST_BYTES = 20
-
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -43,6 +40,7 @@ class Host:
 
     @property
     def is_ipv6(self) -> bool:
+        """Whether the address has 16 bytes."""
         return len(self.address) == 16
 
     def __str__(self) -> str:

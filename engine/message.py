@@ -235,11 +235,3 @@ class StoredMessage:
 def message_id(store_host: bytes, physical_offset: int) -> str:
     """The id of the message at `physical_offset` of the broker at `store_host` (encoded, 8 or 20 bytes)."""
     return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
-
-
-def parse_message_id(msg_id: str) -> tuple[Host, int]:
-    """The store host and physical offset in an id. ValueError when it is none."""
-    raw = bytes.fromhex(msg_id)
-    if len(raw) not in (16, 28):
-        raise ValueError(f"not a message id: {msg_id!r}")
-    return Host.decode(raw[:-8]), int.from_bytes(raw[-8:], "big", signed=True)

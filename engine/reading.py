@@ -23,6 +23,7 @@ from engine.errors import (
     RetiredFileError,
     UnreadableRangeError,
 )
+from engine.logpages import runs_by_file
 from engine.message import StoredMessage
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, Place, places
@@ -33,7 +34,6 @@ from engine.topicview import TopicView
 
 Array = np.ndarray[Any, Any]
 
-READ_AHEAD_ENTRIES = 512
 REMEMBERED_KEYS = 10_000
 
 
@@ -162,32 +162,13 @@ class Reader:
             return found
         first = min(max(start, queue.min_offset), end)
         row = first - start
-        for log, positions, places_of in self._by_file(queue.entries(first, end - first)):
-            records = locate(log, positions, places_of)
+        for log, base, places_of in runs_by_file(self._log.files, queue.entries(first, end - first)):
+            records = locate(log, places_of - base, places_of)
             self._confirm(records, topic, queue_id, start + row)
-            found[row : row + len(positions)] = records.headers
-            row += len(positions)
+            found[row : row + len(places_of)] = records.headers
+            row += len(places_of)
         found["queue_offset"] = np.arange(start, start + len(found))
         return found
-
-    def _by_file(self, entries: Entries) -> Iterator[tuple[Array, Array, Array]]:
-        """(log file as uint8, positions in it, physical offsets) of runs of `entries` in one file.
-
-        A file that can't be read is an empty one: no record is in it.
-        """
-        physical_offsets = entries["physical_offset"].astype(np.int64)
-        numbers = physical_offsets // self._log.files.file_bytes
-        bounds = np.flatnonzero(np.diff(numbers)) + 1
-        for run in np.split(physical_offsets, bounds):
-            if not len(run):
-                continue
-            file = self._log.files.find(int(run[0]))
-            try:
-                if file is None:
-                    raise MessageNotFoundError
-                yield np.frombuffer(file.pages(), np.uint8), run - file.start, run
-            except ReadError:
-                yield np.empty(0, np.uint8), np.zeros(len(run), np.int64), run
 
     def _confirm(self, records: LocatedRecords, topic: str, queue_id: int, start: int) -> None:
         """Number the rows; one that names another place is not believed unless multi-dispatch placed it here."""
@@ -207,11 +188,12 @@ class Reader:
             return Columns.concatenate([])
         first = max(start, queue.min_offset)
         parts = []
-        for log, positions, places_of in self._by_file(queue.entries(first, max(start + count - first, 0))):
-            records = locate(log, positions, places_of)
+        entries = queue.entries(first, max(start + count - first, 0))
+        for log, base, places_of in runs_by_file(self._log.files, entries):
+            records = locate(log, places_of - base, places_of)
             self._confirm(records, topic, queue_id, first)
             parts.append(read_columns(records, self._body_limit_bytes))
-            first += len(positions)
+            first += len(places_of)
         self.messages += sum(map(len, parts))
         return Columns.concatenate(parts)
 
@@ -260,8 +242,10 @@ class Reader:
         known = self._newest.get((topic, key))
         if known is None or known[0] != state or not self._remember:
             known = (state, self._find_newest(topic, key))
+            self._newest.pop(
+                (topic, key), None
+            )  # to the end; other threads do the same, so nothing is taken for granted
             self._newest[topic, key] = known
-            self._newest.move_to_end((topic, key))
             if len(self._newest) > REMEMBERED_KEYS:
                 self._newest.popitem(last=False)
         return self.at(known[1]) if known[1] >= self._log.min_offset else None
@@ -288,8 +272,8 @@ class Reader:
         entries = np.concatenate(newest)
         entries = entries[np.argsort(entries["physical_offset"], kind="stable")][-limit:]
         keys: set[str] = set()
-        for log, positions, places_of in self._by_file(entries):
-            records = locate(log, positions, places_of)
+        for log, base, places_of in runs_by_file(self._log.files, entries):
+            records = locate(log, places_of - base, places_of)
             ((starts, sizes),) = find_properties(records, [KEYS])
             for first, size in zip(starts[sizes > 0].tolist(), sizes[sizes > 0].tolist(), strict=True):
                 keys.update(split_keys(log[first : first + size].tobytes().decode(errors="replace")))

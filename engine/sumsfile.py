@@ -116,14 +116,6 @@ class StreamSums:
         finally:
             os.close(descriptor)
 
-    def forget(self, queue: ConsumeQueue) -> None:
-        """The queue was deleted, or is numbered anew: its sums, kept ones too, are of no use."""
-        with self._lock:
-            self._sums.pop(queue, None)
-            self._saved.pop(queue, None)
-            if self._writable:
-                self._path(queue).unlink(missing_ok=True)
-
     def forget_topic(self, topic: str) -> None:
         """All queues of a topic were deleted."""
         with self._lock:

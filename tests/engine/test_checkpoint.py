@@ -20,16 +20,16 @@ def test_the_head_of_the_file_is_three_times_in_milliseconds(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "expected", "with_index"),
+    ("checkpoint", "expected"),
     [
-        (Checkpoint(1700000000123, 1700000000123, 1699999990000), 1699999997123, 1699999990000),
-        (Checkpoint(10_000, 5_000, 90_000), 2_000, 2_000),
-        (Checkpoint(2_000, 5_000, 1_000), 0, 0),
-        (Checkpoint(), 0, 0),
+        (Checkpoint(1700000000123, 1700000000123, 1699999990000), 1699999997123),
+        (Checkpoint(10_000, 5_000, 90_000), 2_000),
+        (Checkpoint(2_000, 5_000, 1_000), 0),
+        (Checkpoint(), 0),
     ],
 )
-def test_recovery_leaves_a_margin(checkpoint: Checkpoint, expected: int, with_index: int) -> None:
-    assert (checkpoint.min_timestamp_ms, checkpoint.min_timestamp_index_ms) == (expected, with_index)
+def test_recovery_leaves_a_margin(checkpoint: Checkpoint, expected: int) -> None:
+    assert checkpoint.min_timestamp_ms == expected
 
 
 @pytest.mark.parametrize("content", [b"", HEAD[:7], b"\xff" * 8 + HEAD[8:]], ids=["empty", "cut", "negative"])

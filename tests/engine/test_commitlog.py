@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.commitlog import BLANK_MAGIC, CommitLog, plan
+from engine.commitlog import CommitLog, plan
 from engine.committer import Committer
 from engine.config import FlushPolicy
 from engine.durable import Disk
@@ -71,7 +71,7 @@ def on_disk(directory: Path) -> list[bytes]:
 
 
 def blank(size: int) -> bytes:
-    return struct.pack(">iI", size, BLANK_MAGIC)
+    return struct.pack(">iI", size, 0xCBD43194)
 
 
 def test_a_record_is_told_where_and_when_and_found_there(tmp_path: Path) -> None:
@@ -260,7 +260,6 @@ def test_reading_says_why_there_is_nothing(tmp_path: Path) -> None:
         with pytest.raises(MessageNotFoundError):
             log.view(physical_offset, length)
     assert len(log.rest(3 * SIZE + 1_000)) == 2_000
-    assert log.next_file_start(SIZE) == log.next_file_start(2 * SIZE - 1) == 2 * SIZE
     log.files.close()
     (tmp_path / "commitlog" / f"{2 * SIZE:020d}").unlink()
     log = opened(tmp_path)

@@ -282,9 +282,10 @@ def test_single_queue_offsets_off_the_line_are_damage(
 def test_reserve_refuses_before_anything_is_stored(tmp_path: Path) -> None:
     disk = FullDisk(files=1)
     derived = Derived(tmp_path, 160, 7, 20, disk)
-    derived.dispatcher.reserve("t", 0, 0, 8)
+    queue = derived.dispatcher.queues.get_or_create("t", 0)
+    queue.reserve(0, 8)
     for number in range(8):
         derived.dispatcher.put(Placed("t", 0, number, 91 * number, 91, NOW_MS, keys=["k"]))
     with pytest.raises(StoreFullError):
-        derived.dispatcher.reserve("t", 0, 8)
+        queue.reserve(8, 1)
     assert list(derived.index.candidates("t", "k")) == [91 * number for number in reversed(range(8))]

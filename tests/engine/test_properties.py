@@ -10,7 +10,6 @@ from engine.errors import IllegalMessageError, MessageTooLargeError
 from engine.properties import (
     KEYS,
     MAX_PROPERTIES_BYTES,
-    RESERVED_NAMES,
     decode_properties,
     encode_properties,
     find_property,
@@ -87,8 +86,3 @@ def test_the_last_of_equal_names_wins_and_a_value_may_hold_the_name_mark() -> No
 
 def test_keys_are_split_at_single_spaces_and_keep_their_case() -> None:
     assert split_keys(" a  B\tc ") == ["a", "B\tc"]
-
-
-def test_reserved_names_are_the_ones_a_client_refuses() -> None:
-    assert {"KEYS", "UNIQ_KEY", "DELAY"} <= RESERVED_NAMES
-    assert "color" not in RESERVED_NAMES

@@ -17,7 +17,7 @@ from engine.columns import damaged_rows, locate
 from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
 from engine.keyhash import tags_hash
-from engine.message import Message, parse_message_id
+from engine.message import Message, message_id
 from engine.record import (
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
@@ -76,7 +76,6 @@ def test_the_worked_example_is_read_field_by_field() -> None:
     assert message.properties == {"KEYS": "order-1", "TAGS": "TagA", "UNIQ_KEY": "AC1F00010A2B18B4AAC20000"}
     assert (message.body_crc, message.body_size) == (0x69C865ED, 14)
     assert message.msg_id == "0A00000500002A9F0000000000100000"
-    assert parse_message_id(message.msg_id) == (message.store_host, 1048576)
     assert bytes(message.record) == EXAMPLE
     assert "TopicTest/1/5" in repr(message)
     assert message.header == read_header(memoryview(EXAMPLE), 1048576)
@@ -107,7 +106,7 @@ def test_a_message_comes_back_as_it_was(message: Message, queue_offset: int, phy
         message.prepared_transaction_offset,
     )
     assert record.tags_code == tags_hash(message.tags)
-    assert parse_message_id(read.msg_id) == (read.store_host, physical_offset)
+    assert read.msg_id == message_id(read.store_host.encode(), physical_offset)
 
 
 @pytest.mark.parametrize("body", [bytearray(b"abcdefgh"), memoryview(b"abcdefgh"), memoryview(b"abcdefgh").cast("i")])
