@@ -21,10 +21,13 @@ MODES = (OpenMode.WRITE, OpenMode.READ_ONLY, OpenMode.FOLLOW)
 CASES = [(name, mode) for name in NAMES for mode in MODES]
 
 
-@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1].value}")
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Golden, MessageStore]]:
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].value}")
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Golden, MessageStore]]:
+    """A golden store, opened once for all claims about it; checked when it is closed."""
     name, mode = request.param
-    given = golden(name, tmp_path)
+    given = golden(name, tmp_path_factory.mktemp(name))
     before = snapshot(given.path)
     with MessageStore.open(given.path, StoreConfig(mode=mode)) as store:
         yield given, store

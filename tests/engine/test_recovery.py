@@ -47,15 +47,39 @@ def require_filled(store: MessageStore, count: int = 300, lost: frozenset[int] =
     ]
 
 
-@pytest.fixture
-def crashed(tmp_path: Path) -> Path:
-    """A store whose process died with 300 messages in it, the first 200 of them flushed."""
-    with killed(tmp_path / "store", tmp_path / "crashed") as store:
+@pytest.fixture(scope="module")
+def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a process that died left: 300 messages, the first 200 of them flushed."""
+    folder = tmp_path_factory.mktemp("recovery")
+    with killed(folder / "store", folder / "crashed") as store:
         fill(store, 200)
         store.flush()
         for number in range(200, 300):
             store.put(Message("T", b"body-%d" % number, [f"key-{number}", "all"]), number % 3)
+    return folder / "crashed"
+
+
+@pytest.fixture(scope="module")
+def closed_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same messages, closed cleanly."""
+    path = tmp_path_factory.mktemp("recovery") / "store"
+    with opened(path) as store:
+        fill(store)
+    return path
+
+
+@pytest.fixture
+def crashed(left_behind: Path, tmp_path: Path) -> Path:
+    """A copy to spoil of what a dead process left."""
+    shutil.copytree(left_behind, tmp_path / "crashed")
     return tmp_path / "crashed"
+
+
+@pytest.fixture
+def closed(closed_before: Path, tmp_path: Path) -> Path:
+    """A copy to spoil of a store that was closed."""
+    shutil.copytree(closed_before, tmp_path / "closed")
+    return tmp_path / "closed"
 
 
 def bare(path: Path) -> None:
@@ -124,10 +148,8 @@ def test_what_is_derived_is_made_again_after_a_crash(crashed: Path, loss: str, m
 
 @pytest.mark.parametrize("marks", ["with marks", "without marks"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_what_is_derived_is_made_again_after_a_clean_close(tmp_path: Path, loss: str, marks: str) -> None:
-    path = tmp_path / "store"
-    with opened(path) as store:
-        fill(store)
+def test_what_is_derived_is_made_again_after_a_clean_close(closed: Path, loss: str, marks: str) -> None:
+    path = closed
     if marks == "without marks":
         bare(path)
     LOSSES[loss](path)
@@ -135,12 +157,9 @@ def test_what_is_derived_is_made_again_after_a_clean_close(tmp_path: Path, loss:
         require_filled(store)
 
 
-def test_a_clean_store_opens_without_reading_a_record(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with opened(path) as store:
-        fill(store)
+def test_a_clean_store_opens_without_reading_a_record(closed: Path) -> None:
     for mode in MODES:
-        with MessageStore.open(path, replace(SMALL, mode=mode)) as store:
+        with MessageStore.open(closed, replace(SMALL, mode=mode)) as store:
             assert store.recovery.clean
             assert (store.recovery.scanned_bytes, store.recovery.rebuilt) == (0, ())
             require_filled(store)
