@@ -65,7 +65,7 @@ class Filesystem:
         self._listings: dict[int, Listing] = {}
         self._next_handle = 1
         root = RootDirectory(self._tree)
-        self._inodes.add(root)
+        self._inodes.pin(root)
         root.add(b"@store", self._store_directory(options, status or dict))
         self._parquet = ParquetView(self._context, options.parquet)
         if self._parquet.root is not None:

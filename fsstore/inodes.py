@@ -54,6 +54,7 @@ class InodeTable(Generic[N]):
         self._numbers: dict[Hashable, int] = {}
         self._names: dict[int, Hashable] = {}
         self._lookups: dict[int, int] = {}
+        self._pinned: set[int] = set()
         self._next_inode = ROOT_INODE
 
     def node(self, inode: int) -> N:
@@ -62,6 +63,12 @@ class InodeTable(Generic[N]):
             return self.nodes[inode]
         except KeyError:
             raise FilesystemError(errno.ESTALE) from None
+
+    def pin(self, node: N) -> int:
+        """As `add`, for a node that is there as long as the mount, whether or not the kernel knows it."""
+        inode = self.add(node)
+        self._pinned.add(inode)
+        return inode
 
     def add(self, node: N) -> int:
         """A number of its own for `node`, never used again. The first one added is the root."""
@@ -97,7 +104,7 @@ class InodeTable(Generic[N]):
             self._lookups[inode] = left
             return
         self._lookups.pop(inode, None)
-        if inode != ROOT_INODE:
+        if inode not in self._pinned:
             self.nodes.pop(inode, None)
             self._unname(inode)
 

@@ -37,7 +37,7 @@ class StoreDirectory(Directory):
     def add(self, name: bytes, node: Node) -> None:
         """Show `node` as `name`."""
         self._entries[name] = node
-        self._context.inodes.add(node)
+        self._context.inodes.pin(node)
 
     def lookup(self, name: bytes) -> Attributes:
         node = self._entries.get(name)

@@ -160,7 +160,7 @@ class RootDirectory(Directory):
     def add(self, name: bytes, directory: Node) -> None:
         """Show `directory` as `name`, which is no legal topic name."""
         self._special[name] = directory
-        self._context.inodes.add(directory)
+        self._context.inodes.pin(directory)
 
     def lookup(self, name: bytes) -> Attributes:
         special = self._special.get(name)

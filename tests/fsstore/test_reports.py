@@ -137,3 +137,11 @@ def test_statfs_counts_messages_as_files(mount: Mount, store: FakeStore) -> None
     assert space.files - space.files_free == 3
     assert space.blocks * space.block_size == os.statvfs(store.path).f_blocks * os.statvfs(store.path).f_frsize
     assert space.name_max == 255
+
+
+def test_reports_stay_when_the_kernel_forgets_them(mount: Mount) -> None:
+    for _ in range(2):
+        directory, status = mount.stat("@store").inode, mount.stat("@store/status.json").inode
+        mount.fs.forget(status, 1)
+        mount.fs.forget(directory, 2)
+    assert mount.cat("@store/status.json")
