@@ -20,6 +20,7 @@ from engine.durable import remove_file
 from engine.errors import FlushFailedError, StoreFullError
 from engine.feed import Feed, HeldFeed
 from engine.flush import DerivedFlusher, LogFlusher
+from engine.lock import lock_mtime_ns
 from engine.parts import StoreParts
 
 
@@ -64,6 +65,12 @@ class Durability:
             self._committer.start()
         self._derived.start()
 
+    def commit(self) -> None:
+        """Let everything appended so far be read and dispatched, with a transient pool too. FlushFailedError."""
+        if self._committer is not None:
+            self._committer.commit()
+            self._dispatch_held()  # what the commit thread has committed and not come to dispatch
+
     def flush(self) -> None:
         """Bring everything appended so far to disk, derived data and marks too. FlushFailedError."""
         self.log.flush()
@@ -73,8 +80,11 @@ class Durability:
         """Retention took files: the marks are to speak of what is left. FlushFailedError."""
         parts = self._parts
         with parts.log.lock:
-            for topic, extents in self._extents.items():
-                self._feed.touched.update((topic, queue_id) for queue_id in extents)
+            known = {(topic, queue_id) for topic, extents in self._extents.items() for queue_id in extents}
+        for topic, queue_id in known:
+            parts.queues.get(topic, queue_id)  # opened here, while writers go on, and not under their lock
+        with parts.log.lock:
+            self._feed.touched |= known
         self._derived.flush()
 
     def forget_topic(self, topic: str) -> None:
@@ -114,15 +124,16 @@ class Durability:
         with parts.log.lock:
             self._dispatch_held()
             for topic, queue_id in self._feed.touched:
-                queue = parts.queues.get_or_create(topic, queue_id)
-                self._extents.setdefault(topic, {})[queue_id] = queue_extent(queue)
+                queue = parts.queues.get(topic, queue_id)
+                if queue is not None:  # else its topic was deleted this moment
+                    self._extents.setdefault(topic, {})[queue_id] = queue_extent(queue)
             self._feed.touched = set()
             newest = self._feed.newest
             return Coverage(
                 physical_end=parts.log.readable_end,
                 log_begin=parts.log.min_offset,
                 newest=(newest.physical_offset, newest.size, newest.store_time_ms, 0) if newest else None,
-                lock_mtime_ns=parts.layout.lock.stat().st_mtime_ns,
+                lock_mtime_ns=lock_mtime_ns(parts.layout.lock),
                 queues={topic: dict(extents) for topic, extents in self._extents.items()},
                 index_physical_offset=parts.index.last_physical_offset,
             )

@@ -224,6 +224,7 @@ class MessageStore:
         durability = self._require_write_side().durability
         self.flush()
         with self._log.lock:
+            durability.commit()
             gone = [(queue, self.bounds(topic, queue)) for queue in self._topics.queue_ids(topic)]
             self._parts.deleted.add(topic, self._log.wrote_end)
             self._topics.remove(topic)

@@ -548,6 +548,17 @@ def test_a_transient_pool_shows_messages_when_they_are_committed(tmp_path: Path)
         assert store.stats().messages == 420
 
 
+def test_a_topic_is_deleted_with_what_a_transient_pool_still_holds_of_it(tmp_path: Path) -> None:
+    slow = replace(QUIET, commit_interval_ms=3_600_000)
+    with opened(tmp_path / "store", transient_pool_buffers=2, flush=slow) as store:
+        for number in range(10):
+            store.put(Message("T", b"%d" % number), 0)
+        store.delete_topic("T")
+        store.put(Message("T", b"anew"), 0)
+        store.flush()
+        assert bodies(store, "T", 0) == [b"anew"]
+
+
 def test_a_transient_pool_commits_by_itself(tmp_path: Path) -> None:
     policy = FlushPolicy(commit_interval_ms=1, commit_thorough_interval_ms=1)
     with opened(tmp_path / "store", transient_pool_buffers=2, flush=policy) as store:
