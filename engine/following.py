@@ -93,6 +93,7 @@ class Follower:
             changed |= self._topics.reload()
         if self._has_changed(self._parts.layout.consume_queues) or changed or self._awaited is not None:
             changed |= self._follow_queues()
+        self._parts.index.refresh()  # each time: the writer indexes its last records after they are in their queues
         return changed
 
     def _publish(self) -> None:
@@ -105,7 +106,6 @@ class Follower:
         for topic, queue_id, old_min, new_min in self._queues.expire(min_offset):
             self._expired(topic, queue_id, old_min, new_min)
         appended = self._queues.refresh(self._end)
-        self._parts.index.refresh()
         for topic, queue_id in appended:
             self._appended(topic, queue_id)
         if self._awaited is not None:
