@@ -32,6 +32,13 @@ def _whole(value: Any) -> int:
     return int(text)
 
 
+def _interval(value: Any) -> int:
+    milliseconds = _whole(value)
+    if not milliseconds:
+        raise ValueError("is no interval: at least 1 ms")
+    return milliseconds
+
+
 def _number(value: Any) -> float:
     try:
         return float(value)
@@ -100,20 +107,20 @@ _RETENTION: dict[str, _Parsed] = {
     "diskSpaceWarningLevelRatio": ("disk_warn_ratio", _ratio),
     "cleanFileForciblyEnable": ("clean_forcibly", _switch),
     "destroyMapedFileIntervalForcibly": ("forced_destroy_interval_ms", _whole),
-    "cleanResourceInterval": ("clean_interval_ms", _whole),
+    "cleanResourceInterval": ("clean_interval_ms", _interval),
     "deleteCommitLogFilesInterval": ("delete_pause_ms", _whole),
     "deleteFileBatchMax": ("delete_batch_files", _whole),
 }
 
 _FLUSH: dict[str, _Parsed] = {
     "flushDiskType": ("sync", _sync),
-    "flushIntervalCommitLog": ("interval_ms", _whole),
+    "flushIntervalCommitLog": ("interval_ms", _interval),
     "flushCommitLogLeastPages": ("least_pages", _whole),
     "flushCommitLogThoroughInterval": ("thorough_interval_ms", _whole),
-    "flushIntervalConsumeQueue": ("consume_queue_interval_ms", _whole),
+    "flushIntervalConsumeQueue": ("consume_queue_interval_ms", _interval),
     "flushConsumeQueueLeastPages": ("consume_queue_least_pages", _whole),
     "flushConsumeQueueThoroughInterval": ("consume_queue_thorough_interval_ms", _whole),
-    "commitIntervalCommitLog": ("commit_interval_ms", _whole),
+    "commitIntervalCommitLog": ("commit_interval_ms", _interval),
     "commitCommitLogLeastPages": ("commit_least_pages", _whole),
     "commitCommitLogThoroughInterval": ("commit_thorough_interval_ms", _whole),
 }

@@ -47,9 +47,9 @@ class StoreLock:
             try:
                 self._take()
                 self._file_id = file_id(os.fstat(self._descriptor))
-                self._held[self._file_id] = os.getpid()
                 if os.pread(self._descriptor, len(CONTENT), 0) != CONTENT:  # its mtime tells when another program did
                     os.pwrite(self._descriptor, CONTENT, 0)
+                self._held[self._file_id] = os.getpid()
             except BaseException:
                 os.close(self._descriptor)
                 raise
@@ -99,6 +99,14 @@ class StoreLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def lock_mtime_ns(path: Path) -> int:
+    """When the lock's file was last written, in epoch ns: every writer does that once. 0 when it is missing."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def file_id(found: os.stat_result) -> FileId:

@@ -25,6 +25,7 @@ from engine.consumequeues import ConsumeQueues
 from engine.coverage import Coverage, QueueExtents, queue_extent, read_coverage
 from engine.errors import QueueGapError, ReadError
 from engine.layout import StoreLayout
+from engine.lock import lock_mtime_ns
 from engine.logscan import ScannedRecords
 from engine.logwalk import DamagedStretch, LogWalk, NewestRecord
 from engine.mappedfile import Access, MappedFile
@@ -54,8 +55,7 @@ def read_trace(layout: StoreLayout) -> Trace:
     """The trace of the last writer of the store at `layout`."""
     clean = not layout.abort.exists()
     mark = read_clean_mark(layout.root, layout.clean_mark) if clean else None
-    lock_mtime_ns = layout.lock.stat().st_mtime_ns if layout.lock.exists() else 0
-    return Trace(clean, mark.coverage if mark else None, lock_mtime_ns)
+    return Trace(clean, mark.coverage if mark else None, lock_mtime_ns(layout.lock))
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ def test_flush_and_message_options_reach_their_fields() -> None:
         ({"cleanFileForciblyEnable": "perhaps"}, "is neither true nor false"),
         ({"flushDiskType": "SOMETIMES"}, "is neither SYNC_FLUSH nor ASYNC_FLUSH"),
         ({"maxIndexNum": "0"}, "maxIndexNum"),
+        ({"cleanResourceInterval": "0"}, "is no interval"),
+        ({"flushIntervalCommitLog": "0"}, "is no interval"),
         ({"flushDiskType": "SYNC_FLUSH", "transientStorePoolEnable": "true"}, "sync flush"),
     ],
 )

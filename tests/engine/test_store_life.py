@@ -1,0 +1,69 @@
+"""What goes on in a store while topics are deleted, and files of ours go missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine import Message, MessageStore, StoreListener
+from tests.engine.storetools import QUIET, SMALL, bodies, opened
+
+
+class WhileDeleting(StoreListener):
+    """Brings everything to disk while a topic is being deleted."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
+        """Called before the marks forget the topic."""
+        self._store.flush()
+
+
+def publish_after_flush(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody publishes between delete_topic's flush and its deletion."""
+    flush = store.flush
+
+    def flush_then_publish() -> None:
+        flush()
+        monkeypatch.undo()
+        store.put(Message("gone", b"just in time"), 0)
+
+    monkeypatch.setattr(store, "flush", flush_then_publish)
+
+
+def test_a_flush_while_a_topic_is_deleted_does_not_bring_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as store:
+        store.put(Message("gone", b"message"), 0)
+        store.subscribe(WhileDeleting(store))
+        publish_after_flush(store, monkeypatch)
+        store.delete_topic("gone")
+        assert store.topics() == []
+
+
+def test_a_topic_that_is_written_while_it_is_deleted_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = replace(QUIET, commit_interval_ms=3_600_000)
+    with opened(tmp_path / "store", transient_pool_buffers=2, flush=policy) as store:
+        store.put(Message("gone", b"message"), 0)
+        publish_after_flush(store, monkeypatch)
+        store.delete_topic("gone")
+        store.put(Message("gone", b"anew"), 0)
+        store.flush()
+        assert store.read_only_reason is None
+        assert bodies(store, "gone", 0) == [b"anew"]
+
+
+def test_a_store_whose_lock_file_somebody_removed_is_flushed_closed_and_opened_again(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SMALL) as store:
+        store.put(Message("orders", b"one"), 0)
+        (tmp_path / "store" / "lock").unlink()
+        store.flush()
+        store.put(Message("orders", b"two"), 0)
+    with opened(tmp_path / "store") as store:
+        assert bodies(store, "orders", 0) == [b"one", b"two"]
