@@ -11,7 +11,7 @@ from typing import Any
 from engine import MessageStore
 from tests.interop.compare import compare_dumps, compare_queries, our_dump, queries_for
 from tests.interop.driver import Driver, LoadRefusedError
-from tests.interop.messages import Mix, Put, random_puts
+from tests.interop.messages import Put
 from tests.interop.room import SMALL, Room, java_config, our_config, warning_kinds
 from tests.interop.theirs import PUTS, QUERIES, compare_acknowledged, put_all, they_write_until_killed
 from tests.interop.toolchain import PROJECT
@@ -41,7 +41,7 @@ def clean(room: Room) -> None:
 
 def killed(room: Room) -> None:
     """Our writer dies by SIGKILL in the middle of puts; then three turns."""
-    plan = Plan(str(room.folder / "ours"), SMALL, room.seed, PUTS)
+    plan = Plan(str(room.folder / "ours"), SMALL, room.seed, PUTS, delays=False)
     written = write(plan, kill_after=PUTS // 2 + room.seed % 50)
     they_read(room, plan, written, was_killed=True, turns=TURNS)
 
@@ -57,7 +57,7 @@ def killed_after_new_file(room: Room) -> None:
 
 
 def killed_in_roll(room: Room, *, die_before: bool) -> None:
-    plan = Plan(str(room.folder / "ours"), SMALL, room.seed, PUTS, die_at_file=3, die_before=die_before)
+    plan = Plan(str(room.folder / "ours"), SMALL, room.seed, PUTS, delays=False, die_at_file=3, die_before=die_before)
     written = write(plan)
     room.tally.expect("the writer died", True, len(written.acknowledged) < len(written.puts))
     they_read(room, plan, written, was_killed=True, turns=1)
@@ -65,7 +65,7 @@ def killed_in_roll(room: Room, *, die_before: bool) -> None:
 
 def write(plan: Plan, *, kill_after: int | None = None) -> Written:
     """Run the plan in a process of its own, killed once so many puts are acknowledged."""
-    puts = list(random_puts(plan.seed, plan.count, Mix()))
+    puts = plan.puts()
     acknowledged = []
     command = [sys.executable, "-m", "tests.interop.writer"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=PROJECT, text=True) as process:

@@ -118,7 +118,8 @@ def killed(room: Room) -> None:
 def compare_recovered(room: Room, driver: Driver, path: Path, puts: list[Put], ours: MessageStore) -> None:
     """What RocketMQ recovers from its own store against what we recovered from a copy."""
     queries = queries_for(puts, QUERIES)
-    with driver.store(path, java_config(SMALL)) as store:
+    # a slave delivers no delayed messages: 4.9 would deliver at once what it dispatched again (see mend_due_times)
+    with driver.store(path, java_config(SMALL, brokerRole="SLAVE")) as store:
         compare_dump(room.tally, store.dump(), ours)
         compare_queries(room.tally, queries, store.query(queries), ours, ours_may_find_more=True)
 

@@ -18,17 +18,25 @@ from tests.interop.messages import Mix, Put, random_puts
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write. `die_at_file` N: SIGKILL ourselves when the Nth log file is allocated, before or after it is."""
+    """What to write; `delays` among it, unless RocketMQ would deliver at once what it dispatches again after a kill.
+
+    `die_at_file` N: SIGKILL ourselves when the Nth log file is allocated, before or after it is.
+    """
 
     path: str
     sizes: FileSizes
     seed: int
     count: int
+    delays: bool = True
     die_at_file: int | None = None
     die_before: bool = True
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
+
+    def puts(self) -> list[Put]:
+        """Its messages."""
+        return list(random_puts(self.seed, self.count, Mix() if self.delays else Mix(delays=0)))
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -71,7 +79,7 @@ def main() -> None:
     # made inline, a file is made inside the put that rolls
     config = StoreConfig(sizes=plan.sizes, disk=DeadlyDisk(plan), preallocate=plan.die_at_file is None)
     with MessageStore.open(plan.path, config) as store:
-        for put in random_puts(plan.seed, plan.count, Mix()):
+        for put in plan.puts():
             print(json.dumps(put_one(store, put)), flush=True)
 
 
