@@ -1,0 +1,54 @@
+"""A stream that watches a topic and publishes alerts to another: users who fail to log in three times in a minute.
+
+python examples/alert.py /mnt/mq logins alerts /var/lib/alert-checkpoint
+
+Messages of `logins` are JSON like {"user": "ada", "at": "2026-11-22T10:00:00Z", "ok": false}. Stopped and started again
+it goes on where it was; an alert may then come twice, with the same key.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from fsstore.spark import FsstoreSource, write_topic
+
+LOGIN = "user string, at timestamp, ok boolean"
+FAILURES = 3
+
+
+def failing(logins: DataFrame) -> DataFrame:
+    """A row a user and minute with too many failures: user, minute, failures."""
+    failed = logins.where("not ok").withWatermark("at", "5 minutes")
+    counted = failed.groupBy(f.window("at", "1 minute"), "user").agg(f.count("*").alias("failures"))
+    return counted.where(f.col("failures") >= FAILURES).select(
+        "user", f.col("window.start").alias("minute"), "failures"
+    )
+
+
+def start(spark: SparkSession, mount: str, topic: str, target: str, checkpoint: str, **trigger: Any) -> Any:
+    """The running stream."""
+    spark.dataSource.register(FsstoreSource)
+    found = (
+        spark.readStream.format("fsstore").option("subscribe", topic).option("startingOffsets", "earliest").load(mount)
+    )
+    logins = found.select(f.from_json(f.col("body").cast("string"), LOGIN).alias("login")).select("login.*")
+
+    def publish(alerts: DataFrame, _: int) -> None:
+        write_topic(alerts.select(f.to_json(f.struct("*")).alias("body"), "user"), mount, target, key="user")
+
+    writer = failing(logins).writeStream.outputMode("update").foreachBatch(publish)
+    return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
+
+
+def main(mount: str, topic: str, target: str, checkpoint: str) -> None:
+    """Watch until somebody ends it."""
+    spark = SparkSession.builder.appName("alert").config("spark.sql.shuffle.partitions", "4").getOrCreate()
+    start(spark, mount, topic, target, checkpoint, processingTime="1 second").awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,275 @@
+"""Spark over a mounted store beside the same data as plain files: `./run bench spark [--messages N] [--docs]`.
+
+Both sides take turns in one session (`local[2]`), with warm page caches; a row's ratio is the median of its rounds'
+ratios. Raw numbers go to build/bench-spark.json, with --docs the table to docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from engine import FileSizes, Message, MessageStore, StoreConfig
+from fsstore.spark import messages
+from fsstore.spark.export import export
+from fsstore.spark.exportplan import Wanted
+from tests.bench.measure import seconds
+from tests.interop.mounts import mounted
+
+PROJECT = Path(__file__).resolve().parents[2]
+RESULTS = PROJECT / "build/bench-spark.json"
+PAGE = PROJECT / "docs/spark.md"
+BEGIN, END = "<!-- results -->", "<!-- /results -->"
+
+TOPIC, QUEUES, BATCH = "orders", 4, 1_000
+FILES, SEGMENTS = 20_000, 1_000
+SMALL_LOG = FileSizes(commit_log_bytes=1 << 16, consume_queue_entries=65_536, index_slots=5_000, index_entries=20_000)
+CLICK = "id long, user string, amount double, note string"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A row: seconds of both sides, round by round; `ratio` is the median of peer / ours."""
+
+    work: str
+    against: str
+    target: float
+    ours: list[float]
+    peer: list[float]
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(peer / ours for ours, peer in zip(self.ours, self.peer, strict=True))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        met = "met" if self.ratio >= self.target else "missed"
+        times = (f"{statistics.median(times):.3g} s" for times in (self.ours, self.peer))
+        return self.work, self.against, *times, f"{self.ratio:.2f}", f"≥ {self.target}", met
+
+
+class Bench:
+    """The data on both sides, and the session."""
+
+    def __init__(self, spark: SparkSession, folder: Path, count: int, rounds: int) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.count = count
+        self.rounds = rounds
+        self.plain = folder / "plain"
+
+    def turns(
+        self, work: str, against: str, target: float, ours: Callable[[], object], peer: Callable[[], object]
+    ) -> Result:
+        """Let both sides take turns, after one turn each that doesn't count."""
+        ours(), peer()
+        times: tuple[list[float], list[float]] = ([], [])
+        for number in range(self.rounds):
+            sides = ((0, ours), (1, peer))
+            for side, run in sides if number % 2 == 0 else sides[::-1]:
+                times[side].append(seconds(run))
+        return shown(Result(work, against, target, *times))
+
+    # the jobs
+
+    def json_aggregate(self, path: str) -> None:
+        rows = self.spark.read.schema(CLICK).json(path)
+        rows.groupBy((f.col("id") % 10).alias("g")).agg(f.count("*"), f.sum("amount"), f.max("user")).collect()
+
+    def parquet_aggregate(self, frame: DataFrame) -> None:
+        sums = (f.count("*"), f.sum(f.length("body")), f.max("store_time"))
+        frame.groupBy("queue", "tags").agg(*sums).collect()
+
+    def binary_files(self, folder: Path) -> None:
+        self.spark.read.format("binaryFile").load(str(folder)).agg(f.sum(f.length("content"))).collect()
+
+    def read_and_write_json(self) -> None:
+        target = self.folder / "from-json"
+        shutil.rmtree(target, ignore_errors=True)
+        self.spark.read.json(f"{self.plain}/*.jsonl").write.parquet(str(target))
+
+    def export(self, root: Path) -> None:
+        target = self.folder / "exported"
+        shutil.rmtree(target, ignore_errors=True)
+        export(self.spark, root, target, Wanted())
+
+
+def body(number: int) -> bytes:
+    """About 300 bytes of JSON."""
+    note = f"{number * 2_654_435_761 % (1 << 32):08x}" * 28
+    return b'{"id":%d,"user":"u%d","amount":%d.25,"note":"%s"}' % (number, number % 5_000, number % 977, note.encode())
+
+
+def fill(store: Path, count: int) -> None:
+    """The messages of the table: a key, a tag and two properties each."""
+    with MessageStore.open(store) as opened:
+        opened.create_topic(TOPIC, QUEUES)
+        for begin in range(0, count, BATCH):
+            numbers = range(begin, min(begin + BATCH, count))
+            batch = [
+                Message(TOPIC, body(n), [f"K{n:08}"], ("paid", "new")[n % 2], {"region": "eu", "trace": f"{n:016x}"})
+                for n in numbers
+            ]
+            opened.put_batch(batch, begin // BATCH % QUEUES)
+
+
+def fill_segments(store: Path) -> None:
+    """A queue whose log has so many files that `@parquet` lists a thousand."""
+    with MessageStore.open(store, StoreConfig(sizes=SMALL_LOG)) as opened:
+        opened.create_topic(TOPIC, 1)
+        while opened.bounds(TOPIC, 0).max_offset < SEGMENTS * 2:
+            opened.put_batch([Message(TOPIC, bytes(30_000)), Message(TOPIC, bytes(30_000))], 0)
+
+
+def copy_lines(root: Path, plain: Path) -> None:
+    """The streams, as files on ext4."""
+    plain.mkdir()
+    for queue in range(QUEUES):
+        shutil.copyfile(root / TOPIC / f"{queue}.log", plain / f"{queue}.jsonl")
+
+
+def copy_files(root: Path, plain: Path) -> None:
+    """Messages, as files on ext4."""
+    plain.mkdir()
+    for entry in os.scandir(root):
+        if entry.name.isdigit():
+            shutil.copyfile(entry.path, plain / entry.name)
+
+
+def list_with_sizes(folder: Path) -> int:
+    """`ls -l`."""
+    return sum(entry.stat().st_size for entry in os.scandir(folder))
+
+
+def queue_rows(bench: Bench, root: Path) -> Iterator[Result]:
+    """The rows over the large store."""
+    spark, jsonl, logs = bench.spark, f"{bench.plain}/*.jsonl", f"{root}/{TOPIC}/*.log"
+    copy_lines(root, bench.plain)
+    frame = messages(spark, root)
+    bench.json_aggregate(jsonl)  # the JVM learns
+    first = seconds(lambda: bench.parquet_aggregate(frame))
+    same = seconds(lambda: bench.json_aggregate(jsonl))
+    work, against = "Parquet aggregate, first read (rendering included)", "the same JSON aggregate from .jsonl"
+    first_read = Result(work, against, 1.0, [first], [same], "one round: the first time comes once")
+    yield bench.turns(
+        "JSON aggregate over `*.log`", "the same lines as .jsonl on ext4", 0.9,
+        lambda: bench.json_aggregate(logs), lambda: bench.json_aggregate(jsonl),
+    )  # fmt: skip
+    frame.write.partitionBy("topic", "queue").parquet(f"{bench.folder}/parquet")
+    written = spark.read.parquet(f"{bench.folder}/parquet")
+    yield bench.turns(
+        "Parquet aggregate, warm", "the same dataset written by Spark on ext4", 0.9,
+        lambda: bench.parquet_aggregate(frame), lambda: bench.parquet_aggregate(written),
+    )  # fmt: skip
+    yield shown(first_read)
+    yield bench.turns(
+        "export", "`spark.read.json` and write of the same data", 1.0,
+        lambda: bench.export(root), bench.read_and_write_json,
+    )  # fmt: skip
+
+
+def file_rows(bench: Bench, root: Path) -> Iterator[Result]:
+    """binaryFile over one queue."""
+    folder, plain = root / TOPIC / "0", bench.folder / "files"
+    copy_files(folder, plain)
+    yield bench.turns(
+        f"binaryFile over one queue of {FILES:,} messages", "the same as files on ext4", 0.7,
+        lambda: bench.binary_files(folder), lambda: bench.binary_files(plain),
+    )  # fmt: skip
+
+
+def listing_rows(bench: Bench, root: Path) -> Iterator[Result]:
+    """Listing a thousand segments, by processes' own calls: Spark's listing is these calls and its own work."""
+    folder, plain = root / f"@parquet/topic={TOPIC}/queue=0", bench.folder / "segments"
+    plain.mkdir()
+    names = os.listdir(folder)
+    for name in names:
+        (plain / name).write_bytes(bytes(1_000))
+    yield bench.turns(
+        f"listing `@parquet` of {len(names):,} segments", "ext4", 0.5,
+        lambda: list_with_sizes(folder), lambda: list_with_sizes(plain),
+    )  # fmt: skip
+
+
+def shown(result: Result) -> Result:
+    print(" · ".join(result.cells), flush=True)
+    return result
+
+
+@contextmanager
+def new_session(folder: Path) -> Iterator[SparkSession]:
+    """Two threads on the loopback."""
+    os.environ["PYSPARK_PYTHON"], os.environ["SPARK_LOCAL_IP"] = sys.executable, "127.0.0.1"
+    builder = SparkSession.builder.master("local[2]").appName("bench").config("spark.driver.memory", "3g")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.local.dir", str(folder / "local"))
+    session = builder.config("spark.log.level", "ERROR").getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def run(folder: Path, count: int, rounds: int) -> list[Result]:
+    """Every row."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    results: list[Result] = []
+    try:
+        fill(folder / "store", count)
+        fill(folder / "few", FILES * QUEUES)
+        fill_segments(folder / "many")
+        with new_session(folder) as spark:
+            bench = Bench(spark, folder, count, rounds)
+            for store, rows in (("store", queue_rows), ("few", file_rows), ("many", listing_rows)):
+                with mounted(folder / store, folder / f"{store}-mount") as root:
+                    results += rows(bench, root)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return results
+
+
+def table(results: Sequence[Result]) -> str:
+    """Markdown."""
+    head = ("work", "against", "ours", "other", "ratio", "target", "")
+    rows = [head, tuple("---" for _ in head), *(result.cells for result in results)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def write_page(results: Sequence[Result], said: str) -> None:
+    """The table, into its place in docs/spark.md."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{said}\n\n{table(results)}\n{END}{after}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it; 0 when it could be run, whatever the verdicts."""
+    parser = argparse.ArgumentParser(prog="./run bench spark", description="Spark over a mount beside plain files.")
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/spark.md")
+    asked = parser.parse_args(arguments)
+    loads = [os.getloadavg()[0]]
+    results = run(PROJECT / "build" / f"bench-spark-{os.getpid()}", asked.messages, asked.rounds)
+    loads.append(os.getloadavg()[0])
+    record = {
+        "messages": asked.messages, "cores": os.cpu_count(), "load": loads,
+        "rows": [asdict(result) | {"ratio": result.ratio} for result in results],
+    }  # fmt: skip
+    RESULTS.write_text(json.dumps(record, indent=2))
+    if asked.docs:
+        write_page(results, f"{asked.messages:,} messages of about 300 bytes, {os.cpu_count()} cores, one run:")
+    return 0
