@@ -9,9 +9,11 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.mount.harness import Mounted, bodies, offset_names, publish, refused_with
+from tests.mount.harness import Mounted, bodies, offset_names, publish, refused_with, until
 
 COLLIDING_KEYS = ("Aa", "BB")
 """Two keys of one hash: Java's String.hashCode gives both 2112."""
@@ -145,3 +147,29 @@ def test_the_store_about_itself(mount: Mounted, topic: Path) -> None:
     assert json.loads((mount.root / "@store" / "config.json").read_text())["store"]["sizes"]
     assert f'topic="{topic.name}"' in (mount.root / "@store" / "metrics").read_text()
     assert len(offset_names(topic / "2")) == 2
+
+
+def test_a_queue_as_parquet_files(mount: Mounted, topic: Path) -> None:
+    """3.14 `@parquet/topic=orders/queue=0/` shows the queue as Parquet files, named by their queue offsets [begin,
+    end)."""
+    publish(topic / "0" / "append", b"zero\none\n")
+    folder = mount.root / "@parquet" / f"topic={topic.name}" / "queue=0"
+    (name,) = os.listdir(folder)
+    assert name == f"{0:020d}-{2:020d}.tail.parquet"
+    raw = (folder / name).read_bytes()
+    assert len(raw) == (folder / name).stat().st_size
+    assert pq.read_table(pa.BufferReader(raw)).column("body").to_pylist() == [b"zero", b"one"]
+
+
+def test_topics_are_made_and_deleted_by_commands(mount: Mounted) -> None:
+    """3.15 `@store/control` makes and deletes topics: a write is one command, a JSON object; what is none is EINVAL."""
+    control, made = mount.root / "@store" / "control", mount.root / "made"
+    publish(control, b'{"create_topic": "made", "queues": 2}\n')
+    assert {name for name in os.listdir(made) if name.isdigit()} == set("01")
+    publish(made / "append", b"message\n")
+    for garbage in (b"delete made\n", b'{"delete_topic": 7}\n', b'{"delete_topic": "made", "really": true}\n'):
+        assert refused_with(publish, control, garbage) == errno.EINVAL
+    assert made.is_dir()
+    publish(control, b'{"delete_topic": "made"}\n')
+    assert "made" not in os.listdir(mount.root)
+    until("the kernel has forgotten the deleted topic", lambda: not made.exists())
