@@ -32,7 +32,7 @@ from fsstore.interface import (
     WriteOutcome,
 )
 from fsstore.listing import Listing
-from fsstore.messages import MessageFiles, SmallBody
+from fsstore.messages import HeldBody, MessageFiles, SmallBody
 from fsstore.names import NAME_MAX_BYTES
 from fsstore.nodes import Context, Node, OpenFile
 from fsstore.parquet.view import ParquetView
@@ -119,10 +119,16 @@ class Filesystem:
         return attributes
 
     def getattr(self, inode: int) -> Attributes:
-        """Attributes of an inode; ESTALE for an expired message, so that the kernel looks its path up again."""
-        if inode >= COMPUTED:
+        """Attributes of an inode; ESTALE for an expired message that is not open: the kernel looks its path up again."""
+        if inode < COMPUTED:
+            return self._shown(inode)
+        try:
             return self._messages.attributes(inode)
-        return self._shown(inode)
+        except FilesystemError:
+            for file in self._files.values():
+                if isinstance(file, SmallBody | HeldBody) and file.inode == inode:
+                    return self._messages.attributes_of_open(file)
+            raise
 
     def setattr(self, inode: int) -> Attributes:
         """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else."""

@@ -20,10 +20,17 @@ _LISTED_DIGITS = 20
 class SmallBody(OpenFile):
     """An open message, copied: needs nothing of the store."""
 
-    __slots__ = ("body",)
+    __slots__ = ("body", "inode", "store_time_ms")
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, inode: int, store_time_ms: int) -> None:
         self.body = body
+        self.inode = inode
+        self.store_time_ms = store_time_ms
+
+    @property
+    def size(self) -> int:
+        """Length of the body."""
+        return len(self.body)
 
     def read(self, position: int, size: int) -> bytes:
         return self.body[position : position + size]
@@ -32,11 +39,14 @@ class SmallBody(OpenFile):
 class HeldBody(OpenFile):
     """An open message in the mapped page, which retention leaves alone while it is held."""
 
-    __slots__ = ("_body", "_hold")
+    __slots__ = ("_body", "_hold", "inode", "size", "store_time_ms")
 
-    def __init__(self, body: memoryview, hold: Hold) -> None:
+    def __init__(self, body: memoryview, hold: Hold, inode: int, store_time_ms: int) -> None:
         self._body = body
         self._hold = hold
+        self.inode = inode
+        self.store_time_ms = store_time_ms
+        self.size = len(body)
 
     def read(self, position: int, size: int) -> memoryview:
         return self._body[position : position + size]
@@ -91,6 +101,10 @@ class MessageFiles:
             return self._appearance.message(inode, message.body_size, message.store_time_ms, IMMUTABLE_S)
         return self._appearance.link(inode, self.target(inode), message.store_time_ms)
 
+    def attributes_of_open(self, file: SmallBody | HeldBody) -> Attributes:
+        """Attributes of an open message, which may have expired: fstat goes on as reading does."""
+        return self._appearance.message(file.inode, file.size, file.store_time_ms, BRIEF_S)
+
     def target(self, inode: int) -> bytes:
         """Where a link points."""
         target = _from_keys(self.message(inode))
@@ -101,9 +115,9 @@ class MessageFiles:
         message = self.message(inode)
         body = message.body
         if len(body) <= SMALL_BODY_BYTES:
-            return SmallBody(bytes(body))
+            return SmallBody(bytes(body), inode, message.store_time_ms)
         try:
-            return HeldBody(body, self._store.hold(message.physical_offset))
+            return HeldBody(body, self._store.hold(message.physical_offset), inode, message.store_time_ms)
         except (ExpiredMessageError, MessageNotFoundError):
             raise FilesystemError(errno.ESTALE) from None
 

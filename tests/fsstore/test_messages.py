@@ -126,3 +126,15 @@ def test_a_message_is_never_opened_for_writing(mount: Mount, flags: int) -> None
     with pytest.raises(FilesystemError) as refused:
         mount.open("orders/0/1", flags)
     assert refused.value.errno == errno.EPERM
+
+
+def test_an_open_message_keeps_its_attributes_after_it_expired(mount: Mount, store: FakeStore) -> None:
+    before = mount.stat("orders/0/1")
+    handle = mount.fs.open(before.inode, os.O_RDONLY).handle
+    store.expire("orders", 0, 2)
+    assert mount.fs.expired("orders", 0, 0, 2)
+    after = mount.fs.getattr(before.inode)
+    assert (after.inode, after.size, after.mtime_ns) == (before.inode, before.size, before.mtime_ns)
+    mount.fs.release(handle)
+    with pytest.raises(FilesystemError):
+        mount.fs.getattr(before.inode)
