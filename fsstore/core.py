@@ -119,7 +119,7 @@ class Filesystem:
         return attributes
 
     def getattr(self, inode: int) -> Attributes:
-        """Attributes of an inode; ESTALE for an expired message that is not open: the kernel looks its path up again."""
+        """Attributes of an inode; ESTALE for an expired message not open: the kernel looks its path up again."""
         if inode < COMPUTED:
             return self._shown(inode)
         try:
