@@ -7,13 +7,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from keyword import iskeyword
 from pathlib import Path
 
 import click
 
 from mountctl.errors import CommandError, exit_code, one_line
 
-VERBS = ("mount", "umount", "status", "init", "topics", "put", "cat", "tail", "check")
+VERBS = ("mount", "umount", "status", "init", "topics", "put", "cat", "tail", "check", "export", "import")
 MOUNT_HELPER = "mount.fsstore"
 """Called by this name, as mount(8) does for fstab's lines of type fsstore, mountctl is its `mount` verb."""
 
@@ -27,7 +28,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"mountctl.{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = importlib.import_module(f"mountctl.{module}").command
         return command
 
 

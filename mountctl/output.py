@@ -69,15 +69,19 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[Show]:
-    """A progress bar on standard error while the block runs; silent when that is no terminal."""
+def progress(quiet: bool = False, *, counts: bool = False) -> Iterator[Show]:
+    """A progress bar on standard error while the block runs; silent when that is no terminal.
+
+    What is done is bytes, or with `counts` things.
+    """
     if quiet or not sys.stderr.isatty():
         yield lambda stage, done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    amount = MofNCompleteColumn() if counts else DownloadColumn(binary_units=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     console = Console(stderr=True)
     # what is printed meanwhile goes above the bar when both are on the terminal, and into the pipe when it is piped
     bar = Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import base64
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -126,6 +127,12 @@ def test_json_fields_hold_where_they_are_and_options_where_they_are_not() -> Non
     assert parse_json_message("orders", b'{"body": ""}', options).keys == ["A"]
 
 
+@given(st.binary(max_size=50))
+def test_bytes_that_are_no_text_come_as_base64(body: bytes) -> None:
+    text = json.dumps({"body_base64": base64.b64encode(body).decode()})
+    assert parse_json_message("orders", text.encode(), PLAIN_APPEND).body == body
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -144,6 +151,11 @@ def test_json_fields_hold_where_they_are_and_options_where_they_are_not() -> Non
         b'{"body": "b", "properties": []}',
         b'{"body": "b", "properties": {"p": 1}}',
         b'{"body": "\xff"}',
+        b'{"body_base64": 1}',
+        b'{"body_base64": "*"}',
+        b'{"body_base64": "YQ"}',
+        b'{"body_base64": "\xc3\xa9"}',
+        b'{"body": "a", "body_base64": "YQ=="}',
         b"[" * 100_000,
     ],
 )

@@ -20,7 +20,9 @@ def examples(*verb: str) -> list[str]:
     return [line.strip() for line in words.splitlines() if line.startswith("    mountctl ")]
 
 
-EXAMPLES = [(verb, example) for verb in VERBS for example in examples(verb)]
+WITH_SPARK = {"export", "import"}
+"""Their examples run in tests/spark, which has a session."""
+EXAMPLES = [(verb, example) for verb in VERBS if verb not in WITH_SPARK for example in examples(verb)]
 EXAMPLES += [("topics", example) for verb in ("list", "create", "delete") for example in examples("topics", verb)]
 
 

@@ -1,0 +1,108 @@
+"""A real standalone cluster on the loopback: a master, two workers, and one of them killed halfway."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import duckdb
+import pyspark
+
+from engine import FileSizes, Message, MessageStore, StoreConfig
+from tests.mount.harness import REPOSITORY, mounted, until
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin/spark-class"
+SIZES = FileSizes(commit_log_bytes=1 << 18, consume_queue_entries=10_000, index_slots=5_000, index_entries=50_000)
+ORDERS, PAYMENTS = 6_000, 2_000
+JOB_PATIENCE_S = 180
+
+
+@contextmanager
+def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a group of its own, which ends with the block, as does what it started."""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "PYTHONPATH": ""}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1"}
+    with log.open("wb") as output:
+        started = subprocess.Popen(
+            command, cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield started
+    finally:
+        kill(started)
+
+
+def kill(started: subprocess.Popen[bytes]) -> None:
+    """It, and what it started: an executor is a child of its worker."""
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
+
+
+def found_in(log: Path, pattern: str) -> str:
+    """What a log says, once it does."""
+    until(f"{log.name} says {pattern}", lambda: re.search(pattern, log.read_text()))
+    found = re.search(pattern, log.read_text())
+    assert found is not None
+    return found[1]
+
+
+def fill(store: Path) -> None:
+    with MessageStore.open(store, StoreConfig(sizes=SIZES)) as opened:
+        for topic, count in (("orders", ORDERS), ("payments", PAYMENTS)):
+            opened.create_topic(topic, 2)
+            for queue in range(2):
+                numbers = range(queue, count, 2)
+                opened.put_batch([Message(topic, b"%0150d" % n, keys=[f"O-{n}"]) for n in numbers], queue)
+
+
+def test_a_worker_killed_halfway_changes_nothing(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    folder, units = tmp_path / "archive", tmp_path / "archive/_fsstore"
+    with mounted(tmp_path, store=tmp_path / "store") as mount, ExitStack() as stack:
+        deploy, log = "org.apache.spark.deploy", tmp_path / "master.log"
+        options = ("--host", "127.0.0.1", "--webui-port", "0")
+        stack.enter_context(process(log, str(SPARK_CLASS), f"{deploy}.master.Master", *options, "--port", "0"))
+        master = found_in(log, r"(spark://127\.0\.0\.1:\d+)")
+        workers = []
+        for number in range(2):
+            log = tmp_path / f"worker-{number}.log"
+            size = ("--cores", "1", "--memory", "600m", "--work-dir", str(tmp_path / f"work-{number}"))
+            worker = (str(SPARK_CLASS), f"{deploy}.worker.Worker", *options, *size, master)
+            workers.append(stack.enter_context(process(log, *worker)))
+        for number in range(2):
+            found_in(tmp_path / f"worker-{number}.log", r"(Successfully registered)")
+        log = tmp_path / "driver.log"
+        job = (sys.executable, "-m", "tests.spark.clusterjob", master, str(mount.root), str(folder))
+        driver = stack.enter_context(process(log, *job))
+        until("an executor works on each worker", lambda: log_of_driver(tmp_path) or executors(tmp_path) == {0, 1})
+        until("a unit is there", lambda: list(units.glob("unit-*.json")) or driver.poll() is not None)
+        done = len(list(units.glob("unit-*.json")))
+        kill(workers[1])
+        driver.wait(JOB_PATIENCE_S)
+        assert driver.returncode == 0, log.read_text()[-5_000:]
+        result = json.loads(log.read_text().splitlines()[-1])
+    assert done < result["units"]
+    assert (result["messages"], result["count"], result["keys"]) == (ORDERS + PAYMENTS, PAYMENTS, PAYMENTS)
+    query = (
+        f"select topic, count(*), count(distinct (queue, queue_offset)) from '{folder}/topic=*/*/*.parquet' group by 1"
+    )
+    assert set(duckdb.sql(query).fetchall()) == {("orders", ORDERS, ORDERS), ("payments", PAYMENTS, PAYMENTS)}
+
+
+def executors(folder: Path) -> set[int]:
+    """Workers that have started an executor."""
+    return {number for number in range(2) if list(folder.glob(f"work-{number}/app-*/*"))}
+
+
+def log_of_driver(folder: Path) -> bool:
+    """Whether the driver has failed."""
+    return "Traceback" in (folder / "driver.log").read_text()
