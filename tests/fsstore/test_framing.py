@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import base64
+import itertools
 import json
 from collections.abc import Sequence
 from contextlib import suppress
