@@ -24,7 +24,7 @@ from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access
 from engine.opened import choose_at, read_topics
-from engine.opening import is_new, refuse_unreadable
+from engine.opening import MAX_OFFSET, is_new, refuse_unreadable
 from engine.parts import StoreParts, open_parts
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.sequence import Seed
@@ -105,7 +105,8 @@ class _Check:
         elif walk.end < end:
             yield self._at(ProblemKind.BAD_RECORD, walk.end, f"no record from there on, to the log's end at {end}")
         self._stage = "comparing queues"
-        extent = Extent(begin, max(end, walk.end), walk.damaged)
+        last = MAX_OFFSET if self._end is None else max(end, walk.end)  # an open store's queues may have grown
+        extent = Extent(begin, last, walk.damaged)
         yield from queues.problems(extent, self._end is not None, lambda: self._tell(self._done))
         self._stage = "comparing the index"
         self._tell(self._done)

@@ -119,10 +119,18 @@ class CheckedQueue:
         """Entries for which there is no record: they may only be fillers, or lead where nothing can be read."""
         entries = self._entries(start, max(end - start, 0))
         places = entries["physical_offset"].astype(np.int64)
-        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(places))
+        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(places) & ~self._are_fillers(start, entries))
         if len(rows):
             text = f"{len(rows):,} entries from queue offset {start + int(rows[0])} on lead to no record"
             yield self._problem(start + int(rows[0]), text)
+
+    def _are_fillers(self, start: int, entries: Entries) -> Array:
+        """Which entries only repeat the one before `start`: what recovery gives to numbers whose records are lost."""
+        before = self._entries(start - 1, 1)
+        if not len(before):
+            return np.zeros(len(entries), dtype=bool)
+        same = (entries["physical_offset"] == before["physical_offset"]) & (entries["size"] == before["size"])
+        return np.asarray(same & (entries["tags_code"] == 0))
 
     def _stale(self) -> Iterator[Problem]:
         """Bytes behind the newest entry: an entry that came back from an earlier life of the queue begins like that."""

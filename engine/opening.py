@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -47,6 +47,10 @@ UNREAD_ATTRIBUTES = {
 """What topics.json says of topics that we don't read."""
 
 SAMPLED_QUEUES = 200
+MAX_OFFSET = (1 << 63) - 1
+
+LEAST_LOG_FILE_BYTES = 512
+"""A shorter file is no file of a log, whatever its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +161,17 @@ def index_paths(directory: Path) -> list[Path]:
 
 
 def _numbered_size(files: Sequence[Path]) -> int | None:
-    """The usual length, if the names are multiples of it; else what the names' distances say."""
-    length = _usual(file.stat().st_size for file in files)
-    starts = [int(file.name) for file in files]
-    if length and all(start % length == 0 for start in starts):
-        return length
-    return math.gcd(*starts) or length
+    """The size that fits most of the files: names are multiples of it, and no file is longer. Some may be strays."""
+    sizes = {int(file.name): file.stat().st_size for file in files}
+    candidates = {*sizes.values(), math.gcd(*sizes)} - {0}
+    return max(candidates, key=lambda size: _fit(sizes, size), default=None)
+
+
+def _fit(sizes: Mapping[int, int], size: int) -> tuple[int, int, int, int]:
+    """How well files (start -> length) agree with being of `size` bytes each."""
+    multiples = [start for start in sizes if start % size == 0]
+    too_long = sum(length > size for length in sizes.values())
+    return len(multiples) - too_long, sum(sizes[start] == size for start in multiples), len(multiples), size
 
 
 def _usual(lengths: Iterable[int]) -> int | None:
@@ -189,7 +198,7 @@ def choose_sizes(
     found, remembered = find_sizes(path), _remembered(layout)
     fallback = remembered or wanted or _likely(found)
     sizes = fallback
-    if found.commit_log_bytes:
+    if found.commit_log_bytes and found.commit_log_bytes >= LEAST_LOG_FILE_BYTES:
         sizes = replace(sizes, commit_log_bytes=found.commit_log_bytes)
     if found.consume_queue_bytes and found.consume_queue_bytes >= CONSUME_QUEUE_ENTRY_BYTES:
         sizes = replace(sizes, consume_queue_entries=found.consume_queue_bytes // CONSUME_QUEUE_ENTRY_BYTES)

@@ -21,11 +21,12 @@ from engine.errors import NotAStoreError
 from engine.filequeue import FileQueue
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
-from engine.logwalk import DamagedStretch, DamageKind, LogWalk
+from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access, MappedFile
 from engine.opened import begin_writing, choose_at
 from engine.opening import index_paths, is_new, refuse_unreadable
 from engine.problem import CheckProgress, Problem, ProblemKind
+from engine.setaside import DAMAGED, cut_long_files, move_strangers
 from engine.store import MessageStore
 
 
@@ -46,6 +47,7 @@ def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | N
         if problems:
             _distrust(layout, config)
             yield from _set_aside(layout, problems)
+            yield from move_strangers(layout, problems, config.disk)
             yield from _frame_damage(layout, config)
             yield from _drop_derived(layout, problems)
     with MessageStore.open(path, config) as store:
@@ -59,6 +61,7 @@ def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
     begin_writing(layout, config.disk)
     if layout.coverage.exists():
         remove_file(layout.coverage, config.disk)
+    remove_file(layout.checkpoint, config.disk)  # it may have any length
     write_checkpoint(layout.checkpoint, Checkpoint(), config.disk)
 
 
@@ -76,13 +79,14 @@ def _set_aside(layout: StoreLayout, problems: Sequence[Problem]) -> Iterator[str
 def _frame_damage(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
     """Frame what is damaged in the log, so that every reader passes it."""
     file_bytes = choose_at(layout.root, config).sizes.commit_log_bytes
+    yield from cut_long_files(layout, file_bytes, config.disk)
     with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
         begin = files.min_offset
         walk = LogWalk(files, begin, lambda topic, queue_id: 0 if begin == 0 else None)
         for _ in walk:
             continue
         for stretch in walk.damaged:
-            if stretch.kind is DamageKind.UNREADABLE:
+            if stretch.is_new:
                 for start, end in _by_file(stretch, file_bytes):
                     yield _frame(layout, config, files, start, end, stretch.since_ms)
 
@@ -105,7 +109,7 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
     first, last = start - file.start, end - file.start
     if not can_mark(first, last, file.size):
         return f"left {what} as they are: too few to be framed"
-    kept = keep_bytes(layout.own / "damaged", file, first, last, config.disk)
+    kept = keep_bytes(layout.own / DAMAGED, file, first, last, config.disk)
     mark_damage(file, first, last, time_ms)
     file.sync()
     return f"framed {what}, so that readers pass them; a copy is in {kept.relative_to(layout.root)}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -308,7 +309,7 @@ class Inspection:
     def _note_problems(self, when: str, problems: Iterator[Problem]) -> None:
         """Between records that reached the disk by chance some may be missing: nothing else may be found."""
         for problem in problems:
-            if problem.kind is ProblemKind.BAD_RECORD and physical_offset_of(problem) >= self._promise.durable_end:
+            if physical_offset_of(problem) >= self._promise.durable_end:
                 self._tally.stretches_between += when == "recovered"
             else:
                 self._wrong.append(f"{when}: {problem}")
@@ -323,8 +324,12 @@ class Inspection:
 
 
 def physical_offset_of(problem: Problem) -> int:
-    """Where in the log a finding about a record is."""
-    return int(Path(problem.path).name) + problem.position
+    """Where in the log records are missing that a finding is about; -1 when it is about something else."""
+    if problem.kind is ProblemKind.BAD_RECORD:
+        return int(Path(problem.path).name) + problem.position
+    if problem.kind is ProblemKind.MISSING_FILE:
+        return int(re.findall(r"\d+", problem.text)[0])
+    return -1
 
 
 def required(moment: Moment, ledger: Ledger) -> dict[Place, Sent]:
