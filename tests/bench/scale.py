@@ -61,10 +61,10 @@ QUICK = Scale(
     listed=100_000,
     opened=5_000,
     links=5_000,
-    streamed=(128 << 20) // 257,
+    streamed=(96 << 20) // 257,
     recovered_bytes=128 << 20,
     growth=(10_000, 100_000, 400_000),
-    growth_queues=(1, 100, 1_000),
+    growth_queues=(1, 1_000),
     growth_queue_messages=20_000,
     probes=11,
 )

@@ -12,7 +12,9 @@ BODY_BYTES = 256
 BATCH = 1_000
 LINES_A_PUT = 4_000
 
-SIZES = FileSizes(commit_log_bytes=256 << 20, consume_queue_entries=300_000, index_slots=500_000, index_entries=2_000_000)
+SIZES = FileSizes(
+    commit_log_bytes=256 << 20, consume_queue_entries=300_000, index_slots=500_000, index_entries=2_000_000
+)
 """File sizes of both engines in the engine's rows."""
 
 _POOL_BYTES = 1 << 20
@@ -47,7 +49,7 @@ def lines(count: int, line_bytes: int = BODY_BYTES) -> bytes:
 
 
 def make_store(path: Path, count: int, sizes: FileSizes | None = None, topic: str = TOPIC) -> None:
-    """A closed store of `count` messages in one queue, made as the embedded engine makes it unless `sizes` are given."""
+    """A closed store of `count` messages in one queue; of the embedded engine's usual sizes unless others are given."""
     with MessageStore.open(path, StoreConfig(sizes=sizes)) as store:
         store.create_topic(topic, 1)
         for batch in batches(0, count, topic):

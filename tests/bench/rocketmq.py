@@ -1,0 +1,92 @@
+"""The real RocketMQ's store in a JVM of its own, driven through a pipe (peer/Bench.java)."""
+
+import json
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from engine import FileSizes
+from tests.bench.measure import LeftOutError
+from tests.bench.workload import SIZES, TOPIC
+from tests.interop.driver import command
+from tests.interop.room import java_config
+from tests.interop.toolchain import LINES, BuildError, NotAvailableError, build_drivers
+
+SOURCE = Path(__file__).parent / "peer" / "Bench.java"
+HEAP_MIB = 2_048
+END_LIMIT_SECONDS = 60
+
+
+class RocketMQ:
+    """A JVM with RocketMQ 4.9. A context manager. Thread safety: one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` gets the compiled classes and whatever RocketMQ writes beside stores. LeftOutError."""
+        line = LINES[0]
+        try:
+            build_drivers((line,))
+        except NotAvailableError as error:
+            raise LeftOutError(str(error)) from error
+        except BuildError as error:
+            raise LeftOutError(f"RocketMQ's driver does not build: {error}") from error
+        classes = folder / "classes"
+        subprocess.run(["javac", "-d", classes, "-cp", line.class_path, SOURCE], check=True)
+        *options, _, class_path, _ = command(line, folder, HEAP_MIB, threads=True)
+        self._errors = (folder / "rocketmq.log").open("ab")
+        self._process = subprocess.Popen(
+            [*options, "-cp", f"{classes}:{class_path}", "fsstore.interop.Bench"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=folder,
+        )
+
+    def _call(self, verb: str, store: Path, **fields: Any) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"verb": verb, "path": str(store), "topic": TOPIC, **fields}
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline() or '{"error": "the JVM ended"}')
+        if "error" in answer:
+            raise RuntimeError(f"RocketMQ, {verb}: {answer['error']}")
+        return float(answer["seconds"])
+
+    def open(self, store: Path, sizes: FileSizes = SIZES) -> float:
+        """Open a store; how long its load(), which recovers, took."""
+        config = {name: str(value) for name, value in java_config(sizes).items()}
+        return self._call("open", store, config=config)
+
+    def put(self, store: Path, first: int, count: int, *, keys: bool = True) -> float:
+        """Put messages one after the other; how long until all were dispatched."""
+        return self._call("put", store, first=first, count=count, keys=keys)
+
+    def query(self, store: Path, numbers: list[int]) -> float:
+        """Query the keys of those messages."""
+        return self._call("query", store, numbers=numbers)
+
+    def read(self, store: Path, count: int) -> float:
+        """Read and decode the first `count` messages."""
+        return self._call("read", store, count=count)
+
+    def close(self, store: Path) -> None:
+        """Close a store cleanly."""
+        self._call("close", store)
+
+    def __enter__(self) -> "RocketMQ":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()

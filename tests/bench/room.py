@@ -1,0 +1,112 @@
+"""Where rows work: a folder, stores that several rows share, the JVM, and the mounts of both sides."""
+
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from engine import EMBEDDED_SIZES
+from fsstore.mounting import device_of, raise_read_ahead
+from fsstore.options import ServeOptions
+from tests.bench.measure import LeftOutError
+from tests.bench.rocketmq import RocketMQ
+from tests.bench.scale import Scale
+from tests.bench.workload import TOPIC
+from tests.interop.mounts import mounted
+
+PEER_SOURCE = Path(__file__).parent / "peer" / "peer.c"
+MOUNT_LIMIT_SECONDS = 120
+POLL_SECONDS = 0.01
+
+
+class Room:
+    """One run's folder, below which everything is made and removed. Thread safety: one thread."""
+
+    def __init__(self, folder: Path, scale: Scale, resources: contextlib.ExitStack) -> None:
+        """`resources` is closed by whoever made it, when the run ends: the JVM with it."""
+        self.folder = folder
+        self.scale = scale
+        self._resources = resources
+        self._stores: set[Path] = set()
+        self._rocketmq: RocketMQ | None = None
+        self._peer: Path | None = None
+        self._folders = 0
+
+    def new_folder(self) -> Path:
+        """An empty folder that nobody else uses."""
+        self._folders += 1
+        folder = self.folder / str(self._folders)
+        folder.mkdir()
+        return folder
+
+    def store(self, name: str, make: Callable[[Path], None]) -> Path:
+        """The store of that name, made by the first row that asks. Rows leave it closed, with what it held."""
+        path = self.folder / name
+        if path not in self._stores:
+            make(path)
+            self._stores.add(path)
+        return path
+
+    def rocketmq(self) -> RocketMQ:
+        """The JVM, started by the first row that asks. LeftOutError."""
+        if self._rocketmq is None:
+            self._rocketmq = self._resources.enter_context(RocketMQ(self.folder))
+        return self._rocketmq
+
+    @contextlib.contextmanager
+    def mounted(self, store: Path, *options: str) -> Iterator[Path]:
+        """Our mount of a store; the folder of queue 0 (`mountctl mount`, as people run it)."""
+        with mounted(store, self.new_folder() / "ours", *options) as root:
+            yield root / TOPIC / "0"
+
+    @contextlib.contextmanager
+    def peer_mounted(self, store: Path) -> Iterator[Path]:
+        """The C peer's mount of a store, with our read-ahead; the folder of queue 0. LeftOutError."""
+        root = self.new_folder() / "peer"
+        root.mkdir()
+        command: list[str | Path] = [self.peer(), store, TOPIC, str(EMBEDDED_SIZES.index_slots), root]
+        with subprocess.Popen(command) as process:
+            try:
+                wait_for_mount(process, root)
+                raise_read_ahead(root, ServeOptions().read_ahead_kb)
+                yield root / TOPIC / "0"
+            finally:
+                subprocess.run(["fusermount3", "-u", root], check=True)
+                process.wait(MOUNT_LIMIT_SECONDS)
+
+    def peer(self) -> Path:
+        """The compiled C peer. LeftOutError."""
+        if self._peer is None:
+            binary = self.folder / "peer"
+            try:
+                flags = subprocess.run(
+                    ["pkg-config", "--cflags", "--libs", "fuse3"], check=True, capture_output=True, text=True
+                ).stdout.split()
+                subprocess.run(["cc", "-O2", "-o", binary, PEER_SOURCE, *flags], check=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise LeftOutError(f"the C peer can't be built here: {error}") from error
+            self._peer = binary
+        return self._peer
+
+
+def wait_for_mount(process: subprocess.Popen[bytes], root: Path) -> None:
+    """Return when something is mounted at `root`."""
+    limit = time.monotonic() + MOUNT_LIMIT_SECONDS
+    while device_of(root) is None:
+        if process.poll() is not None or time.monotonic() > limit:
+            raise LeftOutError(f"the C peer does not mount (exit code {process.poll()})")
+        time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def new_room(folder: Path, scale: Scale) -> Iterator[Room]:
+    """A room in an empty folder, removed at the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        with contextlib.ExitStack() as resources:
+            yield Room(folder, scale, resources)
+    finally:
+        shutil.rmtree(folder)
