@@ -16,6 +16,8 @@ import fsstore.spark.export as exporting
 from fsstore.spark import FsstoreSource, messages
 from fsstore.spark.exportplan import Wanted
 
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 
 def main(master: str, mount: str, folder: str) -> None:
     """Export in many units, so that something can happen between and within them."""
@@ -24,6 +26,10 @@ def main(master: str, mount: str, folder: str) -> None:
     builder = SparkSession.builder.master(master).appName("cluster test").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.executor.memory", "512m").config("spark.sql.shuffle.partitions", "4")
+    builder = builder.config("spark.driver.extraJavaOptions", QUICK_START).config(
+        "spark.ui.showConsoleProgress", "false"
+    )
+    builder = builder.config("spark.executor.extraJavaOptions", QUICK_START)
     spark = builder.config("spark.sql.autoBroadcastJoinThreshold", "-1").getOrCreate()
     units = exporting.export(spark, mount, folder, Wanted())
     spark.dataSource.register(FsstoreSource)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Jobs of a second are over before the better compiler would pay."""
 

@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -16,19 +17,21 @@ import duckdb
 import pyspark
 
 from engine import FileSizes, Message, MessageStore, StoreConfig
-from tests.mount.harness import REPOSITORY, mounted, until
+from tests.mount.harness import REPOSITORY, mounted
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin/spark-class"
 SIZES = FileSizes(commit_log_bytes=1 << 18, consume_queue_entries=10_000, index_slots=5_000, index_entries=50_000)
-ORDERS, PAYMENTS = 6_000, 2_000
-JOB_PATIENCE_S = 180
+ORDERS, PAYMENTS = 5_000, 2_000
+PATIENCE_S = 300
+"""Six Java machines start on whatever there is."""
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
 def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a group of its own, which ends with the block, as does what it started."""
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "PYTHONPATH": ""}
-    environment |= {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1"}
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "SPARK_DAEMON_JAVA_OPTS": QUICK_START}
     with log.open("wb") as output:
         started = subprocess.Popen(
             command, cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -45,6 +48,14 @@ def kill(started: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGKILL)
     started.wait()
+
+
+def until(what: str, true: Callable[[], object]) -> None:
+    """Wait until it is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.05)
 
 
 def found_in(log: Path, pattern: str) -> str:
@@ -83,11 +94,11 @@ def test_a_worker_killed_halfway_changes_nothing(tmp_path: Path) -> None:
         log = tmp_path / "driver.log"
         job = (sys.executable, "-m", "tests.spark.clusterjob", master, str(mount.root), str(folder))
         driver = stack.enter_context(process(log, *job))
-        until("an executor works on each worker", lambda: log_of_driver(tmp_path) or executors(tmp_path) == {0, 1})
         until("a unit is there", lambda: list(units.glob("unit-*.json")) or driver.poll() is not None)
         done = len(list(units.glob("unit-*.json")))
         kill(workers[1])
-        driver.wait(JOB_PATIENCE_S)
+        assert list((tmp_path / "work-1").glob("app-*/*")), "it had no part in the job"
+        driver.wait(PATIENCE_S)
         assert driver.returncode == 0, log.read_text()[-5_000:]
         result = json.loads(log.read_text().splitlines()[-1])
     assert done < result["units"]
@@ -96,13 +107,3 @@ def test_a_worker_killed_halfway_changes_nothing(tmp_path: Path) -> None:
         f"select topic, count(*), count(distinct (queue, queue_offset)) from '{folder}/topic=*/*/*.parquet' group by 1"
     )
     assert set(duckdb.sql(query).fetchall()) == {("orders", ORDERS, ORDERS), ("payments", PAYMENTS, PAYMENTS)}
-
-
-def executors(folder: Path) -> set[int]:
-    """Workers that have started an executor."""
-    return {number for number in range(2) if list(folder.glob(f"work-{number}/app-*/*"))}
-
-
-def log_of_driver(folder: Path) -> bool:
-    """Whether the driver has failed."""
-    return "Traceback" in (folder / "driver.log").read_text()
