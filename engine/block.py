@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import ByteColumn, LocatedRecords, locate, read_columns, strays
+from engine.columns import ByteColumn, LocatedRecords, locate, read_bodies, strays
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.hosts import Host
@@ -90,12 +90,9 @@ class BlockReader:
         for row in np.flatnonzero(strays(records, queue.topic, queue.queue_id, first)).tolist():
             place = int(records.headers["physical_offset"][row])
             records.headers["ok"][row] = self._in_place(queue, first + row, place)
-        columns = read_columns(records, self._body_limit_bytes)
-        good = columns.headers["ok"]
-        bodies = ByteColumn(
-            np.append(columns.bodies.offsets[:-1][good], columns.bodies.offsets[-1:]), columns.bodies.data
-        )
-        return _block(records.take(good), offsets[good], bodies, int(np.count_nonzero(~good)))
+        good, bodies = read_bodies(records, self._body_limit_bytes)
+        kept = ByteColumn(np.append(bodies.offsets[:-1][good], bodies.offsets[-1:]), bodies.data)
+        return _block(records.take(good), offsets[good], kept, int(np.count_nonzero(~good)))
 
 
 def _block(records: LocatedRecords, queue_offsets: Array, bodies: ByteColumn, damaged: int) -> Block:

@@ -2,8 +2,8 @@
 (docs/format.md, 2).
 
 `locate` reads the fixed fields of records at given positions and where their parts are; `find_properties` finds named
-properties of all of them in one pass. A `Columns` is a copy that stands alone: bodies, keys and tags as bytes with
-offsets, as Arrow lays them out.
+properties of all of them in one pass; `read_bodies` copies bodies out. A `Columns` is a copy that stands alone: bodies,
+keys and tags as bytes with offsets, as Arrow lays them out.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from zlib import crc32
 
 import numpy as np
 
-from engine.compression import COMPRESSED_FLAG, decompress
-from engine.keyhash import hash_slices, java_hashes, topic_hashes, topic_key_hashes
+from engine.compression import COMPRESSED_FLAG, try_decompress
+from engine.keyhash import hash_slices, topic_hashes, topic_key_hashes
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, SECTOR_BYTES, has_lost_sector
 from engine.slices import items_at, pack_slices
@@ -281,12 +281,6 @@ def _values(
     return starts, found
 
 
-def tags_codes(records: LocatedRecords) -> Array:
-    """The hash of each record's TAGS, 0 when it has none: int64 (n,)."""
-    ((starts, sizes),) = find_properties(records, [TAGS])
-    return java_hashes(records.log, starts, sizes).astype(np.int64)
-
-
 def index_key_rows(
     records: LocatedRecords,
     topics: Sequence[str],
@@ -333,43 +327,33 @@ def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
     return [name.decode(errors="replace") for name in numbers], rows
 
 
-def read_columns(records: LocatedRecords, body_limit_bytes: int, *, verify: bool = True) -> Columns:
-    """The messages of `records`. With `verify`, a damaged one is not `ok`; one that cannot be decompressed never is."""
-    headers = records.headers.copy()
-    if verify:
-        headers["ok"] &= ~damaged_rows(records)
-    bodies = _read_bodies(records, headers, body_limit_bytes)
-    keys, tags = find_properties(records, [KEYS, TAGS])
-    ok = headers["ok"]
-    return Columns(headers, bodies, _packed(records.log, *keys, ok), _packed(records.log, *tags, ok))
-
-
-def _packed(log: Array, starts: Array, sizes: Array, ok: Array) -> ByteColumn:
-    return ByteColumn(*pack_slices(log, starts, np.where(ok, sizes, 0)))
-
-
-def _read_bodies(records: LocatedRecords, headers: Array, body_limit_bytes: int) -> ByteColumn:
-    """The bodies, decompressed; clears `ok` and sets `body_size` in `headers`."""
-    is_compressed = headers["ok"] & (headers["sys_flag"] & COMPRESSED_FLAG != 0)
-    plain = _packed(records.log, records.body_starts, records.body_sizes, headers["ok"] & ~is_compressed)
+def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, ByteColumn]:
+    """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
+    those, decompressed; the others' are empty. Copies."""
+    good = records.headers["ok"] & ~damaged_rows(records)
+    is_compressed = good & (records.headers["sys_flag"] & COMPRESSED_FLAG != 0)
+    sizes = np.where(good & ~is_compressed, records.body_sizes, 0)
+    plain = ByteColumn(*pack_slices(records.log, records.body_starts, sizes))
     if not is_compressed.any():
-        return plain
+        return good, plain
     bodies = [plain[row] for row in range(len(plain))]
     for row in np.flatnonzero(is_compressed).tolist():
         start, size = int(records.body_starts[row]), int(records.body_sizes[row])
-        body = _decompressed(
-            records.log[start : start + size].tobytes(), int(headers["sys_flag"][row]), body_limit_bytes
-        )
-        headers["ok"][row] = body is not None
+        stored = records.log[start : start + size].tobytes()
+        body = try_decompress(stored, int(records.headers["sys_flag"][row]), body_limit_bytes)
+        good[row] = body is not None
         bodies[row] = body or b""
-        headers["body_size"][row] = len(bodies[row])
     offsets = np.cumsum([0, *map(len, bodies)], dtype=np.int64)
-    return ByteColumn(offsets, np.frombuffer(b"".join(bodies), np.uint8))
+    return good, ByteColumn(offsets, np.frombuffer(b"".join(bodies), np.uint8))
 
 
-def _decompressed(stored: bytes, sys_flag: int, body_limit_bytes: int) -> bytes | None:
-    try:
-        body = decompress(stored, sys_flag, body_limit_bytes)
-    except ValueError:
-        return None
-    return body if len(body) <= body_limit_bytes else None
+def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:
+    """The messages of `records`; one that is damaged, or cannot be decompressed, is not `ok`."""
+    good, bodies = read_bodies(records, body_limit_bytes)
+    headers = records.headers.copy()
+    headers["ok"], headers["body_size"] = good, np.diff(bodies.offsets)
+    keys, tags = (
+        ByteColumn(*pack_slices(records.log, starts, np.where(good, sizes, 0)))
+        for starts, sizes in find_properties(records, [KEYS, TAGS])
+    )
+    return Columns(headers, bodies, keys, tags)

@@ -33,6 +33,15 @@ def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> b
     raise ValueError(f"unknown compression type {compression >> 8}")
 
 
+def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> bytes | None:
+    """As `decompress`; None for what is no such stream, or longer than `limit_bytes`."""
+    try:
+        body = decompress(stored, sys_flag, limit_bytes)
+    except ValueError:
+        return None
+    return body if len(body) <= limit_bytes else None
+
+
 def _zlib(stored: bytes | memoryview, limit_bytes: int) -> bytes:
     stream = zlib.decompressobj()
     body = stream.decompress(stored, limit_bytes + 1)

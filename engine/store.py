@@ -342,7 +342,8 @@ class MessageStore:
         return self._reader.columns(topic, queue, start, count)
 
     def block(self, topic: str, queue: int, start: int, count: int) -> Block:
-        """As `columns`, with all that messages have. Damaged ones are left out and counted."""
+        """All that up to `count` messages from max(start, min_offset) on have, as arrays; damaged ones are left out and
+        counted. TopicNotFoundError."""
         return self._reader.block(topic, queue, start, count)
 
     def query(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine.columns import damaged_rows, locate, strays
-from engine.compression import COMPRESSED_FLAG, decompress
+from engine.compression import COMPRESSED_FLAG, try_decompress
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.logpages import runs_by_file
@@ -107,11 +107,7 @@ class RowSource:
     def _decompressed(self, part: LogPart, row: int) -> bytes | None:
         start = int(part.starts[row])
         stored = part.log[start : start + int(part.stored_sizes[row])].tobytes()
-        try:
-            body = decompress(stored, int(part.sys_flags[row]), self._body_limit_bytes)
-        except ValueError:
-            return None
-        return body if len(body) <= self._body_limit_bytes else None
+        return try_decompress(stored, int(part.sys_flags[row]), self._body_limit_bytes)
 
     def text(self, part: LogPart) -> Array:
         """The stream bytes of the rows: uint8 (sum of sizes,)."""
