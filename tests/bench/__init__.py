@@ -3,6 +3,7 @@
     ./run bench                 every row, then growth; a table with a verdict a row; raw numbers in build/bench.json
     ./run bench 4 8 growth      only those
     ./run bench --quick         smaller counts, the same work: for a busy machine or a first look
+    ./run bench spark           Spark over a mount (its own table, in docs/spark.md)
     ./run bench --docs          afterwards, write table and plot into docs/performance.md
 
 The two sides of a row take turns, and its ratio is the median of the rounds' own ratios: what slows the whole machine

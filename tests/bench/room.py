@@ -31,6 +31,7 @@ class Room:
         self._resources = resources
         self._stores: set[Path] = set()
         self._rocketmq: RocketMQ | None = None
+        self._no_rocketmq: LeftOutError | None = None
         self._peer: Path | None = None
         self._folders = 0
 
@@ -51,8 +52,14 @@ class Room:
 
     def rocketmq(self) -> RocketMQ:
         """The JVM, started by the first row that asks. LeftOutError."""
+        if self._no_rocketmq is not None:
+            raise self._no_rocketmq
         if self._rocketmq is None:
-            self._rocketmq = self._resources.enter_context(RocketMQ(self.folder))
+            try:
+                self._rocketmq = self._resources.enter_context(RocketMQ(self.folder))
+            except LeftOutError as error:
+                self._no_rocketmq = error  # Maven is not asked once more for each row
+                raise
         return self._rocketmq
 
     @contextlib.contextmanager
