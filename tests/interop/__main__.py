@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.interop.scenarios import FIRST_SEED, Group, Result, groups
-from tests.interop.table import table, write_docs
+from tests.interop.table import RESULTS, table, write_docs
 from tests.interop.toolchain import LINES, PROJECT, BuildError, NotAvailableError, build_drivers
 
 NOT_AVAILABLE = 75
@@ -34,7 +34,7 @@ def main() -> int:
     print(f"\n{text}\n\n{time.monotonic() - began:.0f} s")
     print(f"{len(results) - failed} passed, {failed} failed")
     if options.write_docs and not failed:
-        write_docs(PROJECT / "docs" / "rocketmq.md", text)
+        write_docs(PROJECT / "docs" / "rocketmq.md", RESULTS, text)
     return 1 if failed or not results else 0
 
 

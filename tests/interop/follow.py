@@ -18,8 +18,9 @@ from tests.interop.brokers import Broker, client_message, live_broker
 from tests.interop.driver import Driver
 from tests.interop.mounts import mounted, status, written_by
 from tests.interop.room import Room, java_config
+from tests.interop.table import FOLLOW, write_docs
 from tests.interop.tailing import Tail, TopicReader
-from tests.interop.toolchain import BUILD, LINES, NotAvailableError, build_drivers
+from tests.interop.toolchain import BUILD, LINES, PROJECT, NotAvailableError, build_drivers
 
 TOPIC = "load"
 QUEUES = 8
@@ -201,6 +202,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=RATE, help="messages a second")
     parser.add_argument("--json", type=Path, default=BUILD / "follow.json", help="where the figures go")
     parser.add_argument("--line", choices=[line.name for line in LINES], help="only this line of RocketMQ")
+    parser.add_argument("--write-docs", action="store_true", help="keep the table in docs/rocketmq.md")
     options = parser.parse_args()
     try:
         build_drivers()
@@ -210,7 +212,10 @@ def main() -> int:
     seconds = int(options.minutes * 60)
     runs = [compare_speed(line.name, options.rate, seconds) for line in LINES if options.line in (None, line.name)]
     options.json.write_text(json.dumps(runs, indent=2))
-    print(f"\n{table(runs)}\n\nfigures: {options.json}")
+    text = table(runs)
+    print(f"\n{text}\n\nfigures: {options.json}")
+    if options.write_docs:
+        write_docs(PROJECT / "docs" / "rocketmq.md", FOLLOW, text)
     problems = [problem for run in runs for problem in run["with_mount"]["problems"]]
     print("\n".join(problems))
     return 1 if problems else 0

@@ -1,11 +1,15 @@
 """The results as a table, on the screen and in docs/rocketmq.md."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.interop.scenarios import Result
+if TYPE_CHECKING:  # scenarios import follow, which keeps its table with this module
+    from tests.interop.scenarios import Result
 
-BEGIN = "<!-- interop table: written by ./run interop --write-docs -->"
-END = "<!-- end of the interop table -->"
+RESULTS = "interop table: written by ./run interop --write-docs"
+FOLLOW = "follow table: written by python -m tests.interop.follow --write-docs"
 
 
 def table(results: list[Result]) -> str:
@@ -23,8 +27,9 @@ def table(results: list[Result]) -> str:
     return "\n".join(rows)
 
 
-def write_docs(page: Path, text: str) -> None:
-    """Put the table between its two marks in `page`."""
-    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+def write_docs(page: Path, mark: str, text: str) -> None:
+    """Put `text` between the two comments in `page` that bear the mark."""
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark.split(':')[0]} -->"
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    after = rest.split(end)[1]
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
