@@ -79,3 +79,10 @@ def nothing_left_open() -> Iterator[None]:
     yield
     assert len(os.listdir("/proc/self/fd")) == before
     assert threading.active_count() == threads
+
+
+def lose_derived(path: Path) -> None:
+    """Lose everything that can be made again from the log."""
+    shutil.rmtree(path / "consumequeue")
+    shutil.rmtree(path / "index")
+    (path / "fsstore" / "coverage.json").unlink()
