@@ -18,13 +18,14 @@ from engine.consumequeues import ConsumeQueues
 from engine.coverage import read_coverage
 from engine.dispatch import Dispatcher
 from engine.errors import ConfigFileError, NotAStoreError, ReadError
+from engine.filequeue import MAX_OFFSET
 from engine.index import Index
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access
 from engine.opened import choose_at, read_topics
-from engine.opening import MAX_OFFSET, is_new, refuse_unreadable
+from engine.opening import is_new, refuse_unreadable
 from engine.parts import StoreParts, open_parts
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.sequence import Seed

@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from engine.commitlog import CommitLog
-from engine.consumequeue import ENTRY, ConsumeQueue
+from engine.consumequeue import ConsumeQueue
 from engine.durable import Disk
 from engine.errors import ReadError
 from engine.logwalk import NewestRecord
@@ -71,9 +71,8 @@ class Coverage:
 
 
 def queue_extent(queue: ConsumeQueue) -> tuple[int, int]:
-    """Where a queue's files begin, and its next queue offset."""
-    first = queue.files.first
-    return first.start // ENTRY.itemsize if first else queue.max_offset, queue.max_offset
+    """Where a queue's files begin (those without a missing one behind them), and its next queue offset."""
+    return queue.first_offset if queue.files.first else queue.max_offset, queue.max_offset
 
 
 def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:

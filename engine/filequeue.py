@@ -21,6 +21,9 @@ from engine.errors import FlushFailedError, UnreadableRangeError
 from engine.mappedfile import Access, MappedFile
 from engine.pool import BufferPool
 
+MAX_OFFSET = (1 << 63) - 1
+"""No byte of a queue can lie behind: its offset would be no int64."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
@@ -419,7 +422,7 @@ def scan_directory(directory: Path, file_bytes: int) -> tuple[dict[int, int], tu
 
 
 def _problem_kind(start: int, size: int, file_bytes: int) -> str:
-    if start < 0 or start % file_bytes or size < 0:
+    if start < 0 or start % file_bytes or start > MAX_OFFSET - file_bytes or size < 0:
         return "foreign"
     if size == 0:
         return "empty"

@@ -192,7 +192,8 @@ class LogWalk:
         before = (found.topic_rows[:row] == topic_row) & (records.queue_ids[:row] == queue_id)
         queued = np.isin(records.headers["sys_flag"][:row] & TRANSACTION_MASK, (0, TRANSACTION_COMMIT))
         expected += int(np.count_nonzero(before & queued))
-        lost = self._lost_bytes // MIN_RECORD_BYTES
+        marked = sum(int(records.headers["store_size"][one]) for one in _marked_rows(found) if one < row)
+        lost = (self._lost_bytes + marked) // MIN_RECORD_BYTES
         return not expected <= int(records.headers["queue_offset"][row]) <= expected + lost
 
     def _resume(self, start: int, reason: str) -> int | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
 from engine.errors import ConfigFileError, NotAStoreError, UnsupportedStoreError
+from engine.filequeue import MAX_OFFSET
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
 from engine.sizesfile import read_sizes
@@ -47,8 +48,6 @@ UNREAD_ATTRIBUTES = {
 """What topics.json says of topics that we don't read."""
 
 SAMPLED_QUEUES = 200
-MAX_OFFSET = (1 << 63) - 1
-
 LEAST_LOG_FILE_BYTES = 512
 """A shorter file is no file of a log, whatever its name."""
 
@@ -162,7 +161,7 @@ def index_paths(directory: Path) -> list[Path]:
 
 def _numbered_size(files: Sequence[Path]) -> int | None:
     """The size that fits most of the files: names are multiples of it, and no file is longer. Some may be strays."""
-    sizes = {int(file.name): file.stat().st_size for file in files}
+    sizes = {int(file.name): file.stat().st_size for file in files if int(file.name) <= MAX_OFFSET}
     candidates = {*sizes.values(), math.gcd(*sizes)} - {0}
     return max(candidates, key=lambda size: _fit(sizes, size), default=None)
 
