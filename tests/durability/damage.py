@@ -1,0 +1,427 @@
+"""Damage, thousands of cases: no hang, no crash, no wrong body, and all that is undamaged still readable.
+
+    python -m tests.durability.damage [--cases 10000] [--seed 1]
+
+A case takes one of several stores (closed by us, killed, written by RocketMQ), damages one to three files in any part
+of it (flipped bits, zeroed or overwritten pages, cut, extended, missing, empty, foreign, swapped files, folders and
+strange names in the way), and then looks at it with `check`, and with one of: an opening that reads only, one that
+writes, and `repair`. What a case may cost is worked out from the bytes that differ, not from how they came to differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from engine import MessageStore, OpenMode, ReadError, StoreConfig, check_store, repair_store
+from tests.durability.figures import keep
+from tests.durability.targets import Base, Place, bases, read_files, write_files
+
+DEADLINE_S = 60
+MODES = ("read", "write", "repair")
+WEIGHTS = (3, 3, 1, 2, 2)
+"""How often each of the stores is taken: the largest least."""
+
+Files = dict[str, bytes]
+Hurt = Callable[[Path, random.Random], None]
+
+
+class HangError(Exception):
+    """A case took longer than anything here may take."""
+
+
+# what can happen to a file
+
+
+def flip_bits(path: Path, chance: random.Random) -> None:
+    """One to eight bits, somewhere the file has data."""
+    content = bytearray(path.read_bytes())
+    end = len(content.rstrip(b"\0")) if chance.random() < 0.8 else len(content)
+    for _ in range(chance.choice((1, 1, 1, 2, 8))):
+        if end:
+            content[chance.randrange(end)] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def overwrite(path: Path, chance: random.Random) -> None:
+    """A run of bytes, or whole sectors, with zeros, ones, noise, or the file's own bytes from elsewhere."""
+    content = bytearray(path.read_bytes())
+    if not content:
+        return
+    unit = chance.choice((1, 512, 4096))
+    start = chance.randrange(len(content)) // unit * unit
+    end = min(start + chance.choice((unit, unit, 4 * unit, chance.randrange(1, 2_000))), len(content))
+    other = chance.randrange(max(len(content) - (end - start), 0) + 1)
+    noise = chance.randbytes(end - start)
+    content[start:end] = chance.choice(
+        (bytes(end - start), b"\xff" * (end - start), noise, content[other : other + end - start])
+    )
+    path.write_bytes(content)
+
+
+def cut(path: Path, chance: random.Random) -> None:
+    """Shorter than it was."""
+    os.truncate(path, chance.randrange(max(path.stat().st_size, 1)))
+
+
+def extend(path: Path, chance: random.Random) -> None:
+    """Longer than it was."""
+    with path.open("ab") as file:
+        file.write(chance.choice((bytes(100), chance.randbytes(100), b"\0" * 4096)))
+
+
+def remove(path: Path, chance: random.Random) -> None:
+    """Gone."""
+    path.unlink()
+
+
+def empty(path: Path, chance: random.Random) -> None:
+    """Without a byte."""
+    path.write_bytes(b"")
+
+
+def make_foreign(path: Path, chance: random.Random) -> None:
+    """Something else entirely, of the same length or not."""
+    size = path.stat().st_size
+    path.write_bytes(chance.choice((chance.randbytes(size), b"#!/bin/sh\necho no\n" * 9, bytes(size), b"\xff" * size)))
+
+
+def swap(path: Path, chance: random.Random) -> None:
+    """Two files of one folder, or of the folders beside it, each under the other's name."""
+    others = [other for other in path.parent.parent.rglob("*") if other.is_file() and other.name != "lock"]
+    other = chance.choice(others)
+    content = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def put_in_the_way(path: Path, chance: random.Random) -> None:
+    """A strange file beside it."""
+    name = chance.choice(("00000000000000000007", "core", "x.tmp", "9" * 20, "9" * 17, "-1", ".nfs0001", "é"))
+    (path.parent / name).write_bytes(chance.choice((b"", b"what is this", chance.randbytes(path.stat().st_size))))
+
+
+def make_folder(path: Path, chance: random.Random) -> None:
+    """A folder where the file was."""
+    path.unlink()
+    path.mkdir()
+
+
+KINDS: tuple[Hurt, ...] = (
+    flip_bits,
+    flip_bits,
+    flip_bits,
+    overwrite,
+    overwrite,
+    cut,
+    extend,
+    remove,
+    empty,
+    make_foreign,
+    swap,
+    put_in_the_way,
+    make_folder,
+)
+PARTS = ("commitlog", "commitlog", "commitlog", "consumequeue", "consumequeue", "index", "config", "fsstore", "")
+
+
+def hurt(path: Path, chance: random.Random) -> list[str]:
+    """Damage the store at `path`, once to three times; what was done."""
+    done = []
+    for _ in range(chance.choice((1, 1, 1, 1, 2, 3))):
+        part = chance.choice(PARTS)
+        found = path.iterdir() if part == "" else (path / part).rglob("*")
+        files = sorted(file for file in found if file.is_file())
+        if files:
+            file = chance.choice(files)
+            kind = chance.choice(KINDS)
+            if kind is make_folder and part in ("", "config", "fsstore"):
+                continue  # nobody can lock, or write a mark of, such a store: an opening refuses, and rightly
+            kind(file, chance)
+            done.append(f"{kind.__name__} {file.relative_to(path)}")
+    return done
+
+
+# what a case may cost
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What differs from the undamaged store."""
+
+    touched: frozenset[Place]
+    unreachable: frozenset[Place]
+    must_show: str | None
+
+
+def loss_of(base: Base, files: Files) -> Loss:
+    """`touched`: messages with a byte of their record changed or gone. `unreachable`: only the consume-queue entry is,
+    in a file that looks right from outside. `must_show` is the damage that `check` has to report, if there is any."""
+    touched, unreachable, shown = set(), set(), None
+    gone = _gone_as_if_expired(base, files)
+    for place, known in base.messages.items():
+        before, after = base.files[known.path], files.get(known.path, b"")
+        if before[known.start : known.end] != after[known.start : known.end]:
+            touched.add(place)
+            if known.path in gone:
+                continue
+            if any(before[at:end] != after[at:end] for at, end in known.protected):
+                shown = shown or f"a protected byte of {place}"
+        entry = slice(known.entry, known.entry + 20)
+        before, after = base.files[known.entry_path], files.get(known.entry_path, b"")
+        if before[entry] != after[entry]:
+            shown = shown or f"the consume-queue entry of {place}"
+            if len(before) == len(after):
+                unreachable.add(place)
+    return Loss(frozenset(touched), frozenset(unreachable), shown or _odd_file(base, files, gone))
+
+
+def _gone_as_if_expired(base: Base, files: Files) -> set[str]:
+    """Files of the log before the oldest that is left: retention takes them so, and nothing shows the difference."""
+    oldest = min((name for name in files if name.startswith("commitlog/") and files[name]), default="")
+    return {name for name in base.files if name.startswith("commitlog/") and name not in files and name < oldest}
+
+
+def _odd_file(base: Base, files: Files, gone: set[str]) -> str | None:
+    """A file of the log, a queue or the index that is not as long as it was."""
+    for name, content in base.files.items():
+        part = name.split("/")[0]
+        if part not in ("commitlog", "consumequeue", "index") or name in gone:
+            continue
+        if name in files and part in base.sizes_unknown:
+            continue  # the only file of its kind is as long as such files are
+        if len(files.get(name, b"")) != len(content):
+            return f"the size of {name}"
+    return None
+
+
+@dataclass
+class Tally:
+    """What was tried, and what was found."""
+
+    cases: int = 0
+    damages: Counter[str] = field(default_factory=Counter)
+    looked_at: Counter[str] = field(default_factory=Counter)
+    undamaged_messages_read: int = 0
+    damaged_messages_refused: int = 0
+    damaged_messages_right_all_the_same: int = 0
+    unreachable_until_repaired: int = 0
+    damage_that_must_show: int = 0
+    shown_by_check: int = 0
+    nothing_to_show: int = 0
+    slowest_case_s: float = 0.0
+    lost: int = 0
+    wrong_bodies: int = 0
+    findings: list[str] = field(default_factory=list)
+
+
+class Case:
+    """One damaged store."""
+
+    def __init__(self, base: Base, path: Path, chance: random.Random, tally: Tally) -> None:
+        self.base = base
+        self._path = path
+        self._random = chance
+        self._tally = tally
+        self._config = StoreConfig(sizes=base.sizes, preallocate=False, flush=base.flush, disk=base.disk)
+        self._wrong: list[str] = []
+        self._loss = Loss(frozenset(), frozenset(), None)
+        self.done: list[str] = []
+
+    def run(self) -> list[str]:
+        """Damage, look, and say what went wrong."""
+        write_files(self.base, self._path)
+        self.done = hurt(self._path, self._random)
+        mode = self._random.choice(MODES)
+        self._tally.damages.update(text.split()[0] for text in self.done)
+        self._tally.looked_at[mode] += 1
+        files = read_files(self._path)
+        self._loss = loss_of(self.base, files)
+        try:
+            self._check(files)
+            getattr(self, f"_{mode}")(files)
+        except HangError:
+            self._wrong.append(f"{mode}: it hangs")
+        except Exception as error:  # whatever it is, it is a finding, and the next case is to be tried
+            self._wrong.append(f"{mode}: {type(error).__name__}: {error}")
+        return self._wrong
+
+    def _check(self, files: Files) -> None:
+        found = [str(problem) for problem in check_store(self._path)]
+        self._tally.shown_by_check += bool(found)
+        self._tally.damage_that_must_show += self._loss.must_show is not None
+        self._tally.nothing_to_show += not found
+        if self._loss.must_show and not found:
+            self._wrong.append(f"check does not show {self._loss.must_show}")
+        if read_files(self._path) != files:
+            self._wrong.append("check changed the store")
+
+    def _read(self, files: Files) -> None:
+        with MessageStore.open(self._path, replace(self._config, mode=OpenMode.READ_ONLY)) as store:
+            self._look(store)
+        if read_files(self._path) != files:
+            self._wrong.append("reading changed the store")
+
+    def _write(self, files: Files) -> None:
+        with self._allowed_to_fail(), MessageStore.open(self._path, self._config) as store:
+            self._look(store)
+            self._put(store)
+
+    @contextmanager
+    def _allowed_to_fail(self) -> Iterator[None]:
+        """Where a folder is in the way of a file that has to be made, writing says so."""
+        try:
+            yield
+        except IsADirectoryError:
+            if not any(text.startswith(make_folder.__name__) for text in self.done):
+                raise
+
+    def _repair(self, files: Files) -> None:
+        done = list(repair_store(self._path))
+        if found := [str(problem) for problem in check_store(self._path)]:
+            self._wrong.append(f"repair ({'; '.join(done)}) left {found[:3]}")
+        if again := list(repair_store(self._path)):
+            self._wrong.append(f"repairing again did {again[:3]}")
+        self._loss = replace(self._loss, unreachable=frozenset())
+        with MessageStore.open(self._path, self._config) as store:
+            self._look(store)
+            self._put(store)
+
+    def _look(self, store: MessageStore) -> None:
+        right = set(self._readable(store))
+        missing = self.base.messages.keys() - self._loss.touched - right
+        unreachable = missing & self._loss.unreachable
+        lost = missing - unreachable
+        self._tally.undamaged_messages_read += len(right - self._loss.touched)
+        self._tally.damaged_messages_refused += len(self._loss.touched - right)
+        self._tally.damaged_messages_right_all_the_same += len(self._loss.touched & right)
+        self._tally.unreachable_until_repaired += len(unreachable)
+        if lost:
+            self._tally.lost += len(lost)
+            self._wrong.append(f"{len(lost)} undamaged messages are not readable, the first at {min(lost)}")
+        self._look_at_streams(store)
+
+    def _readable(self, store: MessageStore) -> Iterator[Place]:
+        """Places that read as they should; a body that is nobody's is a finding."""
+        for topic in store.topics():
+            for queue in store.queues(topic):
+                bounds = store.bounds(topic, queue)
+                for queue_offset in range(bounds.min_offset, min(bounds.max_offset, bounds.min_offset + 5_000)):
+                    try:
+                        body = bytes(store.get(topic, queue, queue_offset).body)
+                    except ReadError:
+                        continue
+                    known = self.base.messages.get((topic, queue, queue_offset))
+                    if known is not None and known.body == body:
+                        yield topic, queue, queue_offset
+                    elif known is not None or body not in self.base.bodies:
+                        self._tally.wrong_bodies += 1
+                        self._wrong.append(f"a wrong body at {topic}/{queue}/{queue_offset}: {body[:60]!r}")
+
+    def _look_at_streams(self, store: MessageStore) -> None:
+        """A stream shows whole bodies of its store, and no other bytes."""
+        topic = self._random.choice(store.topics() or [""])
+        for queue in store.queues(topic)[:1] if topic else ():
+            stream = store.stream(topic, queue)
+            text = bytes(stream.read(0, stream.size))
+            for body in self.base.bodies_in(text):
+                self._wrong.append(f"{topic}/{queue}.log shows bytes that are no body: {body[:60]!r}")
+
+    def _put(self, store: MessageStore) -> None:
+        """The store goes on."""
+        result = store.put(self.base.another_message())
+        if store.get(result.topic, result.queue, result.queue_offset).body != self.base.another_message().body:
+            self._wrong.append("what was put reads otherwise")
+
+
+@contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    """HangError in the main thread when the block takes longer."""
+
+    def ring(number: int, frame: object) -> None:
+        raise HangError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def damage(
+    folder: Path,
+    cases: int,
+    seed: int,
+    *,
+    first: int = 0,
+    most_findings: int = 1,
+    tell: Callable[[Tally, list[str]], None] = lambda tally, wrong: None,
+) -> Tally:
+    """Cases `first` to `first` + `cases` of `seed`, below `folder`; stops when that many have found something."""
+    known = bases(folder / "bases")
+    tally = Tally()
+    failed = 0
+    for number in range(first, first + cases):
+        chance = random.Random(f"{seed}.{number}")
+        case = Case(chance.choices(known, WEIGHTS)[0], folder / "store", chance, tally)
+        began = time.monotonic()
+        with deadline(DEADLINE_S):
+            wrong = case.run()
+        tally.slowest_case_s = max(tally.slowest_case_s, round(time.monotonic() - began, 2))
+        shutil.rmtree(folder / "store")
+        tally.cases += 1
+        failed += bool(wrong)
+        where = f"case {number} ({case.base.name}: {', '.join(case.done)})"
+        found = [f"{where}: {text}" for text in wrong]
+        tally.findings += found
+        tell(tally, found)
+        if failed >= most_findings:
+            break
+    return tally
+
+
+def main() -> int:
+    """The long form."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most-findings", type=int, default=20, help="stop after so many cases went wrong")
+    chosen = parser.parse_args()
+    faulthandler.enable()
+    began = time.monotonic()
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="damage-", dir=place) as folder:
+        tally = damage(
+            Path(folder), chosen.cases, chosen.seed, first=chosen.first, most_findings=chosen.most_findings, tell=tell
+        )
+    keep("damage", {"seed": chosen.seed, **tally.__dict__, "seconds": round(time.monotonic() - began)})
+    print("NOT well: see the findings" if tally.findings else "nothing undamaged was lost, and no wrong body shown")
+    return 1 if tally.findings else 0
+
+
+def tell(tally: Tally, found: list[str]) -> None:
+    """How far it is, in a line now and then; what is wrong, at once."""
+    for text in found:
+        print(text[:1_000], flush=True)
+    if tally.cases % 250 == 0:
+        print(f"{tally.cases:7,} cases, {tally.lost} messages lost, {tally.wrong_bodies} wrong bodies", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
