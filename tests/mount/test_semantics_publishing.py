@@ -67,10 +67,10 @@ def test_a_write_is_a_message(queue: Path) -> None:
 
 
 def test_a_line_of_json_is_a_record(queue: Path) -> None:
-    """1.7 `append@format=json` takes each line as an object with `body`, `keys`, `tags` and `properties`."""
+    """1.7 `append@format=json` takes each line as an object: `body` or `body_base64`, `keys`, `tags`, `properties`."""
     record = '{"body": "a\\nb", "keys": ["K-1", "K-2"], "tags": "paid", "properties": {"colour": "r\u00f6d"}}\n'
-    publish(queue / "append@format=json", record.encode(), b'{"body": ""}\n')
-    assert bodies(queue) == [b"a\nb", b""]
+    publish(queue / "append@format=json", record.encode(), b'{"body": ""}\n{"body_base64": "/wAK"}\n')
+    assert bodies(queue) == [b"a\nb", b"", b"\xff\x00\n"]
     message = queue / "0"
     assert os.getxattr(message, "user.mq.keys") == b"K-1 K-2"
     assert os.getxattr(message, "user.mq.tags") == b"paid"
