@@ -116,4 +116,13 @@ def new_room(folder: Path, scale: Scale) -> Iterator[Room]:
         with contextlib.ExitStack() as resources:
             yield Room(folder, scale, resources)
     finally:
-        shutil.rmtree(folder)
+        unmount_below(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def unmount_below(folder: Path) -> None:
+    """What an interrupt in the middle of mounting left behind."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():  # a space is \040
+        mountpoint = line.split()[1].encode().decode("unicode_escape")
+        if mountpoint.startswith(f"{folder}/"):
+            subprocess.run(["fusermount3", "-uz", mountpoint], check=True)
