@@ -235,6 +235,8 @@ class Index:
             self._drop_empty()
             while self._files:
                 newest = self._files[-1]
+                if len(self._files) == 1 and newest.header.next_entry <= 1:
+                    break  # no key was ever in it: it is as it was made
                 if newest.truncate(physical_end, stored_ms):
                     self._unsynced.add(newest)
                     break

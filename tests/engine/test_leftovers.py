@@ -48,6 +48,15 @@ def test_a_file_that_was_cut_can_be_opened_for_reading_alone(tmp_path: Path, nam
         assert bodies(store, "T", 0) == (expected if name.startswith("consumequeue") else expected[:1])
 
 
+def test_a_crash_of_a_store_without_a_key_costs_reading_only_what_came_after_the_last_mark(tmp_path: Path) -> None:
+    with killed(tmp_path / "store", tmp_path / "crashed") as store:
+        store.put_lines("T", b"line\n" * 50, 0)
+        store.flush()
+        store.put_lines("T", b"line\n" * 7, 0)
+    with opened(tmp_path / "crashed") as store:
+        assert store.recovery.scanned_messages == 7
+
+
 def test_a_deletion_that_was_cut_short_is_finished_by_recovery(tmp_path: Path) -> None:
     with killed(tmp_path / "store", tmp_path / "crashed") as store:
         for topic in ("kept", "gone"):
