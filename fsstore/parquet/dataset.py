@@ -58,16 +58,25 @@ class Dataset:
 
     def segments(self, topic: str, queue: int) -> list[Segment]:
         """The files of a queue, oldest first, each measured. TopicNotFoundError."""
-        segments = self._queue(topic, queue).now()
-        for begin, end, _ in segments:
-            self._measure_listed(topic, queue, begin, end)
+        known = self._queue(topic, queue)
+        segments, layouts = known.now(), known.layouts
+        for begin, end, is_tail in segments:
+            if (begin, end) not in layouts:
+                layout = self._measure_listed(topic, queue, begin, end)
+                if layout is not None and not is_tail:
+                    layouts[begin, end] = layout
         return segments
 
-    def _measure_listed(self, topic: str, queue: int, begin: int, end: int) -> None:
+    def _measure_listed(self, topic: str, queue: int, begin: int, end: int) -> Layout | None:
         try:
-            self.measure(range_key(self._store, topic, queue, begin, end))
+            return self.measure(range_key(self._store, topic, queue, begin, end))
         except (ExpiredMessageError, MessageNotFoundError):
-            return  # gone meanwhile: the listing leaves it out, too
+            return None  # gone meanwhile: the listing leaves it out, too
+
+    def listed_layout(self, topic: str, queue: int, begin: int, end: int) -> Layout:
+        """The layout of a range that `segments` gave a moment ago. ExpiredMessageError, MessageNotFoundError."""
+        layout = self._queue(topic, queue).layouts.get((begin, end))
+        return layout or self.measure(range_key(self._store, topic, queue, begin, end))
 
     def is_quick(self, topic: str, queue: int) -> bool:
         """Whether `segments` has little to measure."""

@@ -109,10 +109,10 @@ class QueuePartition(Directory):
         return self._file(layout).attributes()
 
     def describe(self, name: bytes) -> Attributes:
-        key = self._find(name)
-        if key is None:
+        found = parse_segment(name)
+        if found is None:
             raise not_found()
-        return self._file(self._dataset.measure(key)).attributes()  # known since the names were listed
+        return self._file(self._dataset.listed_layout(self._topic, self._queue, *found)).attributes()
 
     @property
     def lists_slowly(self) -> bool:

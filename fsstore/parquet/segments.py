@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from engine import MessageStore
+from fsstore.parquet.layout import Layout
 
 SEGMENT_MESSAGES = 65_536
 
@@ -35,6 +36,8 @@ class QueueSegments:
         self._lock = threading.Lock()
         self._bounds: list[int] = []
         self._end_physical = -1
+        self.layouts: dict[tuple[int, int], Layout] = {}
+        """Layouts of whole segments, by [begin, end): whoever measures one leaves it here."""
 
     @property
     def known_end(self) -> int:
@@ -64,7 +67,11 @@ class QueueSegments:
         bounds = self._bounds
         if bounds and (bounds[-1] > max_offset or self._has_changed(bounds[-1])):
             bounds.clear()
-        del bounds[: bisect_left(bounds, min_offset)]
+            self.layouts = {}  # another one: who is measuring just now puts what it finds into the old one
+        expired = bisect_left(bounds, min_offset)
+        for segment in pairwise(bounds[: expired + 1]):
+            self.layouts.pop(segment, None)
+        del bounds[:expired]
         if not bounds or bounds[0] != min_offset:
             bounds[:] = [min_offset]
 
