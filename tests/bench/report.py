@@ -129,7 +129,7 @@ def conditions(scale: Scale, took_s: float) -> dict[str, Any]:
 def conditions_text(facts: dict[str, Any]) -> str:
     """The same in sentences."""
     busy = facts["load"] > facts["cores"]
-    state = "busy with other work, so read the ratios as indications" if busy else "quiet"
+    state = "busy with other work: read the ratios as indications" if busy else "quiet"
     versions = f"Linux {facts['kernel']}, Python {facts['python']}"
     return (
         f"Made on {facts['day']} by `./run bench{'' if facts['scale'] == 'full' else ' --quick'}` in "
