@@ -64,9 +64,10 @@ final class Clients {
             for (JsonElement item : fields.getAsJsonArray("items")) {
                 batch.add(message(fields.get("topic").getAsString(), item.getAsJsonObject()));
             }
-            result = producer.send(batch);
+            result = Routes.await(() -> producer.send(batch));
         } else {
-            result = producer.send(message(fields.get("topic").getAsString(), fields));
+            Message message = message(fields.get("topic").getAsString(), fields);
+            result = Routes.await(() -> producer.send(message));
         }
         return result(result);
     }
@@ -115,7 +116,8 @@ final class Clients {
             for (JsonElement element : request.getAsJsonArray("messages")) {
                 JsonObject fields = element.getAsJsonObject();
                 Message message = message(fields.get("topic").getAsString(), fields);
-                results.add(result(producer.sendMessageInTransaction(message, fields.get("fate").getAsString())));
+                String fate = fields.get("fate").getAsString();
+                results.add(result(Routes.await(() -> producer.sendMessageInTransaction(message, fate))));
             }
         } finally {
             producer.shutdown();
