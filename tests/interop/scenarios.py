@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.interop import bytewise, follow, live, ours, theirs, through_mount
 from tests.interop.compare import Tally
+from tests.interop.driver import DriverError, LoadRefusedError
 from tests.interop.room import Room
 from tests.interop.toolchain import BUILD, LINES, Line
 
@@ -74,13 +75,32 @@ class GroupRun:
     own_warnings: dict[bool, set[str]] = field(default_factory=dict)
 
     def run(self, scenario: Scenario) -> Result:
-        """Run one. A failure of any kind is a difference; its folder is kept for whoever looks into it."""
+        """Run one. A failure of any kind is a difference; its folder is kept for whoever looks into it.
+
+        Where RocketMQ threw, died or stayed silent, as its clients and brokers do when started at a bad moment, all of it
+        is done once more, and said. What differs, or what RocketMQ refuses to load, is never asked twice.
+        """
+        try:
+            return self._attempt(scenario)
+        except DriverError as error:
+            print(f"again  {self.line.version}  {scenario.title}: {str(error).splitlines()[0]}", flush=True)
+        try:
+            return self._attempt(scenario)
+        except DriverError:
+            tally = Tally()
+            tally.differences.append(traceback.format_exc())
+            return Result(self.line.version, scenario.title, tally, 0.0)
+
+    def _attempt(self, scenario: Scenario) -> Result:
+        """One run in a fresh folder; DriverError when RocketMQ failed."""
         folder = Path(tempfile.mkdtemp(prefix=f"{scenario.run.__name__}-", dir=self.base))
         room = Room(self.line, folder, self.first_seed + SCENARIOS.index(scenario), own_warnings=self.own_warnings)
         began = time.monotonic()
         try:
             scenario.run(room)
-        except Exception:  # an error is a result, and the other scenarios still run
+        except Exception as error:  # an error is a result, and the other scenarios still run
+            if isinstance(error, DriverError) and not isinstance(error, LoadRefusedError):
+                raise
             room.tally.differences.append(traceback.format_exc())
         result = Result(self.line.version, scenario.title, room.tally, time.monotonic() - began)
         if result.passed:
