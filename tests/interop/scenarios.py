@@ -77,8 +77,8 @@ class GroupRun:
     def run(self, scenario: Scenario) -> Result:
         """Run one. A failure of any kind is a difference; its folder is kept for whoever looks into it.
 
-        Where RocketMQ threw, died or stayed silent, as its clients and brokers do when started at a bad moment, all of it
-        is done once more, and said. What differs, or what RocketMQ refuses to load, is never asked twice.
+        Where RocketMQ threw, died or stayed silent, as it does when started at a bad moment, all of it is done once
+        more, and said. What differs, or what RocketMQ refuses to load, is never asked twice.
         """
         try:
             return self._attempt(scenario)
