@@ -9,9 +9,9 @@ keys and tags as bytes with offsets, as Arrow lays them out.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from zlib import crc32
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from engine.compression import COMPRESSED_FLAG, try_decompress
 from engine.keyhash import hash_slices, topic_hashes, topic_key_hashes

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from engine.commitlog import CommitLog
 from engine.consumequeue import ConsumeQueue

@@ -11,7 +11,8 @@ Such a record is in no queue and in no index. A stretch that reaches the end of 
 from __future__ import annotations
 
 from pathlib import Path
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from engine.durable import Disk, make_directory, write_durably
 from engine.mappedfile import MappedFile

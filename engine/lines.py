@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
-from zlib import crc32
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
 from engine.keyhash import index_hashes

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import cast
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host

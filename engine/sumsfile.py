@@ -17,9 +17,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from engine.consumequeue import ConsumeQueue
 from engine.errors import ReadError
