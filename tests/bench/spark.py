@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shutil
 import statistics
 import sys
@@ -35,6 +36,7 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 TOPIC, QUEUES, BATCH = "orders", 4, 1_000
 FILES, SEGMENTS = 20_000, 1_000
+NOTE_BYTES, PROSE_WORDS = 248, 1_000_000
 SMALL_LOG = FileSizes(commit_log_bytes=1 << 16, consume_queue_entries=65_536, index_slots=5_000, index_entries=20_000)
 CLICK = "id long, user string, amount double, note string"
 
@@ -107,20 +109,32 @@ class Bench:
         export(self.spark, root, target, Wanted())
 
 
-def body(number: int) -> bytes:
-    """About 300 bytes of JSON."""
-    note = f"{number * 2_654_435_761 % (1 << 32):08x}" * 28
-    return b'{"id":%d,"user":"u%d","amount":%d.25,"note":"%s"}' % (number, number % 5_000, number % 977, note.encode())
+def prose() -> bytes:
+    """Text that compresses as text does: words, some of them often."""
+    chance = random.Random(1)
+    words = ["".join(chance.choices("etaoinshrdlucmfwyp", k=chance.randint(2, 10))) for _ in range(5_000)]
+    often = [1 / rank for rank in range(1, len(words) + 1)]
+    return " ".join(chance.choices(words, often, k=PROSE_WORDS)).encode()
+
+
+def body(number: int, text: bytes) -> bytes:
+    """About 300 bytes of JSON, with a note out of `text`."""
+    begin = number * 2_654_435_761 % (len(text) - NOTE_BYTES)
+    note = text[begin : begin + NOTE_BYTES]
+    return b'{"id":%d,"user":"u%d","amount":%d.25,"note":"%s"}' % (number, number % 5_000, number % 977, note)
 
 
 def fill(store: Path, count: int) -> None:
     """The messages of the table: a key, a tag and two properties each."""
+    text = prose()
     with MessageStore.open(store) as opened:
         opened.create_topic(TOPIC, QUEUES)
         for begin in range(0, count, BATCH):
             numbers = range(begin, min(begin + BATCH, count))
             batch = [
-                Message(TOPIC, body(n), [f"K{n:08}"], ("paid", "new")[n % 2], {"region": "eu", "trace": f"{n:016x}"})
+                Message(
+                    TOPIC, body(n, text), [f"K{n:08}"], ("paid", "new")[n % 2], {"region": "eu", "trace": f"{n:016x}"}
+                )
                 for n in numbers
             ]
             opened.put_batch(batch, begin // BATCH % QUEUES)
