@@ -60,7 +60,22 @@ def _layout(born_host_bytes: int, store_host_bytes: int) -> "np.dtype[Any]":
 LAYOUTS = tuple(_layout(born, store) for store in (8, 20) for born in (8, 20))
 assert [layout.itemsize for layout in LAYOUTS] == [header.size for header in HEADERS]
 
-_FIXED = np.dtype([(name, LAYOUTS[0][name].newbyteorder("=")) for name in LAYOUTS[0].names or () if "host" not in name])
+_FIXED_NAMES = (
+    "store_size",
+    "magic",
+    "body_crc",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "sys_flag",
+    "store_time_ms",
+    "stored_body_size",
+)
+_FIXED = np.dtype([(name, LAYOUTS[0][name].newbyteorder("=")) for name in _FIXED_NAMES])
+
+
+VIEWS_AT_ONCE = 512
+"""Views of bodies that are alive together: fewer than make the garbage collector start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,8 @@ class ByteColumn:
     @classmethod
     def concatenate(cls, parts: Sequence["ByteColumn"]) -> "ByteColumn":
         """One after the other; of no parts, an empty one."""
+        if len(parts) == 1:
+            return parts[0]
         sizes = [np.diff(part.offsets) for part in parts]
         offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
         return cls(offsets, np.concatenate([np.zeros(0, np.uint8), *(part.data for part in parts)]))
@@ -132,6 +149,8 @@ class Columns:
     @classmethod
     def concatenate(cls, parts: Sequence["Columns"]) -> "Columns":
         """One after the other; of no parts, an empty one."""
+        if len(parts) == 1:
+            return parts[0]
         return cls(
             np.concatenate([np.zeros(0, HEADER), *(part.headers for part in parts)]),
             ByteColumn.concatenate([part.bodies for part in parts]),
@@ -189,8 +208,8 @@ def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedReco
 
 
 def _fixed_fields(log: Array, positions: Array) -> tuple[Array, Array]:
-    """The fields of fixed size (_FIXED; zeros where `log` has no room for them), and the bytes that they and the hosts
-    take."""
+    """What is needed of the fixed fields (_FIXED; zeros where `log` has no room for them), and the bytes that all of
+    them take."""
     fixed = np.zeros(len(positions), _FIXED)
     header_bytes = np.full(len(positions), LAYOUTS[0].itemsize, np.int64)
     is_inside = (positions >= 0) & (positions <= len(log) - LAYOUTS[0].itemsize)
@@ -207,7 +226,7 @@ def _fixed_fields(log: Array, positions: Array) -> tuple[Array, Array]:
 
 def _read_layout(log: Array, positions: Array, layout: "np.dtype[Any]", rows: Array | slice, fixed: Array) -> None:
     raw = items_at(log, positions[rows], layout.itemsize).view(layout)
-    for name in _FIXED.names or ():
+    for name in _FIXED_NAMES:
         fixed[name][rows] = raw[name]
 
 
@@ -228,9 +247,14 @@ def damaged_rows(records: LocatedRecords) -> Array:
     """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,). One crc32 call a record."""
     view = records.log.data
     ends = records.body_starts + records.body_sizes
-    found = [crc32(view[a:b]) for a, b in zip(records.body_starts.tolist(), ends.tolist(), strict=True)]
-    damaged = np.array(found, np.uint32) & 0x7FFFFFFF != records.body_crcs.view(np.uint32)
-    damaged &= records.body_sizes > 0
+    crcs = [crc32(view[start:end]) for start, end in zip(records.body_starts.tolist(), ends.tolist(), strict=True)]
+    return _damaged_by(records, np.array(crcs, np.uint32))
+
+
+def _damaged_by(records: LocatedRecords, crcs: Array) -> Array:
+    """As `damaged_rows`, when the CRC-32s of the stored bodies are known: uint32 (n,)."""
+    view = records.log.data
+    damaged = (crcs & 0x7FFFFFFF != records.body_crcs.view(np.uint32)) & (records.body_sizes > 0)
     for row in _rows_with_zero_at_sector_start(records):
         start, size = int(records.positions[row]), int(records.headers["store_size"][row])
         topic, properties = int(records.topic_starts[row]) - start, int(records.properties_starts[row]) - start
@@ -258,27 +282,44 @@ def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tup
     """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
     equals wins."""
     offsets, packed = pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=2)
-    name_ends = np.flatnonzero(packed == 1)
-    separators = np.append(np.flatnonzero(packed == 2), len(packed))
     shifts = records.properties_starts - offsets[:-1] - 1
-    return [_values(packed, offsets, name_ends, separators, shifts, name) for name in names]
+    found = _find_values(offsets, packed, names)
+    return [(np.where(sizes > 0, starts + shifts, 0), sizes) for starts, sizes in found]
 
 
-def _values(
-    packed: Array, offsets: Array, name_ends: Array, separators: Array, shifts: Array, name: bytes
+def _find_values(offsets: Array, packed: Array, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
+    """As `find_properties`, in `packed`: the properties of row i are packed[offsets[i]:offsets[i + 1]], a 2 before
+    them."""
+    marks = np.append(np.flatnonzero(packed - np.uint8(1) < 2), len(packed))  # each 1 and 2, and the end
+    is_one = packed[marks[:-1]] == 1
+    in_value = is_one[1:] & is_one[:-1]
+    if in_value.any():  # only the first 1 of an item ends its name
+        keeps = np.append(np.append(True, ~in_value), True)
+        marks, is_one = marks[keeps], is_one[keeps[:-1]]
+    items = np.flatnonzero(is_one)
+    name_starts, name_ends, value_ends = marks[items - 1] + 1, marks[items], marks[items + 1]
+    return [_named_values(offsets, packed, name_starts, name_ends, value_ends, name) for name in names]
+
+
+def _named_values(
+    offsets: Array, packed: Array, name_starts: Array, name_ends: Array, value_ends: Array, name: bytes
 ) -> tuple[Array, Array]:
-    """Where `name` has its values: `packed` holds the properties, a 2 before each record's; `shifts` leads back to the
-    log."""
-    hits = name_ends[name_ends > len(name)]
-    for back, byte in enumerate(reversed(b"\x02" + name), start=1):
-        hits = hits[packed[hits - back] == byte]
-    sizes = separators[np.searchsorted(separators, hits)] - hits - 1
-    hits, sizes = hits[sizes > 0], sizes[sizes > 0]
-    rows = np.searchsorted(offsets, hits, side="right") - 1
-    starts, found = np.zeros(len(shifts), np.int64), np.zeros(len(shifts), np.int64)
-    starts[rows] = hits + 1 + shifts[rows]
-    found[rows] = sizes
-    return starts, found
+    size = len(name)
+    hits = np.flatnonzero((name_ends - name_starts == size) & (value_ends - name_ends > 1))
+    hits = hits[items_at(packed, name_starts[hits], size).view(f"S{size}") == name]
+    value_starts = name_ends[hits] + 1
+    rows = _rows_of(offsets, value_starts)
+    starts, sizes = np.zeros(len(offsets) - 1, np.int64), np.zeros(len(offsets) - 1, np.int64)
+    starts[rows] = value_starts
+    sizes[rows] = value_ends[hits] - value_starts
+    return starts, sizes
+
+
+def _rows_of(offsets: Array, positions: Array) -> Array | slice:
+    """The rows that hold `positions`, ascending: row i is [offsets[i], offsets[i + 1])."""
+    if len(positions) == len(offsets) - 1 and ((offsets[:-1] < positions) & (positions < offsets[1:])).all():
+        return slice(None)  # mostly: one in each row
+    return np.searchsorted(offsets, positions, side="right") - 1
 
 
 def index_key_rows(
@@ -330,21 +371,34 @@ def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
 def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, ByteColumn]:
     """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
     those, decompressed; the others' are empty. Copies."""
-    good = records.headers["ok"] & ~damaged_rows(records)
+    stored, crcs = _stored_bodies(records)
+    good = records.headers["ok"] & ~_damaged_by(records, crcs)
     is_compressed = good & (records.headers["sys_flag"] & COMPRESSED_FLAG != 0)
-    sizes = np.where(good & ~is_compressed, records.body_sizes, 0)
-    plain = ByteColumn(*pack_slices(records.log, records.body_starts, sizes))
-    if not is_compressed.any():
-        return good, plain
-    bodies = [plain[row] for row in range(len(plain))]
+    if good.all() and not is_compressed.any():
+        return good, stored
+    bodies = [stored[row] if good[row] else b"" for row in range(len(stored))]
     for row in np.flatnonzero(is_compressed).tolist():
-        start, size = int(records.body_starts[row]), int(records.body_sizes[row])
-        stored = records.log[start : start + size].tobytes()
-        body = try_decompress(stored, int(records.headers["sys_flag"][row]), body_limit_bytes)
+        body = try_decompress(bodies[row], int(records.headers["sys_flag"][row]), body_limit_bytes)
         good[row] = body is not None
         bodies[row] = body or b""
     offsets = np.cumsum([0, *map(len, bodies)], dtype=np.int64)
     return good, ByteColumn(offsets, np.frombuffer(b"".join(bodies), np.uint8))
+
+
+def _stored_bodies(records: LocatedRecords) -> tuple[ByteColumn, Array]:
+    """The bodies as stored, and their CRC-32s, uint32 (n,): some at a time, since the garbage collector visits views
+    that live on."""
+    offsets = np.zeros(len(records) + 1, np.int64)
+    np.cumsum(records.body_sizes, out=offsets[1:])
+    packed, crcs = np.empty(int(offsets[-1]), np.uint8), np.empty(len(records), np.uint32)
+    log, target = records.log.data, packed.data
+    starts, ends = records.body_starts, records.body_starts + records.body_sizes
+    for first in range(0, len(records), VIEWS_AT_ONCE):
+        rows = slice(first, first + VIEWS_AT_ONCE)
+        views = [log[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
+        crcs[rows] = np.fromiter(map(crc32, views), np.uint32, len(views))
+        target[offsets[first] : offsets[first + len(views)]] = b"".join(views)
+    return ByteColumn(offsets, packed), crcs
 
 
 def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:

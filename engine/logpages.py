@@ -15,20 +15,20 @@ from engine.filequeue import FileQueue
 Array = np.ndarray[Any, Any]
 
 
-def runs_by_file(log: FileQueue, entries: Entries) -> Iterator[tuple[Array, int, Array]]:
+def runs_by_file(log: FileQueue, entries: Entries, most_rows: int | None = None) -> Iterator[tuple[Array, int, Array]]:
     """(pages, physical offset of their first byte, physical offsets of the records) for each run of `entries` in one
-    file.
+    file, and of `most_rows` at most.
 
     `pages` is what can be read of the file (uint8), physical offsets are int64 (n,). A file that is missing, or can't
     be read, has no pages: no record is found in it.
     """
     places = entries["physical_offset"].astype(np.int64)
     numbers = places // log.file_bytes
-    bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)]
-    for start, end in pairwise(bounds):
-        if start < end:
-            base = int(numbers[start]) * log.file_bytes
-            yield _pages(log, base), base, places[start:end]
+    bounds = {0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)}
+    bounds.update(range(0, len(places), most_rows or len(places) or 1))
+    for start, end in pairwise(sorted(bounds)):
+        base = int(numbers[start]) * log.file_bytes
+        yield _pages(log, base), base, places[start:end]
 
 
 def _pages(log: FileQueue, base: int) -> Array:

@@ -21,7 +21,7 @@ from engine.columns import (
 )
 from engine.keyhash import index_hash, java_hashes, tags_hash
 from engine.message import Message
-from engine.properties import KEYS, TAGS, split_keys
+from engine.properties import KEYS, TAGS, find_property, split_keys
 from engine.record import decode_record, record_problem
 from tests.engine.records import BASE, Array, as_array, log_of, messages
 from tests.engine.test_record import EXAMPLE, version_2
@@ -102,6 +102,23 @@ def test_values_are_found_as_in_a_single_message(raw: bytes, value: bytes) -> No
     ((starts, sizes),) = find_properties(records, [b"KEYS"])
     assert bytes(log[starts[0] : starts[0] + sizes[0]]) == value
     assert decode_record(memoryview(log), 1048576).find_property(b"KEYS").encode() == value
+
+
+pieces = st.lists(st.sampled_from([b"KEYS", b"TAGS", b"\x01", b"\x02", b"x", b"KEYS\x01k\x02"]), max_size=8)
+
+
+@given(st.lists(pieces.map(b"".join), max_size=6))
+def test_each_row_has_its_own_values(stored: list[bytes]) -> None:
+    log, positions = bytearray(), []
+    for raw in stored:
+        positions.append(len(log))
+        log += EXAMPLE[:112] + len(raw).to_bytes(2, "big") + raw
+        log[positions[-1] : positions[-1] + 4] = (114 + len(raw)).to_bytes(4, "big")
+        log[positions[-1] + 28 : positions[-1] + 36] = (BASE + positions[-1]).to_bytes(8, "big")
+    records = locate(*located(log, positions))
+    assert records.headers["ok"].all()
+    for name, found in zip([KEYS, TAGS, b"x"], find_properties(records, [KEYS, TAGS, b"x"]), strict=True):
+        assert texts_at(log, *found) == [(find_property(raw, name) or b"").decode() for raw in stored]
 
 
 def test_version_2_records_stand_beside_others() -> None:
