@@ -47,7 +47,7 @@ from engine.errors import (
     WriteError,
 )
 from engine.hosts import Host
-from engine.listeners import StoreListener
+from engine.listeners import Expired, StoreListener
 from engine.message import Message, StoredMessage
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.repair import repair_store
@@ -65,6 +65,7 @@ __all__ = [
     "CheckProgress",
     "ConfigFileError",
     "DamagedRecordError",
+    "Expired",
     "ExpiredMessageError",
     "FileSizes",
     "FlushFailedError",

@@ -10,6 +10,7 @@ Rebuildable from the commit log, so it carries no checksum. One writer (dispatch
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from engine.entries import (
 )
 from engine.entries import Entries as Entries
 from engine.entries import is_pre_blank as is_pre_blank
-from engine.errors import QueueGapError, RetiredFileError, UnreadableRangeError
+from engine.errors import QueueGapError, ReadError, RetiredFileError, UnreadableRangeError
 from engine.filequeue import FileQueue
 from engine.mappedfile import Access, MappedFile
 from engine.watch import DirectoryWatch
@@ -255,6 +256,14 @@ class ConsumeQueue:
             parts.append(part)
             found += len(part)
         return np.concatenate(parts)
+
+    def physical_offsets(self, start: int, end: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Where the records of [start, end) are, int64 (n,), in order; less what no file of the queue tells."""
+        try:
+            found = self.entries(start, end - start)
+        except ReadError:
+            return np.empty(0, np.int64)
+        return np.asarray(found["physical_offset"][~is_pre_blank(found)], np.int64)
 
     def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
         """(physical_offset, size, tags_code); None outside [min_offset, max_offset)."""

@@ -18,6 +18,7 @@ from engine.consumequeue import ConsumeQueue
 from engine.durable import Disk
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
+from engine.listeners import Expired
 from engine.mappedfile import Access
 from engine.watch import DirectoryWatch
 
@@ -143,8 +144,8 @@ class ConsumeQueues:
         """Drop entries of records that end after `physical_end` from all queues; return how many."""
         return sum(queue.truncate(physical_end) for queue in self)
 
-    def expire(self, min_physical_offset: int) -> list[tuple[str, int, int, int]]:
-        """The log now begins there: (topic, queue id, old, new minimum) of the used queues whose minimum moved."""
+    def expire(self, min_physical_offset: int) -> list[Expired]:
+        """The log now begins there: what went, of the used queues whose minimum moved."""
         if min_physical_offset == self._min_physical:
             return []
         moved = []
@@ -154,8 +155,18 @@ class ConsumeQueues:
             if old is None:
                 queue.begin_at(min_physical_offset)
             elif (new := queue.expire(min_physical_offset)) != old:
-                moved.append((queue.topic, queue.queue_id, old, new))
+                moved.append(Expired(queue.topic, queue.queue_id, old, new, queue.physical_offsets(old, new)))
         return moved
+
+    def contents(self, topic: str) -> list[Expired]:
+        """All that a topic's queues hold, as what goes when the topic goes."""
+        found = []
+        for queue_id in self.queue_ids(topic):
+            queue = self.get(topic, queue_id)
+            if queue is not None:
+                start, end = min(queue.min_offset, queue.max_offset), queue.max_offset
+                found.append(Expired(topic, queue_id, start, end, queue.physical_offsets(start, end)))
+        return found
 
     def delete_expired(self, now_ms: int) -> int:
         """Delete expired files of all queues; return how many. OSError."""

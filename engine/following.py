@@ -16,6 +16,7 @@ import numpy as np
 from engine.consumequeue import is_pre_blank
 from engine.consumequeues import ConsumeQueues
 from engine.errors import StoreError
+from engine.listeners import Expired
 from engine.logscan import ScannedRecords, ScanStop, scan_records
 from engine.mappedfile import Access
 from engine.parts import StoreParts
@@ -51,7 +52,7 @@ class Follower:
         topics: TopicView,
         *,
         appended: Callable[[str, int], None],
-        expired: Callable[[str, int, int, int], None],
+        expired: Callable[[Expired], None],
         topics_changed: Callable[[], None],
     ) -> None:
         """Positions are found by the first `refresh`; the callbacks tell listeners."""
@@ -103,8 +104,8 @@ class Follower:
     def _follow_queues(self) -> bool:
         generation = self._queues.generation
         min_offset = self._log.min_offset
-        for topic, queue_id, old_min, new_min in self._queues.expire(min_offset):
-            self._expired(topic, queue_id, old_min, new_min)
+        for expired in self._queues.expire(min_offset):
+            self._expired(expired)
         appended = self._queues.refresh(self._end)
         for topic, queue_id in appended:
             self._appended(topic, queue_id)

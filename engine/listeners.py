@@ -4,6 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Messages of one queue that are gone: queue offsets [old_min, new_min).
+
+    `physical_offsets`, int64 (n,): where their records were, in queue order, as far as the queue's files still told it.
+    """
+
+    topic: str
+    queue: int
+    old_min: int
+    new_min: int
+    physical_offsets: np.ndarray[Any, np.dtype[np.int64]]
 
 
 class StoreListener:
@@ -15,8 +33,8 @@ class StoreListener:
     def appended(self, topic: str, queue: int) -> None:
         """Messages became readable in this queue."""
 
-    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
-        """Queue offsets [old_min, new_min) are gone."""
+    def expired(self, expired: Expired) -> None:
+        """The oldest messages of a queue are gone."""
 
     def topics_changed(self) -> None:
         """A topic or a queue came or went."""
@@ -45,10 +63,10 @@ class Listeners:
         for listener in self._subscribed:
             listener.appended(topic, queue)
 
-    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
+    def expired(self, expired: Expired) -> None:
         """Tell everyone that the oldest messages of a queue are gone."""
         for listener in self._subscribed:
-            listener.expired(topic, queue, old_min, new_min)
+            listener.expired(expired)
 
     def topics_changed(self) -> None:
         """Tell everyone that topics or queues came or went."""

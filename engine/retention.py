@@ -19,6 +19,7 @@ from pathlib import Path
 from engine.commitlog import CommitLog
 from engine.config import Clock, Retention
 from engine.errors import StoreError
+from engine.listeners import Expired
 from engine.mappedfile import MappedFile
 from engine.parts import StoreParts
 from engine.periodic import PeriodicThread
@@ -49,14 +50,14 @@ class Cleaner:
         retention: Retention,
         clock: Clock,
         *,
-        expired: Callable[[str, int, int, int], None],
+        expired: Callable[[Expired], None],
         refused: Callable[[str | None], None],
         marked: Callable[[], None],
         failed: Callable[[StoreError | OSError], None],
         disk_use: DiskUse = disk_use,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`expired(topic, queue, old_min, new_min)` is told of each queue that lost messages, `refused` why the
+        """`expired` is told of each queue that lost messages, `refused` why the
         disk is too full to be written, or None when it is not any more; `marked` brings marks up
         to date after a round that took files; `failed` is told when the disk refused something. `pause` sleeps for
         some seconds."""
@@ -109,13 +110,17 @@ class Cleaner:
         self._refused(f"the disk is {used:.0%} full, over {self._retention.disk_warn_ratio:.0%}" if full else None)
 
     def _take_oldest(self, used: float) -> bool:
-        """Delete the oldest file of the log if it may go; before that, let no queue lead to it any more."""
+        """Delete the oldest file of the log if it may go: no queue leads to it any more then, and whoever is told of
+        what went finds it gone by every way."""
         files = self._log.files.files
         if len(files) < 2 or not self._may_go(files[0], used):
             return False
-        for topic, queue_id, old_min, new_min in self._parts.queues.expire(files[1].start):
-            self._expired(topic, queue_id, old_min, new_min)
-        return self._log.files.retire_first(self._clock()) is not None
+        gone = self._parts.queues.expire(files[1].start)
+        try:
+            return self._log.files.retire_first(self._clock()) is not None
+        finally:
+            for expired in gone:
+                self._expired(expired)
 
     def _may_go(self, file: MappedFile, used: float) -> bool:
         retention = self._retention

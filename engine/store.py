@@ -18,6 +18,7 @@ from engine.config import OpenMode, StoreConfig
 from engine.consumeroffsets import read_consumer_offsets
 from engine.errors import (
     FlushFailedError,
+    MessageNotFoundError,
     ReadOnlyStoreError,
     StoreError,
     TopicNotFoundError,
@@ -222,16 +223,18 @@ class MessageStore:
         Their bytes stay in the log until retention takes their files. TopicNotFoundError, ReadOnlyStoreError, OSError.
         """
         durability = self._require_write_side().durability
+        if not self._topics.has(topic):
+            raise TopicNotFoundError(topic)
         self.flush()
         with self._log.lock:
             durability.commit()
-            gone = [(queue, self.bounds(topic, queue)) for queue in self._topics.queue_ids(topic)]
+            gone = self._parts.queues.contents(topic)
             self._parts.deleted.add(topic, self._log.wrote_end)
             self._topics.remove(topic)
             self._sums.forget_topic(topic)
             self._reader.forget_topic(topic)
-        for queue, bounds in gone:
-            self._listeners.expired(topic, queue, bounds.min_offset, bounds.max_offset)
+        for expired in gone:
+            self._listeners.expired(expired)
         durability.forget_topic(topic)
 
     # publishing
@@ -319,8 +322,11 @@ class MessageStore:
         return self._reader.get(topic, queue, queue_offset)
 
     def at(self, physical_offset: int) -> StoredMessage:
-        """The message whose record starts at a physical offset. Errors as `get`."""
-        return self._reader.at(physical_offset)
+        """The message whose record starts at a physical offset. Errors as `get`; a deleted topic's is not found."""
+        message = self._reader.at(physical_offset)
+        if physical_offset < self._parts.deleted.until(message.topic):
+            raise MessageNotFoundError(physical_offset=physical_offset)
+        return message
 
     def read(self, topic: str, queue: int, start: int, count: int | None = None) -> Iterator[StoredMessage]:
         """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out."""

@@ -1,8 +1,9 @@
 """What stat shows of each kind of file, and how long a kernel may believe it.
 
-Messages never change: cached for a day, and the kernel is told when retention removes one. What grows is cached for
+Messages never change: cached for a day, and the kernel asks again when retention removed one. What grows is cached for
 long only where the adapter hears of every change (mode WRITE): it then invalidates the attributes. Where another
-process writes (FOLLOW), it is not cached at all. Names whose meaning moves (`append`, links to the newest) never are.
+process writes (FOLLOW), it is not cached at all. Names whose meaning moves (`append`, streams, links to the newest)
+never are.
 """
 
 from __future__ import annotations
@@ -77,10 +78,10 @@ class Appearance:
         return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, known, known)
 
     def stream(self, inode: int, size: int, mtime_ms: int | None) -> Attributes:
-        """A `<queue>.log`."""
+        """A `<queue>.log`; its name means another inode when the queue begins later."""
         mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         growing = self._growing_timeout
-        return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, growing, growing)
+        return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0.0, growing)
 
     def unsummed_stream(self, inode: int) -> Attributes:
         """A `<queue>.log` in a listing whose size is not known yet: to be asked for again."""

@@ -15,14 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
-from engine import MessageStore, StoreError
+from engine import Expired, MessageStore, StoreError
 from fsstore.attributes import Appearance
 from fsstore.groups import GroupsDirectory
 from fsstore.inodes import COMPUTED, MESSAGE, InodeTable
 from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
     Attributes,
-    CachedName,
     DirectoryEntry,
     FilesystemError,
     FilesystemOptions,
@@ -37,7 +36,7 @@ from fsstore.names import NAME_MAX_BYTES
 from fsstore.nodes import Context, Node, OpenFile
 from fsstore.parquet.view import ParquetView
 from fsstore.reports import ControlFile, ReportFile, StoreDirectory, config_of, metrics_of, status_of, to_json
-from fsstore.stale import StaleNames
+from fsstore.stale import StaleInodes
 from fsstore.tree import QueueName, RootDirectory, Tree
 from fsstore.xattrs import list_names, no_attribute, read_value
 
@@ -60,7 +59,7 @@ class Filesystem:
         self._context = Context(store, appearance, self._inodes, clock_ns)
         self._messages = MessageFiles(store, appearance)
         self._tree = Tree(self._context, self._messages)
-        self._stale = StaleNames(self._context)
+        self._stale = StaleInodes(self._context)
         self._files: dict[int, OpenFile] = {}
         self._listings: dict[int, Listing] = {}
         self._next_handle = 1
@@ -260,14 +259,14 @@ class Filesystem:
         """Inodes whose attributes were answered and have changed since; each once until it is answered again."""
         return self._tree.answered.take(QueueName(topic, queue))
 
-    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> Iterator[CachedName]:
-        """Names that retention removed, the queue's `.log` (its first message changed) among the first."""
+    def expired(self, expired: Expired) -> Iterator[int]:
+        """Inodes of what went with the oldest messages of a queue."""
         self._messages.let_go()
-        ranges = self._parquet.expired(topic, queue, new_min)
-        return itertools.chain(ranges, self._stale.expired(topic, queue, old_min, new_min))
+        ranges = self._parquet.expired(expired.topic, expired.queue, expired.new_min)
+        return itertools.chain(ranges, self._stale.expired(expired))
 
-    def topics_changed(self) -> list[CachedName]:
-        """Names of topics and queues that went since the last call."""
+    def topics_changed(self) -> list[int]:
+        """Inodes of topics and queues that went since the last call, and of all that was in them."""
         self._messages.let_go()
         return [*self._stale.gone(), *self._parquet.gone(frozenset(self._store.topics()))]
 

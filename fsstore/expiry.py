@@ -1,8 +1,7 @@
-"""The kernel forgets names that are gone: messages that retention removed, topics that were deleted.
+"""The kernel asks again about what is gone: messages that retention removed, topics that were deleted.
 
-Unlike attributes, a name is dropped under the directory's lock, which a request that waits for us may hold. So it
-happens in a thread, never in a handler, and a batch at a time: a file of the commit log may hold a million messages.
-Bodies stay in the kernel's cache as long as somebody has them open; with the name gone nobody new gets to them.
+A file of the commit log may hold a million messages, so it happens in a thread, a batch at a time. Bodies stay in the
+kernel's cache as long as somebody has them open; nobody new gets to them.
 """
 
 from __future__ import annotations
@@ -15,28 +14,27 @@ from contextlib import suppress
 import pyfuse3
 import trio
 
-from engine import StoreError
+from engine import Expired
 from fsstore.core import Filesystem
-from fsstore.interface import CachedName
 
 log = logging.getLogger(__name__)
 
-BATCH_NAMES = 2_000
-"""Names dropped by one call of the thread; the core makes the next ones between two calls."""
+BATCH_INODES = 2_000
+"""Inodes that one call of the thread tells of; the core makes the next ones between two calls."""
 
 
 class Expiry:
-    """Queues what expired, and drops the names in `run`. Thread safety: trio's thread only."""
+    """Queues what expired, and tells the kernel in `run`. Thread safety: trio's thread only."""
 
     def __init__(self, core: Filesystem) -> None:
         self._core = core
         self._open = True
-        self._send, self._receive = trio.open_memory_channel[Iterable[CachedName]](float("inf"))
+        self._send, self._receive = trio.open_memory_channel[Iterable[int]](float("inf"))
 
-    def queue_expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
-        """Queue offsets [old_min, new_min) are gone."""
+    def queue_expired(self, expired: Expired) -> None:
+        """Messages are gone."""
         if self._open:
-            self._send.send_nowait(self._core.expired(topic, queue, old_min, new_min))
+            self._send.send_nowait(self._core.expired(expired))
 
     def topics_changed(self) -> None:
         """Topics or queues may have gone."""
@@ -49,25 +47,22 @@ class Expiry:
         self._send.close()
 
     async def run(self) -> None:
-        """Drop names until `close`."""
+        """Tell the kernel until `close`."""
         with suppress(trio.ClosedResourceError, trio.EndOfChannel):
-            async for names in self._receive:
-                await self._drop(iter(names))
+            async for inodes in self._receive:
+                await self._tell(iter(inodes))
 
-    async def _drop(self, names: Iterator[CachedName]) -> None:
+    async def _tell(self, inodes: Iterator[int]) -> None:
+        while self._open and (batch := list(itertools.islice(inodes, BATCH_INODES))):
+            await trio.to_thread.run_sync(drop_attributes, batch)
+
+
+def drop_attributes(inodes: Iterable[int]) -> None:
+    """Have the kernel ask again for the attributes of those it knows. Takes no lock that a reader may hold."""
+    for inode in inodes:
         try:
-            while self._open and (batch := list(itertools.islice(names, BATCH_NAMES))):
-                await trio.to_thread.run_sync(drop_names, batch)
-        except (StoreError, OSError) as error:
-            log.warning("the kernel may still show names that expired: %s", error)
-
-
-def drop_names(names: Iterable[CachedName]) -> None:
-    """Have the kernel look up `names` again when it is asked for them. Waits for the directories' locks."""
-    for parent_inode, name in names:
-        try:
-            pyfuse3.invalidate_entry(parent_inode, name)
+            pyfuse3.invalidate_inode(inode, attr_only=True)
         except FileNotFoundError:
             continue  # the kernel did not know it
         except OSError as error:
-            log.debug("name %r: not dropped: %s", name, error)
+            log.debug("inode %d: attributes not dropped: %s", inode, error)

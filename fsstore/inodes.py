@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 import zlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from fsstore.interface import ROOT_INODE, FilesystemError
@@ -114,17 +114,13 @@ class InodeTable(Generic[N]):
             self._lookups.pop(inode, None)
             self.nodes.pop(inode, None)
 
-    def unname(self, unwanted: Callable[[Hashable], bool]) -> None:
-        """Let go of names: the numbers stay valid while the kernel uses them, a new look-up gets another."""
-        for name in [name for name in self._numbers if unwanted(name)]:
-            inode = self._numbers[name]
+    def retire(self, unwanted: Callable[[Hashable], bool]) -> list[int]:
+        """Drop the nodes of such names: their numbers, returned, are stale from now on. What is open stays open."""
+        inodes = [inode for name, inode in self._numbers.items() if unwanted(name)]
+        for inode in inodes:
             self._unname(inode)
-            if inode not in self._lookups:
-                self.nodes.pop(inode, None)
-
-    def names(self) -> Iterator[Hashable]:
-        """All names that nodes are known by."""
-        return iter(self._numbers)
+            del self.nodes[inode]
+        return inodes
 
     def _unname(self, inode: int) -> None:
         name = self._names.pop(inode, None)

@@ -139,10 +139,3 @@ class FilesystemSpace(NamedTuple):
     """Messages, and what the disk could still hold of files: so that `df -i` shows the messages as used."""
     files_free: int
     name_max: int
-
-
-class CachedName(NamedTuple):
-    """A name that a kernel may hold in its cache and must forget."""
-
-    parent_inode: int
-    name: bytes

@@ -1,7 +1,7 @@
-"""What happens in the store, told to the kernel: sizes that grew, names that are gone.
+"""What happens in the store, told to the kernel: sizes that grew, messages and topics that are gone.
 
     store (any thread) ──appended──► queue of changes ──► Filesystem.grown ──► invalidate_inode, attributes alone
-                       ──expired, topics_changed──► Expiry (expiry.py)
+                       ──expired, topics_changed──► Expiry (expiry.py) ──► the same
 
 Sizes of streams are answered with a long timeout, and the kernel is told at the first change after an answer. For our
 own writers that happens inside the write's handler, before the write returns; for everything else as soon as trio's
@@ -11,20 +11,16 @@ waits for us.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-import pyfuse3
 import trio
 
-from engine import StoreListener
+from engine import Expired, StoreListener
 from fsstore.core import Filesystem
-from fsstore.expiry import Expiry
-
-log = logging.getLogger(__name__)
+from fsstore.expiry import Expiry, drop_attributes
 
 
 class Invalidation(StoreListener):
@@ -46,31 +42,20 @@ class Invalidation(StoreListener):
         if threading.get_ident() != self._trio_thread:
             self._on_trio(self.tell_kernel)
 
-    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
-        """Have the kernel forget the names of messages that retention removed."""
-        self._on_trio(self._expiry.queue_expired, topic, queue, old_min, new_min)
+    def expired(self, expired: Expired) -> None:
+        """Have the kernel ask again about messages that are gone."""
+        self._on_trio(self._expiry.queue_expired, expired)
 
     def topics_changed(self) -> None:
-        """Have the kernel forget topics and queues that went."""
+        """Have the kernel ask again about topics and queues that went."""
         self._on_trio(self._expiry.topics_changed)
 
     def tell_kernel(self) -> None:
         """Drop the kernel's attributes of everything that grew since they were answered."""
         grown = self._grown
         while grown:
-            for inode in self._core.grown(*grown.popleft()):
-                drop_attributes(inode)
+            drop_attributes(self._core.grown(*grown.popleft()))
 
     def _on_trio(self, call: Callable[..., None], *arguments: object) -> None:
         with suppress(trio.RunFinishedError):  # the mount has ended: nobody is left to tell
             self._token.run_sync_soon(call, *arguments, idempotent=not arguments)
-
-
-def drop_attributes(inode: int) -> None:
-    """Have the kernel ask again for an inode's attributes; nothing to do when it does not know the inode."""
-    try:
-        pyfuse3.invalidate_inode(inode, attr_only=True)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        log.debug("inode %d: attributes not dropped: %s", inode, error)

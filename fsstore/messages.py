@@ -14,8 +14,6 @@ from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError
 from fsstore.names import offset_name
 from fsstore.nodes import OpenFile
 
-_LISTED_DIGITS = 20
-
 
 class SmallBody(OpenFile):
     """An open message, copied: needs nothing of the store."""
@@ -65,15 +63,15 @@ class MessageFiles:
         self._last: StoredMessage | None = None
         self._last_offset = -1
 
-    def found(self, message: StoredMessage, spelling_bytes: int) -> Attributes:
-        """Attributes of a message just looked up. Only the listed spelling is invalidated: others are brief."""
+    def found(self, message: StoredMessage) -> Attributes:
+        """Attributes of a message just looked up."""
         self._last = message
         self._last_offset = offset = message.physical_offset
         return self._appearance.message(
             offset | MESSAGE,
             message.body_size,
             message.store_time_ms,
-            IMMUTABLE_S if spelling_bytes == _LISTED_DIGITS else BRIEF_S,
+            IMMUTABLE_S,
         )
 
     def key_link(self, message: StoredMessage) -> Attributes:

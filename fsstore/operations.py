@@ -10,6 +10,7 @@ write, flush, fsync and fsyncdir wait (for the disk), and handlers whose answer 
 from __future__ import annotations
 
 import errno
+from array import array
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -26,8 +27,8 @@ from fsstore.sessionloop import SessionLoop
 LISTING_ENTRIES = 187
 """Entries asked for at once: one more than fit a 32 KiB readdir buffer when names have 20 digits."""
 
-PUSHED_INODES = 100_000
-"""So many inodes are remembered as pushed; then the memory starts anew, and a body may be pushed twice."""
+PUSHED_INODES = 65_521
+"""Places in the memory of pushed inodes: a prime, because records begin at like distances."""
 
 
 class StoreOperations:
@@ -269,12 +270,13 @@ class OpenBodies:
     def __init__(self) -> None:
         self._inode_of: dict[int, int] = {}
         self._open: dict[int, int] = {}
-        self._pushed: set[int] = set()
+        self._pushed = array("Q", bytes(8 * PUSHED_INODES))
+        """At `inode % PUSHED_INODES` the newest one of those that share the place: a body may be pushed twice."""
 
     def opened(self, inode: int, handle: int, body: bytes | None) -> None:
         """A handle on an unchanging inode is about to be answered; `body` is the whole of it when it is small."""
         others = self._open.get(inode, 0)
-        if body and not others and inode not in self._pushed:
+        if body and not others and self._pushed[inode % PUSHED_INODES] != inode:
             self._push(inode, body)
         self._inode_of[handle] = inode
         self._open[inode] = others + 1
@@ -284,9 +286,7 @@ class OpenBodies:
             pyfuse3.notify_store(inode, 0, body)
         except OSError:
             return  # the kernel forgot the inode, or is short of memory: it will ask
-        if len(self._pushed) >= PUSHED_INODES:
-            self._pushed.clear()
-        self._pushed.add(inode)
+        self._pushed[inode % PUSHED_INODES] = inode
 
     def released(self, handle: int) -> None:
         """A handle is closed."""
@@ -301,4 +301,5 @@ class OpenBodies:
 
     def forget(self, inode: int) -> None:
         """The kernel dropped the inode, its cached body with it."""
-        self._pushed.discard(inode)
+        if self._pushed[inode % PUSHED_INODES] == inode:
+            self._pushed[inode % PUSHED_INODES] = 0

@@ -259,7 +259,7 @@ class QueueDirectory(Directory):
             queue_offset = int(name)
             if queue_offset > MAX_QUEUE_OFFSET:
                 raise not_found()
-            return self._messages.found(self._store.get(self._topic, self._queue, queue_offset), len(name))
+            return self._messages.found(self._store.get(self._topic, self._queue, queue_offset))
         if name.startswith(APPEND):
             return self._tree.append(self, self._topic, self._queue, name)
         if name[:1] == b"@":

@@ -80,7 +80,9 @@ def test_expiry_tells_which_minimums_moved_and_files_go(tmp_path: Path) -> None:
     put(queues, "a", 0, [10 * number for number in range(20)])
     put(queues, "b", 0, [500])
     assert [queue.min_offset for queue in queues] == [0, 0]
-    assert queues.expire(175) == [("a", 0, 0, 18)]
+    (expired,) = queues.expire(175)
+    assert (expired.topic, expired.queue, expired.old_min, expired.new_min) == ("a", 0, 0, 18)
+    assert expired.physical_offsets.tolist() == [10 * number for number in range(18)]
     assert queues.expire(175) == []
     assert queues.delete_expired(0) == 2
     late = opened(tmp_path)

@@ -1,40 +1,56 @@
-"""Retention hides messages before it deletes them: nobody may be led to a file that is gone."""
+"""Retention hides messages before it deletes them, and tells of it when no way leads to them any more."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from engine import Message, MessageStore, Retention, StoreListener
+import pytest
+
+from engine import Expired, ExpiredMessageError, Message, MessageStore, Retention, StoreListener
+from engine.filequeue import FileQueue
+from engine.mappedfile import MappedFile
 from tests.engine.storetools import SMALL
 
 OLDEST = f"{0:020d}"
 
 
 class Watcher(StoreListener):
-    """Notes what of the store is there when a queue loses its first messages."""
+    """Notes what of the store is there when a queue has lost its first messages."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self.seen: list[tuple[int, int, bool]] = []
+        self.heard: list[Expired] = []
 
-    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
-        """Remember the new bound, the store's, and whether the oldest file is still there."""
-        oldest = self._store.path / "commitlog" / OLDEST
-        self.seen.append((new_min, self._store.bounds(topic, queue).min_offset, oldest.exists()))
+    def expired(self, expired: Expired) -> None:
+        """Nothing leads to what went: no queue, no physical offset, no file."""
+        self.heard.append(expired)
+        assert self._store.bounds("t", 0).min_offset == expired.new_min
+        assert not (self._store.path / "commitlog" / OLDEST).exists()
+        for physical_offset in expired.physical_offsets.tolist():
+            with pytest.raises(ExpiredMessageError):
+                self._store.at(physical_offset)
 
 
-def test_queues_move_on_before_the_file_goes(tmp_path: Path) -> None:
+def test_queues_move_on_before_the_file_goes_and_listeners_hear_of_it_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = replace(SMALL, retention=Retention(max_bytes=8192, clean_interval_ms=3_600_000, delete_pause_ms=0))
     with MessageStore.open(tmp_path, config) as store:
-        for _ in range(12):
-            store.put(Message("t", b"x" * 1_000), 0)
+        places = [store.put(Message("t", b"x" * 1_000), 0).physical_offset for _ in range(12)]
         assert store.bounds("t", 0).min_offset == 0
         watcher = Watcher(store)
         store.subscribe(watcher)
+        bounds = []
+        retire_first = FileQueue.retire_first
+
+        def note_bounds(files: FileQueue, now_ms: int) -> MappedFile | None:
+            bounds.append(store.bounds("t", 0).min_offset)
+            return retire_first(files, now_ms)
+
+        monkeypatch.setattr(FileQueue, "retire_first", note_bounds)
         assert store.clean() == 1
-        (new_min, bound, there) = watcher.seen[0]
-        assert new_min == bound > 0
-        assert there
-        assert not (tmp_path / "commitlog" / OLDEST).exists()
-        assert store.stream("t", 0).first_offset == new_min
+        (expired,) = watcher.heard
+        assert bounds[0] == expired.new_min > 0
+        assert expired.physical_offsets.tolist() == places[: expired.new_min]
+        assert store.stream("t", 0).first_offset == expired.new_min

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from engine import (
+    Expired,
     ExpiredMessageError,
     Message,
     MessageNotFoundError,
@@ -54,8 +55,8 @@ class Ear(StoreListener):
     def __init__(self) -> None:
         self.heard: list[tuple[str, int, int, int]] = []
 
-    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
-        self.heard.append((topic, queue, old_min, new_min))
+    def expired(self, expired: Expired) -> None:
+        self.heard.append((expired.topic, expired.queue, expired.old_min, expired.new_min))
 
 
 @pytest.fixture
@@ -284,7 +285,7 @@ def test_retention_runs_by_itself_and_stops_with_the_store(tmp_path: Path, world
     gone = threading.Event()
 
     class Bell(StoreListener):
-        def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
+        def expired(self, expired: Expired) -> None:
             gone.set()
 
     with nothing_left_open(), cleaned(tmp_path / "store", world, retention) as store:

@@ -15,6 +15,7 @@ import pytest
 from engine import (
     BROKER_SIZES,
     EMBEDDED_SIZES,
+    Expired,
     ExpiredMessageError,
     IllegalTopicError,
     Message,
@@ -295,8 +296,8 @@ def test_listeners_hear_of_messages_and_topics_until_they_leave(tmp_path: Path) 
         def appended(self, topic: str, queue: int) -> None:
             heard.append((topic, queue))
 
-        def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
-            heard.append((topic, queue, old_min, new_min))
+        def expired(self, expired: Expired) -> None:
+            heard.append((expired.topic, expired.queue, expired.old_min, expired.new_min))
 
         def topics_changed(self) -> None:
             heard.append(("topics",))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import ExpiredMessageError, Message, MessageStore, OpenMode, ReadError, Retention, StoreListener
+from engine import Expired, ExpiredMessageError, Message, MessageStore, OpenMode, ReadError, Retention, StoreListener
 from tests.engine.storetools import SMALL, bodies, nothing_left_open
 
 FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
@@ -21,12 +21,14 @@ class Ear(StoreListener):
 
     def __init__(self) -> None:
         self.heard: list[tuple[object, ...]] = []
+        self.physical_offsets: list[int] = []
 
     def appended(self, topic: str, queue: int) -> None:
         self.heard.append(("appended", topic, queue))
 
-    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
-        self.heard.append(("expired", topic, queue, old_min, new_min))
+    def expired(self, expired: Expired) -> None:
+        self.heard.append(("expired", expired.topic, expired.queue, expired.old_min, expired.new_min))
+        self.physical_offsets += expired.physical_offsets.tolist()
 
     def topics_changed(self) -> None:
         self.heard.append(("topics",))
@@ -161,6 +163,7 @@ def test_expired_files_and_deleted_topics_go_for_the_follower_too(tmp_path: Path
         refreshed(follower)
         assert follower.bounds("T", 0).min_offset == 0
         follower.subscribe(ear)
+        places = [message.physical_offset for message in follower.read("T", 0, 0)]
         writer.clean()
         writer.delete_topic("gone")
         refreshed(follower)
@@ -170,6 +173,7 @@ def test_expired_files_and_deleted_topics_go_for_the_follower_too(tmp_path: Path
         with pytest.raises(ExpiredMessageError):
             follower.get("T", 0, 0)
         assert ("expired", "T", 0, 0, bounds.min_offset) in ear.heard
+        assert ear.physical_offsets == places[: bounds.min_offset]
         assert ("topics",) in ear.heard
         assert follower.topics() == ["T"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageStore, StoreListener
+from engine import Expired, Message, MessageStore, StoreListener
 from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
 
@@ -17,7 +17,7 @@ class WhileDeleting(StoreListener):
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
-    def expired(self, topic: str, queue: int, old_min: int, new_min: int) -> None:
+    def expired(self, expired: Expired) -> None:
         """Called before the marks forget the topic."""
         self._store.flush()
 

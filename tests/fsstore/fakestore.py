@@ -14,6 +14,7 @@ import numpy as np
 from engine import (
     EMBEDDED_SIZES,
     DamagedRecordError,
+    Expired,
     ExpiredMessageError,
     FlushFailedError,
     Host,
@@ -271,9 +272,13 @@ class FakeStore:
 
     # what tests do
 
-    def expire(self, topic: str, queue: int, new_min: int) -> None:
-        """Let retention remove the messages before `new_min`."""
+    def expire(self, topic: str, queue: int, new_min: int) -> Expired:
+        """Let retention remove the messages before `new_min`; what listeners are told."""
+        old_min = self.bounds(topic, queue).min_offset
+        gone = self._queues(topic)[queue][old_min:new_min]
         self._first[topic, queue] = new_min
+        places = np.array([message.physical_offset for message in gone], np.int64)
+        return Expired(topic, queue, old_min, new_min, places)
 
     def bodies(self, topic: str, queue: int) -> list[bytes]:
         """Bodies of a queue, oldest first."""

@@ -1,36 +1,52 @@
-"""Names that the kernel must forget."""
+"""What the kernel must ask again about."""
 
 from __future__ import annotations
 
+import errno
+
+import pytest
+
 from engine import Message
-from fsstore.interface import ROOT_INODE, CachedName
-from fsstore.names import offset_name
+from fsstore.interface import ROOT_INODE, FilesystemError
 from tests.fsstore.conftest import Mount
 from tests.fsstore.fakestore import FakeStore
 
 
-def test_expired_messages_are_named_with_their_stream(mount: Mount, store: FakeStore) -> None:
-    for _ in range(5000):
+def test_the_inodes_of_expired_messages_are_told(mount: Mount, store: FakeStore) -> None:
+    for _ in range(20):
         store.put(Message("orders", b""), 0)
-    topic, queue = mount.stat("orders").inode, mount.stat("orders/0").inode
-    names = list(mount.fs.expired("orders", 0, 10, 4500))
-    assert names[0] == CachedName(topic, b"0.log")
-    assert names[1:] == [CachedName(queue, offset_name(offset)) for offset in range(10, 4500)]
+    inodes = [mount.stat(f"orders/0/{offset}").inode for offset in range(20)]
+    assert list(mount.fs.expired(store.expire("orders", 0, 12))) == inodes[:12]
 
 
-def test_nothing_is_named_below_directories_that_the_kernel_does_not_know(mount: Mount, store: FakeStore) -> None:
+def test_nothing_is_told_of_a_queue_that_the_kernel_does_not_know(mount: Mount, store: FakeStore) -> None:
     store.put(Message("orders", b""), 0)
-    assert list(mount.fs.expired("orders", 0, 0, 1)) == []
-    topic = mount.stat("orders").inode
-    assert list(mount.fs.expired("orders", 0, 0, 1)) == [CachedName(topic, b"0.log")]
+    mount.stat("orders")
+    assert list(mount.fs.expired(store.expire("orders", 0, 1))) == []
 
 
-def test_a_topic_that_went_is_named_once_and_its_inodes_are_not_used_again(mount: Mount, store: FakeStore) -> None:
+def test_a_stream_is_looked_up_each_time_for_its_first_message_may_have_gone(mount: Mount, store: FakeStore) -> None:
+    for _ in range(3):
+        store.put(Message("orders", b""), 0)
+    before = mount.stat("orders/0.log")
+    assert before.entry_timeout == 0
+    store.expire("orders", 0, 1)
+    assert mount.stat("orders/0.log").inode != before.inode
+
+
+def test_a_topic_that_went_is_told_once_is_stale_and_its_inodes_are_not_used_again(
+    mount: Mount, store: FakeStore
+) -> None:
     store.put(Message("orders", b"old"), 0)
     before = {path: mount.stat(path).inode for path in ("orders", "orders/0", "orders/0.log", "orders/keys")}
     store.delete_topic("orders")
-    assert mount.fs.topics_changed() == [CachedName(ROOT_INODE, b"orders")]
+    assert sorted(mount.fs.topics_changed()) == sorted(before.values())
     assert mount.fs.topics_changed() == []
+    for inode in before.values():
+        for use in (mount.fs.getattr, lambda inode: mount.fs.lookup(inode, b"0")):
+            with pytest.raises(FilesystemError) as refused:
+                use(inode)
+            assert refused.value.errno == errno.ESTALE
     store.put(Message("orders", b"new"), 0)
     for path, inode in before.items():
         assert mount.stat(path).inode != inode
