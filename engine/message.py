@@ -1,8 +1,10 @@
 """Messages: what a publisher hands in, and what a reader gets (docs/format.md, 2)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from engine.compression import decompress
 from engine.errors import BodyTooLargeError, DamagedRecordError
@@ -10,9 +12,8 @@ from engine.hosts import Host
 from engine.properties import KEYS, TAGS, UNIQUE_KEY, decode_properties, find_property, split_keys
 
 
-@dataclass(slots=True)
-class Message:
-    """What a publisher hands in. Not to be changed once made: freezing it would make it five times slower to build.
+class Message(Struct, frozen=True, gc=False):  # gc: many are made at once, and none is part of a cycle
+    """What a publisher hands in; `msgspec.structs.replace` makes another one like it. Immutable.
 
     `keys` and `tags` are written as the properties KEYS (joined by a space) and TAGS, first of all, unless `properties`
     names them itself; the further properties follow in the mapping's order. `born_time_ms` None means the time of the
@@ -61,42 +62,41 @@ HeaderFields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, byt
 class StoredMessage:
     """A message in the store: a view of its record that decodes each part when it is asked for. Immutable.
 
-    It keeps the mapped page under it alive; `bytes(message.body)` is a copy that outlives the store.
+    It keeps the mapped page under it alive; `bytes(message.body)` is a copy that outlives the store. What it is made of
+    depends on how it was read: alone (DecodedMessage), or in a run of messages (engine.messagerun).
     Thread safety: any thread may read it.
     """
 
-    __slots__ = ("_body", "_body_limit_bytes", "_fields", "_properties_position", "_record", "_topic_position")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        record: memoryview,
-        fields: HeaderFields,
-        topic_position: int,
-        properties_position: int,
-        body_limit_bytes: int,
-    ) -> None:
-        """`record` is exactly the record's bytes, `fields` its RecordHeader as a plain tuple; the positions are in
-        `record`."""
-        self._record = record
-        self._fields = fields
-        self._topic_position = topic_position
-        self._properties_position = properties_position
-        self._body_limit_bytes = body_limit_bytes
-        self._body: memoryview | None = None
+    @property
+    def record(self) -> memoryview:
+        """The whole record, byte for byte."""
+        raise NotImplementedError
+
+    @property
+    def _fields(self) -> HeaderFields:
+        """Its RecordHeader as a plain tuple."""
+        raise NotImplementedError
+
+    @property
+    def _topic_position(self) -> int:
+        """Of the topic in `record`."""
+        raise NotImplementedError
+
+    @property
+    def _properties_position(self) -> int:
+        """Of the properties in `record`."""
+        raise NotImplementedError
 
     @property
     def topic(self) -> str:
-        return str(self._record[self._topic_position : self._properties_position - 2], "utf-8", "replace")
+        return str(self.record[self._topic_position : self._properties_position - 2], "utf-8", "replace")
 
     @property
     def header(self) -> RecordHeader:
         """All fixed fields as stored."""
         return RecordHeader._make(self._fields)
-
-    @property
-    def record(self) -> memoryview:
-        """The whole record, byte for byte."""
-        return self._record
 
     @property
     def queue_id(self) -> int:
@@ -161,17 +161,14 @@ class StoredMessage:
     @property
     def stored_body(self) -> memoryview:
         """The body as stored, perhaps compressed: a view of the mapped page."""
-        position = self._body_position
-        return self._record[position : position + self._fields[14]]
+        fields = self._fields
+        position = 72 + len(fields[9]) + len(fields[11])
+        return self.record[position : position + fields[14]]
 
     @property
     def body(self) -> memoryview:
         """The body, decompressed if the record's flag says so (then kept). BodyTooLargeError, DamagedRecordError."""
-        if not self._fields[7] & 1:
-            return self.stored_body
-        if self._body is None:
-            self._body = self._decompressed()
-        return self._body
+        raise NotImplementedError
 
     @property
     def body_size(self) -> int:
@@ -181,7 +178,7 @@ class StoredMessage:
     @property
     def raw_properties(self) -> memoryview:
         """The properties as stored: name 0x01 value 0x02 name ..."""
-        return self._record[self._properties_position :]
+        return self.record[self._properties_position :]
 
     @property
     def properties(self) -> dict[str, str]:
@@ -213,9 +210,29 @@ class StoredMessage:
         """Upper-case hex of store host and physical offset: 32 characters, 56 for IPv6."""
         return message_id(self._fields[11], self._fields[6])
 
+    def __repr__(self) -> str:
+        place = f"{self.topic}/{self.queue_id}/{self.queue_offset}"
+        return f"StoredMessage({place} at {self.physical_offset}, {self._fields[14]} body bytes)"
+
+
+class DecodedMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
+    """A message that was read alone: `record` is exactly its bytes, the fixed fields are decoded."""
+
+    record: memoryview
+    _fields: HeaderFields
+    _topic_position: int
+    _properties_position: int
+    _body_limit_bytes: int
+    _body: memoryview | None = None
+
     @property
-    def _body_position(self) -> int:
-        return 72 + len(self._fields[9]) + len(self._fields[11])
+    def body(self) -> memoryview:
+        if not self._fields[7] & 1:
+            return self.stored_body
+        if self._body is None:
+            force_setattr(self, "_body", self._decompressed())
+        assert self._body is not None
+        return self._body
 
     def _decompressed(self) -> memoryview:
         limit = self._body_limit_bytes
@@ -226,10 +243,6 @@ class StoredMessage:
         if len(body) > limit:
             raise BodyTooLargeError(self.physical_offset, limit)
         return memoryview(body)
-
-    def __repr__(self) -> str:
-        place = f"{self.topic}/{self.queue_id}/{self.queue_offset}"
-        return f"StoredMessage({place} at {self.physical_offset}, {self._fields[14]} body bytes)"
 
 
 def message_id(store_host: bytes, physical_offset: int) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.block import Block, BlockReader
 from engine.columns import ByteColumn
@@ -129,8 +130,7 @@ def test_columns_read_whatever_properties_there_are(
 def put_raw(store: SmallStore, message: Message, properties: bytes) -> int:
     """Store a message whose properties are these bytes, whatever they are."""
     filler = {"p": "x" * (len(properties) - 2)} if len(properties) > 2 else {}
-    message.properties = filler
-    place = store.put(message)
+    place = store.put(replace(message, properties=filler))
     if filler:
         file = store.log_files.find(place)
         assert file is not None

@@ -1,9 +1,9 @@
 """Messages: their ids, and that a stored one is a view that stays what it is."""
 
 import gc
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from engine.hosts import Host
 from engine.message import Message, message_id

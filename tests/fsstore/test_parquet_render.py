@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine import Block, ExpiredMessageError, Host, Message, MessageStore, Retention
 from fsstore.parquet import layout as layouts
@@ -68,8 +69,7 @@ topics = iter(range(1 << 30))
 @given(st.lists(messages(), min_size=1, max_size=12))
 def test_any_messages_come_back_and_fit_the_computed_size(shared: MessageStore, drawn: list[Message]) -> None:
     topic = f"example-{next(topics)}"
-    for message in drawn:
-        message.topic = topic
+    drawn = [replace(message, topic=topic) for message in drawn]
     shared.create_topic(topic, 1)
     shared.put_batch(drawn, 0)
     text, outcome = rendered(shared, layout_of(shared, topic))
@@ -107,9 +107,7 @@ DEAREST = {
 def test_the_dearest_messages_fit_the_computed_size(shared: MessageStore, kind: str) -> None:
     topic = "dearest-" + kind.replace(" ", "-")
     shared.create_topic(topic, 1)
-    batch = [
-        Message(**{**{name: getattr(m, name) for name in Message.__slots__}, "topic": topic}) for m in DEAREST[kind]
-    ]
+    batch = [replace(message, topic=topic) for message in DEAREST[kind]]
     shared.put_batch(batch, 0)
     layout = layout_of(shared, topic)
     text, _ = rendered(shared, layout)
