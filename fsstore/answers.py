@@ -10,21 +10,20 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyfuse3
 from pyfuse3 import EntryAttributes
 
 from fsstore.errnos import errno_of
-from fsstore.interface import Attributes, SlowWork
+from fsstore.interface import Attributes, SlowWork, WriteOutcome
 
 if TYPE_CHECKING:
     from fsstore.operations import StoreOperations
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -42,52 +41,43 @@ def refusal(error: Exception, during: str) -> Exception:
     return refused
 
 
-def answered(
-    handler: Callable[Concatenate[StoreOperations, P], R],
-) -> Callable[Concatenate[StoreOperations, P], Coroutine[Any, Any, R]]:
-    """Make a pyfuse3 handler of a method that answers at once."""
+def answered(handler: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
+    """Make a pyfuse3 handler of a method that answers at once. pyfuse3 names no arguments."""
 
     @functools.wraps(handler)
-    async def answer(self: StoreOperations, /, *arguments: P.args, **named: P.kwargs) -> R:
+    async def answer(self: StoreOperations, *arguments: Any) -> R:
         try:
-            return handler(self, *arguments, **named)
+            return handler(self, *arguments)
         except Exception as error:
-            if not isinstance(error, SlowWork):
-                raise refusal(error, handler.__name__) from None
-            work = error.work
-        return await _after(work, handler, self, *arguments, **named)
+            return await _after(error, handler, self, *arguments)
 
     return answer
 
 
-async def _after(
-    work: Callable[[], object],
-    handler: Callable[Concatenate[StoreOperations, P], R],
-    self: StoreOperations,
-    /,
-    *arguments: P.args,
-    **named: P.kwargs,
-) -> R:
-    """Do slow work in a thread, then let the handler try again; it may find more to do."""
-    while True:
+async def _after(error: Exception, handler: Callable[..., R], self: StoreOperations, *arguments: Any) -> R:
+    """Raise the refusal that `error` is; or do slow work in a thread and let the handler try again: it may find more
+    to do."""
+    while isinstance(error, SlowWork):
         try:
-            await self.loop.in_thread(work)
-            return handler(self, *arguments, **named)
-        except SlowWork as more:
-            work = more.work
-        except Exception as error:
-            raise refusal(error, handler.__name__) from None
+            await self.loop.in_thread(error.work)
+            return handler(self, *arguments)
+        except Exception as more:
+            error = more
+    raise refusal(error, handler.__name__) from None
 
 
-def answered_later(
-    handler: Callable[Concatenate[StoreOperations, P], Awaitable[R]],
-) -> Callable[Concatenate[StoreOperations, P], Coroutine[Any, Any, R]]:
-    """Make a pyfuse3 handler of a coroutine method that may wait for the disk."""
+def answered_when_durable(handler: Callable[..., WriteOutcome]) -> Callable[..., Coroutine[Any, Any, int]]:
+    """Make a pyfuse3 handler of a method that publishes: the kernel hears what has grown, and the answer waits for the
+    disk where the outcome says so."""
 
     @functools.wraps(handler)
-    async def answer(self: StoreOperations, /, *arguments: P.args, **named: P.kwargs) -> R:
+    async def answer(self: StoreOperations, *arguments: Any) -> int:
         try:
-            return await handler(self, *arguments, **named)
+            taken, physical_end = handler(self, *arguments)
+            self.published()
+            if physical_end:
+                await self.wait_durable(physical_end)
+            return taken
         except Exception as error:
             raise refusal(error, handler.__name__) from None
 

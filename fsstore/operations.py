@@ -19,7 +19,7 @@ import trio
 from pyfuse3 import EntryAttributes
 
 from engine import MessageStore, OpenMode
-from fsstore.answers import answered, answered_later, fill, refusal
+from fsstore.answers import answered, answered_when_durable, fill, refusal
 from fsstore.core import Filesystem
 from fsstore.interface import DirectoryEntry, MessageColumns, WriteOutcome
 from fsstore.sessionloop import SessionLoop
@@ -49,7 +49,8 @@ class StoreOperations:
         self._core = core
         self._store = store
         self._flush_is_needed = store.mode is OpenMode.WRITE
-        self._entry = EntryAttributes()
+        self._entry = EntryAttributes()  # one of each for all answers: pyfuse3 copies it before another request comes
+        self._opened = pyfuse3.FileInfo()
         self._cached = OpenBodies()
 
     def init(self) -> None:
@@ -103,43 +104,36 @@ class StoreOperations:
         opened = self._core.open(inode, flags)
         if opened.keep_cache:
             self._cached.opened(inode, opened.handle, opened.body)
-        return pyfuse3.FileInfo(fh=opened.handle, direct_io=opened.direct_io, keep_cache=opened.keep_cache)
+        answer = self._opened
+        answer.fh, answer.direct_io, answer.keep_cache = opened.handle, opened.direct_io, opened.keep_cache
+        return answer
 
     @answered
     def read(self, handle: int, position: int, size: int) -> bytes | memoryview:
         return self._core.read(handle, position, size)
 
-    @answered_later
-    async def write(self, handle: int, position: int, data: bytes) -> int:
-        outcome = self._core.write(handle, position, data)
-        self.published()
-        if outcome.physical_end:
-            await self._durable(outcome)
-        return outcome.taken
+    @answered_when_durable
+    def write(self, handle: int, position: int, data: bytes) -> WriteOutcome:
+        return self._core.write(handle, position, data)
 
-    @answered_later
-    async def flush(self, handle: int) -> None:
+    @answered_when_durable
+    def flush(self, handle: int) -> WriteOutcome:
         if not self._flush_is_needed:
             raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel then asks no more: a close costs one request less
-        await self._finish(self._core.flush(handle))
+        return self._core.flush(handle)
 
-    @answered_later
-    async def fsync(self, handle: int, _datasync: bool) -> None:
-        await self._finish(self._core.fsync(handle))
+    @answered_when_durable
+    def fsync(self, handle: int, _datasync: bool) -> WriteOutcome:
+        return self._core.fsync(handle)
 
     @answered
     def release(self, handle: int) -> None:
         self._cached.released(handle)
         self._core.release(handle)
 
-    async def _finish(self, outcome: WriteOutcome) -> None:
-        self.published()
-        if outcome.physical_end:
-            await self._durable(outcome)
-
-    async def _durable(self, outcome: WriteOutcome) -> None:
-        """Wait until a write is on disk: no thread a writer, and all who wait share one flush."""
-        await self.loop.completed(lambda done: self._store.request_durable(outcome.physical_end, done))
+    async def wait_durable(self, physical_end: int) -> None:
+        """Wait until the log is on disk up to there: no thread a writer, and all who wait share one flush."""
+        await self.loop.completed(lambda done: self._store.request_durable(physical_end, done))
 
     # directories
 
@@ -168,10 +162,11 @@ class StoreOperations:
         return True
 
     def _reply_messages(self, token: pyfuse3.ReaddirToken, batch: MessageColumns) -> bool:
-        """As `_reply_entries`, for a run of messages: what they share is filled in once."""
+        """As `_reply_entries`, for a run of messages: filled in is what differs from the message before."""
         reply = pyfuse3.readdir_reply
         shared = batch.template
         entry = fill(self._entry, shared)
+        shown_size, shown_mtime_ns, was_readable = shared.size, shared.mtime_ns, True
         for name, inode, size, mtime_ns, readable, next_position in zip(
             batch.names.tolist(),
             batch.inodes.tolist(),
@@ -182,11 +177,15 @@ class StoreOperations:
             strict=True,
         ):
             entry.st_ino = inode
-            entry.st_size = size
-            entry.st_blocks = (size + 511) >> 9
-            entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = mtime_ns
-            entry.entry_timeout = shared.entry_timeout if readable else 0
-            entry.attr_timeout = shared.attr_timeout if readable else 0
+            if size != shown_size:
+                entry.st_size = shown_size = size
+                entry.st_blocks = (size + 511) >> 9
+            if mtime_ns != shown_mtime_ns:
+                entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = shown_mtime_ns = mtime_ns
+            if readable is not was_readable:
+                entry.entry_timeout = shared.entry_timeout if readable else 0
+                entry.attr_timeout = shared.attr_timeout if readable else 0
+                was_readable = readable
             if not reply(token, name, entry, next_position):
                 return False
         return True
@@ -195,9 +194,9 @@ class StoreOperations:
     def releasedir(self, handle: int) -> None:
         self._core.releasedir(handle)
 
-    @answered_later
-    async def fsyncdir(self, handle: int, _datasync: bool) -> None:
-        await self._finish(self._core.fsyncdir(handle))
+    @answered_when_durable
+    def fsyncdir(self, handle: int, _datasync: bool) -> WriteOutcome:
+        return self._core.fsyncdir(handle)
 
     @answered
     def mkdir(self, parent: int, name: bytes, _mode: int, _: object) -> EntryAttributes:

@@ -38,8 +38,9 @@ T = TypeVar("T")
 CHECKPOINT_REQUESTS = 256
 """Requests answered at most before trio's other tasks (signals, followers, invalidation) get a turn."""
 
-LINGER_MS = 1
-"""How long an idle loop waits in place, before it waits through trio."""
+LINGER_MS = 10
+"""How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
+time it would set up and take down a timer at each request."""
 
 
 class Completion:
