@@ -253,14 +253,21 @@ def damaged_rows(records: LocatedRecords) -> Array:
 
 def _damaged_by(records: LocatedRecords, crcs: Array) -> Array:
     """As `damaged_rows`, when the CRC-32s of the stored bodies are known: uint32 (n,)."""
-    view = records.log.data
     damaged = (crcs & 0x7FFFFFFF != records.body_crcs.view(np.uint32)) & (records.body_sizes > 0)
+    damaged[lost_sector_rows(records)] = True
+    return np.asarray(damaged & records.headers["ok"])
+
+
+def lost_sector_rows(records: LocatedRecords) -> list[int]:
+    """The `ok` records with a lost sector: see `has_lost_sector`."""
+    view, lost = records.log.data, []
     for row in _rows_with_zero_at_sector_start(records):
         start, size = int(records.positions[row]), int(records.headers["store_size"][row])
         topic, properties = int(records.topic_starts[row]) - start, int(records.properties_starts[row]) - start
         physical_offset = int(records.headers["physical_offset"][row])
-        damaged[row] |= has_lost_sector(view[start : start + size], physical_offset, topic, properties)
-    return np.asarray(damaged & records.headers["ok"])
+        if has_lost_sector(view[start : start + size], physical_offset, topic, properties):
+            lost.append(row)
+    return lost
 
 
 def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
@@ -285,6 +292,18 @@ def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tup
     shifts = records.properties_starts - offsets[:-1] - 1
     found = _find_values(offsets, packed, names)
     return [(np.where(sizes > 0, starts + shifts, 0), sizes) for starts, sizes in found]
+
+
+def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list[str]]:
+    """For each name, its value in each record, "" when absent or empty. The last of equals wins."""
+    offsets, packed = pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=2)
+    return [_texts(packed, *found) for found in _find_values(offsets, packed, names)]
+
+
+def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
+    """The ranges data[start:start + size], which hold no byte 2, as text."""
+    _, joined = pack_slices(data, starts, sizes, lead=2)
+    return str(joined.data, "utf-8", "replace").split("\x02")[1:]
 
 
 def _find_values(offsets: Array, packed: Array, names: Sequence[bytes]) -> list[tuple[Array, Array]]:

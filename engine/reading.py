@@ -7,7 +7,8 @@ say that it stands there.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from engine.errors import (
 )
 from engine.logpages import runs_by_file
 from engine.message import StoredMessage
+from engine.messagerun import message_run
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, Place, places
 from engine.properties import KEYS, split_keys
@@ -35,6 +37,9 @@ from engine.topicview import TopicView
 Array = np.ndarray[Any, Any]
 
 REMEMBERED_KEYS = 10_000
+SINGLE_ROWS = 16
+"""How many messages are read one by one before more are read at once: four times as many each time, up to RUN_ROWS."""
+RUN_ROWS = 4096
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
 
@@ -133,19 +138,57 @@ class Reader:
         return queue
 
     def read(self, topic: str, queue_id: int, start: int, count: int | None) -> Iterator[StoredMessage]:
-        """Messages from `start` on, damaged ones left out."""
+        """Messages from `start` on, damaged ones left out. Reads ahead, the further the longer it is used."""
         self._topics.require_queue(topic, queue_id)
-        return self._read(topic, queue_id, start, count)
+        return chain.from_iterable(self._runs(topic, queue_id, start, count))
 
-    def _read(self, topic: str, queue_id: int, start: int, count: int | None) -> Iterator[StoredMessage]:
-        end = self.bounds(topic, queue_id).max_offset
-        if count is not None:
-            end = min(end, start + count)
-        for queue_offset in range(max(start, self.bounds(topic, queue_id).min_offset), end):
+    def _runs(self, topic: str, queue_id: int, start: int, count: int | None) -> Iterator[Iterable[StoredMessage]]:
+        bounds = self.bounds(topic, queue_id)
+        end = bounds.max_offset if count is None else min(bounds.max_offset, start + count)
+        first, rows = max(start, bounds.min_offset), SINGLE_ROWS
+        yield self._one_by_one(topic, queue_id, first, min(first + rows, end))
+        while (first := first + rows) < end:
+            rows = min(rows * 4, RUN_ROWS)
+            yield from self._run(topic, queue_id, first, min(first + rows, end))
+
+    def _one_by_one(self, topic: str, queue_id: int, first: int, end: int) -> Iterator[StoredMessage]:
+        for queue_offset in range(first, end):
             try:
                 yield self.get(topic, queue_id, queue_offset)
             except ReadError:
                 continue
+
+    def _run(self, topic: str, queue_id: int, first: int, end: int) -> Iterator[Iterable[StoredMessage]]:
+        """The messages at [first, end): made together, but for those that need a look of their own."""
+        for log, base, places_of in runs_by_file(self._log.files, self._entries_there(topic, queue_id, first, end)):
+            records = locate(log, places_of - base, places_of)
+            sizes = records.headers["store_size"]
+            for messages, is_good in message_run(records, base, topic, queue_id, first):
+                self.messages += int(np.count_nonzero(is_good))
+                self.bytes += int(sizes[: len(is_good)][is_good].sum())
+                sizes = sizes[len(is_good) :]
+                yield messages if is_good.all() else self._completed(messages, is_good, topic, queue_id, first)
+                first += len(is_good)
+        yield self._one_by_one(topic, queue_id, first, end)
+
+    def _entries_there(self, topic: str, queue_id: int, first: int, end: int) -> Entries:
+        """Entries from `first` on, as far as the queue can tell them at once."""
+        queue = self._queues.get(topic, queue_id)
+        try:
+            return queue.entries(first, end - first) if queue is not None else np.empty(0, ENTRY)
+        except (UnreadableRangeError, RetiredFileError):
+            return np.empty(0, ENTRY)  # retention took the file between two looks
+
+    def _completed(
+        self, messages: Iterable[StoredMessage], is_good: Array, topic: str, queue_id: int, first: int
+    ) -> Iterator[StoredMessage]:
+        """`messages` are those of the good rows from `first` on; the others as `get` finds them."""
+        made = iter(messages)
+        for queue_offset, is_made in enumerate(is_good.tolist(), first):
+            if is_made:
+                yield next(made)
+            else:
+                yield from self._one_by_one(topic, queue_id, queue_offset, queue_offset + 1)
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Entries:
         """Entries of the queue within its bounds."""

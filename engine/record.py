@@ -13,7 +13,7 @@ is), in sizes that must add up, and in sectors of zeros; docs/format.md, 12 list
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import cast
@@ -23,7 +23,7 @@ from isal.isal_zlib import crc32
 from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
 from engine.keyhash import tags_hash
-from engine.message import HeaderFields, Message, RecordHeader, StoredMessage
+from engine.message import DecodedMessage, HeaderFields, Message, RecordHeader
 from engine.properties import encode_properties, split_keys
 
 MESSAGE_MAGIC = -626843481
@@ -122,7 +122,7 @@ class RecordEncoder:
         if not message.properties:
             return EncodedRecord(buffer, 48 + len(born_host), tags_hash(message.tags), message.keys)
         tags_code = tags_hash(message.properties.get("TAGS", message.tags))
-        return EncodedRecord(buffer, 48 + len(born_host), tags_code, _index_keys(message))
+        return EncodedRecord(buffer, 48 + len(born_host), tags_code, index_keys(message.keys, message.properties))
 
     def check_body(self, body: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
         """The body as plain bytes of a legal size. MessageTooLargeError."""
@@ -155,10 +155,9 @@ def topic_problem(topic: str) -> str | None:
     return "has other characters than a-z A-Z 0-9 % | _ -"
 
 
-def _index_keys(message: Message) -> Sequence[str]:
-    """The keys that the index shall hold, the unique one first."""
-    properties = message.properties
-    keys = split_keys(properties["KEYS"]) if "KEYS" in properties else message.keys
+def index_keys(keys: Sequence[str], properties: Mapping[str, str]) -> Sequence[str]:
+    """The keys of a message that the index shall hold, the unique one first."""
+    keys = split_keys(properties["KEYS"]) if "KEYS" in properties else keys
     unique_key = properties.get("UNIQ_KEY")
     return (unique_key, *keys) if unique_key else keys
 
@@ -183,7 +182,7 @@ def _fields(view: memoryview, physical_offset: int) -> HeaderFields:
 
 def decode_record(
     view: memoryview, physical_offset: int, *, verify: bool = True, body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
-) -> StoredMessage:
+) -> DecodedMessage:
     """The message whose record starts at the start of `view` (which may go on behind it) and at `physical_offset` of
     the log.
 
@@ -196,7 +195,7 @@ def decode_record(
     record = view if len(view) == size else view[:size]
     if verify:
         _verify(record, physical_offset, fields, topic_position, properties_position)
-    return StoredMessage(record, fields, topic_position, properties_position, body_limit_bytes)
+    return DecodedMessage(record, fields, topic_position, properties_position, body_limit_bytes)
 
 
 def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool = False) -> str | None:

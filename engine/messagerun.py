@@ -1,0 +1,102 @@
+"""Message runs: messages of a queue in a row, made from columns: for who goes through a queue message by message
+(docs/format.md, 2).
+
+All that can be looked at in arrays is looked at before the first message is made; what is left to do for each is a view
+of its body, that body's CRC, and the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import compress, count, repeat
+from typing import Any
+
+import numpy as np
+from isal.isal_zlib import crc32
+from msgspec import Struct
+
+from engine.columns import VIEWS_AT_ONCE, LocatedRecords, lost_sector_rows, property_texts, strays
+from engine.compression import COMPRESSED_FLAG
+from engine.message import DecodedMessage, HeaderFields, StoredMessage
+from engine.properties import KEYS, TAGS, split_keys
+from engine.record import decode_record
+
+Array = np.ndarray[Any, Any]
+
+GROUP_BYTES = 1 << 20
+"""Bodies whose CRCs are computed together, about."""
+
+
+class RunMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
+    """A message whose body, keys, tags and place are known; the rest is decoded each time it is asked for.
+
+    Its body is not compressed, and it stands in its own queue, at its own offset.
+    """
+
+    body: memoryview
+    tags: str
+    _keys: str
+    queue_offset: int
+    physical_offset: int
+    topic: str
+    queue_id: int
+    _log: memoryview
+    _log_offset: int
+
+    @property
+    def keys(self) -> list[str]:
+        return split_keys(self._keys)
+
+    @property
+    def body_size(self) -> int:
+        return len(self.body)
+
+    @property
+    def record(self) -> memoryview:
+        return self._decoded.record
+
+    @property
+    def _decoded(self) -> DecodedMessage:
+        record = self._log[self.physical_offset - self._log_offset :]
+        return decode_record(record, self.physical_offset, verify=False)
+
+    @property
+    def _fields(self) -> HeaderFields:
+        return self._decoded._fields
+
+    @property
+    def _topic_position(self) -> int:
+        return self._decoded._topic_position
+
+    @property
+    def _properties_position(self) -> int:
+        return self._decoded._properties_position
+
+
+def message_run(
+    records: LocatedRecords, log_offset: int, topic: str, queue_id: int, first: int
+) -> Iterator[tuple[Iterable[StoredMessage], Array]]:
+    """The messages at queue offsets `first`, `first` + 1 …, to which entries of the queue lead, in groups: (messages,
+    which rows of the group they are: bool).
+
+    A row without a message must be looked at alone: its record is damaged, compressed, or says that it stands
+    elsewhere. `log_offset` is the physical offset of the first byte of `records.log`.
+    """
+    headers = records.headers
+    is_plain = headers["ok"] & ~strays(records, topic, queue_id, first) & (headers["sys_flag"] & COMPRESSED_FLAG == 0)
+    is_plain[lost_sector_rows(records)] = False
+    wanted_crcs = np.where(records.body_sizes > 0, records.body_crcs, 0).view(np.uint32)
+    keys, tags = property_texts(records, [KEYS, TAGS])
+    log, starts, ends = records.log.data, records.body_starts, records.body_starts + records.body_sizes
+
+    def made(rows: slice) -> tuple[Iterable[StoredMessage], Array]:
+        bodies = [log[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
+        crcs = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
+        is_good = is_plain[rows] & (crcs & 0x7FFFFFFF == wanted_crcs[rows])
+        queue_offsets, physical_offsets = count(first + rows.start), headers["physical_offset"][rows].tolist()
+        shared = (repeat(topic), repeat(queue_id), repeat(log), repeat(log_offset))
+        messages = map(RunMessage, bodies, tags[rows], keys[rows], queue_offsets, physical_offsets, *shared)
+        return messages if is_good.all() else compress(messages, is_good.tolist()), is_good
+
+    group = max(1, min(VIEWS_AT_ONCE, GROUP_BYTES * len(records) // max(1, int(records.body_sizes.sum()))))
+    return (made(slice(begin, begin + group)) for begin in range(0, len(records), group))
