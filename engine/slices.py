@@ -27,6 +27,12 @@ def put_items(data: Array, positions: Array, items: Array) -> None:
     _windows(data, size)[positions] = items.view(f"V{size}")
 
 
+def _put_evenly(packed: Array, items: Array, gap: int) -> None:
+    """Write `items` (void, n) one behind the other, `gap` bytes before each left alone."""
+    size = items.dtype.itemsize
+    np.ndarray(items.shape, items.dtype, packed, gap, (size + gap,))[:] = items
+
+
 def _windows(data: Array, size: int) -> Array:
     """The `size` bytes from each position of `data` on, as far as there are so many: views that overlap."""
     if len(data) < size:
@@ -57,6 +63,9 @@ def pack_slices(data: Array, starts: Array, sizes: Array, lead: int | None = Non
     if lead is not None:
         packed[targets] = lead
         targets = targets + 1
+    if len(sizes) and 0 < sizes[0] < _MAX_ITEM_BYTES and (sizes == sizes[0]).all():
+        _put_evenly(packed, items_at(data, starts, int(sizes[0])), gap=0 if lead is None else 1)
+        return offsets, packed
     is_long = sizes >= _MAX_ITEM_BYTES
     _, exponents = np.frexp(np.where(is_long, 0, sizes))  # size < 2**exponent <= 2 * size
     for exponent, rows in rows_by_size(exponents):
