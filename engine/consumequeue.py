@@ -135,7 +135,7 @@ class ConsumeQueue:
     def _present(self, queue_offset: int, entries: Entries) -> int:
         """How many leading `entries` are built already: their records lie before the newest entry's, or are that
         one."""
-        if self._newest < 0:
+        if self._newest < 0 or not len(entries) or self._newest < entries[0].item()[0]:
             return 0
         places = entries["physical_offset"].astype(np.int64)
         present = int(np.searchsorted(places, self._newest, side="left"))
@@ -173,9 +173,8 @@ class ConsumeQueue:
             part = min(self._file_entries - self._max % self._file_entries, len(entries) - done)
             self.files.append(raw[done * ENTRY.itemsize : (done + part) * ENTRY.itemsize].data)
             done += part
-            newest = entries[done - 1]
-            self._newest = int(newest["physical_offset"])
-            self._physical_end = self._newest + int(newest["size"])
+            self._newest, size, _ = entries[done - 1].item()
+            self._physical_end = self._newest + size
             self._max += part
 
     def reserve(self, queue_offset: int, count: int) -> None:
