@@ -65,7 +65,10 @@ def _first_record(view: memoryview, physical_offset: int) -> int:
     at = data.find(_COMMON_MAGIC, 4)
     while 4 <= at <= len(data) - _PLACE_POSITION - 4:
         place = at - 4
-        if data[at : at + 4] in MAGICS and _PLACE.unpack_from(data, place + _PLACE_POSITION)[0] == physical_offset + place:
+        if (
+            data[at : at + 4] in MAGICS
+            and _PLACE.unpack_from(data, place + _PLACE_POSITION)[0] == physical_offset + place
+        ):
             return place
         at = data.find(_COMMON_MAGIC, at + 1)
     return -1

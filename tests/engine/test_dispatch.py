@@ -45,10 +45,10 @@ class Derived:
         self.index = Index(folder / "index", slots, entries, Access.WRITE, lambda: NOW_MS, disk)
         self.dispatcher = Dispatcher(self.queues, self.index, DelayLevels.parse())
 
-    def scan(self, log: FileQueue, chunk_records: int = 1000) -> None:
+    def scan(self, log: FileQueue, chunk_bytes: int = 1 << 20) -> None:
         for file in log.files:
             pages = file.whole()
-            for chunk in scan_records(pages, 0, file.start, len(pages), chunk_records=chunk_records):
+            for chunk in scan_records(pages, 0, file.start, len(pages), chunk_bytes=chunk_bytes):
                 self.dispatcher.put_scanned(chunk)
 
     def files(self) -> tuple[Files, list[bytes]]:
@@ -70,11 +70,11 @@ def derived_like(store: Golden, folder: Path) -> Derived:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "retention"])
-@pytest.mark.parametrize("chunk_records", [1000, 37])
-def test_every_byte_that_rocketmq_derived_comes_out_of_its_log(name: str, chunk_records: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 9_000])
+def test_every_byte_that_rocketmq_derived_comes_out_of_its_log(name: str, chunk_bytes: int, tmp_path: Path) -> None:
     store = golden(name, tmp_path)
     derived = derived_like(store, tmp_path / "derived")
-    derived.scan(FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ), chunk_records)
+    derived.scan(FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ), chunk_bytes)
     queues, index = derived.files()
     assert queues == files_below(store.path / "consumequeue")
     assert index == list(files_below(store.path / "index").values())
@@ -128,9 +128,9 @@ messages = st.lists(
 
 
 @settings(max_examples=60)
-@given(messages, st.sampled_from([1000, 1, 7]))
+@given(messages, st.sampled_from([1 << 20, 1, 1_000]))
 def test_a_scan_derives_what_single_puts_derived(
-    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[Message, int]], chunk_records: int
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[Message, int]], chunk_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("dispatch")
     store = SmallStore(folder / "store")
@@ -138,7 +138,7 @@ def test_a_scan_derives_what_single_puts_derived(
         store.put(message, queue_id)
     store.index.flush()
     derived = Derived(folder / "derived", 320, 7, 20)
-    derived.scan(store.log_files, chunk_records)
+    derived.scan(store.log_files, chunk_bytes)
     queues, index = derived.files()
     assert queues == files_below(folder / "store" / "consumequeue")
     assert index == list(files_below(folder / "store" / "index").values())
