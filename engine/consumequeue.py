@@ -99,7 +99,7 @@ class ConsumeQueue:
     def recover(self, scan: bool = True) -> None:
         """Find where the valid entries end. `scan` reads the newest files whole, and clears what follows their valid
         entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
-        files = unbroken_tail(self.files.files)
+        files = unbroken_tail(self.files.files, self.files.short)
         self._first = files[0].start // ENTRY.itemsize if files else 0
         end = scanned_end(files[-SCANNED_FILES:]) if scan else searched_end(files)
         if scan and self.files.access is not Access.READ and holds_more(files, end):
@@ -128,6 +128,9 @@ class ConsumeQueue:
         present = self._present(queue_offset, entries)
         fresh = entries[present:]
         if len(fresh):
+            if self.files.last is not None and queue_offset + present > self._max:
+                place = int(fresh["physical_offset"][0]), int(fresh["size"][0])
+                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset + present, *place)
             self._begin(queue_offset + present)
             self._write(fresh)
         return len(fresh)
@@ -150,8 +153,6 @@ class ConsumeQueue:
         files: the newer record has it.
         """
         if self.files.last is not None:
-            if queue_offset > self._max:
-                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset)
             if queue_offset >= self._first:
                 if queue_offset < self._max:
                     self._cut(queue_offset)
@@ -211,10 +212,17 @@ class ConsumeQueue:
         only not shown, until `refresh` says that the log reaches further.
         """
         kept = self._search(lambda entry: record_end(entry) > physical_end, self._first, self._max)
+        while kept > self._first and record_end(self._raw(kept - 1)) > physical_end:
+            kept -= 1  # damaged entries are in no order, and may have led the search astray
         dropped = self._max - kept
         if dropped:
             self._cut(kept)
         return dropped
+
+    def drop_from(self, queue_offset: int) -> None:
+        """Forget the entries from `queue_offset` on: the log gives their numbers otherwise."""
+        if self._first <= queue_offset < self._max:
+            self._cut(queue_offset)
 
     def _cut(self, max_offset: int) -> None:
         if self.files.access is not Access.READ:
@@ -279,7 +287,8 @@ class ConsumeQueue:
 
     def leads_before(self, physical_offset: int) -> bool:
         """Whether the oldest entry's record starts before `physical_offset`."""
-        return self._first < self._max and not starts_from(self._raw(self._first), physical_offset)
+        oldest = self.offset_of_physical(0)
+        return oldest < self._max and self._raw(oldest)[0] < physical_offset
 
     def offset_at(self, timestamp_ms: int, stored_ms: Callable[[int], int]) -> int:
         """Queue offset of the first message stored at or after `timestamp_ms`; max_offset when there is none.
@@ -359,7 +368,7 @@ class ConsumeQueue:
         if self._rewritten():
             self.recover()
             self.truncate(physical_end)
-        files = unbroken_tail(self.files.files)
+        files = unbroken_tail(self.files.files, self.files.short)
         self._first = files[0].start // ENTRY.itemsize if files else self._first
         if self._max < self._first:
             self._moved(self._first)

@@ -42,6 +42,7 @@ class ConsumeQueues:
         self._watch = DirectoryWatch(directory)
         self._watches: dict[str, DirectoryWatch] = {}
         self._queues: dict[Key, ConsumeQueue] = {}
+        self._removed: set[str] = set()  # PRIVATE: topics whose files on disk count for nothing any more
         self._scan = access is Access.READ
         self._min_physical = 0
         self._visible_end: int | None = None
@@ -96,7 +97,10 @@ class ConsumeQueues:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self.directory / topic / str(queue_id)
-        files = FileQueue.open(directory, self.file_bytes, self.access, disk=self._disk)
+        if topic in self._removed:
+            files = FileQueue(directory, self.file_bytes, self.access, disk=self._disk)
+        else:
+            files = FileQueue.open(directory, self.file_bytes, self.access, disk=self._disk)
         queue = ConsumeQueue(topic, queue_id, files)
         queue.recover(self._scan)
         if self._visible_end is not None:
@@ -134,8 +138,11 @@ class ConsumeQueues:
         return max((queue.physical_end for queue in self), default=-1)
 
     def remove_deleted(self, until: Callable[[str], int]) -> None:
-        """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`."""
+        """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`, 0 for
+        one that was never deleted."""
         for topic in self.topics():
+            if not until(topic):
+                continue
             queues = [self.get(topic, queue_id) for queue_id in self.queue_ids(topic)]
             if any(queue is not None and queue.leads_before(until(topic)) for queue in queues):
                 self.remove_topic(topic)
@@ -207,6 +214,8 @@ class ConsumeQueues:
                 queue = self._queues.pop((topic, queue_id), None)
                 if queue is not None:
                     queue.destroy()
+            if self.access is Access.PRIVATE:
+                self._removed.add(topic)
         if self.access is Access.WRITE and (self.directory / topic).is_dir():
             shutil.rmtree(self.directory / topic)
             self._disk.sync_directory(self.directory)

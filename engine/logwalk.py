@@ -32,7 +32,7 @@ from engine.record import (
     decode_record,
     read_header,
 )
-from engine.sequence import QueueSequence, Seed
+from engine.sequence import Doubt, QueueSequence, Seed
 
 Array = np.ndarray[Any, Any]
 
@@ -93,12 +93,14 @@ class LogWalk:
         trusted_end: int = 0,
         earliest_ms: int = 0,
         dispatched_end: int = -1,
+        disproved: Callable[[Doubt], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """`start` is where a record begins; `end` where to stop, if the log is known to reach there. Bodies before
         `trusted_end` are not checked (they were, or readers do). `earliest_ms` is the store time of the record before
-        `start`, 0 when unknown. Queues lead to records before `dispatched_end`, -1: there are none. `progress` hears
-        physical offsets.
+        `start`, 0 when unknown. Queues lead to records before `dispatched_end`, -1: there are none. `disproved` hears
+        of a record that was yielded and whose queue offset turns out to be wrong, before the run is yielded that shows
+        it. `progress` hears physical offsets.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -112,6 +114,7 @@ class LogWalk:
         self._latest_ms = earliest_ms
         self._dispatched_end = dispatched_end
         self._lost_bytes = 0
+        self._disproved = disproved or (lambda doubt: None)
         self._progress = progress or (lambda physical_offset: None)
 
     def __iter__(self) -> Iterator[ScannedRecords]:
@@ -154,9 +157,12 @@ class LogWalk:
         headers = found.records.headers
         for row in _marked_rows(found):
             self._lose_row(found, row, DamageKind.MARKED, DamageKind.MARKED.value)
-        wrong = self._sequence.take(found, self._lost_bytes)
+        misnumbered = self._sequence.take(found, self._lost_bytes)
+        for doubt in misnumbered.earlier:
+            self._lose_doubted(doubt)
+        wrong = misnumbered.rows
         for row in wrong.tolist():
-            text = f"its queue offset {int(headers['queue_offset'][row])} does not follow its queue's"
+            text = _misnumbered(int(headers["queue_offset"][row]))
             self._lose_row(found, row, DamageKind.MISNUMBERED, text)
         last = headers[-1]
         self._latest_ms = int(last["store_time_ms"])  # not the maximum: no checksum covers a time
@@ -227,12 +233,15 @@ class LogWalk:
         record = self._readable(file)[start - file.start :] if file is not None else memoryview(b"")
         if len(record) < MIN_RECORD_BYTES or any(record[:BLANK_BYTES]):
             return False
+        if self._limit is not None:
+            return False
         if self._dispatched_end >= 0:
             return start >= self._dispatched_end
         try:
-            return read_header(record, start).physical_offset == start
+            header = read_header(record, start)
         except ReadError:
             return False
+        return header.physical_offset == start and header.store_time_ms > 0
 
     def _follows(self, message: StoredMessage, damage_start: int) -> bool:
         if message.store_time_ms < self._latest_ms:
@@ -247,6 +256,13 @@ class LogWalk:
         header = found.records.headers[row]
         start = int(header["physical_offset"])
         self._lose(DamagedStretch(start, start + int(header["store_size"]), reason, kind, self._latest_ms))
+
+    def _lose_doubted(self, doubt: Doubt) -> None:
+        """Take back what was said of a record."""
+        start, text = doubt.physical_offset, _misnumbered(doubt.queue_offset)
+        self._lose(DamagedStretch(start, start + doubt.store_size, text, DamageKind.MISNUMBERED, self._latest_ms))
+        self.records -= 1
+        self._disproved(doubt)
 
     def _lose(self, stretch: DamagedStretch) -> None:
         self.damaged.append(stretch)
@@ -274,6 +290,10 @@ def _marked_rows(found: ScannedRecords) -> list[int]:
     rows = np.flatnonzero(is_rolled_back & np.isin(found.topic_rows, names)).tolist()
     topics = found.topics
     return [row for row in rows if is_damage_mark(topics[int(found.topic_rows[row])], int(headers["store_size"][row]))]
+
+
+def _misnumbered(queue_offset: int) -> str:
+    return f"its queue offset {queue_offset} does not follow its queue's"
 
 
 def _is_queued(sys_flag: int) -> bool:
