@@ -51,7 +51,7 @@ class ConsumeQueue:
         self._file_entries = files.file_bytes // ENTRY.itemsize
         self._first = 0
         self._max = 0
-        self._min: int | None = None
+        self._min: tuple[int, int] | None = None  # where the log began when it was found, min_offset
         self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
@@ -71,18 +71,15 @@ class ConsumeQueue:
     @property
     def min_offset(self) -> int:
         """Queue offset of the first message at or after the log's start; max_offset when there is none."""
-        found = self._min
-        if found is None:
-            found = self.offset_of_physical(self._min_physical)
-            if self._min is not None:  # retention found it meanwhile, in a log that begins later
-                found = max(found, self._min)
-            self._min = found
-        return found
+        found, log_begin = self._min, self._min_physical
+        if found is None or found[0] != log_begin:  # retention may go on while this is looked for
+            found = self._min = (log_begin, self.offset_of_physical(log_begin))
+        return found[1]
 
     @property
     def known_min_offset(self) -> int | None:
         """`min_offset` if anyone has asked for it yet."""
-        return self._min
+        return self._min[1] if self._min is not None else None
 
     @property
     def physical_end(self) -> int:
@@ -338,9 +335,10 @@ class ConsumeQueue:
     def expire(self, min_physical_offset: int) -> int:
         """The log now begins at `min_physical_offset`: move min_offset, return it. Files stay."""
         self._min_physical = max(self._min_physical, min_physical_offset)
-        low = self._first if self._min is None else max(self._first, self._min)
-        self._min = self._search(lambda entry: starts_from(entry, self._min_physical), low, self._max)
-        return self._min
+        low = max(self._first, self.known_min_offset or 0)
+        found = self._search(lambda entry: starts_from(entry, self._min_physical), low, self._max)
+        self._min = (self._min_physical, found)
+        return found
 
     def begin_at(self, min_physical_offset: int) -> None:
         """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
@@ -372,7 +370,7 @@ class ConsumeQueue:
         self._first = files[0].start // ENTRY.itemsize if files else self._first
         if self._max < self._first:
             self._moved(self._first)
-        if self._min is not None and self._min < self._first:
+        if self._min is not None and self._min[1] < self._first:
             self._min = None
         while self._has_next() and self._take_in(physical_end):
             pass
@@ -402,7 +400,8 @@ class ConsumeQueue:
         count = int(np.count_nonzero(np.logical_and.accumulate((ends <= physical_end) | is_pre_blank(whole))))
         if count:
             self._moved(self._max + count)
-            self._min = self._min if self._min is not None and self._min < self._max - count else None
+            if self._min is not None and self._min[1] >= self._max - count:
+                self._min = None
         return 0 < count == len(found)
 
     # life
