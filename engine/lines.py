@@ -2,7 +2,7 @@
 
 All records of such a batch share everything but the body, so the text becomes the log's bytes by one replacement: a
 newline by what stands between two bodies (the rest of one record, the head of the next). numpy then writes the fields
-that differ. Python calls one C function a line, for its CRC.
+that differ. Python has one object a line, and calls one C function with it, for its CRC.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,8 @@ from engine.slices import put_items
 Array = np.ndarray[Any, Any]
 
 _NEWLINE = ord("\n")
+_NO_ROWS = np.empty(0, np.int64)
+_NO_HASHES = np.empty(0, np.int32)
 
 
 def encode_lines(
@@ -39,40 +41,36 @@ def encode_lines(
 
     IllegalMessageError (also when the last line has no newline), MessageTooLargeError.
     """
-    text, line_sizes = _whole_lines(lines)
-    count = len(line_sizes)
-    if count and line_sizes.max() > encoder.max_message_bytes + 1:
-        raise MessageTooLargeError("body", int(line_sizes.max()) - 1, encoder.max_message_bytes)
+    text, rows, row_sizes = _split(lines)
+    if rows and row_sizes.max() > encoder.max_message_bytes + 1:
+        raise MessageTooLargeError("body", int(row_sizes.max()) - 1, encoder.max_message_bytes)
     sample = encoder.encode(Message(topic, b"", keys, tags, properties or {}), 0, now_ms)
     head_bytes = HEADERS[3 if encoder.store_host.is_ipv6 else 0].size
-    sizes = line_sizes + (sample.size - 1)
+    sizes = row_sizes + (sample.size - 1)
     starts = np.cumsum(sizes) - sizes
     buffer = _records(text, bytes(sample.buffer[:head_bytes]), bytes(sample.buffer[head_bytes:]))
-    put_items(np.frombuffer(buffer, np.uint8), starts + (head_bytes - 4), (line_sizes - 1).astype(">i4"))
+    put_items(np.frombuffer(buffer, np.uint8), starts + (head_bytes - 4), (row_sizes - 1).astype(">i4"))
     return EncodedBatch(
         buffer,
         starts,
         sizes,
-        record_heads(sizes, _line_crcs(text, count)),
+        record_heads(sizes, _body_crcs(rows)),
         starts + sample.store_time_position,
         sample.tags_code,
-        np.repeat(np.arange(count), len(sample.keys)),
-        np.tile(index_hashes(topic, sample.keys), count),
+        *_shared_keys(topic, sample.keys, len(rows)),
     )
 
 
-def _whole_lines(lines: bytes | bytearray | memoryview) -> tuple[bytes, Array]:
-    """The text without its empty lines, and each line's size with its newline, int64 (n,)."""
+def _split(lines: bytes | bytearray | memoryview) -> tuple[bytes, list[bytes], Array]:
+    """The text without its empty lines; each line, its newline with it; their sizes, int64 (n,)."""
     text = bytes(lines)
     if text and not text.endswith(b"\n"):
         raise IllegalMessageError("the last line does not end in a newline")
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == _NEWLINE)
-    sizes = ends + 1
-    sizes[1:] -= sizes[:-1].copy()
-    if len(sizes) and sizes.min() == 1:
-        text = b"".join([line for line in BytesIO(text) if line != b"\n"])
-        sizes = sizes[sizes > 1]
-    return text, sizes
+    rows = BytesIO(text).readlines()  # faster than `split`, which looks at one byte after the other
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    if rows and sizes.min() == 1:
+        return _split(b"".join([row for row in rows if row != b"\n"]))
+    return text, rows, sizes
 
 
 def _records(text: bytes, head: bytes, tail: bytes) -> memoryview:
@@ -82,13 +80,20 @@ def _records(text: bytes, head: bytes, tail: bytes) -> memoryview:
     return memoryview(framed.replace(b"\n", tail + head))[len(tail) : -len(head)]
 
 
-def _line_crcs(text: bytes, count: int) -> Array:
-    """CRC-32 of each of the `count` lines of `text` without its newline: uint32 (n,).
+def _shared_keys(topic: str, keys: Sequence[str], count: int) -> tuple[Array, Array]:
+    """Rows and index hashes of keys that each of `count` records has."""
+    if not keys:
+        return _NO_ROWS, _NO_HASHES
+    return np.repeat(np.arange(count), len(keys)), np.tile(index_hashes(topic, keys), count)
 
-    Iterating over a BytesIO reuses one small object, twice as fast as a list of lines, but yields the newline too: each
-    CRC is then taken back by that byte, which a table can since the CRC's step is one to one.
+
+def _body_crcs(rows: Sequence[bytes]) -> Array:
+    """CRC-32 of each line without its newline: uint32 (n,).
+
+    The CRC of a line is taken back by its newline, which a table can since the CRC's step is one to one: cheaper than
+    lines without newlines.
     """
-    states = ~np.fromiter(map(crc32, BytesIO(text)), np.uint32, count)
+    states = ~np.fromiter(map(crc32, rows), np.uint32, len(rows))
     indices = _CRC_INDEX_BY_TOP[states >> 24]
     states = (states ^ _CRC_TABLE[indices]) << 8 | (indices ^ _NEWLINE)
     return np.asarray(~states)

@@ -86,11 +86,12 @@ def answered_when_durable(handler: Callable[..., WriteOutcome]) -> Callable[...,
 
 def fill(entry: EntryAttributes, attributes: Attributes) -> EntryAttributes:
     """Write `attributes` into a pyfuse3.EntryAttributes and return it."""
-    inode, mode, size, mtime_ns, nlink, uid, gid, entry_timeout, attr_timeout = attributes
+    inode, mode, size, mtime_ns, nlink, uid, gid, entry_timeout, attr_timeout, block_bytes = attributes
     entry.st_ino = inode
     entry.st_mode = mode
     entry.st_size = size
     entry.st_blocks = (size + 511) >> 9
+    entry.st_blksize = block_bytes
     entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = mtime_ns
     entry.st_nlink = nlink
     entry.st_uid = uid
