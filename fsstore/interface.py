@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from fsstore.parquet.options import ParquetOptions
+
+T = TypeVar("T")
 
 ROOT_INODE = 1
 
@@ -44,6 +46,20 @@ class SlowWork(Exception):
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__("an answer that takes a thread")
         self.work = work
+
+
+class MadeInThread(Generic[T]):
+    """What takes long to find out, and is to be right at each request: made in a thread for each that takes it."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: list[T] = []
+
+    def take(self) -> T:
+        """What was made for this request. SlowWork at the first try."""
+        if not self._made:
+            raise SlowWork(lambda: self._made.append(self._make()))
+        return self._made.pop()
 
 
 @dataclass(frozen=True, slots=True)
