@@ -42,7 +42,6 @@ class ConsumeQueues:
         self._watch = DirectoryWatch(directory)
         self._watches: dict[str, DirectoryWatch] = {}
         self._queues: dict[Key, ConsumeQueue] = {}
-        self._removed: set[str] = set()  # PRIVATE: topics whose files on disk count for nothing any more
         self._scan = access is Access.READ
         self._min_physical = 0
         self._visible_end: int | None = None
@@ -97,10 +96,7 @@ class ConsumeQueues:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self.directory / topic / str(queue_id)
-        if topic in self._removed:
-            files = FileQueue(directory, self.file_bytes, self.access, disk=self._disk)
-        else:
-            files = FileQueue.open(directory, self.file_bytes, self.access, disk=self._disk)
+        files = FileQueue.open(directory, self.file_bytes, self.access, disk=self._disk)
         queue = ConsumeQueue(topic, queue_id, files)
         queue.recover(self._scan)
         if self._visible_end is not None:
@@ -214,8 +210,6 @@ class ConsumeQueues:
                 queue = self._queues.pop((topic, queue_id), None)
                 if queue is not None:
                     queue.destroy()
-            if self.access is Access.PRIVATE:
-                self._removed.add(topic)
         if self.access is Access.WRITE and (self.directory / topic).is_dir():
             shutil.rmtree(self.directory / topic)
             self._disk.sync_directory(self.directory)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.columns import LocatedRecords
 from engine.damagemark import DAMAGE_TOPIC, is_damage_mark
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
@@ -33,8 +34,15 @@ from engine.record import (
     read_header,
 )
 from engine.sequence import Doubt, QueueSequence, Seed
+from engine.slices import items_at
 
 Array = np.ndarray[Any, Any]
+
+
+SOON_MS = 10_000
+"""A message is stored so soon after it was born, or its store time is not held against what follows: no checksum covers
+either, and one that a bit took to the future would make a stale tail of all behind it."""
+_BORN_TIME_POSITION = 40
 
 
 class DamageKind(Enum):
@@ -165,7 +173,7 @@ class LogWalk:
             text = _misnumbered(int(headers["queue_offset"][row]))
             self._lose_row(found, row, DamageKind.MISNUMBERED, text)
         last = headers[-1]
-        self._latest_ms = int(last["store_time_ms"])  # not the maximum: no checksum covers a time
+        self._latest_ms = int(_times(found.records.take(slice(-1, None)))[0])  # not the maximum: one may be damaged
         self.newest = NewestRecord(int(last["physical_offset"]), int(last["store_size"]), int(last["store_time_ms"]))
         self.end = self.newest.end
         self.records += len(found) - len(wrong)
@@ -180,7 +188,9 @@ class LogWalk:
         times = found.records.headers["store_time_ms"]
         if len(times) == 0:
             return None
-        latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], times[:-1])))
+        if times[0] >= self._latest_ms and not np.any(times[1:] < times[:-1]):
+            return None
+        latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], _times(found.records)[:-1])))
         for row in np.flatnonzero(times < latest).tolist():
             if self._is_stale(found, row):
                 return int(row)
@@ -290,6 +300,13 @@ def _marked_rows(found: ScannedRecords) -> list[int]:
     rows = np.flatnonzero(is_rolled_back & np.isin(found.topic_rows, names)).tolist()
     topics = found.topics
     return [row for row in rows if is_damage_mark(topics[int(found.topic_rows[row])], int(headers["store_size"][row]))]
+
+
+def _times(records: LocatedRecords) -> Array:
+    """When records were stored, as far as that can be held against those behind them; int64 (n,)."""
+    stored = records.headers["store_time_ms"]
+    born = items_at(records.log, records.positions + _BORN_TIME_POSITION, 8).view(">i8").astype(np.int64)
+    return np.where(stored - born > SOON_MS, born, stored)
 
 
 def _misnumbered(queue_offset: int) -> str:
