@@ -215,7 +215,7 @@ class LogWalk:
     def _resume(self, start: int, reason: str) -> int | None:
         """Where good records go on behind `start`, the stretch between noted; None when nothing good follows.
 
-        One that is not earlier than what is before `start` shows that the log went on: then those between are good, too,
+        One that is not earlier than what is before `start` shows that the log went on: then those between are good too,
         though they seem to be earlier. It is the last time before `start` that is wrong.
         """
         unpublished = self._lacks_its_head(start)
