@@ -224,8 +224,8 @@ def read_columns(store: MessageStore, count: int) -> int:
     """Touch all bodies, keys and tags, as arrays."""
     touched = 0
     for begin in range(0, count, COLUMNS_AT_ONCE):
-        found = store.block(TOPIC, 0, begin, COLUMNS_AT_ONCE)
-        touched += sum(int(column.data.sum()) for column in (found.body, found.keys, found.tags))
+        found = store.columns(TOPIC, 0, begin, COLUMNS_AT_ONCE)
+        touched += sum(int(column.data.sum()) for column in (found.bodies, found.keys, found.tags))
     return touched
 
 
