@@ -1,13 +1,13 @@
-"""Lines: a buffer of text becomes a batch of records (docs/format.md, 2).
+"""Lines: text becomes a batch of records (docs/format.md, 2).
 
-All records of such a batch share everything but the body, so the text becomes the log's bytes by one replacement: a
-newline by what stands between two bodies (the rest of one record, the head of the next). numpy then writes the fields
-that differ. Python has one object a line, and calls one C function with it, for its CRC.
+All records of such a batch share everything but the body, so one join of the lines by what stands between two bodies
+(the rest of one record, the head of the next) makes the log's bytes. numpy then writes the fields that differ. Python
+has one object a line, and calls one C function with it, for its CRC.
 """
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -22,14 +22,34 @@ from engine.slices import put_items
 Array = np.ndarray[Any, Any]
 
 _NEWLINE = ord("\n")
+_NO_NEWLINE = "a line does not end in a newline"
 _NO_ROWS = np.empty(0, np.int64)
 _NO_HASHES = np.empty(0, np.int32)
+
+
+Lines: TypeAlias = bytes | bytearray | memoryview | Sequence[bytes]
+"""Text, or its lines; each line ends in a newline, the last one, too."""
+
+
+def split_lines(lines: Lines) -> Sequence[bytes]:
+    """Each line, its newline with it."""
+    if isinstance(lines, bytes | bytearray | memoryview):
+        return BytesIO(lines).readlines()  # faster than `split`, which looks at one byte after the other
+    return lines
+
+
+def line_bodies(lines: Lines) -> list[bytes]:
+    """The lines that are not empty, without their newlines. IllegalMessageError when one has none."""
+    rows = split_lines(lines)
+    if not all(row.endswith(b"\n") for row in rows):
+        raise IllegalMessageError(_NO_NEWLINE)
+    return [row[:-1] for row in rows if len(row) > 1]
 
 
 def encode_lines(
     encoder: RecordEncoder,
     topic: str,
-    lines: bytes | bytearray | memoryview,
+    lines: Lines,
     now_ms: int,
     *,
     keys: Sequence[str] = (),
@@ -39,16 +59,17 @@ def encode_lines(
     """A record for each line of `lines`, all with the same properties; a line's newline is dropped, empty lines are
     skipped.
 
-    IllegalMessageError (also when the last line has no newline), MessageTooLargeError.
+    IllegalMessageError (also when a line has no newline), MessageTooLargeError.
     """
-    text, rows, row_sizes = _split(lines)
+    rows, row_sizes = _measured(split_lines(lines))
     if rows and row_sizes.max() > encoder.max_message_bytes + 1:
         raise MessageTooLargeError("body", int(row_sizes.max()) - 1, encoder.max_message_bytes)
     sample = encoder.encode(Message(topic, b"", keys, tags, properties or {}), 0, now_ms)
     head_bytes = HEADERS[3 if encoder.store_host.is_ipv6 else 0].size
     sizes = row_sizes + (sample.size - 1)
     starts = np.cumsum(sizes) - sizes
-    buffer = _records(text, bytes(sample.buffer[:head_bytes]), bytes(sample.buffer[head_bytes:]))
+    tails = starts + (head_bytes - 1) + row_sizes
+    buffer = _joined(rows, tails, bytes(sample.buffer[:head_bytes]), bytes(sample.buffer[head_bytes:]))
     put_items(np.frombuffer(buffer, np.uint8), starts + (head_bytes - 4), (row_sizes - 1).astype(">i4"))
     return EncodedBatch(
         buffer,
@@ -61,23 +82,28 @@ def encode_lines(
     )
 
 
-def _split(lines: bytes | bytearray | memoryview) -> tuple[bytes, list[bytes], Array]:
-    """The text without its empty lines; each line, its newline with it; their sizes, int64 (n,)."""
-    text = bytes(lines)
-    if text and not text.endswith(b"\n"):
-        raise IllegalMessageError("the last line does not end in a newline")
-    rows = BytesIO(text).readlines()  # faster than `split`, which looks at one byte after the other
+def _measured(rows: Sequence[bytes]) -> tuple[Sequence[bytes], Array]:
+    """The lines that are not empty, and the size of each, int64 (n,)."""
     sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-    if rows and sizes.min() == 1:
-        return _split(b"".join([row for row in rows if row != b"\n"]))
-    return text, rows, sizes
+    if rows and sizes.min() <= 1:
+        rows, sizes = [row for row in rows if row != b"\n"], sizes[sizes > 1]
+        if len(rows) != len(sizes):
+            raise IllegalMessageError(_NO_NEWLINE)
+    return rows, sizes
 
 
-def _records(text: bytes, head: bytes, tail: bytes) -> memoryview:
-    """Each line of `text` between `head` and `tail`; writable."""
-    framed = bytearray(b"\n")  # in front of the first line, too: it takes one replacement then, and no further copy
-    framed += text
-    return memoryview(framed.replace(b"\n", tail + head))[len(tail) : -len(head)]
+def _joined(rows: Sequence[bytes], tails: Array, head: bytes, tail: bytes) -> memoryview:
+    """Each line, without its newline, between `head` and `tail`; writable. IllegalMessageError when one has none.
+
+    One join makes it: the newlines come to lie at `tails`, where a tail's first byte belongs.
+    """
+    rest = tail[1:]
+    buffer = memoryview(bytearray(rest + head).join([b"", *rows, b""]))[len(rest) : -len(head)]
+    data = np.frombuffer(buffer, np.uint8)
+    if (data[tails] != _NEWLINE).any():
+        raise IllegalMessageError(_NO_NEWLINE)
+    data[tails] = tail[0]
+    return buffer
 
 
 def _shared_keys(topic: str, keys: Sequence[str], count: int) -> tuple[Array, Array]:

@@ -24,6 +24,7 @@ from engine.errors import (
     TopicNotFoundError,
 )
 from engine.following import Follower
+from engine.lines import Lines
 from engine.listeners import Listeners, StoreListener
 from engine.message import Message, StoredMessage
 from engine.opened import Opened, open_store
@@ -257,7 +258,7 @@ class MessageStore:
     def put_lines(
         self,
         topic: str,
-        lines: bytes | bytearray | memoryview,
+        lines: Lines,
         queue: int | None = None,
         *,
         keys: Sequence[str] = (),
@@ -266,7 +267,8 @@ class MessageStore:
     ) -> PutRange:
         """Store each line as a message, all or none: `put_batch`, much faster.
 
-        `lines` are whole lines: each ends in a newline, which is dropped; empty ones are skipped. Errors as `put`.
+        `lines` is a buffer of whole lines, or a sequence of lines: each ends in a newline, which is dropped; empty
+        ones are skipped. Errors as `put`.
         """
         writer = self._writer or self._require_write_side().writer
         return writer.put_lines(topic, lines, queue, keys, tags, properties)

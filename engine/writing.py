@@ -22,7 +22,7 @@ from engine.dispatch import Placed, PlacedRun
 from engine.encodedbatch import EncodedBatch, Share, shares_of
 from engine.errors import IllegalMessageError, TopicNotFoundError
 from engine.feed import Feed
-from engine.lines import encode_lines
+from engine.lines import Lines, encode_lines, line_bodies
 from engine.message import Message
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, Place, offsets_property, place_queue_id, queue_names
@@ -129,7 +129,7 @@ class Writer:
     def put_lines(
         self,
         topic: str,
-        lines: bytes | bytearray | memoryview,
+        lines: Lines,
         queue_id: int | None,
         keys: Sequence[str],
         tags: str,
@@ -137,8 +137,8 @@ class Writer:
     ) -> PutRange:
         """Store each line, all or none."""
         if any(name in properties for name in SPECIAL_PROPERTIES):
-            bodies = [line for line in bytes(lines).split(b"\n") if line]
-            return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue_id)
+            messages = [Message(topic, body, keys, tags, properties) for body in line_bodies(lines)]
+            return self.put_batch(messages, queue_id)
         now_ms = self._config.clock()
         batch = encode_lines(self._encoder, topic, lines, now_ms, keys=keys, tags=tags, properties=properties)
         if not len(batch):

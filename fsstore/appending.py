@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError
 from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
@@ -103,7 +103,7 @@ class Publisher:
             message = Message(self._topic, frame, options.keys, options.tags)
         return self.store.put(message, self._queue).physical_end
 
-    def lines(self, lines: bytes | memoryview) -> int:
+    def lines(self, lines: Sequence[bytes]) -> int:
         """Publish whole lines, all or none; the physical offset after them, 0 when all were empty."""
         options = self._options
         if not self._is_json:

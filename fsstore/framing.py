@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 from engine import IllegalMessageError, Message, MessageTooLargeError
@@ -29,16 +31,17 @@ class LineFramer:
         self.pending = bytearray()
         """The line that has no newline yet."""
 
-    def lines_with(self, data: bytes) -> bytes | memoryview:
+    def lines_with(self, data: bytes) -> list[bytes]:
         """The whole lines, newlines included, that `data` completes. MessageTooLargeError for too long a rest."""
-        end = data.rfind(b"\n") + 1
-        rest_bytes = len(data) - end + (0 if end else len(self.pending))
+        lines = BytesIO(data).readlines()
+        rest_bytes = len(lines.pop()) if lines and not lines[-1].endswith(b"\n") else 0
+        if not lines:
+            rest_bytes += len(self.pending)
+        elif self.pending:
+            lines[0] = b"".join((self.pending, lines[0]))
         if rest_bytes > self._limit_bytes:
             raise MessageTooLargeError("line", rest_bytes, self._limit_bytes)
-        if not end:
-            return b""
-        whole = data if end == len(data) else memoryview(data)[:end]
-        return b"".join((self.pending, whole)) if self.pending else whole
+        return lines
 
     def keep_rest_of(self, data: bytes) -> None:
         """Take `data`, whose lines have been dealt with: keep what follows the last newline."""
@@ -58,9 +61,9 @@ def json_line_limit_bytes(body_limit_bytes: int) -> int:
     return body_limit_bytes * _JSON_ESCAPE_BYTES + _JSON_PROPERTIES_BYTES
 
 
-def parse_json_lines(topic: str, lines: bytes | memoryview, options: AppendOptions) -> list[Message]:
+def parse_json_lines(topic: str, lines: Sequence[bytes], options: AppendOptions) -> list[Message]:
     """A message of each line that is not empty. IllegalMessageError for the first that is no message."""
-    return [parse_json_message(topic, line, options) for line in bytes(lines).split(b"\n") if line]
+    return [parse_json_message(topic, line[:-1], options) for line in lines if line != b"\n"]
 
 
 def parse_json_message(topic: str, text: bytes, options: AppendOptions) -> Message:

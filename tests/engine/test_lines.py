@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
-from engine.lines import encode_lines
+from engine.lines import Lines, encode_lines, line_bodies
 from engine.message import Message
 from engine.record import RecordEncoder
 from tests.engine.batches import QUEUE, check_facts, one_by_one, place
@@ -23,11 +23,13 @@ def test_lines_are_the_records_of_their_bodies(
 ) -> None:
     text = b"".join(body + b"\n" for body in bodies)
     properties.pop("UNIQ_KEY", None)
-    batch = encode_lines(encoder, "orders", text, 77, keys=keys, tags=tags, properties=properties)
     wanted = [Message("orders", body, keys, tags, properties) for body in bodies if body]
-    place(batch, 5, physical_offset, 99)
-    assert bytes(batch.buffer) == one_by_one(wanted, 5, physical_offset, 99)
-    check_facts(batch, wanted)
+    for lines in (text, [body + b"\n" for body in bodies]):
+        batch = encode_lines(encoder, "orders", lines, 77, keys=keys, tags=tags, properties=properties)
+        place(batch, 5, physical_offset, 99)
+        assert bytes(batch.buffer) == one_by_one(wanted, 5, physical_offset, 99)
+        check_facts(batch, wanted)
+        assert line_bodies(lines) == [message.body for message in wanted]
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"\n\n\n"])
@@ -52,9 +54,14 @@ def test_lines_carry_the_encoders_ipv6_host() -> None:
     assert batch.buffer[: alone.size] == alone.buffer
 
 
-def test_a_line_without_a_newline_is_refused() -> None:
+@pytest.mark.parametrize(
+    "lines", [b"one\ntwo", b"\ntwo", [b"one\n", b"two"], [b"one", b"two\n"], [b"one\n", b""], [b"x", b"one\n"], [b""]]
+)
+def test_a_line_without_a_newline_is_refused(lines: Lines) -> None:
     with pytest.raises(IllegalMessageError, match="newline"):
-        encode_lines(encoder, "orders", b"one\ntwo", 0)
+        encode_lines(encoder, "orders", lines, 0)
+    with pytest.raises(IllegalMessageError, match="newline"):
+        line_bodies(lines)
 
 
 def test_limits_hold_for_each_line() -> None:

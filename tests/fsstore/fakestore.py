@@ -138,15 +138,15 @@ class FakeStore:
     def put_lines(
         self,
         topic: str,
-        lines: bytes | memoryview,
+        lines: Sequence[bytes],
         queue: int | None = None,
         *,
         keys: Sequence[str] = (),
         tags: str = "",
         properties: Mapping[str, str] = {},
     ) -> PutRange:
-        assert bytes(lines[-1:]) == b"\n", "whole lines only"
-        bodies = [line for line in bytes(lines).split(b"\n") if line]
+        assert all(line.endswith(b"\n") for line in lines), "whole lines only"
+        bodies = [line[:-1] for line in lines if line != b"\n"]
         return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue)
 
     def _store(self, message: Message, queue: int | None) -> FakeMessage:
