@@ -19,7 +19,7 @@ from engine.hosts import Host
 from engine.logpages import runs_by_file
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.propertyitems import PropertyItems, words
-from engine.slices import items_at
+from engine.slices import items_at, pack_slices
 from engine.streamrows import InPlace
 
 Array = np.ndarray[Any, Any]
@@ -91,6 +91,8 @@ class BlockReader:
             place = int(records.headers["physical_offset"][row])
             records.headers["ok"][row] = self._in_place(queue, first + row, place)
         good, bodies = read_bodies(records, self._body_limit_bytes)
+        if good.all():
+            return _block(records, offsets, bodies, 0)
         kept = ByteColumn(np.append(bodies.offsets[:-1][good], bodies.offsets[-1:]), bodies.data)
         return _block(records.take(good), offsets[good], kept, int(np.count_nonzero(~good)))
 
@@ -131,14 +133,16 @@ def _int32s(log: Array, positions: Array) -> Array:
 
 def _hosts(log: Array, positions: Array, is_ipv6: Array) -> ByteColumn:
     """Hosts as text: there are few different ones, so each is made once."""
-    texts = np.empty(len(positions), object)
+    texts: list[bytes] = []
+    numbers = np.empty(len(positions), np.int64)
     for rows, size in ((np.flatnonzero(is_ipv6 == 0), 8), (np.flatnonzero(is_ipv6), 20)):
-        if len(rows):
-            raw = items_at(log, positions[rows], size)
-            known = {host: str(Host.decode(host)).encode() for host in set(raw.tolist())}
-            texts[rows] = [known[host] for host in raw.tolist()]
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    return ByteColumn(offsets, np.frombuffer(b"".join(texts), np.uint8))
+        raw = items_at(log, positions[rows], size)
+        distinct, found = np.unique(raw.view("<u8") if size == 8 else raw, return_inverse=True)
+        numbers[rows] = found + len(texts)
+        texts += [str(Host.decode(host.tobytes())).encode() for host in distinct]
+    sizes = np.array([len(text) for text in texts], np.int64)
+    joined = np.frombuffer(b"".join(texts), np.uint8)
+    return ByteColumn(*pack_slices(joined, (np.cumsum(sizes) - sizes)[numbers], sizes[numbers]))
 
 
 def concatenate(parts: Sequence[Block]) -> Block:

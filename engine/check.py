@@ -63,9 +63,9 @@ def check_at_rest(layout: StoreLayout, progress: Progress | None = None) -> Iter
         yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
     yield from _config_problems(layout)
     with closing(open_parts(layout.root, config, choice.sizes, Access.READ)) as parts:
-        parts.queues.recover(scan=True)
+        dispatched_end = parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
-        yield from _Check(parts, None, progress).problems()
+        yield from _Check(parts, None, progress, dispatched_end).problems()
 
 
 def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -> Iterator[Problem]:
@@ -76,11 +76,12 @@ def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -
 class _Check:
     """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
 
-    def __init__(self, parts: StoreParts, end: int | None, progress: Progress | None) -> None:
+    def __init__(self, parts: StoreParts, end: int | None, progress: Progress | None, dispatched_end: int = -1) -> None:
         self._parts = parts
         self._log = parts.log
         self._end = end
         self._progress = progress
+        self._dispatched_end = dispatched_end
         self._stage = "reading records"
         self._done = 0
 
@@ -92,7 +93,15 @@ class _Check:
         # The checked queues and index take what dispatch would write, and compare it.
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
         yield from self._file_problems()
-        walk = LogWalk(self._log.files, begin, self._seed(), end=self._end, progress=self._tell)
+        walk = LogWalk(
+            self._log.files,
+            begin,
+            self._seed(),
+            end=self._end,
+            dispatched_end=self._dispatched_end,
+            disproved=queues.take_back,
+            progress=self._tell,
+        )
         known = 0
         for found in walk:
             index.announce(found)

@@ -17,6 +17,7 @@ from engine.consumequeues import ConsumeQueues
 from engine.errors import ReadError
 from engine.logwalk import DamagedStretch
 from engine.problem import Problem, ProblemKind
+from engine.sequence import Doubt
 
 Array = np.ndarray[Any, Any]
 
@@ -57,12 +58,17 @@ class CheckedQueue:
         if queue_offset > self.max_offset:
             self._gaps.append((self.max_offset, queue_offset))
         elif queue_offset < self.max_offset:  # numbered anew: what came before is not expected any more
-            self._wrong = [run for run in self._wrong if run[1] <= queue_offset]
-            self._gaps = [gap for gap in self._gaps if gap[1] <= queue_offset]
-            self._first = min(self._first, queue_offset)
+            self.drop_from(queue_offset)
         self._compare(queue_offset, entries)
         self.max_offset = queue_offset + len(entries)
         return len(entries)
+
+    def drop_from(self, queue_offset: int) -> None:
+        """The entries from there on should not be those that were told."""
+        self._wrong = [run for run in self._wrong if run[1] <= queue_offset]
+        self._gaps = [gap for gap in self._gaps if gap[1] <= queue_offset]
+        self._first = queue_offset if self._first is None else min(self._first, queue_offset)
+        self.max_offset = queue_offset
 
     def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
         """The entry at `queue_offset` should be this."""
@@ -119,17 +125,18 @@ class CheckedQueue:
         """Entries for which there is no record: they may only be fillers, or lead where nothing can be read."""
         entries = self._entries(start, max(end - start, 0))
         places = entries["physical_offset"].astype(np.int64)
-        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(places) & ~self._are_fillers(start, entries))
+        fillers = self._repeat(start - 1, entries) | self._repeat(end, entries)
+        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(places) & ~fillers)
         if len(rows):
             text = f"{len(rows):,} entries from queue offset {start + int(rows[0])} on lead to no record"
             yield self._problem(start + int(rows[0]), text)
 
-    def _are_fillers(self, start: int, entries: Entries) -> Array:
-        """Which entries only repeat the one before `start`: what recovery gives to numbers whose records are lost."""
-        before = self._entries(start - 1, 1)
-        if not len(before):
+    def _repeat(self, queue_offset: int, entries: Entries) -> Array:
+        """Which entries only repeat that at `queue_offset`: recovery gives such to numbers whose records are lost."""
+        other = self._entries(queue_offset, 1)
+        if not len(other):
             return np.zeros(len(entries), dtype=bool)
-        same = (entries["physical_offset"] == before["physical_offset"]) & (entries["size"] == before["size"])
+        same = (entries["physical_offset"] == other["physical_offset"]) & (entries["size"] == other["size"])
         return np.asarray(same & (entries["tags_code"] == 0))
 
     def _stale(self) -> Iterator[Problem]:
@@ -173,6 +180,10 @@ class CheckedQueues:
             known = CheckedQueue(topic, queue_id, self._queues.get(topic, queue_id))
             self._checked[topic, queue_id] = known
         return known
+
+    def take_back(self, doubt: Doubt) -> None:
+        """A record that was told had a wrong queue offset."""
+        self.get_or_create(doubt.topic, doubt.queue_id).drop_from(doubt.expected)
 
     def problems(self, extent: Extent, live: bool, progress: Callable[[], None]) -> Iterator[Problem]:
         """What is wrong with any of them."""

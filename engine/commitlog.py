@@ -209,7 +209,10 @@ class CommitLog:
         file = self.files.find(physical_offset)
         if file is None:
             raise self._absent(physical_offset)
-        return self.view(physical_offset, max(file.end - physical_offset, 0))
+        try:
+            return file.rest(physical_offset - file.start)
+        except (UnreadableRangeError, RetiredFileError) as error:
+            raise self._absent(physical_offset) from error
 
     def hold(self, physical_offset: int) -> FileHold:
         """Keep the file under `physical_offset` readable. Errors as `view`."""

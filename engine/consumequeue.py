@@ -51,7 +51,7 @@ class ConsumeQueue:
         self._file_entries = files.file_bytes // ENTRY.itemsize
         self._first = 0
         self._max = 0
-        self._min: int | None = None
+        self._min: tuple[int, int] | None = None  # where the log began when it was found, min_offset
         self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
@@ -71,18 +71,15 @@ class ConsumeQueue:
     @property
     def min_offset(self) -> int:
         """Queue offset of the first message at or after the log's start; max_offset when there is none."""
-        found = self._min
-        if found is None:
-            found = self.offset_of_physical(self._min_physical)
-            if self._min is not None:  # retention found it meanwhile, in a log that begins later
-                found = max(found, self._min)
-            self._min = found
-        return found
+        found, log_begin = self._min, self._min_physical
+        if found is None or found[0] != log_begin:  # retention may go on while this is looked for
+            found = self._min = (log_begin, self.offset_of_physical(log_begin))
+        return found[1]
 
     @property
     def known_min_offset(self) -> int | None:
         """`min_offset` if anyone has asked for it yet."""
-        return self._min
+        return self._min[1] if self._min is not None else None
 
     @property
     def physical_end(self) -> int:
@@ -99,7 +96,7 @@ class ConsumeQueue:
     def recover(self, scan: bool = True) -> None:
         """Find where the valid entries end. `scan` reads the newest files whole, and clears what follows their valid
         entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
-        files = unbroken_tail(self.files.files)
+        files = unbroken_tail(self.files.files, self.files.short)
         self._first = files[0].start // ENTRY.itemsize if files else 0
         end = scanned_end(files[-SCANNED_FILES:]) if scan else searched_end(files)
         if scan and self.files.access is not Access.READ and holds_more(files, end):
@@ -128,6 +125,9 @@ class ConsumeQueue:
         present = self._present(queue_offset, entries)
         fresh = entries[present:]
         if len(fresh):
+            if self.files.last is not None and queue_offset + present > self._max:
+                place = int(fresh["physical_offset"][0]), int(fresh["size"][0])
+                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset + present, *place)
             self._begin(queue_offset + present)
             self._write(fresh)
         return len(fresh)
@@ -135,7 +135,7 @@ class ConsumeQueue:
     def _present(self, queue_offset: int, entries: Entries) -> int:
         """How many leading `entries` are built already: their records lie before the newest entry's, or are that
         one."""
-        if self._newest < 0:
+        if self._newest < 0 or not len(entries) or self._newest < entries[0].item()[0]:
             return 0
         places = entries["physical_offset"].astype(np.int64)
         present = int(np.searchsorted(places, self._newest, side="left"))
@@ -150,8 +150,6 @@ class ConsumeQueue:
         files: the newer record has it.
         """
         if self.files.last is not None:
-            if queue_offset > self._max:
-                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset)
             if queue_offset >= self._first:
                 if queue_offset < self._max:
                     self._cut(queue_offset)
@@ -173,9 +171,8 @@ class ConsumeQueue:
             part = min(self._file_entries - self._max % self._file_entries, len(entries) - done)
             self.files.append(raw[done * ENTRY.itemsize : (done + part) * ENTRY.itemsize].data)
             done += part
-            newest = entries[done - 1]
-            self._newest = int(newest["physical_offset"])
-            self._physical_end = self._newest + int(newest["size"])
+            self._newest, size, _ = entries[done - 1].item()
+            self._physical_end = self._newest + size
             self._max += part
 
     def reserve(self, queue_offset: int, count: int) -> None:
@@ -212,10 +209,17 @@ class ConsumeQueue:
         only not shown, until `refresh` says that the log reaches further.
         """
         kept = self._search(lambda entry: record_end(entry) > physical_end, self._first, self._max)
+        while kept > self._first and record_end(self._raw(kept - 1)) > physical_end:
+            kept -= 1  # damaged entries are in no order, and may have led the search astray
         dropped = self._max - kept
         if dropped:
             self._cut(kept)
         return dropped
+
+    def drop_from(self, queue_offset: int) -> None:
+        """Forget the entries from `queue_offset` on: the log gives their numbers otherwise."""
+        if self._first <= queue_offset < self._max:
+            self._cut(queue_offset)
 
     def _cut(self, max_offset: int) -> None:
         if self.files.access is not Access.READ:
@@ -280,7 +284,8 @@ class ConsumeQueue:
 
     def leads_before(self, physical_offset: int) -> bool:
         """Whether the oldest entry's record starts before `physical_offset`."""
-        return self._first < self._max and not starts_from(self._raw(self._first), physical_offset)
+        oldest = self.offset_of_physical(0)
+        return oldest < self._max and self._raw(oldest)[0] < physical_offset
 
     def offset_at(self, timestamp_ms: int, stored_ms: Callable[[int], int]) -> int:
         """Queue offset of the first message stored at or after `timestamp_ms`; max_offset when there is none.
@@ -330,9 +335,10 @@ class ConsumeQueue:
     def expire(self, min_physical_offset: int) -> int:
         """The log now begins at `min_physical_offset`: move min_offset, return it. Files stay."""
         self._min_physical = max(self._min_physical, min_physical_offset)
-        low = self._first if self._min is None else max(self._first, self._min)
-        self._min = self._search(lambda entry: starts_from(entry, self._min_physical), low, self._max)
-        return self._min
+        low = max(self._first, self.known_min_offset or 0)
+        found = self._search(lambda entry: starts_from(entry, self._min_physical), low, self._max)
+        self._min = (self._min_physical, found)
+        return found
 
     def begin_at(self, min_physical_offset: int) -> None:
         """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
@@ -360,11 +366,11 @@ class ConsumeQueue:
         if self._rewritten():
             self.recover()
             self.truncate(physical_end)
-        files = unbroken_tail(self.files.files)
+        files = unbroken_tail(self.files.files, self.files.short)
         self._first = files[0].start // ENTRY.itemsize if files else self._first
         if self._max < self._first:
             self._moved(self._first)
-        if self._min is not None and self._min < self._first:
+        if self._min is not None and self._min[1] < self._first:
             self._min = None
         while self._has_next() and self._take_in(physical_end):
             pass
@@ -394,7 +400,8 @@ class ConsumeQueue:
         count = int(np.count_nonzero(np.logical_and.accumulate((ends <= physical_end) | is_pre_blank(whole))))
         if count:
             self._moved(self._max + count)
-            self._min = self._min if self._min is not None and self._min < self._max - count else None
+            if self._min is not None and self._min[1] >= self._max - count:
+                self._min = None
         return 0 < count == len(found)
 
     # life

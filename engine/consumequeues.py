@@ -134,8 +134,11 @@ class ConsumeQueues:
         return max((queue.physical_end for queue in self), default=-1)
 
     def remove_deleted(self, until: Callable[[str], int]) -> None:
-        """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`."""
+        """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`, 0 for
+        one that was never deleted."""
         for topic in self.topics():
+            if not until(topic):
+                continue
             queues = [self.get(topic, queue_id) for queue_id in self.queue_ids(topic)]
             if any(queue is not None and queue.leads_before(until(topic)) for queue in queues):
                 self.remove_topic(topic)

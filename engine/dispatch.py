@@ -10,7 +10,7 @@ there already is not written again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 from engine.columns import find_properties, index_key_rows
 from engine.consumequeue import ENTRY
 from engine.consumequeues import ConsumeQueues
+from engine.encodedbatch import Share
 from engine.index import Index
 from engine.keyhash import java_hashes
 from engine.logscan import ScannedRecords
@@ -56,21 +57,24 @@ class Placed(NamedTuple):
 class PlacedRun:
     """Records of one topic, as arrays of shape (n,), in log order.
 
-    `queue_id` and `queue_offset` are each row's own, or one queue and the offset of its first row, the others
-    following. `tags_codes` and `store_times_ms` are one number when it is the same for all. `key_rows` (k,) rises: the
-    row of each key; `key_hashes` (k,) its index hash (of topic#key); a row's unique key comes first.
+    `shares` say which rows are whose queue's. `tags_codes` is one number when it is the same for all. `key_rows` (k,)
+    rises: the row of each key; `key_hashes` (k,) its index hash (of topic#key); a row's unique key comes first.
     Plain records only: not prepared or rolled back, no multi-dispatch (those go one by one).
     """
 
     topic: str
-    queue_id: Array | int
-    queue_offset: Array | int
+    shares: Sequence[Share]
     physical_offsets: Array
     store_sizes: Array
-    store_times_ms: Array | int
+    store_time_ms: int
     tags_codes: Array | int
     key_rows: Array
     key_hashes: Array
+
+    @property
+    def physical_end(self) -> int:
+        """Where the last record ends."""
+        return int(self.physical_offsets[-1] + self.store_sizes[-1])
 
 
 class Dispatcher:
@@ -104,10 +108,10 @@ class Dispatcher:
         entries["physical_offset"] = run.physical_offsets
         entries["size"] = run.store_sizes
         entries["tags_code"] = run.tags_codes
-        for queue_id, rows, first_offset in _by_queue(run):
-            self.queues.get_or_create(run.topic, queue_id).append(first_offset, entries[rows])
-        if self.index is not None and len(entries):
-            times = np.broadcast_to(np.asarray(run.store_times_ms, np.int64), len(entries))
+        for queue_id, queue_offset, rows in run.shares:
+            self.queues.get_or_create(run.topic, queue_id).append(queue_offset, entries[rows])
+        if self.index is not None:
+            times = np.broadcast_to(np.int64(run.store_time_ms), len(entries))
             self._index(run.physical_offsets, times, run.key_rows, run.key_hashes)
 
     def _index(self, physical_offsets: Array, store_times_ms: Array, key_rows: Array, key_hashes: Array) -> None:
@@ -132,15 +136,3 @@ class Dispatcher:
             keeps = headers["sys_flag"][key_rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
             places, times = headers["physical_offset"], headers["store_time_ms"]
             self._index(places, times, key_rows[keeps], key_hashes[keeps])
-
-
-def _by_queue(run: PlacedRun) -> Iterator[tuple[int, Array | slice, int]]:
-    """(queue id, its rows, the queue offset of the first) for each queue of a run."""
-    if isinstance(run.queue_id, int):
-        first = run.queue_offset if isinstance(run.queue_offset, int) else int(run.queue_offset[0])
-        yield run.queue_id, slice(None), first
-        return
-    offsets = np.asarray(run.queue_offset)
-    for queue_id in np.unique(run.queue_id).tolist():
-        rows = np.flatnonzero(run.queue_id == queue_id)
-        yield queue_id, rows, int(offsets[rows[0]])

@@ -6,7 +6,7 @@ physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from struct import Struct
 from typing import Any
 
@@ -41,12 +41,16 @@ def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
     return blank
 
 
-def unbroken_tail(files: Sequence[MappedFile]) -> Sequence[MappedFile]:
-    """The newest files that follow one another without a missing one."""
+def unbroken_tail(files: Sequence[MappedFile], cut: Collection[int]) -> Sequence[MappedFile]:
+    """The newest files that follow one another without one missing, or of those that start at `cut`: they are short."""
     first = len(files) - 1
-    while first > 0 and files[first - 1].start + files[first - 1].size == files[first].start:
+    while first > 0 and files[first - 1].start not in cut and _joins(files[first - 1], files[first]):
         first -= 1
     return files[max(first, 0) :]
+
+
+def _joins(file: MappedFile, following: MappedFile) -> bool:
+    return file.start + file.size == following.start
 
 
 def scanned_end(files: Sequence[MappedFile]) -> int:

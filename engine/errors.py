@@ -150,12 +150,15 @@ class MessageTooLargeError(WriteError):
 
 @dataclass(eq=False)
 class QueueGapError(StoreError):
-    """An entry for queue offset `found` came when that consume queue goes on at `expected`: entries are missing."""
+    """An entry for queue offset `found`, of the record with that place and size, came when that consume queue goes on
+    at `expected`: entries are missing."""
 
     topic: str
     queue_id: int
     expected: int
     found: int
+    physical_offset: int
+    size: int
 
     def __str__(self) -> str:
         return f"consume queue {self.topic}/{self.queue_id} goes on at offset {self.expected}, not {self.found}"

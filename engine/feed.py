@@ -7,7 +7,7 @@ the numbers it took are counted on top of its queue's.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from engine.dispatch import Dispatcher, Placed, PlacedRun
@@ -72,19 +72,17 @@ class Feed:
             self._appended(place.topic, place.queue_id)
         self._appended(record.topic, record.queue_id)
 
-    def put_run(self, run: PlacedRun, queue_ids: Sequence[int], physical_end: int) -> None:
-        """Dispatch a run, whose queues are `queue_ids` and whose last record ends at `physical_end`."""
+    def put_run(self, run: PlacedRun) -> None:
+        """Dispatch a run, which is not empty."""
         try:
             self._dispatcher.put_run(run)
         except BaseException as error:
             self._stop(error)
             raise
-        times = run.store_times_ms
-        time_ms = times if isinstance(times, int) else int(times[-1])
-        self._newest = (int(run.physical_offsets[-1]), int(run.store_sizes[-1]), time_ms)
-        for queue_id in queue_ids:
-            self.touched.add((run.topic, queue_id))
-            self._appended(run.topic, queue_id)
+        self._newest = (int(run.physical_offsets[-1]), int(run.store_sizes[-1]), run.store_time_ms)
+        for share in run.shares:
+            self.touched.add((run.topic, share.queue_id))
+            self._appended(run.topic, share.queue_id)
 
     def _stop(self, error: BaseException) -> None:
         self._broken(f"consume queues and index could not follow the log: {error!r}; reopen the store to mend that")
@@ -119,13 +117,10 @@ class HeldFeed(Feed):
         counts.update((place.topic, place.queue_id) for place in record.places)
         self._hold(record.physical_offset + record.store_size, counts, lambda: super(HeldFeed, self).put(record))
 
-    def put_run(self, run: PlacedRun, queue_ids: Sequence[int], physical_end: int) -> None:
+    def put_run(self, run: PlacedRun) -> None:
         """Hold a run's dispatch back."""
-        if isinstance(run.queue_id, int):
-            counts = Counter({(run.topic, run.queue_id): len(run.physical_offsets)})
-        else:
-            counts = Counter((run.topic, queue_id) for queue_id in run.queue_id.tolist())
-        self._hold(physical_end, counts, lambda: super(HeldFeed, self).put_run(run, queue_ids, physical_end))
+        counts = Counter({(run.topic, share.queue_id): share.size for share in run.shares})
+        self._hold(run.physical_end, counts, lambda: super(HeldFeed, self).put_run(run))
 
     def _hold(self, physical_end: int, counts: Counter[Queue], dispatch: Callable[[], None]) -> None:
         self._taken.update(counts)

@@ -113,6 +113,11 @@ class FileQueue:
         return self._problems
 
     @property
+    def short(self) -> frozenset[int]:
+        """Where files begin that were shorter than the others when they were loaded."""
+        return frozenset(int(one.path.name) for one in self._problems if one.kind == "short")
+
+    @property
     def first(self) -> MappedFile | None:
         """The oldest file."""
         files = self._files

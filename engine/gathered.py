@@ -36,6 +36,8 @@ class GatheredKeys:
     def places(self, topic: str, key: str) -> list[int]:
         """Physical offsets of the records with that key, newest first. Costs the records added since the last
         question."""
+        if not self._records:
+            return []
         with self._look_lock:
             for record in self._records[self._looked :]:
                 self._looked += 1

@@ -205,23 +205,21 @@ class Index:
     def candidates(self, topic: str, key: str, min_physical_offset: int = 0) -> Iterator[int]:
         """Physical offsets of records that may carry `key`, newest first, each once, none before
         `min_physical_offset`."""
-        seen = set()
-        for place in self._hits(topic, key):
-            if place < min_physical_offset:
-                return
-            if place not in seen:
-                seen.add(place)
-                yield place
-
-    def _hits(self, topic: str, key: str) -> Iterator[int]:
         gathered = self._gathered  # in the order in which keys move on: none is missed
         waiting_hashes, waiting_places, _ = self._waiting
         files = self._files
-        yield from gathered.places(topic, key)
         wanted = index_hash(topic, key)
-        yield from waiting_places[waiting_hashes == wanted][::-1].tolist()
-        for file in reversed(files):
-            yield from file.candidates(wanted)
+        in_memory = gathered.places(topic, key)
+        if len(waiting_hashes):
+            in_memory += waiting_places[waiting_hashes == wanted][::-1].tolist()
+        seen = set()
+        for places in (in_memory, *[file.candidates(wanted) for file in reversed(files)]):
+            for place in places:
+                if place < min_physical_offset:
+                    return
+                if place not in seen:
+                    seen.add(place)
+                    yield place
 
     # what the log's owner and other writers do
 

@@ -39,8 +39,10 @@ SLOT = np.dtype(">i4")
 _HEADER = Struct(">qqqqii")
 _ENTRY = Struct(">iqii")
 _SLOT = Struct(">i")
-assert HEADER.itemsize == _HEADER.size == 40
-assert INDEX_ENTRY.itemsize == _ENTRY.size == 20
+_HEADER_BYTES, _SLOT_BYTES, _ENTRY_BYTES = HEADER.itemsize, SLOT.itemsize, INDEX_ENTRY.itemsize
+_NEXT_ENTRY_POSITION = 36
+assert _HEADER_BYTES == _HEADER.size == 40
+assert _ENTRY_BYTES == _ENTRY.size == 20
 
 MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
 
@@ -125,13 +127,13 @@ class IndexFile:
     def candidates(self, key_hash: int) -> Iterator[int]:
         """Physical offsets of the entries with that hash, newest first."""
         pages = self.file.whole()
-        number = _SLOT.unpack_from(pages, HEADER.itemsize + SLOT.itemsize * (key_hash % self.slots))[0]
+        (number,) = _SLOT.unpack_from(pages, _HEADER_BYTES + _SLOT_BYTES * (key_hash % self.slots))
         # read after the slot: a writer counts an entry before a slot leads to it (RocketMQ: just after)
-        if number > min(_HEADER.unpack_from(pages)[5], self.entries - 1):
+        if number >= self.entries or number > _SLOT.unpack_from(pages, _NEXT_ENTRY_POSITION)[0]:
             return
-        base, size = self._entries_position, INDEX_ENTRY.itemsize
+        base = self._entries_position
         while number > 0:
-            found_hash, physical_offset, _, previous = _ENTRY.unpack_from(pages, base + size * number)
+            found_hash, physical_offset, _, previous = _ENTRY.unpack_from(pages, base + _ENTRY_BYTES * number)
             if found_hash == key_hash:
                 yield physical_offset
             if previous >= number:  # damaged, or another file's sizes: never go round in circles

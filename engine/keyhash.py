@@ -18,6 +18,9 @@ Array = np.ndarray[Any, Any]
 
 _MASK = 0xFFFFFFFF
 _CHUNK_UNITS = 256
+_DIGITS = b"0123456789abcdefghijklmnopqrstu"
+_LOW_DIGITS = bytes(_DIGITS[byte % 31] for byte in range(256))
+_HIGH_DIGITS = bytes(_DIGITS[byte // 31] for byte in range(256))
 _POWERS = tuple(pow(31, power, 1 << 32) for power in range(_CHUNK_UNITS + 1))
 _POWERS_ARRAY = np.array(_POWERS, np.uint32)
 
@@ -36,10 +39,11 @@ def tags_hash(tags: str) -> int:
 def index_hash(topic: str, key: str) -> int:
     """The index's hash of a key: absolute hash of topic#key, 0 for -2**31, which has no absolute value in 32 bits."""
     units = _units(key)
-    prefix = _topic_hash(topic)
     power = _POWERS[len(units)] if len(units) <= _CHUNK_UNITS else pow(31, len(units), 1 << 32)
-    value = _signed((prefix * power + _hash_units(units)) & _MASK)
-    return abs(value) & 0x7FFFFFFF
+    value = (_topic_hash(topic) * power + _hash_units(units)) & _MASK
+    if value >= 1 << 31:
+        value = -value & _MASK
+    return value & 0x7FFFFFFF
 
 
 def java_hashes(data: Array, starts: Array, sizes: Array) -> Array:
@@ -94,15 +98,17 @@ def _topic_hash(topic: str) -> int:
     return _hash_units(_units(topic + "#"))
 
 
-def _units(text: str) -> Sequence[int]:
+def _units(text: str) -> bytes | tuple[int, ...]:
     if text.isascii():
         return text.encode()
     encoded = text.encode("utf-16-be", "surrogatepass")
     return unpack(f">{len(encoded) // 2}H", encoded)
 
 
-def _hash_units(units: Sequence[int]) -> int:
+def _hash_units(units: bytes | tuple[int, ...]) -> int:
     if len(units) <= _CHUNK_UNITS:
+        if units and isinstance(units, bytes):  # a number of base 31, whose digits may be greater than 30
+            return (int(units.translate(_LOW_DIGITS), 31) + 31 * int(units.translate(_HIGH_DIGITS), 31)) & _MASK
         return int(sum(map(mul, units[::-1], _POWERS))) & _MASK
     value = 0
     for start in range(0, len(units), _CHUNK_UNITS):

@@ -1,7 +1,6 @@
 """Log scan: walks the records of a file of the commit log, checks each, and tells where they end (docs/format.md, 8).
 
-The chain of sizes is followed one by one; all else is checked for many records at once. No object is made for a
-message.
+All is checked for many records at once. No object is made for a message.
 """
 
 from collections.abc import Iterator
@@ -12,22 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from engine.chain import MAGICS, follow_chain
 from engine.columns import LocatedRecords, damaged_rows, locate, topics_of
-from engine.record import (
-    BLANK_BYTES,
-    BLANK_MAGIC,
-    MESSAGE_MAGIC,
-    MESSAGE_MAGIC_V2,
-    MIN_RECORD_BYTES,
-    record_problem,
-)
+from engine.record import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, record_problem
 
 Array = np.ndarray[Any, Any]
 
-CHUNK_RECORDS = 65_536
+CHUNK_BYTES = 4 << 20
+"""Enough to make little of the calls; more would not stay in the processor's cache from one look to the next."""
 _SEARCH_BYTES = 1 << 20
 _START = Struct(">ii")
-_MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
 
 
 class ScanStop(Enum):
@@ -66,9 +59,10 @@ def scan_records(
     end: int,
     *,
     verify: bool = True,
-    chunk_records: int = CHUNK_RECORDS,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[ScannedRecords]:
-    """The records of a file (`view`, at `base_physical_offset` of the log) from position `start` on, in chunks.
+    """The records of a file (`view`, at `base_physical_offset` of the log) from position `start` on, in chunks:
+    those that begin within `chunk_bytes`.
 
     None goes past `end`. There is always a last chunk, perhaps empty, with `stop` set: END exactly at `end`, BLANK at a
     filler that ends at the view's end, ZEROS at eight zero bytes or fewer left, DAMAGED at anything else.
@@ -77,16 +71,17 @@ def scan_records(
     log = np.frombuffer(view, np.uint8)
     stop = None
     while stop is None:
-        positions, chain_end = _follow_chain(view, start, end, chunk_records)
-        found = np.array(positions, np.int64)
-        records = locate(log[:end], found, found + base_physical_offset)
+        positions, chain_end, broken = follow_chain(
+            log, start, min(start + chunk_bytes, end), end, base_physical_offset
+        )
+        records = locate(log[:end], positions, positions + base_physical_offset)
         ok = records.headers["ok"]
         if verify:
             ok = ok & ~damaged_rows(records)
         if not ok.all():
             count = int(np.argmin(ok))
-            chain_end, records = positions[count], records.take(slice(0, count))
-        if len(records) < chunk_records:
+            chain_end, records, broken = int(positions[count]), records.take(slice(0, count)), True
+        if broken or chain_end + MIN_RECORD_BYTES > end:
             stop = _stop_at(view, chain_end, end)
         problem = None
         if stop is ScanStop.DAMAGED:
@@ -94,20 +89,6 @@ def scan_records(
         topics, topic_rows = topics_of(records)
         yield ScannedRecords(records, topics, topic_rows, chain_end, stop, problem)
         start = chain_end
-
-
-def _follow_chain(view: memoryview, position: int, end: int, limit: int) -> tuple[list[int], int]:
-    """Positions of up to `limit` records that look like some, and the position behind the last."""
-    positions: list[int] = []
-    unpack = _START.unpack_from
-    last = end - MIN_RECORD_BYTES
-    while position <= last and len(positions) < limit:
-        size, magic = unpack(view, position)
-        if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) or not MIN_RECORD_BYTES <= size <= end - position:
-            break
-        positions.append(position)
-        position += size
-    return positions, position
 
 
 def _stop_at(view: memoryview, position: int, end: int) -> ScanStop:
@@ -143,7 +124,7 @@ def find_next_record(view: memoryview, position: int, base_physical_offset: int,
 
 def _starts(chunk: bytes) -> Iterator[int]:
     """Where a record would start for each magic in `chunk`; perhaps before it."""
-    for magic in _MAGICS:
+    for magic in MAGICS:
         at = chunk.find(magic)
         while at >= 0:
             yield at - 4

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.columns import LocatedRecords
 from engine.damagemark import DAMAGE_TOPIC, is_damage_mark
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
@@ -32,9 +33,16 @@ from engine.record import (
     decode_record,
     read_header,
 )
-from engine.sequence import QueueSequence, Seed
+from engine.sequence import Doubt, QueueSequence, Seed
+from engine.slices import items_at
 
 Array = np.ndarray[Any, Any]
+
+
+SOON_MS = 10_000
+"""A message is stored so soon after it was born, or its store time is not held against what follows: no checksum covers
+either, and one that a bit took to the future would make a stale tail of all behind it."""
+_BORN_TIME_POSITION = 40
 
 
 class DamageKind(Enum):
@@ -93,12 +101,14 @@ class LogWalk:
         trusted_end: int = 0,
         earliest_ms: int = 0,
         dispatched_end: int = -1,
+        disproved: Callable[[Doubt], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """`start` is where a record begins; `end` where to stop, if the log is known to reach there. Bodies before
         `trusted_end` are not checked (they were, or readers do). `earliest_ms` is the store time of the record before
-        `start`, 0 when unknown. Queues lead to records before `dispatched_end`, -1: there are none. `progress` hears
-        physical offsets.
+        `start`, 0 when unknown. Queues lead to records before `dispatched_end`, -1: there are none. `disproved` hears
+        of a record that was yielded and whose queue offset turns out to be wrong, before the run is yielded that shows
+        it. `progress` hears physical offsets.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -112,6 +122,7 @@ class LogWalk:
         self._latest_ms = earliest_ms
         self._dispatched_end = dispatched_end
         self._lost_bytes = 0
+        self._disproved = disproved or (lambda doubt: None)
         self._progress = progress or (lambda physical_offset: None)
 
     def __iter__(self) -> Iterator[ScannedRecords]:
@@ -154,12 +165,15 @@ class LogWalk:
         headers = found.records.headers
         for row in _marked_rows(found):
             self._lose_row(found, row, DamageKind.MARKED, DamageKind.MARKED.value)
-        wrong = self._sequence.take(found, self._lost_bytes)
+        misnumbered = self._sequence.take(found, self._lost_bytes)
+        for doubt in misnumbered.earlier:
+            self._lose_doubted(doubt)
+        wrong = misnumbered.rows
         for row in wrong.tolist():
-            text = f"its queue offset {int(headers['queue_offset'][row])} does not follow its queue's"
+            text = _misnumbered(int(headers["queue_offset"][row]))
             self._lose_row(found, row, DamageKind.MISNUMBERED, text)
         last = headers[-1]
-        self._latest_ms = int(last["store_time_ms"])  # not the maximum: no checksum covers a time
+        self._latest_ms = int(_times(found.records.take(slice(-1, None)))[0])  # not the maximum: one may be damaged
         self.newest = NewestRecord(int(last["physical_offset"]), int(last["store_size"]), int(last["store_time_ms"]))
         self.end = self.newest.end
         self.records += len(found) - len(wrong)
@@ -174,7 +188,9 @@ class LogWalk:
         times = found.records.headers["store_time_ms"]
         if len(times) == 0:
             return None
-        latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], times[:-1])))
+        if times[0] >= self._latest_ms and not np.any(times[1:] < times[:-1]):
+            return None
+        latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], _times(found.records)[:-1])))
         for row in np.flatnonzero(times < latest).tolist():
             if self._is_stale(found, row):
                 return int(row)
@@ -227,12 +243,15 @@ class LogWalk:
         record = self._readable(file)[start - file.start :] if file is not None else memoryview(b"")
         if len(record) < MIN_RECORD_BYTES or any(record[:BLANK_BYTES]):
             return False
+        if self._limit is not None:
+            return False
         if self._dispatched_end >= 0:
             return start >= self._dispatched_end
         try:
-            return read_header(record, start).physical_offset == start
+            header = read_header(record, start)
         except ReadError:
             return False
+        return header.physical_offset == start and header.store_time_ms > 0
 
     def _follows(self, message: StoredMessage, damage_start: int) -> bool:
         if message.store_time_ms < self._latest_ms:
@@ -247,6 +266,13 @@ class LogWalk:
         header = found.records.headers[row]
         start = int(header["physical_offset"])
         self._lose(DamagedStretch(start, start + int(header["store_size"]), reason, kind, self._latest_ms))
+
+    def _lose_doubted(self, doubt: Doubt) -> None:
+        """Take back what was said of a record."""
+        start, text = doubt.physical_offset, _misnumbered(doubt.queue_offset)
+        self._lose(DamagedStretch(start, start + doubt.store_size, text, DamageKind.MISNUMBERED, self._latest_ms))
+        self.records -= 1
+        self._disproved(doubt)
 
     def _lose(self, stretch: DamagedStretch) -> None:
         self.damaged.append(stretch)
@@ -274,6 +300,17 @@ def _marked_rows(found: ScannedRecords) -> list[int]:
     rows = np.flatnonzero(is_rolled_back & np.isin(found.topic_rows, names)).tolist()
     topics = found.topics
     return [row for row in rows if is_damage_mark(topics[int(found.topic_rows[row])], int(headers["store_size"][row]))]
+
+
+def _times(records: LocatedRecords) -> Array:
+    """When records were stored, as far as that can be held against those behind them; int64 (n,)."""
+    stored = records.headers["store_time_ms"]
+    born = items_at(records.log, records.positions + _BORN_TIME_POSITION, 8).view(">i8").astype(np.int64)
+    return np.where(stored - born > SOON_MS, born, stored)
+
+
+def _misnumbered(queue_offset: int) -> str:
+    return f"its queue offset {queue_offset} does not follow its queue's"
 
 
 def _is_queued(sys_flag: int) -> bool:

@@ -153,14 +153,17 @@ class MappedFile:
             raise TruncatedFileError(self.path, self.size, file_map.size())
         return pages[position:end]
 
+    def rest(self, position: int) -> memoryview:
+        """Read-only view of the readable bytes from `position` on. Errors as `view`."""
+        return self.view(position, max(self.readable - position, 0))
+
     def pages(self) -> memoryview:
         """Read-only view of all readable bytes, [0, readable). Errors as `view`."""
         return self.view(0, self.readable)
 
     def whole(self) -> memoryview:
         """Read-only view of every byte that the file has, readable or not: for those who find out where data ends."""
-        self.ensure_whole()
-        return (self._mapped or self._map())[1]
+        return self.ensure_whole()
 
     def array(self, dtype: DTypeLike, position: int = 0, count: int = -1) -> np.ndarray[Any, Any]:
         """Readable bytes from `position` on as a read-only array of shape (count,); -1: as many as there are."""
@@ -168,11 +171,12 @@ class MappedFile:
         length = (max(self.readable - position, 0) // unit.itemsize if count < 0 else count) * unit.itemsize
         return np.frombuffer(self.view(position, length), dtype=unit)
 
-    def ensure_whole(self) -> None:
-        """TruncatedFileError when the file is shorter now than its map (one fstat): touching lost pages kills us."""
+    def ensure_whole(self) -> memoryview:
+        """All of its map. TruncatedFileError when the file is shorter now (one fstat): touching lost pages kills us."""
         file_map, pages = self._mapped or self._map()
         if not self._anonymous and file_map.size() < len(pages):
             raise TruncatedFileError(self.path, self.size, file_map.size())
+        return pages
 
     def _map(self) -> tuple[mmap.mmap, memoryview]:
         with self._lock:

@@ -91,7 +91,7 @@ class StoredMessage:
 
     @property
     def topic(self) -> str:
-        return str(self.record[self._topic_position : self._properties_position - 2], "utf-8", "replace")
+        return self.record[self._topic_position : self._properties_position - 2].tobytes().decode(errors="replace")
 
     @property
     def header(self) -> RecordHeader:

@@ -24,6 +24,7 @@ from engine.parts import StoreParts, open_parts
 from engine.record import decode_record
 from engine.recovery import Recovered, Trace, read_trace, recover
 from engine.results import RecoveryReport
+from engine.setaside import set_aside_config
 from engine.sizesfile import read_sizes, write_sizes
 from engine.topics import TopicTable
 
@@ -65,16 +66,27 @@ def _open_writing(path: Path, config: StoreConfig, new: bool) -> Opened:
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
         _make_directories([layout.commit_log, layout.consume_queues, layout.index, layout.config], config.disk)
-        table = read_topics(layout, config)
+        table, notes = _topics_to_write(layout, config)
         choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(path, config)
         if _remembered(layout) != choice.sizes:
             write_sizes(layout.sizes, choice.sizes, config.disk)
         begin_writing(layout, config.disk)
         parts = open_parts(path, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
-        recovered = _recover(parts, trace, choice, config)
+        recovered = _recover(parts, trace, choice, config).with_notes(notes)
         stack.pop_all()
     return Opened(parts, table, recovered, lock)
+
+
+def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
+    """The table of topics and what is to be said about it: one that can't be understood would stop all new topics, and
+    its writer would replace it, so it is moved away. Topics with messages are known from their queues."""
+    table = read_topics(layout, config)
+    if table.problem is None:
+        return table, []
+    notes = [f"config/{layout.topics.name}: {table.problem.reason}; empty topics and permissions are lost"]
+    notes += set_aside_config(layout, f"config/{layout.topics.name}", config.disk)
+    return read_topics(layout, config), notes
 
 
 def _open_read_only(path: Path, config: StoreConfig) -> Opened:
@@ -102,7 +114,7 @@ def _open_following(path: Path, config: StoreConfig) -> Opened:
 
 def _recover(parts: StoreParts, trace: Trace, choice: ChosenSizes, config: StoreConfig) -> Recovered:
     found = recover(parts, trace, rebuild_index=choice.rebuild_index, progress=config.progress)
-    return found.with_note(choice.note) if choice.note else found
+    return found.with_notes([choice.note] if choice.note else [])
 
 
 def read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:

@@ -127,12 +127,13 @@ def log_files(directory: Path) -> list[Path]:
     return sorted(file for file in members if len(file.name) == 20 and file.name.isdecimal() and file.is_file())
 
 
-def find_sizes(path: Path) -> FoundSizes:
-    """What the files of the store at `path` say about their sizes."""
+def find_sizes(path: Path, remembered: FileSizes | None = None) -> FoundSizes:
+    """What the files of the store at `path` say about their sizes; `remembered` is what they were made with, if it is
+    still so."""
     layout = StoreLayout(path)
     queues = [files for files in _queue_folders(layout.consume_queues) if files]
     return FoundSizes(
-        _numbered_size(log_files(layout.commit_log)),
+        _numbered_size(log_files(layout.commit_log), remembered.commit_log_bytes if remembered else None),
         _usual(file.stat().st_size for files in queues for file in files),
         _usual(file.stat().st_size for file in index_paths(layout.index)),
     )
@@ -159,17 +160,18 @@ def index_paths(directory: Path) -> list[Path]:
     return sorted(file for file in members if len(file.name) == 17 and file.name.isdecimal() and file.is_file())
 
 
-def _numbered_size(files: Sequence[Path]) -> int | None:
+def _numbered_size(files: Sequence[Path], remembered: int | None) -> int | None:
     """The size that fits most of the files: names are multiples of it, and no file is longer. Some may be strays."""
     sizes = {int(file.name): file.stat().st_size for file in files if int(file.name) <= MAX_OFFSET}
-    candidates = {*sizes.values(), math.gcd(*sizes)} - {0}
-    return max(candidates, key=lambda size: _fit(sizes, size), default=None)
+    candidates = {*sizes.values(), math.gcd(*sizes), remembered if sizes and remembered else 0} - {0}
+    return max(candidates, key=lambda size: _fit(sizes, size, size == remembered), default=None)
 
 
-def _fit(sizes: Mapping[int, int], size: int) -> tuple[int, int, int, int]:
-    """How well files (start -> length) agree with being of `size` bytes each."""
+def _fit(sizes: Mapping[int, int], size: int, is_remembered: bool) -> tuple[int, int, int, int]:
+    """How well files (start -> length) agree with being of `size` bytes each: one that is longer speaks against it,
+    unless they are known to have been made so."""
     multiples = [start for start in sizes if start % size == 0]
-    too_long = sum(length > size for length in sizes.values())
+    too_long = 0 if is_remembered else sum(length > size for length in sizes.values())
     return len(multiples) - too_long, sum(sizes[start] == size for start in multiples), len(multiples), size
 
 
@@ -194,7 +196,8 @@ def choose_sizes(
     `keys_at(sizes, physical_offset)` gives the index keys of a record, for the proof.
     """
     layout = StoreLayout(path)
-    found, remembered = find_sizes(path), _remembered(layout)
+    remembered = _remembered(layout)
+    found = find_sizes(path, remembered)
     fallback = remembered or wanted or _likely(found)
     sizes = fallback
     if found.commit_log_bytes and found.commit_log_bytes >= LEAST_LOG_FILE_BYTES:

@@ -7,7 +7,7 @@ say that it stands there.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -29,7 +29,7 @@ from engine.message import StoredMessage
 from engine.messagerun import message_run
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, Place, places
-from engine.properties import KEYS, split_keys
+from engine.properties import KEYS, find_property, split_keys
 from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
 from engine.results import QueueBounds
 from engine.topicview import TopicView
@@ -262,49 +262,44 @@ class Reader:
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[StoredMessage]:
         """Messages with `key`, newest first."""
         self.queries += 1
+        return self._with_key(topic, key, limit, lambda message: begin_ms <= message.store_time_ms <= end_ms)
+
+    def _with_key(
+        self, topic: str, key: str, limit: int, is_wanted: Callable[[StoredMessage], bool]
+    ) -> list[StoredMessage]:
+        """Messages with `key` that are wanted, newest first."""
         found: list[StoredMessage] = []
-        for message in self._with_key(topic, key):
-            if begin_ms <= message.store_time_ms <= end_ms:
+        oldest = max(self._log.min_offset, self._parts.deleted.until(topic))
+        for physical_offset in self._index.candidates(topic, key, oldest):
+            try:
+                view = self._log.rest(physical_offset)
+                message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+            except ReadError:
+                continue
+            if message.topic == topic and carries_key(message, key) and is_wanted(message):
                 found.append(message)
                 if len(found) >= limit:
                     break
         return found
-
-    def _with_key(self, topic: str, key: str) -> Iterator[StoredMessage]:
-        oldest = max(self._log.min_offset, self._parts.deleted.until(topic))
-        for physical_offset in self._index.candidates(topic, key, oldest):
-            try:
-                message = self.at(physical_offset)
-            except ReadError:
-                continue
-            if message.topic == topic and carries_key(message, key):
-                yield message
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
         """The newest message with `key` that its queue leads to; looked up again only when the log has grown."""
         self.queries += 1
         state = (self._log.readable_end, self._index.last_physical_offset)
         known = self._newest.get((topic, key))
-        if known is None or known[0] != state or not self._remember:
-            known = (state, self._find_newest(topic, key))
-            self._newest.pop(
-                (topic, key), None
-            )  # to the end; other threads do the same, so nothing is taken for granted
-            self._newest[topic, key] = known
-            if len(self._newest) > REMEMBERED_KEYS:
-                self._newest.popitem(last=False)
-        return self.at(known[1]) if known[1] >= self._log.min_offset else None
+        if known is not None and known[0] == state and self._remember:
+            return self.at(known[1]) if known[1] >= self._log.min_offset else None
+        found = self._with_key(topic, key, 1, is_in_queue)
+        self._newest.pop((topic, key), None)  # to the end; other threads do the same, so nothing is taken for granted
+        self._newest[topic, key] = (state, found[0].physical_offset if found else -1)
+        if len(self._newest) > REMEMBERED_KEYS:
+            self._newest.popitem(last=False)
+        return found[0] if found else None
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its keys lead nowhere."""
         for known in [known for known in list(self._newest) if known[0] == topic]:
             self._newest.pop(known, None)
-
-    def _find_newest(self, topic: str, key: str) -> int:
-        for message in self._with_key(topic, key):
-            if message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
-                return message.physical_offset
-        return -1
 
     def newest_keys(self, topic: str, limit: int) -> list[str]:
         """Keys of the topic's newest messages, sorted: each queue's newest, `limit` messages in all."""
@@ -334,6 +329,13 @@ def is_in_place(message: StoredMessage, topic: str, queue_id: int, queue_offset:
     return Place(topic, queue_id, queue_offset) in places(message.properties, message.queue_id)
 
 
+def is_in_queue(message: StoredMessage) -> bool:
+    """Whether its queue leads to it: not to transactions that are prepared or rolled back."""
+    return message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+
+
 def carries_key(message: StoredMessage, key: str) -> bool:
     """Whether `key` is one of the message's keys, or its unique key; the index itself knows only hashes."""
+    if find_property(message.raw_properties, KEYS) == key.encode("utf-8", "surrogatepass") and " " not in key:
+        return bool(key)
     return key in message.keys or key == message.unique_key

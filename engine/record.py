@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
-from typing import cast
 
 from isal.isal_zlib import crc32
 
@@ -175,7 +174,8 @@ def read_header(view: memoryview, physical_offset: int) -> RecordHeader:
 
 def _fields(view: memoryview, physical_offset: int) -> HeaderFields:
     try:
-        return cast(HeaderFields, HEADERS[view[39] >> 4 & 3].unpack_from(view))
+        fields: HeaderFields = HEADERS[view[39] >> 4 & 3].unpack_from(view)
+        return fields
     except (IndexError, StructError):
         raise DamagedRecordError(physical_offset, f"only {len(view)} bytes are left for it") from None
 
@@ -214,22 +214,23 @@ def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool
 def _framing(view: memoryview, physical_offset: int, fields: HeaderFields) -> tuple[int, int]:
     """Positions of topic and properties in a record whose sizes add up and which is where it says.
     DamagedRecordError."""
-    size, magic = fields[0], fields[1]
-    if magic not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
+    size, magic, body_size = fields[0], fields[1], fields[14]
+    is_v2 = magic == MESSAGE_MAGIC_V2
+    if not is_v2 and magic != MESSAGE_MAGIC:
         raise DamagedRecordError(physical_offset, _magic_problem(size, magic))
     if fields[6] != physical_offset:
         raise DamagedRecordError(physical_offset, f"it says it is at {fields[6]}")
     if not MIN_RECORD_BYTES <= size <= len(view):
         raise DamagedRecordError(physical_offset, f"size {size} with {len(view)} bytes left")
-    topic_position = 73 + len(fields[9]) + len(fields[11]) + (magic == MESSAGE_MAGIC_V2)
-    if fields[14] > 0:
-        topic_position += fields[14]
+    topic_position = 73 + len(fields[9]) + len(fields[11]) + is_v2
+    if body_size > 0:
+        topic_position += body_size
     if topic_position <= size - 2:
         topic_size = view[topic_position - 1]
-        if magic == MESSAGE_MAGIC_V2:
+        if is_v2:
             topic_size |= view[topic_position - 2] << 8
         properties_position = topic_position + topic_size + 2
-        if properties_position <= size and topic_size <= (0x7F if magic == MESSAGE_MAGIC else 0x7FFF):
+        if properties_position <= size and topic_size <= (0x7FFF if is_v2 else 0x7F):
             properties_size = view[properties_position - 2] << 8 | view[properties_position - 1]
             if properties_position + (properties_size if properties_size <= 0x7FFF else 0) == size:
                 return topic_position, properties_position

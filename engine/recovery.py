@@ -12,7 +12,7 @@ reads as damaged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +32,7 @@ from engine.mappedfile import Access, MappedFile
 from engine.parts import StoreParts
 from engine.record import decode_record
 from engine.results import RecoveryReport
-from engine.sequence import Seed
+from engine.sequence import Doubt, Seed
 from engine.tiling import index_start, queues_complete
 
 TRUSTED_FILES = 3
@@ -69,9 +69,9 @@ class Recovered:
     trusted_end: int = 0
     taken_over: bool = False
 
-    def with_note(self, note: str) -> Recovered:
-        """The same with one more sentence in the report."""
-        return replace(self, report=replace(self.report, notes=(*self.report.notes, note)))
+    def with_notes(self, notes: Sequence[str]) -> Recovered:
+        """The same with more sentences in the report."""
+        return replace(self, report=replace(self.report, notes=(*self.report.notes, *notes)))
 
 
 def recover(parts: StoreParts, trace: Trace, *, rebuild_index: bool, progress: Progress | None) -> Recovered:
@@ -119,6 +119,7 @@ class _Recovery:
             trusted_end=trusted_end,
             earliest_ms=self._earliest_ms(start),
             dispatched_end=dispatched_end,
+            disproved=self._take_back,
             progress=self._tell if self._progress else None,
         )
         for found in self._walk:
@@ -225,9 +226,11 @@ class _Recovery:
 
         def seed(topic: str, queue_id: int) -> int | None:
             queue = self._parts.queues.get(topic, queue_id)
-            if queue is None or queue.files.last is None:
-                return 0 if start == 0 else None
-            return queue.offset_of_physical(start)
+            if queue is not None and queue.files.last is not None:
+                found = queue.offset_of_physical(start)
+                if found > queue.first_offset or found == 0:
+                    return found  # else its first files may be lost
+            return 0 if start == 0 else None
 
         return seed
 
@@ -244,9 +247,15 @@ class _Recovery:
                 self._parts.dispatcher.put_scanned(found)
             except QueueGapError as gap:
                 queue = self._parts.queues.get_or_create(gap.topic, gap.queue_id)
-                fill_gap(queue, gap.found - gap.expected, self._walk.damaged, self._log.files.file_bytes)
+                fill_gap(queue, gap, self._walk.damaged, self._log.files.file_bytes)
             else:
                 return
+
+    def _take_back(self, doubt: Doubt) -> None:
+        """A dispatched record had a wrong queue offset."""
+        queue = self._parts.queues.get(doubt.topic, doubt.queue_id)
+        if queue is not None:
+            queue.drop_from(doubt.expected)
 
     # the end
 
@@ -298,20 +307,25 @@ def first_store_ms(file: MappedFile) -> int:
         return 0
 
 
-def fill_gap(queue: ConsumeQueue, count: int, damaged: list[DamagedStretch], file_bytes: int) -> None:
-    """Give `count` queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
-    start, size = _lost_place(queue, damaged, file_bytes)
-    fillers = np.zeros(count, ENTRY)
+def fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], file_bytes: int) -> None:
+    """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
+    start, size = _lost_place(queue, gap, damaged, file_bytes)
+    fillers = np.zeros(gap.found - gap.expected, ENTRY)
     fillers["physical_offset"], fillers["size"] = start, size
     queue.append(queue.max_offset, fillers)
 
 
-def _lost_place(queue: ConsumeQueue, damaged: list[DamagedStretch], file_bytes: int) -> tuple[int, int]:
-    """The first damaged stretch behind the queue's newest record, within one file; else that record itself."""
+def _lost_place(
+    queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], file_bytes: int
+) -> tuple[int, int]:
+    """The first damaged stretch between the gap's two records, within one file; else the record before the gap, or the
+    one behind it."""
     for stretch in damaged:
-        if stretch.start >= queue.physical_end:
+        if queue.physical_end <= stretch.start < gap.physical_offset:
             end = min(stretch.end, stretch.start - stretch.start % file_bytes + file_bytes)
             return stretch.start, end - stretch.start
+    if queue.newest_physical_offset < 0:
+        return gap.physical_offset, gap.size
     return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
 
 

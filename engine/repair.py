@@ -14,7 +14,8 @@ from pathlib import Path
 from engine.allocate import file_name
 from engine.check import check_at_rest, check_store
 from engine.checkpoint import Checkpoint, write_checkpoint
-from engine.config import StoreConfig
+from engine.config import FileSizes, StoreConfig
+from engine.consumequeues import ConsumeQueues
 from engine.damagemark import can_mark, keep_bytes, mark_damage
 from engine.durable import remove_file
 from engine.errors import NotAStoreError
@@ -26,7 +27,7 @@ from engine.mappedfile import Access, MappedFile
 from engine.opened import begin_writing, choose_at
 from engine.opening import index_paths, is_new, refuse_unreadable
 from engine.problem import CheckProgress, Problem, ProblemKind
-from engine.setaside import DAMAGED, cut_long_files, move_strangers
+from engine.setaside import DAMAGED, cut_long_files, move_strangers, set_aside_config
 from engine.store import MessageStore
 
 
@@ -46,7 +47,9 @@ def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | N
             return
         if problems:
             _distrust(layout, config)
-            yield from _set_aside(layout, problems)
+            for problem in problems:
+                if problem.kind is ProblemKind.CONFIG:
+                    yield from set_aside_config(layout, problem.path, config.disk)
             yield from move_strangers(layout, problems, config.disk)
             yield from _frame_damage(layout, config)
             yield from _drop_derived(layout, problems)
@@ -65,30 +68,29 @@ def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
     write_checkpoint(layout.checkpoint, Checkpoint(), config.disk)
 
 
-def _set_aside(layout: StoreLayout, problems: Sequence[Problem]) -> Iterator[str]:
-    """Config files that can't be understood: without them the rest of the store tells what it can."""
-    for problem in problems:
-        if problem.kind is ProblemKind.CONFIG:
-            file = layout.root / problem.path
-            for found in (file, file.with_name(f"{file.name}.bak")):
-                if found.exists():
-                    found.replace(found.with_name(f"{found.name}.damaged"))
-            yield f"moved {problem.path}, which can't be understood, to {problem.path}.damaged"
-
-
 def _frame_damage(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
     """Frame what is damaged in the log, so that every reader passes it."""
-    file_bytes = choose_at(layout.root, config).sizes.commit_log_bytes
+    sizes = choose_at(layout.root, config).sizes
+    file_bytes = sizes.commit_log_bytes
     yield from cut_long_files(layout, file_bytes, config.disk)
     with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
         begin = files.min_offset
-        walk = LogWalk(files, begin, lambda topic, queue_id: 0 if begin == 0 else None)
+        dispatched_end = _dispatched_end(layout, sizes)
+        walk = LogWalk(files, begin, lambda topic, queue_id: 0 if begin == 0 else None, dispatched_end=dispatched_end)
         for _ in walk:
             continue
         for stretch in walk.damaged:
             if stretch.is_new:
                 for start, end in _by_file(stretch, file_bytes):
                     yield _frame(layout, config, files, start, end, stretch.since_ms)
+
+
+def _dispatched_end(layout: StoreLayout, sizes: FileSizes) -> int:
+    """The end of the last record that a queue leads to; -1 when none does."""
+    queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, Access.READ)
+    queues.load()
+    with closing(queues):
+        return queues.recover(scan=True)
 
 
 def _by_file(stretch: DamagedStretch, file_bytes: int) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,8 @@ undamaged.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,32 @@ from engine.record import MIN_RECORD_BYTES, TRANSACTION_MASK, TRANSACTION_PREPAR
 Array = np.ndarray[Any, Any]
 Seed = Callable[[str, int], int | None]
 """The queue offset that the next record of a queue must have, None when nothing is known of it."""
+
+SPARE = 1
+"""So many records of a queue may be missing where nothing shows damage: their topic, queue id or transaction bits were
+hit, which nothing tells, and they stand in another queue, or in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A record whose queue offset is believed only because records before it may be lost: `expected` was the number to
+    come, and no record has gone on from this one yet."""
+
+    topic: str
+    queue_id: int
+    expected: int
+    queue_offset: int
+    physical_offset: int
+    store_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misnumbered:
+    """What a run of records shows to have a damaged queue offset: `rows` of its own (int64, ascending, mostly empty),
+    and records of `earlier` runs."""
+
+    rows: Array
+    earlier: tuple[Doubt, ...] = ()
 
 
 def queued_rows(records: ScannedRecords) -> Array:
@@ -47,6 +74,8 @@ class QueueSequence:
         """`seed` is asked once for each queue, at its first record."""
         self._seed = seed
         self._next: dict[tuple[str, int], int | None] = {}
+        self._doubts: dict[tuple[str, int], Doubt] = {}
+        self._disproved: list[Doubt] = []
 
     def expected(self, topic: str, queue_id: int) -> int | None:
         """What the next record of the queue must carry; None when any number may be right."""
@@ -60,20 +89,31 @@ class QueueSequence:
         expected = self.expected(topic, queue_id)
         if not 0 <= queue_offset <= physical_offset // MIN_RECORD_BYTES:
             return False
-        return expected is None or expected <= queue_offset <= expected + lost_bytes // MIN_RECORD_BYTES
+        if expected is None:
+            return True
+        doubt = self._doubts.get((topic, queue_id))
+        first = doubt.expected + 1 if doubt else expected
+        return first <= queue_offset <= expected + _missing(lost_bytes)
 
-    def take(self, found: ScannedRecords, lost_bytes: int) -> Array:
-        """Learn from a run of records; the rows whose number must be damaged (int64, ascending, mostly empty).
+    def take(self, found: ScannedRecords, lost_bytes: int) -> Misnumbered:
+        """Learn from a run of records; which numbers must be damaged.
 
         A number that does not follow is believed when the queue's next record goes on from it (RocketMQ started that
-        queue anew), when lost records explain the step, or when it is 0 and no next record says otherwise.
+        queue anew), when lost records explain the step, or when it is 0 and no next record says otherwise. Where lost
+        records explain it, and the run ends there, a later run may show it wrong: by going on from the number before.
         """
         rows = queued_rows(found)
         if len(rows) == 0:
-            return rows
+            return Misnumbered(rows)
         further = further_places(found, rows)
         if further:
-            return self._take_with_places(found, rows, further, lost_bytes)
+            wrong = self._take_with_places(found, rows, further, lost_bytes)
+        else:
+            wrong = self._take_plain(found, rows, lost_bytes)
+        disproved, self._disproved = self._disproved, []
+        return Misnumbered(np.array(sorted(wrong), dtype=np.int64), tuple(disproved))
+
+    def _take_plain(self, found: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
         codes = found.topic_rows[rows] << 32 | found.records.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
         order = np.argsort(codes, kind="stable")
         codes = codes[order]
@@ -82,60 +122,106 @@ class QueueSequence:
         wrong: list[int] = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             wrong += self._take_queue(found, rows[order[start:end]], lost_bytes)
-        return np.array(sorted(wrong), dtype=np.int64)
+        return wrong
+
+    def _take_queue(self, found: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
+        first = int(rows[0])
+        queue = (found.topics[int(found.topic_rows[first])], int(found.records.queue_ids[first]))
+        offsets = found.records.headers["queue_offset"][rows]
+        expected = self.expected(*queue)
+        if int(offsets[0]) == expected and bool(np.all(offsets[1:] - offsets[:-1] == 1)):
+            self._next[queue] = expected + len(offsets)
+            self._doubts.pop(queue, None)
+            return []
+        line = [_Numbered(row, offset) for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True)]
+        return self._take_line(found, queue, line, lost_bytes)
 
     def _take_with_places(
         self, found: ScannedRecords, rows: Array, further: dict[int, list[Place]], lost_bytes: int
-    ) -> Array:
-        """As `take`, when some records stand in further queues, whose numbers they use up."""
+    ) -> list[int]:
+        """As `_take_plain`, when some records stand in further queues, whose numbers they use up."""
         headers, queue_ids = found.records.headers, found.records.queue_ids
-        lines: dict[tuple[str, int], list[tuple[int, int, bool]]] = {}
+        lines: dict[tuple[str, int], list[_Numbered]] = {}
         for row in rows.tolist():
             own = (found.topics[int(found.topic_rows[row])], int(queue_ids[row]))
-            lines.setdefault(own, []).append((row, int(headers["queue_offset"][row]), True))
+            lines.setdefault(own, []).append(_Numbered(row, int(headers["queue_offset"][row])))
             for place in further.get(row, ()):
-                lines.setdefault((place.topic, place.queue_id), []).append((row, place.queue_offset, False))
-        wrong: set[int] = set()
-        for (topic, queue_id), line in lines.items():
-            offsets = [offset for _, offset, _ in line]
-            expected = self.expected(topic, queue_id)
-            places_of = [int(headers["physical_offset"][row]) for row, _, _ in line]
-            first = offsets[0] if expected is None else expected
-            strays, self._next[topic, queue_id] = _walk(offsets, places_of, first, lost_bytes // MIN_RECORD_BYTES)
-            wrong.update(line[stray][0] for stray in strays if line[stray][2])
-        return np.array(sorted(wrong), dtype=np.int64)
+                line = lines.setdefault((place.topic, place.queue_id), [])
+                line.append(_Numbered(row, place.queue_offset, own=False))
+        return [row for queue, line in lines.items() for row in self._take_line(found, queue, line, lost_bytes)]
 
-    def _take_queue(self, records: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
-        first = int(rows[0])
-        topic = records.topics[int(records.topic_rows[first])]
-        queue_id = int(records.records.queue_ids[first])
-        offsets = records.records.headers["queue_offset"][rows]
-        expected = self.expected(topic, queue_id)
-        if expected is None:
-            expected = int(offsets[0])
-        if int(offsets[0]) == expected and bool(np.all(offsets[1:] - offsets[:-1] == 1)):
-            self._next[topic, queue_id] = expected + len(offsets)
-            return []
-        places = records.records.headers["physical_offset"][rows].tolist()
-        wrong, self._next[topic, queue_id] = _walk(offsets.tolist(), places, expected, lost_bytes // MIN_RECORD_BYTES)
-        return [int(rows[row]) for row in wrong]
+    def _take_line(
+        self, found: ScannedRecords, queue: tuple[str, int], line: list[_Numbered], lost_bytes: int
+    ) -> list[int]:
+        """Learn from what a run holds of one queue; the rows whose own number must be damaged."""
+        headers, missing = found.records.headers, _missing(lost_bytes)
+        offsets = [numbered.queue_offset for numbered in line]
+        places = headers["physical_offset"][[numbered.row for numbered in line]].tolist()
+        expected = self.expected(*queue)
+        doubt = self._doubts.pop(queue, None)
+        if doubt is not None and _disproves(offsets, doubt, missing):
+            self._disproved.append(doubt)
+            expected = doubt.expected + 1
+        walked = _walk(offsets, places, offsets[0] if expected is None else expected, missing)
+        self._next[queue] = walked.expected
+        if walked.leap is not None and line[walked.leap].own:
+            row = line[walked.leap].row
+            size = int(headers["store_size"][row])
+            self._doubts[queue] = Doubt(*queue, walked.before_leap, offsets[walked.leap], places[walked.leap], size)
+        return [line[stray].row for stray in walked.wrong if line[stray].own]
 
 
-def _walk(offsets: list[int], places: list[int], expected: int, lost: int) -> tuple[list[int], int]:
-    """Rows of one queue that must be damaged, and what is expected behind them; `lost` records at most are missing."""
+class _Numbered(NamedTuple):
+    """A row in a queue: its own, or one that multi-dispatch names."""
+
+    row: int
+    queue_offset: int
+    own: bool = True
+
+
+class _Walked(NamedTuple):
+    """Rows of one queue that must be damaged, and what is expected behind them. `leap` is the last row that is right if
+    it follows lost ones: there `before_leap` was expected, which nothing has confirmed."""
+
+    wrong: list[int]
+    expected: int
+    leap: int | None
+    before_leap: int
+
+
+def _missing(lost_bytes: int) -> int:
+    """How many records of one queue can be missing at most."""
+    return lost_bytes // MIN_RECORD_BYTES + SPARE
+
+
+def _walk(offsets: list[int], places: list[int], expected: int, missing: int) -> _Walked:
+    """Judge the numbers of one queue; `missing` records at most were lost before them."""
     wrong: list[int] = []
+    leap, before_leap = None, expected
     for row, offset in enumerate(offsets):
         following = offsets[row + 1] if row + 1 < len(offsets) else None
-        if offset == expected or _believed(offset, places[row], expected, following, lost + len(wrong)):
-            expected = offset + 1
+        if offset == expected:
+            leap = None
+        elif _believed(offset, places[row], expected, following, missing + len(wrong)):
+            leap, before_leap = (row, expected) if offset > expected else (None, expected)
         else:
             wrong.append(row)
-    return wrong, expected
+            continue
+        expected = offset + 1
+    return _Walked(wrong, expected, leap, before_leap)
 
 
-def _believed(offset: int, place: int, expected: int, following: int | None, lost: int) -> bool:
+def _believed(offset: int, place: int, expected: int, following: int | None, missing: int) -> bool:
     if not 0 <= offset <= place // MIN_RECORD_BYTES:
         return False
     if following is not None and following != offset + 1:
-        return expected <= offset <= expected + lost and following > offset
-    return following == offset + 1 or offset == 0 or expected <= offset <= expected + lost
+        return expected <= offset <= expected + missing and following > offset
+    return following == offset + 1 or offset == 0 or expected <= offset <= expected + missing
+
+
+def _disproves(offsets: list[int], doubt: Doubt, missing: int) -> bool:
+    """Whether a queue's next numbers go on from the one before the doubted record: then that record's is wrong."""
+    following = offsets[1] if len(offsets) > 1 else None
+    if following is not None and following != offsets[0] + 1:
+        return False
+    return doubt.expected < offsets[0] <= min(doubt.queue_offset, doubt.expected + 1 + missing)

@@ -1,4 +1,4 @@
-"""Setting aside: what lies between a store's files and is none of them, moved out of the way by repair.
+"""Setting aside: what lies between a store's files and is none of them, or can't be understood, moved out of the way.
 
 Nothing is deleted: files and folders go to STORE/fsstore/damaged, under their paths; so does what a log file has more
 than its size.
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
 
+from engine.configfile import BACKUP_SUFFIX
 from engine.damagemark import keep_bytes
 from engine.durable import Disk, make_directory
 from engine.filequeue import FileQueue
@@ -28,15 +29,30 @@ def move_strangers(layout: StoreLayout, problems: Sequence[Problem], disk: Disk)
     Files of a queue or the index that are too long are among them: the next opening makes them again.
     """
     for problem in problems:
-        source = layout.root / problem.path
-        if problem.kind is ProblemKind.FOREIGN_FILE and os.path.lexists(source):
-            target = _free_name(layout.own / DAMAGED / problem.path)
-            for changed in make_directory(target.parent):
-                disk.sync_directory(changed)
-            source.replace(target)
-            disk.sync_directory(target.parent)
-            disk.sync_directory(source.parent)
-            yield f"moved {problem.path}, which is no file of this store, to {target.relative_to(layout.root)}"
+        if problem.kind is ProblemKind.FOREIGN_FILE and os.path.lexists(layout.root / problem.path):
+            moved = set_aside(layout, problem.path, disk)
+            yield f"moved {problem.path}, which is no file of this store, to {moved}"
+
+
+def set_aside_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str]:
+    """Move a config file that can't be understood, and its backup, out of the way; a sentence for each. OSError.
+
+    Without them the rest of the store tells what it can.
+    """
+    for name in (path, f"{path}{BACKUP_SUFFIX}"):
+        if (layout.root / name).exists():
+            yield f"moved {name}, which can't be understood, to {set_aside(layout, name, disk)}"
+
+
+def set_aside(layout: StoreLayout, path: str, disk: Disk) -> Path:
+    """Move `path` below the store's folder to where damaged things are kept, durably; where it is now. OSError."""
+    source, target = layout.root / path, _free_name(layout.own / DAMAGED / path)
+    for changed in make_directory(target.parent):
+        disk.sync_directory(changed)
+    source.replace(target)
+    disk.sync_directory(target.parent)
+    disk.sync_directory(source.parent)
+    return target.relative_to(layout.root)
 
 
 def _free_name(path: Path) -> Path:

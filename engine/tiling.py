@@ -60,8 +60,9 @@ def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
 
 
 def _file_complete(file: MappedFile, queues: list[ConsumeQueue], deleted: DeletedTopics, end: int) -> bool:
-    gaps = bare_stretches(*_placed(queues, file.start, end), file.start, end)
-    if len(gaps) > MANY_GAPS:
+    places, ends = _placed(queues, file.start, end)
+    gaps = bare_stretches(places, ends, file.start, end)
+    if overlap(places, ends, end) or len(gaps) > MANY_GAPS:
         return False
     try:
         view = file.pages()
@@ -86,6 +87,13 @@ def _placed(queues: list[ConsumeQueue], start: int, end: int) -> tuple[Array, Ar
     all_places = np.concatenate(places)
     order = np.argsort(all_places, kind="stable")
     return all_places[order], np.concatenate(ends)[order]
+
+
+def overlap(places: Array, ends: Array, end: int) -> bool:
+    """Whether any [places[i], ends[i]) reaches into the next one, or past `end`: no two records do, so an entry is
+    wrong. Entries for one record are alike."""
+    alike = (places[1:] == places[:-1]) & (ends[1:] == ends[:-1])
+    return bool(np.any(~alike & (ends[:-1] > places[1:])) or np.any(ends > end))
 
 
 def bare_stretches(places: Array, ends: Array, start: int, end: int) -> list[tuple[int, int]]:

@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
+from engine.batch import encode_batch
 from engine.config import StoreConfig
 from engine.dispatch import Placed, PlacedRun
+from engine.encodedbatch import EncodedBatch, Share, shares_of
 from engine.errors import IllegalMessageError, TopicNotFoundError
 from engine.feed import Feed
-from engine.lines import EncodedBatch, encode_batch, encode_lines
+from engine.lines import encode_lines
 from engine.message import Message
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, Place, offsets_property, place_queue_id, queue_names
@@ -29,16 +30,10 @@ from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, R
 from engine.refusal import Refusal
 from engine.results import PutRange, PutResult
 from engine.schedule import SCHEDULE_TOPIC, scheduled, tags_code
-from engine.slices import put_items
 from engine.topicview import TopicView
-
-Array = np.ndarray[Any, Any]
 
 SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH)
 """What changes where a message is stored: such a message is encoded under the lock."""
-
-QUEUE_ID_POSITION = 12
-QUEUE_OFFSET_POSITION = 20
 
 
 class Writer:
@@ -95,11 +90,11 @@ class Writer:
     # queues
 
     def _deal(self, topic: str, count: int) -> list[int]:
-        """Queues for the next `count` messages without one: the topic's, in turn."""
+        """Queues that the next `count` messages without one go to, in turn: the topic's, from the next one on."""
         queue_ids = self._topics.writable_ids(topic) or self._make_topic(topic)
         turn = self._turns.get(topic, 0)
         self._turns[topic] = turn + count
-        return [queue_ids[(turn + row) % len(queue_ids)] for row in range(count)]
+        return [queue_ids[(turn + row) % len(queue_ids)] for row in range(min(count, len(queue_ids)))]
 
     def _make_topic(self, topic: str) -> list[int]:
         """Publishing to an unknown topic makes it, as a broker does."""
@@ -128,8 +123,8 @@ class Writer:
             return _range_of(self._put_special(messages, queue_id))
         topic = messages[0].topic
         queue_ids = self._targets(topic, queue_id, len(messages))
-        batch = encode_batch(self._encoder, messages, queue_ids[0], self._config.clock())
-        return self._put_encoded(topic, batch, queue_ids, queue_ids[0])
+        batch = encode_batch(self._encoder, messages, self._config.clock())
+        return self._put_encoded(topic, batch, queue_ids)
 
     def put_lines(
         self,
@@ -144,55 +139,48 @@ class Writer:
         if any(name in properties for name in SPECIAL_PROPERTIES):
             bodies = [line for line in bytes(lines).split(b"\n") if line]
             return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue_id)
-        first = queue_id if queue_id is not None else 0
         now_ms = self._config.clock()
-        batch = encode_lines(self._encoder, topic, lines, first, now_ms, keys=keys, tags=tags, properties=properties)
+        batch = encode_lines(self._encoder, topic, lines, now_ms, keys=keys, tags=tags, properties=properties)
         if not len(batch):
             return self._nothing(topic, queue_id)
-        return self._put_encoded(topic, batch, self._targets(topic, queue_id, len(batch)), first)
+        return self._put_encoded(topic, batch, self._targets(topic, queue_id, len(batch)))
 
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
-        """The queue of each of `count` messages; one entry when it is the same for all."""
+        """The queues that `count` messages go to, in turn."""
         if queue_id is None:
-            queue_ids = self._deal(topic, count)
-            return queue_ids if count > 1 and len(set(queue_ids[:count])) > 1 else queue_ids[:1]
+            return self._deal(topic, count)
         if not self._topics.has_queue(topic, queue_id):
             self._require_queue(topic, queue_id)
         return [queue_id]
 
-    def _put_encoded(self, topic: str, batch: EncodedBatch, queue_ids: list[int], encoded_queue_id: int) -> PutRange:
-        if queue_ids != [encoded_queue_id]:
-            ids = np.broadcast_to(np.array(queue_ids, ">i4"), len(batch))
-            put_items(
-                np.frombuffer(batch.buffer, np.uint8), batch.starts + QUEUE_ID_POSITION, np.ascontiguousarray(ids)
-            )
+    def _put_encoded(self, topic: str, batch: EncodedBatch, queue_ids: Sequence[int]) -> PutRange:
+        """Store an encoded batch, row r in queue_ids[r % their number]."""
         parts = list(batch.cut(self._log.largest_bytes))
         with self._log.lock:
             self._refusal.require_none()
-            numbered = self._number(topic, batch, queue_ids)
-            cuts = np.cumsum([0, *map(len, parts)]).tolist()
-            runs = [numbered.part(part, start, end) for part, start, end in zip(parts, cuts, cuts[1:], strict=False)]
-            firsts = [run.first_offset for run in runs]
-            stored = [self._log.append(runs[0], firsts[0])] if len(runs) == 1 else self._log.append_all(runs, firsts)
-            for run, (physical_offset, store_time_ms) in zip(runs, stored, strict=True):
-                self._feed.put_run(*run.placed(topic, physical_offset, store_time_ms))
+            dealt = self._deal_parts(topic, parts, queue_ids)
+            firsts = [part.shares[0].queue_offset for part in dealt]
+            stored = [self._log.append(dealt[0], firsts[0])] if len(dealt) == 1 else self._log.append_all(dealt, firsts)
+            for part, (physical_offset, store_time_ms) in zip(dealt, stored, strict=True):
+                self._feed.put_run(part.placed(topic, physical_offset, store_time_ms))
         self.messages += len(batch)
         self.bytes += len(batch.buffer)
         physical_offset, store_time_ms = stored[0]
         end = stored[-1][0] + len(parts[-1].buffer)
         return PutRange(topic, queue_ids[0], firsts[0], len(batch), physical_offset, end, store_time_ms)
 
-    def _number(self, topic: str, batch: EncodedBatch, queue_ids: list[int]) -> _Numbered:
-        """Queue offsets for a batch: one queue's, or each queue's own."""
-        if len(queue_ids) == 1:
-            first = self._feed.next_offset(topic, queue_ids[0], len(batch))
-            return _Numbered(batch, queue_ids[0], first)
-        ids = np.array(queue_ids, np.int64)
-        offsets = np.empty(len(ids), np.int64)
-        for queue_id in np.unique(ids).tolist():
-            rows = np.flatnonzero(ids == queue_id)
-            offsets[rows] = self._feed.next_offset(topic, queue_id, len(rows)) + np.arange(len(rows))
-        return _Numbered(batch, ids, offsets)
+    def _deal_parts(self, topic: str, parts: Sequence[EncodedBatch], queue_ids: Sequence[int]) -> list[_Dealt]:
+        """Each part with its queues' shares; the files for all of their entries are made."""
+        count, turns = sum(map(len, parts)), len(queue_ids)
+        offsets = [
+            self._feed.next_offset(topic, queue_id, len(range(turn, count, turns)))
+            for turn, queue_id in enumerate(queue_ids)
+        ]
+        dealt, start = [], 0
+        for part in parts:
+            dealt.append(_Dealt(part, shares_of(queue_ids, offsets, start, start + len(part))))
+            start += len(part)
+        return dealt
 
     def _nothing(self, topic: str, queue_id: int | None) -> PutRange:
         end = self._log.readable_end
@@ -278,50 +266,33 @@ class _Prepared:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbered:
-    """A batch with the queue and queue offset of each row: int64 (n,), or one queue and its first row's offset."""
+class _Dealt(NamedTuple):
+    """A batch with what each queue gets of it: what the log takes."""
 
     batch: EncodedBatch
-    queue_ids: Array | int
-    queue_offsets: Array | int
+    shares: list[Share]
 
     @property
     def buffer(self) -> memoryview:
         return self.batch.buffer
 
-    @property
-    def first_offset(self) -> int:
-        return self.queue_offsets if isinstance(self.queue_offsets, int) else int(self.queue_offsets[0])
+    def place(self, _queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
+        """Fill in where and when; each share has its own queue offset."""
+        self.batch.place(self.shares, physical_offset, store_time_ms)
 
-    def part(self, batch: EncodedBatch, start: int, end: int) -> _Numbered:
-        """Rows [start, end), which are `batch`."""
-        if isinstance(self.queue_ids, int) or isinstance(self.queue_offsets, int):
-            return _Numbered(batch, self.queue_ids, self.first_offset + start)
-        return _Numbered(batch, self.queue_ids[start:end], self.queue_offsets[start:end])
-
-    def place(self, queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
-        """Fill in where and when; the rows of several queues are numbered each on its own."""
-        self.batch.place(queue_offset, physical_offset, store_time_ms)
-        if not isinstance(self.queue_offsets, int):
-            data = np.frombuffer(self.batch.buffer, np.uint8)
-            put_items(data, self.batch.starts + QUEUE_OFFSET_POSITION, self.queue_offsets.astype(">i8"))
-
-    def placed(self, topic: str, physical_offset: int, store_time_ms: int) -> tuple[PlacedRun, list[int], int]:
-        """What dispatch wants: the run, its queues, where it ends."""
-        run = PlacedRun(
+    def placed(self, topic: str, physical_offset: int, store_time_ms: int) -> PlacedRun:
+        """What dispatch wants."""
+        batch = self.batch
+        return PlacedRun(
             topic,
-            self.queue_ids,
-            self.queue_offsets,
-            self.batch.starts + physical_offset,
-            self.batch.sizes,
+            self.shares,
+            batch.starts + physical_offset,
+            batch.sizes,
             store_time_ms,
-            self.batch.tags_codes,
-            self.batch.key_rows,
-            self.batch.key_hashes,
+            batch.tags_codes,
+            batch.key_rows,
+            batch.key_hashes,
         )
-        queue_ids = [self.queue_ids] if isinstance(self.queue_ids, int) else np.unique(self.queue_ids).tolist()
-        return run, queue_ids, physical_offset + len(self.batch.buffer)
 
 
 def _is_special(message: Message) -> bool:

@@ -13,7 +13,15 @@ from collections.abc import Callable
 
 from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError
 from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
-from fsstore.interface import WHOLE_WRITE_BYTES, Attributes, FilesystemError, Opened, WriteOutcome
+from fsstore.interface import (
+    BLOCK_BYTES,
+    LINES_BLOCK_BYTES,
+    WHOLE_WRITE_BYTES,
+    Attributes,
+    FilesystemError,
+    Opened,
+    WriteOutcome,
+)
 from fsstore.names import AppendOptions, BodyFormat, Frame
 from fsstore.nodes import Context, Node, OpenFile
 
@@ -31,7 +39,11 @@ class AppendFile(Node):
         self._open_handles = 0
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.append(self.inode, writable=not self._context.read_only)
+        takes_lines = self._options.frame is Frame.LINE and self._options.format is BodyFormat.RAW
+        block_bytes = LINES_BLOCK_BYTES if takes_lines else BLOCK_BYTES  # others: one message a block, or long parsing
+        return self._context.appearance.append(
+            self.inode, writable=not self._context.read_only, block_bytes=block_bytes
+        )
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE == os.O_RDONLY:

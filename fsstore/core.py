@@ -26,6 +26,7 @@ from fsstore.interface import (
     FilesystemError,
     FilesystemOptions,
     FilesystemSpace,
+    MadeInThread,
     MessageColumns,
     Opened,
     WriteOutcome,
@@ -35,7 +36,16 @@ from fsstore.messages import HeldBody, MessageFiles, SmallBody
 from fsstore.names import NAME_MAX_BYTES
 from fsstore.nodes import Context, Node, OpenFile
 from fsstore.parquet.view import ParquetView
-from fsstore.reports import ControlFile, ReportFile, StoreDirectory, config_of, metrics_of, status_of, to_json
+from fsstore.reports import (
+    ControlFile,
+    ReportFile,
+    SlowReportFile,
+    StoreDirectory,
+    config_of,
+    metrics_of,
+    status_of,
+    to_json,
+)
 from fsstore.stale import StaleInodes
 from fsstore.tree import QueueName, RootDirectory, Tree
 from fsstore.xattrs import list_names, no_attribute, read_value
@@ -63,6 +73,7 @@ class Filesystem:
         self._files: dict[int, OpenFile] = {}
         self._listings: dict[int, Listing] = {}
         self._next_handle = 1
+        self._messages_stored = MadeInThread(lambda: store.stats().messages)
         root = RootDirectory(self._tree)
         self._inodes.pin(root)
         root.add(b"@store", self._store_directory(options, status or dict))
@@ -79,9 +90,9 @@ class Filesystem:
         def status_text() -> bytes:
             return to_json({"pid": os.getpid(), **status_of(store), "parquet": self._parquet.status(), **status()})
 
-        directory.add(b"status.json", ReportFile(context, status_text))
+        directory.add(b"status.json", SlowReportFile(context, status_text))
         directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
-        directory.add(b"metrics", ReportFile(context, lambda: metrics_of(store)))
+        directory.add(b"metrics", SlowReportFile(context, lambda: metrics_of(store)))
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
@@ -240,9 +251,9 @@ class Filesystem:
         raise self._context.refusal()
 
     def statfs(self) -> FilesystemSpace:
-        """The disk's space; its files are the messages."""
+        """The disk's space; its files are the messages. SlowWork: they are counted queue by queue."""
+        messages = self._messages_stored.take()
         disk = os.statvfs(self._store.path)
-        messages = self._store.stats().messages
         return FilesystemSpace(
             disk.f_frsize,
             disk.f_blocks,

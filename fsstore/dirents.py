@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.interface import DirectoryEntry, MessageColumns
-from fsstore.wire import BLOCK_BYTES, DIRENT, ENTRY_FORMAT, entry_fields
+from fsstore.wire import DIRENT, ENTRY_FORMAT, entry_fields
 
 _ENTRY = Struct("=" + ENTRY_FORMAT)
 _NS = 1_000_000_000
@@ -85,7 +85,7 @@ def message_entries(columns: MessageColumns) -> np.ndarray[Any, Any]:
     seconds, ns = np.divmod(columns.mtimes_ns, _NS)
     rows["times"], rows["times_ns"] = seconds[:, None], ns[:, None]
     rows["mode"], rows["nlink"], rows["uid"], rows["gid"] = shared.mode, shared.nlink, shared.uid, shared.gid
-    rows["block_bytes"] = BLOCK_BYTES
+    rows["block_bytes"] = shared.block_bytes
     return rows
 
 

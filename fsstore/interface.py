@@ -10,17 +10,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from fsstore.parquet.options import ParquetOptions
+
+T = TypeVar("T")
 
 ROOT_INODE = 1
 
 # Up to this size a write(2) is always one FUSE request, however its buffer is aligned: 256 pages, less the one that an
 # unaligned buffer may cost. A longer request may be the first part of a write(2) that the kernel has split.
 WHOLE_WRITE_BYTES = 255 * 4096
+
+# What `cat` and `cp` write at once where stat says that this is a block: as much as a request can hold. The default is
+# what everything else is said to have.
+LINES_BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 4096
 
 # Bodies up to this size travel with `open`, copied out of the mapped page; longer ones stay mapped and are held.
 SMALL_BODY_BYTES = 4096
@@ -39,6 +46,20 @@ class SlowWork(Exception):
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__("an answer that takes a thread")
         self.work = work
+
+
+class MadeInThread(Generic[T]):
+    """What takes long to find out, and is to be right at each request: made in a thread for each that takes it."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._made: list[T] = []
+
+    def take(self) -> T:
+        """What was made for this request. SlowWork at the first try."""
+        if not self._made:
+            raise SlowWork(lambda: self._made.append(self._make()))
+        return self._made.pop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +95,8 @@ class Attributes(NamedTuple):
     """Seconds the name may be cached."""
     attr_timeout: int
     """Seconds the attributes may be cached."""
+    block_bytes: int = BLOCK_BYTES
+    """What is best written or read at once."""
 
 
 class Opened(NamedTuple):

@@ -100,6 +100,7 @@ def filled(attributes: Attributes) -> EntryAttributes:
     entry.st_ino = attributes.inode
     entry.st_mode = attributes.mode
     entry.st_size = attributes.size
+    entry.st_blksize = attributes.block_bytes
     entry.st_blocks = (attributes.size + 511) >> 9
     entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = attributes.mtime_ns
     entry.st_nlink = attributes.nlink

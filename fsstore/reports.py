@@ -18,7 +18,7 @@ from engine import (
     StoreStats,
     TopicNotFoundError,
 )
-from fsstore.interface import Attributes, FilesystemError, FilesystemOptions, Opened, WriteOutcome
+from fsstore.interface import Attributes, FilesystemError, FilesystemOptions, MadeInThread, Opened, WriteOutcome
 from fsstore.nodes import Context, Directory, Node, OpenFile, TextFile
 
 _OPENED = Opened(0, True, False, None)
@@ -43,6 +43,10 @@ class StoreDirectory(Directory):
         node = self._entries.get(name)
         return node.attributes() if node is not None else self._context.absence(name)
 
+    def describe(self, name: bytes) -> Attributes:
+        node = self._entries[name]
+        return node.listed_attributes() if isinstance(node, SlowReportFile) else node.attributes()
+
     def names(self) -> list[bytes]:
         return list(self._entries)
 
@@ -55,12 +59,26 @@ class ReportFile(Node):
         self._render = render
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.report(self.inode, len(self._render()), self._context.clock_ns())
+        return self._described(len(self._render()))
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
         return TextFile(self._render()), _OPENED
+
+    def _described(self, size: int) -> Attributes:
+        return self._context.appearance.report(self.inode, size, self._context.clock_ns())
+
+
+class SlowReportFile(ReportFile):
+    """A report on every queue, of which there may be thousands, not opened yet: its text is made in a thread."""
+
+    def __init__(self, context: Context, render: Callable[[], bytes]) -> None:
+        super().__init__(context, MadeInThread(render).take)
+
+    def listed_attributes(self) -> Attributes:
+        """As `attributes`, but never slow: the size is left for the stat that follows."""
+        return self._described(0)
 
 
 class ControlFile(Node):

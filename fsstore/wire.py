@@ -76,7 +76,6 @@ _TAKEN = Struct("=IiQII")
 DIRENT = Struct("=QQII")
 """inode, where to go on, length of the name, file type; the name follows, padded to 8 bytes"""
 
-BLOCK_BYTES = 4096
 DIRECT_IO, KEEP_CACHE, NO_FLUSH = 1, 2, 32
 _NS = 1_000_000_000
 
@@ -112,10 +111,10 @@ def header(unique: int, size: int) -> bytes:
 
 def attribute_fields(attributes: Attributes) -> tuple[int, ...]:
     """The fields of ATTRIBUTES_FORMAT."""
-    inode, mode, size, mtime_ns, nlink, uid, gid, _, _ = attributes
+    inode, mode, size, mtime_ns, nlink, uid, gid, _, _, block_bytes = attributes
     seconds, ns = divmod(mtime_ns, _NS)
     blocks = (size + 511) >> 9
-    return inode, size, blocks, seconds, seconds, seconds, ns, ns, ns, mode, nlink, uid, gid, 0, BLOCK_BYTES, 0
+    return inode, size, blocks, seconds, seconds, seconds, ns, ns, ns, mode, nlink, uid, gid, 0, block_bytes, 0
 
 
 def entry_fields(attributes: Attributes) -> tuple[int, ...]:

@@ -275,6 +275,25 @@ def test_offset_at_is_the_first_message_stored_at_or_after(
 # retention
 
 
+def test_a_minimum_that_is_looked_for_while_the_log_begins_anew_is_looked_for_again(
+    open_queue: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_queue()
+    queue.append(0, entries_of([10 * number for number in range(20)]))
+    search = ConsumeQueue.offset_of_physical
+
+    def and_meanwhile_retention_goes_on(queue: ConsumeQueue, physical_offset: int) -> int:
+        found = search(queue, physical_offset)
+        monkeypatch.undo()
+        queue.begin_at(175)
+        return found
+
+    queue.begin_at(30)
+    monkeypatch.setattr(ConsumeQueue, "offset_of_physical", and_meanwhile_retention_goes_on)
+    assert queue.min_offset == 3
+    assert queue.min_offset == 18
+
+
 def test_expired_entries_move_the_minimum_and_then_their_files_go(open_queue: Opener, tmp_path: Path) -> None:
     queue = open_queue()
     queue.append(0, entries_of([10 * i for i in range(20)]))

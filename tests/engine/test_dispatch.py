@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine.consumequeue import ENTRY
 from engine.consumequeues import ConsumeQueues
 from engine.dispatch import Dispatcher, Placed, PlacedRun
+from engine.encodedbatch import shares_of
 from engine.errors import QueueGapError, StoreFullError
 from engine.filequeue import FileQueue
 from engine.index import Index
@@ -44,10 +45,10 @@ class Derived:
         self.index = Index(folder / "index", slots, entries, Access.WRITE, lambda: NOW_MS, disk)
         self.dispatcher = Dispatcher(self.queues, self.index, DelayLevels.parse())
 
-    def scan(self, log: FileQueue, chunk_records: int = 1000) -> None:
+    def scan(self, log: FileQueue, chunk_bytes: int = 1 << 20) -> None:
         for file in log.files:
             pages = file.whole()
-            for chunk in scan_records(pages, 0, file.start, len(pages), chunk_records=chunk_records):
+            for chunk in scan_records(pages, 0, file.start, len(pages), chunk_bytes=chunk_bytes):
                 self.dispatcher.put_scanned(chunk)
 
     def files(self) -> tuple[Files, list[bytes]]:
@@ -69,11 +70,11 @@ def derived_like(store: Golden, folder: Path) -> Derived:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "retention"])
-@pytest.mark.parametrize("chunk_records", [1000, 37])
-def test_every_byte_that_rocketmq_derived_comes_out_of_its_log(name: str, chunk_records: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 9_000])
+def test_every_byte_that_rocketmq_derived_comes_out_of_its_log(name: str, chunk_bytes: int, tmp_path: Path) -> None:
     store = golden(name, tmp_path)
     derived = derived_like(store, tmp_path / "derived")
-    derived.scan(FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ), chunk_records)
+    derived.scan(FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ), chunk_bytes)
     queues, index = derived.files()
     assert queues == files_below(store.path / "consumequeue")
     assert index == list(files_below(store.path / "index").values())
@@ -127,9 +128,9 @@ messages = st.lists(
 
 
 @settings(max_examples=60)
-@given(messages, st.sampled_from([1000, 1, 7]))
+@given(messages, st.sampled_from([1 << 20, 1, 1_000]))
 def test_a_scan_derives_what_single_puts_derived(
-    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[Message, int]], chunk_records: int
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[Message, int]], chunk_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("dispatch")
     store = SmallStore(folder / "store")
@@ -137,7 +138,7 @@ def test_a_scan_derives_what_single_puts_derived(
         store.put(message, queue_id)
     store.index.flush()
     derived = Derived(folder / "derived", 320, 7, 20)
-    derived.scan(store.log_files, chunk_records)
+    derived.scan(store.log_files, chunk_bytes)
     queues, index = derived.files()
     assert queues == files_below(folder / "store" / "consumequeue")
     assert index == list(files_below(folder / "store" / "index").values())
@@ -146,38 +147,28 @@ def test_a_scan_derives_what_single_puts_derived(
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.sampled_from("xyz"), max_size=2)), min_size=1, max_size=40))
+@given(
+    st.lists(st.integers(0, 2), min_size=1, unique=True),
+    st.lists(st.lists(st.sampled_from("xyz"), max_size=2), min_size=1, max_size=40),
+)
 def test_a_run_derives_what_single_puts_derive(
-    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[int, list[str]]]
+    tmp_path_factory: pytest.TempPathFactory, queue_ids: list[int], wanted: list[list[str]]
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     single, run = Derived(folder / "single", 160, 7, 20), Derived(folder / "run", 160, 7, 20)
-    queue_ids = np.array([queue_id for queue_id, _ in wanted])
-    offsets = np.array([int((queue_ids[:row] == queue_id).sum()) for row, queue_id in enumerate(queue_ids)])
     places = 100 + 91 * np.arange(len(wanted))
-    for row, (queue_id, keys) in enumerate(wanted):
-        numbers = (int(offsets[row]), int(places[row]), 91, NOW_MS)
-        single.dispatcher.put(Placed("t", queue_id, *numbers, tags_code=row, keys=keys))
-    rows = [row for row, (_, keys) in enumerate(wanted) for _ in keys]
-    hashes = index_hashes("t", [key for _, keys in wanted for key in keys])
-    codes = np.arange(len(wanted))
-    sizes = np.full(len(wanted), 91)
-    run.dispatcher.put_run(
-        PlacedRun("t", queue_ids, offsets, places, sizes, NOW_MS, codes, np.array(rows, np.int64), hashes)
-    )
+    for row, keys in enumerate(wanted):
+        turn, offset = row % len(queue_ids), row // len(queue_ids)
+        place = (queue_ids[turn], offset, int(places[row]), 91, NOW_MS)
+        single.dispatcher.put(Placed("t", *place, tags_code=row, keys=keys))
+    shares = shares_of(queue_ids, [0] * len(queue_ids), 0, len(wanted))
+    sizes, codes = np.full(len(wanted), 91), np.arange(len(wanted))
+    rows = np.array([row for row, keys in enumerate(wanted) for _ in keys], np.int64)
+    hashes = index_hashes("t", [key for keys in wanted for key in keys])
+    run.dispatcher.put_run(PlacedRun("t", shares, places, sizes, NOW_MS, codes, rows, hashes))
     assert run.files() == single.files()
     run.close()
     single.close()
-
-
-def test_a_run_of_one_queue_needs_only_its_first_offset(tmp_path: Path) -> None:
-    derived = Derived(tmp_path, 160, 7, 20)
-    places = 100 + 91 * np.arange(20)
-    nothing = np.empty(0, np.int64)
-    derived.dispatcher.put_run(PlacedRun("t", 3, 0, places, np.full(20, 91), NOW_MS, 5, nothing, nothing))
-    queue = derived.queues.get("t", 3)
-    assert queue is not None
-    assert queue.entries(0, 30).tolist() == [(place, 91, 5) for place in places.tolist()]
 
 
 def test_a_delayed_message_is_due_after_its_level_whatever_its_tag(tmp_path: Path) -> None:

@@ -290,7 +290,9 @@ def test_retention_runs_by_itself_and_stops_with_the_store(tmp_path: Path, world
 
     with nothing_left_open(), cleaned(tmp_path / "store", world, retention) as store:
         store.subscribe(Bell())
-        fill(store, 0, 600)
+        fill(store, 0, 3)
+        assert store.bounds("T", 0).min_offset == 0  # who asked is told when that changes
+        fill(store, 3, 600)
         assert gone.wait(60)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -14,13 +15,14 @@ from fsstore.errnos import errno_of
 from fsstore.interface import (
     ROOT_INODE,
     Attributes,
-    DirectoryEntry,
     FilesystemOptions,
     MessageColumns,
     Opened,
     SlowWork,
 )
 from tests.fsstore.fakestore import FakeStore
+
+T = TypeVar("T")
 
 OPTIONS = FilesystemOptions(uid=1234, gid=5678)
 
@@ -36,11 +38,11 @@ class Mount:
         names = [name for name in os.fsencode(path).split(b"/") if name]
         attributes = self.fs.getattr(ROOT_INODE)
         for name in names:
-            attributes = self.fs.lookup(attributes.inode, name)
+            attributes = patiently(self.fs.lookup, attributes.inode, name)
         return attributes
 
     def open(self, path: str | bytes, flags: int = os.O_RDONLY) -> Opened:
-        return self.fs.open(self.stat(path).inode, flags)
+        return patiently(self.fs.open, self.stat(path).inode, flags)
 
     def cat(self, path: str | bytes, request_bytes: int = 1 << 17) -> bytes:
         handle = self.open(path).handle
@@ -69,7 +71,7 @@ class Mount:
         handle = self.fs.opendir(self.stat(path).inode)
         shown: dict[bytes, tuple[int, int]] = {}
         position = 0
-        while batch := self.readdir(handle, position, limit):
+        while batch := patiently(self.fs.readdir, handle, position, limit):
             if isinstance(batch, MessageColumns):
                 rows = zip(batch.names.tolist(), batch.inodes.tolist(), batch.sizes.tolist(), strict=True)
                 shown |= {name: (inode, size) for name, inode, size in rows}
@@ -80,16 +82,17 @@ class Mount:
         self.fs.releasedir(handle)
         return shown
 
-    def readdir(self, handle: int, position: int, limit: int) -> MessageColumns | list[DirectoryEntry]:
-        """One batch, after whatever slow work that takes."""
-        try:
-            return self.fs.readdir(handle, position, limit)
-        except SlowWork as slow:
-            slow.work()
-            return self.fs.readdir(handle, position, limit)
-
     def ls(self, path: str | bytes) -> list[str]:
         return [os.fsdecode(name) for name in self.entries(path)]
+
+
+def patiently(request: Callable[..., T], *arguments: object) -> T:
+    """The core's answer, after whatever slow work that takes."""
+    while True:
+        try:
+            return request(*arguments)
+        except SlowWork as slow:
+            slow.work()
 
 
 def refused_with(use: Callable[[], object]) -> int | None:

@@ -7,13 +7,15 @@ import json
 import os
 import re
 import stat
+from functools import partial
 
 import pytest
 
 from engine import Message
 from fsstore.core import Filesystem
+from fsstore.interface import SlowWork
 from fsstore.reports import status_of
-from tests.fsstore.conftest import OPTIONS, Mount, refused_with
+from tests.fsstore.conftest import OPTIONS, Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 
 
@@ -133,7 +135,7 @@ def test_control_refuses_what_is_no_command(mount: Mount, store: FakeStore, comm
 
 
 def test_statfs_counts_messages_as_files(mount: Mount, store: FakeStore) -> None:
-    space = mount.fs.statfs()
+    space = patiently(mount.fs.statfs)
     assert space.files - space.files_free == 3
     assert space.blocks * space.block_size == os.statvfs(store.path).f_blocks * os.statvfs(store.path).f_frsize
     assert space.name_max == 255
@@ -145,3 +147,32 @@ def test_reports_stay_when_the_kernel_forgets_them(mount: Mount) -> None:
         mount.fs.forget(status, 1)
         mount.fs.forget(directory, 2)
     assert mount.cat("@store/status.json")
+
+
+def test_what_asks_every_queue_is_slow_work_for_each_request(mount: Mount, store: FakeStore) -> None:
+    directory = mount.stat("@store").inode
+    for name in (b"status.json", b"metrics"):
+        inode = patiently(mount.fs.lookup, directory, name).inode
+        for request in (
+            partial(mount.fs.lookup, directory, name),
+            partial(mount.fs.getattr, inode),
+            partial(mount.fs.open, inode, os.O_RDONLY),
+            mount.fs.statfs,
+        ):
+            for _ in range(2):
+                with pytest.raises(SlowWork) as asked:
+                    request()
+                asked.value.work()
+                request()
+
+
+def test_listing_reports_asks_no_queue(mount: Mount) -> None:
+    handle = mount.fs.opendir(mount.stat("@store").inode)
+    listed = mount.fs.readdir(handle, 0, 100)
+    assert isinstance(listed, list)
+    assert {entry.name: entry.attributes.size for entry in listed if entry.name != b"config.json"} == {
+        b"status.json": 0,
+        b"metrics": 0,
+        b"groups": 0,
+        b"control": 0,
+    }

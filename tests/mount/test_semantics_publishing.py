@@ -140,3 +140,13 @@ def test_usual_tools_publish(queue: Path, tmp_path: Path) -> None:
     (tmp_path / "last").write_bytes(b"7\n8")
     sh(f"seq 3 | tee -a append; dd if={tmp_path}/few of=append bs=1; cp {tmp_path}/last append", queue)
     assert (queue.parent / "0.log").read_bytes().splitlines()[20_000:] == [b"%d" % number for number in range(1, 9)]
+
+
+def test_lines_come_in_large_blocks(queue: Path) -> None:
+    """1.14 stat calls 1 MiB the block of an `append` that takes plain lines, so that `cat` and `cp` write as much at
+    once; of others, 4 KiB."""
+    assert (queue / "append").stat().st_blksize == 1 << 20
+    assert (queue.parent / "append@tags=paid").stat().st_blksize == 1 << 20
+    others = ["append@frame=write", "append@frame=file", "append@format=json", "@first"]
+    publish(queue / "append", b"one\n")
+    assert [(queue / name).stat().st_blksize for name in others] == [4096] * len(others)
