@@ -209,7 +209,8 @@ def test_messages_are_listed_as_other_files_are(opcode: Opcode, row_bytes: int) 
         known = (15, 25) if columns.readable[row] else (0, 0)
         attributes = Attributes(100 + row, 0o100444, 1_000 * row, 1_500_000_000 * row, 1, 12, 34, *known)
         entries.append(DirectoryEntry(b"%020d" % row, attributes, row + 2))
-    assert reply == result_of(Frequent(entries, *[None] * 3, []).ask(opcode, listing_request(1, 4096)))
+    told = [None] * 3 if opcode is Opcode.READDIRPLUS else []  # the core's answers to `listed`
+    assert reply == result_of(Frequent(entries, *told, []).ask(opcode, listing_request(1, 4096)))
 
 
 @pytest.mark.parametrize("opcode", sorted(set(Opcode) - {Opcode.INIT, Opcode.INTERRUPT}))
