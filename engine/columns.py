@@ -76,6 +76,7 @@ _FIXED = np.dtype([(name, LAYOUTS[0][name].newbyteorder("=")) for name in _FIXED
 
 VIEWS_AT_ONCE = 512
 """Views of bodies that are alive together: fewer than make the garbage collector start."""
+LARGEST_COPIED_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,14 +411,23 @@ def _stored_bodies(records: LocatedRecords) -> tuple[ByteColumn, Array]:
     offsets = np.zeros(len(records) + 1, np.int64)
     np.cumsum(records.body_sizes, out=offsets[1:])
     packed, crcs = np.empty(int(offsets[-1]), np.uint8), np.empty(len(records), np.uint32)
-    log, target = records.log.data, packed.data
-    starts, ends = records.body_starts, records.body_starts + records.body_sizes
+    target = packed.data
     for first in range(0, len(records), VIEWS_AT_ONCE):
         rows = slice(first, first + VIEWS_AT_ONCE)
-        views = [log[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
-        crcs[rows] = np.fromiter(map(crc32, views), np.uint32, len(views))
-        target[offsets[first] : offsets[first + len(views)]] = b"".join(views)
+        bodies = _some_bodies(records.log, records.body_starts[rows], records.body_sizes[rows])
+        crcs[rows] = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
+        target[offsets[first] : offsets[first + len(bodies)]] = b"".join(bodies)
     return ByteColumn(offsets, packed), crcs
+
+
+def _some_bodies(log: Array, starts: Array, sizes: Array) -> list[bytes] | list[memoryview]:
+    """Each of log[start:start + size]: short ones of one size are copied out together, which costs less than views."""
+    size = int(sizes[0])
+    if 0 < size <= LARGEST_COPIED_BYTES and (sizes == size).all():
+        copies: list[bytes] = items_at(log, starts, size).tolist()
+        return copies
+    view, ends = log.data, starts + sizes
+    return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:

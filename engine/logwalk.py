@@ -213,7 +213,11 @@ class LogWalk:
         return not expected <= int(records.headers["queue_offset"][row]) <= expected + lost
 
     def _resume(self, start: int, reason: str) -> int | None:
-        """Where good records go on behind `start`, the stretch between noted; None when nothing good follows."""
+        """Where good records go on behind `start`, the stretch between noted; None when nothing good follows.
+
+        One that is not earlier than what is before `start` shows that the log went on: then those between are good too,
+        though they seem to be earlier. It is the last time before `start` that is wrong.
+        """
         unpublished = self._lacks_its_head(start)
         first: StoredMessage | None = None
         for file in self._files_behind(start):
@@ -221,9 +225,10 @@ class LogWalk:
             position = max(start - file.start, 0)
             while (found := find_next_record(view, position, file.start, len(view))) is not None:
                 message = decode_record(view[found:], file.start + found)
-                if self._follows(message, start):
+                if self._is_in_sequence(message, start):
                     first = first or message
-                    if not unpublished or message.store_time_ms != first.store_time_ms:
+                    went_on = message.store_time_ms >= self._latest_ms
+                    if went_on and not (unpublished and message.store_time_ms == first.store_time_ms):
                         self._lose(
                             DamagedStretch(start, first.physical_offset, reason, DamageKind.UNREADABLE, self._latest_ms)
                         )
@@ -253,9 +258,7 @@ class LogWalk:
             return False
         return header.physical_offset == start and header.store_time_ms > 0
 
-    def _follows(self, message: StoredMessage, damage_start: int) -> bool:
-        if message.store_time_ms < self._latest_ms:
-            return False
+    def _is_in_sequence(self, message: StoredMessage, damage_start: int) -> bool:
         if not _is_queued(message.sys_flag):
             return True
         place = message.physical_offset

@@ -164,10 +164,13 @@ class Reader:
             records = locate(log, places_of - base, places_of)
             sizes = records.headers["store_size"]
             for messages, is_good in message_run(records, base, topic, queue_id, first):
-                self.messages += int(np.count_nonzero(is_good))
-                self.bytes += int(sizes[: len(is_good)][is_good].sum())
-                sizes = sizes[len(is_good) :]
-                yield messages if is_good.all() else self._completed(messages, is_good, topic, queue_id, first)
+                part, sizes = sizes[: len(is_good)], sizes[len(is_good) :]
+                if base < self._log.min_offset:  # retention has taken the file meanwhile
+                    yield self._one_by_one(topic, queue_id, first, first + len(is_good))
+                else:
+                    self.messages += int(np.count_nonzero(is_good))
+                    self.bytes += int(part[is_good].sum())
+                    yield messages if is_good.all() else self._completed(messages, is_good, topic, queue_id, first)
                 first += len(is_good)
         yield self._one_by_one(topic, queue_id, first, end)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmdb
+import numpy as np
 
 from engine import MessageStore, StoreConfig
 from tests.bench.measure import Pairs, interleave, rate
@@ -221,11 +222,12 @@ def read_messages(store: MessageStore, count: int) -> int:
 
 
 def read_columns(store: MessageStore, count: int) -> int:
-    """Touch all bodies, keys and tags, as arrays."""
+    """The same of each message, as arrays."""
     touched = 0
     for begin in range(0, count, COLUMNS_AT_ONCE):
-        found = store.block(TOPIC, 0, begin, COLUMNS_AT_ONCE)
-        touched += sum(int(column.data.sum()) for column in (found.body, found.keys, found.tags))
+        found = store.columns(TOPIC, 0, begin, COLUMNS_AT_ONCE)
+        first_bytes = found.bodies.data[found.bodies.offsets[:-1]]
+        touched += int(first_bytes.sum() + np.diff(found.keys.offsets).sum() + np.diff(found.tags.offsets).sum())
     return touched
 
 

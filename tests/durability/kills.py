@@ -77,6 +77,7 @@ class Rounds:
             else:
                 self._load_and_kill(mount)
         self.kills += 1
+        self._note(line for line in mount.log.read_text().splitlines() if not line.startswith("INFO "))
         self._check_copy()
         if self._random.random() < 1 / MOUNTS_AN_EARLY_KILL:
             self._kill_while_opening()

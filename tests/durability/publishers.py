@@ -21,8 +21,9 @@ from tests.durability.bodies import body_of
 from tests.durability.ledger import Request
 
 TOPICS = ("orders", "photos", "events")
-DAEMON_GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.ENOENT}
-"""What calls answer when nobody serves the mount: the call under way, later ones, those after it was unmounted."""
+DAEMON_GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT}
+"""What calls answer when nobody serves the mount: the call under way (EIO: the daemon was killed while it took the
+request or gave its answer; an EIO that it gives itself is in its log), later ones, those after it was unmounted."""
 
 
 class Publisher:

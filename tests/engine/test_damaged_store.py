@@ -213,6 +213,23 @@ def test_a_store_time_far_in_the_future_makes_no_stale_tail_of_what_follows(spoi
     assert lost_of(spoiled, mode) == {151}
 
 
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_a_store_time_somewhat_late_costs_nothing_in_a_log_that_went_on(tmp_path: Path, mode: OpenMode) -> None:
+    times = iter(range(1_700_000_000_000, 1_800_000_000_000, 100))
+    with killed(tmp_path / "store", tmp_path / "crashed", replace(SMALL, clock=lambda: next(times))) as store:
+        places = [store.put(Message("T", body_of(number)), 0).physical_offset for number in range(50)]
+    path = tmp_path / "crashed"
+    shutil.rmtree(path / "fsstore")
+    log = path / "commitlog" / ("0" * 20)
+    late = struct.unpack_from(">q", log.read_bytes(), places[20] + 56)[0] + 2_000
+    change(log, places[20] + 56, struct.pack(">q", late))
+    change(log, places[21] + 90, b"\xff")
+    with MessageStore.open(path, replace(SMALL, mode=mode)) as store:
+        assert [bytes(store.get("T", 0, number).body) for number in range(22, 50)] == [
+            body_of(number) for number in range(22, 50)
+        ]
+
+
 # the log
 
 
