@@ -1,8 +1,7 @@
-"""How a handler's answer or failure becomes what pyfuse3 sends: the one place where every exception ends.
+"""How a failure becomes an errno: the one place where every exception of a handler ends.
 
-pyfuse3 allows a handler to raise FUSEError alone; anything else would leave its loop and take the mount down. So each
-handler is wrapped: a refusal of the core or the engine becomes its errno, a defect of ours is logged with its traceback
-and becomes EIO, and slow work is done in a thread before the handler is called again.
+Nothing else may leave a handler, or it would take the mount down: a refusal of the core or the engine has its errno, a
+defect of ours is logged with its traceback and answered EIO.
 """
 
 from __future__ import annotations
@@ -11,91 +10,47 @@ import errno
 import functools
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
-from pyfuse3 import EntryAttributes
+import trio
 
 from fsstore.errnos import errno_of
-from fsstore.interface import Attributes, SlowWork, WriteOutcome
-
-if TYPE_CHECKING:
-    from fsstore.operations import StoreOperations
+from fsstore.interface import SlowWork
 
 log = logging.getLogger(__name__)
 
+O = TypeVar("O")  # noqa: E741
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def refusal(error: Exception, during: str) -> Exception:
-    """The FUSEError that answers `error`. A defect is logged with its traceback, damage in a line."""
-    if isinstance(error, pyfuse3.FUSEError):
-        return error
+def errno_for(error: BaseException, during: str) -> int:
+    """The errno that answers `error`. A defect is logged with its traceback, damage in a line."""
     number = errno_of(error)
     if number is None:
         log.error("%s failed, answered EIO", during, exc_info=error)
-        number = errno.EIO
-    elif number == errno.EIO:
+        return errno.EIO
+    if number == errno.EIO:
         log.warning("%s answered EIO: %s", during, error)
-    refused: Exception = pyfuse3.FUSEError(number)
-    return refused
+    return number
 
 
-def answered(handler: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
-    """Make a pyfuse3 handler of a method that answers at once. pyfuse3 names no arguments."""
-
-    @functools.wraps(handler)
-    async def answer(self: StoreOperations, *arguments: Any) -> R:
-        try:
-            return handler(self, *arguments)
-        except Exception as error:
-            return await _after(error, handler, self, *arguments)
-
-    return answer
-
-
-async def _after(error: Exception, handler: Callable[..., R], self: StoreOperations, *arguments: Any) -> R:
-    """Raise the refusal that `error` is; or do slow work in a thread and let the handler try again: it may find more
-    to do."""
-    while isinstance(error, SlowWork):
-        try:
-            await self.loop.in_thread(error.work)
-            return handler(self, *arguments)
-        except Exception as more:
-            error = more
-    raise refusal(error, handler.__name__) from None
-
-
-def answered_when_durable(handler: Callable[..., WriteOutcome]) -> Callable[..., Coroutine[Any, Any, int]]:
-    """Make a pyfuse3 handler of a method that publishes: the kernel hears what has grown, and the answer waits for the
-    disk where the outcome says so."""
+def answered(
+    handler: Callable[Concatenate[O, P], R],
+) -> Callable[Concatenate[O, P], Coroutine[Any, Any, R]]:
+    """Make a pyfuse3 handler of a plain method. Slow work is done in a thread, then the method is called again."""
 
     @functools.wraps(handler)
-    async def answer(self: StoreOperations, *arguments: Any) -> int:
+    async def answer(self: O, /, *arguments: P.args, **named: P.kwargs) -> R:
         try:
-            taken, physical_end = handler(self, *arguments)
-            self.published()
-            if physical_end:
-                await self.wait_durable(physical_end)
-            return taken
+            while True:
+                try:
+                    return handler(self, *arguments, **named)
+                except SlowWork as slow:
+                    work = slow.work
+                await trio.to_thread.run_sync(work)
         except Exception as error:
-            raise refusal(error, handler.__name__) from None
+            raise pyfuse3.FUSEError(errno_for(error, handler.__name__)) from None
 
     return answer
-
-
-def fill(entry: EntryAttributes, attributes: Attributes) -> EntryAttributes:
-    """Write `attributes` into a pyfuse3.EntryAttributes and return it."""
-    inode, mode, size, mtime_ns, nlink, uid, gid, entry_timeout, attr_timeout, block_bytes = attributes
-    entry.st_ino = inode
-    entry.st_mode = mode
-    entry.st_size = size
-    entry.st_blocks = (size + 511) >> 9
-    entry.st_blksize = block_bytes
-    entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = mtime_ns
-    entry.st_nlink = nlink
-    entry.st_uid = uid
-    entry.st_gid = gid
-    entry.entry_timeout = entry_timeout
-    entry.attr_timeout = attr_timeout
-    return entry

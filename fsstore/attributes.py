@@ -13,9 +13,9 @@ import stat
 from engine import OpenMode
 from fsstore.interface import BLOCK_BYTES, Attributes, FilesystemOptions
 
-IMMUTABLE_S = 86_400.0
-CHANGES_ARE_TOLD_S = 300.0
-BRIEF_S = 1.0
+IMMUTABLE_S = 86_400
+CHANGES_ARE_TOLD_S = 300
+BRIEF_S = 1
 
 _NS_PER_MS = 1_000_000
 
@@ -32,12 +32,12 @@ class Appearance:
         self._directory_mode = stat.S_IFDIR | options.directory_mode
         self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
         self._unchanging_timeout = BRIEF_S if mode is OpenMode.FOLLOW else IMMUTABLE_S
-        self._growing_timeout = 0.0 if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
+        self._growing_timeout = 0 if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
         self.message_template = Attributes(
             0, stat.S_IFREG | 0o444, 0, 0, 1, self._uid, self._gid, IMMUTABLE_S, IMMUTABLE_S
         )
 
-    def message(self, inode: int, size: int, store_time_ms: int, entry_timeout: float) -> Attributes:
+    def message(self, inode: int, size: int, store_time_ms: int, entry_timeout: int) -> Attributes:
         """A message file."""
         return Attributes(
             inode,
@@ -62,7 +62,7 @@ class Appearance:
             2,
             self._uid,
             self._gid,
-            0.0 if computed else self._name_timeout,
+            0 if computed else self._name_timeout,
             self._name_timeout if mtime_ms is None else BRIEF_S,
         )
 
@@ -81,7 +81,7 @@ class Appearance:
         """A `<queue>.log`; its name means another inode when the queue begins later."""
         mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         growing = self._growing_timeout
-        return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0.0, growing)
+        return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, growing)
 
     def unsummed_stream(self, inode: int) -> Attributes:
         """A `<queue>.log` in a listing whose size is not known yet: to be asked for again."""
@@ -105,4 +105,4 @@ class Appearance:
         return Attributes(0, 0, 0, 0, 0, 0, 0, IMMUTABLE_S, IMMUTABLE_S)
 
     def _uncached(self, inode: int, mode: int, size: int, mtime_ns: int, block_bytes: int = BLOCK_BYTES) -> Attributes:
-        return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, 0.0, 0.0, block_bytes)
+        return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, 0, 0, block_bytes)

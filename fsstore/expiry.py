@@ -7,17 +7,14 @@ kernel's cache as long as somebody has them open; nobody new gets to them.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-import pyfuse3
 import trio
 
 from engine import Expired
+from fsstore.channel import Channel
 from fsstore.core import Filesystem
-
-log = logging.getLogger(__name__)
 
 BATCH_INODES = 2_000
 """Inodes that one call of the thread tells of; the core makes the next ones between two calls."""
@@ -26,8 +23,9 @@ BATCH_INODES = 2_000
 class Expiry:
     """Queues what expired, and tells the kernel in `run`. Thread safety: trio's thread only."""
 
-    def __init__(self, core: Filesystem) -> None:
+    def __init__(self, core: Filesystem, channel: Channel) -> None:
         self._core = core
+        self._channel = channel
         self._open = True
         self._send, self._receive = trio.open_memory_channel[Iterable[int]](float("inf"))
 
@@ -54,15 +52,8 @@ class Expiry:
 
     async def _tell(self, inodes: Iterator[int]) -> None:
         while self._open and (batch := list(itertools.islice(inodes, BATCH_INODES))):
-            await trio.to_thread.run_sync(drop_attributes, batch)
+            await trio.to_thread.run_sync(self._drop, batch)
 
-
-def drop_attributes(inodes: Iterable[int]) -> None:
-    """Have the kernel ask again for the attributes of those it knows. Takes no lock that a reader may hold."""
-    for inode in inodes:
-        try:
-            pyfuse3.invalidate_inode(inode, attr_only=True)
-        except FileNotFoundError:
-            continue  # the kernel did not know it
-        except OSError as error:
-            log.debug("inode %d: attributes not dropped: %s", inode, error)
+    def _drop(self, inodes: list[int]) -> None:
+        for inode in inodes:
+            self._channel.drop_attributes(inode)

@@ -91,9 +91,9 @@ class Attributes(NamedTuple):
     nlink: int
     uid: int
     gid: int
-    entry_timeout: float
+    entry_timeout: int
     """Seconds the name may be cached."""
-    attr_timeout: float
+    attr_timeout: int
     """Seconds the attributes may be cached."""
     block_bytes: int = BLOCK_BYTES
     """What is best written or read at once."""
@@ -149,6 +149,19 @@ class MessageColumns(NamedTuple):
     """int64, shape (n,): where a listing goes on after each."""
     template: Attributes
     """What they share: mode, nlink, owner, timeouts."""
+
+    def rows(self, start: int, end: int) -> MessageColumns:
+        """Rows [start, end), as views."""
+        rows = slice(start, end)
+        return MessageColumns(
+            self.names[rows],
+            self.inodes[rows],
+            self.sizes[rows],
+            self.mtimes_ns[rows],
+            self.readable[rows],
+            self.next_positions[rows],
+            self.template,
+        )
 
 
 class FilesystemSpace(NamedTuple):

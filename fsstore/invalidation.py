@@ -1,6 +1,6 @@
 """What happens in the store, told to the kernel: sizes that grew, messages and topics that are gone.
 
-    store (any thread) ──appended──► queue of changes ──► Filesystem.grown ──► invalidate_inode, attributes alone
+    store (any thread) ──appended──► queue of changes ──► Filesystem.grown ──► Channel.drop_attributes
                        ──expired, topics_changed──► Expiry (expiry.py) ──► the same
 
 Sizes of streams are answered with a long timeout, and the kernel is told at the first change after an answer. For our
@@ -19,8 +19,9 @@ from contextlib import suppress
 import trio
 
 from engine import Expired, StoreListener
+from fsstore.channel import Channel
 from fsstore.core import Filesystem
-from fsstore.expiry import Expiry, drop_attributes
+from fsstore.expiry import Expiry
 
 
 class Invalidation(StoreListener):
@@ -29,8 +30,9 @@ class Invalidation(StoreListener):
     Thread safety: the listener's methods from any thread; `tell_kernel` on trio's thread.
     """
 
-    def __init__(self, core: Filesystem, expiry: Expiry) -> None:
+    def __init__(self, core: Filesystem, channel: Channel, expiry: Expiry) -> None:
         self._core = core
+        self._channel = channel
         self._expiry = expiry
         self._token = trio.lowlevel.current_trio_token()
         self._trio_thread = threading.get_ident()
@@ -54,7 +56,8 @@ class Invalidation(StoreListener):
         """Drop the kernel's attributes of everything that grew since they were answered."""
         grown = self._grown
         while grown:
-            drop_attributes(self._core.grown(*grown.popleft()))
+            for inode in self._core.grown(*grown.popleft()):
+                self._channel.drop_attributes(inode)
 
     def _on_trio(self, call: Callable[..., None], *arguments: object) -> None:
         with suppress(trio.RunFinishedError):  # the mount has ended: nobody is left to tell

@@ -105,7 +105,7 @@ class QueueListing:
         skip = start - self._ahead_start
         if self._ahead is None or not 0 <= skip < len(self._ahead.names):
             self._ahead, skip = self._read_ahead(start, limit), 0
-        return _rows(self._ahead, skip, skip + limit) if len(self._ahead.names) else []
+        return self._ahead.rows(skip, skip + limit) if len(self._ahead.names) else []
 
     def _read_ahead(self, start: int, limit: int) -> MessageColumns:
         """Messages from `start` on, more each time: someone who reads on wants them all, `ls | head` does not."""
@@ -136,20 +136,6 @@ class QueueListing:
             sizes[row] = self._store.at(physical_offset).body_size
         except StoreError:
             readable[row] = False
-
-
-def _rows(columns: MessageColumns, start: int, end: int) -> MessageColumns:
-    """Rows [start, end) of columns, as views."""
-    rows = slice(start, end)
-    return MessageColumns(
-        columns.names[rows],
-        columns.inodes[rows],
-        columns.sizes[rows],
-        columns.mtimes_ns[rows],
-        columns.readable[rows],
-        columns.next_positions[rows],
-        columns.template,
-    )
 
 
 def offset_names(offsets: Array) -> Array:

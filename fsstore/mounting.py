@@ -1,13 +1,14 @@
 """One mount from beginning to end: mount, serve, unmount.
 
-    run_mount ─► pyfuse3.init ─► trio.run ─┬─ session loop (requests)
-                                           ├─ ready, once the kernel's first request has come
-                                           ├─ signals: SIGTERM and SIGINT end the loop
-                                           ├─ expiry (names that are gone)
-                                           └─ follow (a store that another process writes)
+    run_mount ─► Channel.mount ─► trio.run ─┬─ request loop
+                                            ├─ relay (what pyfuse3 answers)
+                                            ├─ ready, once the kernel's first request is answered
+                                            ├─ signals: SIGTERM and SIGINT end it all
+                                            ├─ expiry (what is gone)
+                                            └─ follow (a store that another process writes)
 
-All of it runs on trio's thread, which has to be the process's main thread (signals); expiry and follow use a thread for
-what may block. pyfuse3 holds its session in globals: one mount a process.
+All of it runs on trio's thread, which has to be the process's main thread (signals); expiry, follow and slow work use
+threads for what may take long. pyfuse3 holds its session in globals: one mount a process.
 """
 
 from __future__ import annotations
@@ -15,23 +16,24 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
-import pyfuse3
 import trio
 
 from engine import MessageStore, OpenMode, StoreError
+from fsstore.channel import Channel
 from fsstore.core import Filesystem
 from fsstore.expiry import Expiry
 from fsstore.interface import FilesystemOptions
 from fsstore.invalidation import Invalidation
-from fsstore.operations import StoreOperations
-from fsstore.options import MountError, ServeOptions
-from fsstore.sessionloop import SessionLoop, choose_loop, fuse_descriptors
+from fsstore.operations import RareOperations
+from fsstore.options import ServeOptions
+from fsstore.relay import Relay
+from fsstore.requestloop import RequestLoop
+from fsstore.requests import RequestHandlers
 
 log = logging.getLogger(__name__)
 
@@ -52,68 +54,72 @@ def run_mount(
         ),
         status=lambda: {"mountpoint": str(mountpoint)},
     )
-    operations = StoreOperations(core, store)
-    before = fuse_descriptors()
-    with mounted(operations, mountpoint, fuse_options(store, options)):
-        operations.loop = choose_loop(fuse_descriptors() - before, options.fast_loop)
-        mount = Mount(store, core, operations, mountpoint, options, ready)
+    channel = Channel.mount(mountpoint, fuse_options(store, options))
+    mount = Mount(store, core, channel, options, ready)
+    with told_of_signals(mount.end):
         try:
             trio.run(mount.serve)
         finally:
             for error in core.close():
                 log.error("not published at the end: %s", error)
+            channel.close()
 
 
 class Mount:
-    """The tasks around one session loop. Thread safety: trio's thread only."""
+    """The tasks around one request loop. Thread safety: trio's thread only."""
 
     def __init__(
         self,
         store: MessageStore,
         core: Filesystem,
-        operations: StoreOperations,
-        mountpoint: Path,
+        channel: Channel,
         options: ServeOptions,
         ready: Callable[[], None] | None,
     ) -> None:
         self._store = store
         self._core = core
-        self._operations = operations
-        self._loop: SessionLoop = operations.loop
-        self._mountpoint = mountpoint
+        self._channel = channel
         self._options = options
         self._ready = ready
+        self._everything = trio.CancelScope()
+        self._token: trio.lowlevel.TrioToken | None = None
 
     async def serve(self) -> None:
-        """Serve requests until the mount is gone or a signal ends it."""
-        expiry = Expiry(self._core)
-        invalidation = Invalidation(self._core, expiry)
-        self._operations.published = invalidation.tell_kernel
+        """Serve requests until the mount is gone or `end` is called."""
+        self._token = trio.lowlevel.current_trio_token()
+        with self._everything, Relay.to_pyfuse3(self._channel, RareOperations(self._core)) as relay:
+            await self._serve(relay)
+
+    async def _serve(self, relay: Relay) -> None:
+        handlers = RequestHandlers(self._core, self._store, self._channel)
+        expiry = Expiry(self._core, self._channel)
+        invalidation = Invalidation(self._core, self._channel, expiry)
+        handlers.published = invalidation.tell_kernel
         unsubscribe = self._store.subscribe(invalidation)
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(self._end_on_signal, expiry)
-                nursery.start_soon(self._announce)
+                nursery.start_soon(relay.run)
+                nursery.start_soon(self._announce, relay)
                 nursery.start_soon(expiry.run)
                 if self._store.mode is OpenMode.FOLLOW:
                     nursery.start_soon(self._follow)
-                await self._loop.run(self._options.max_waiting)
-                expiry.close()
+                await RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow).run()
                 nursery.cancel_scope.cancel()
         finally:
             unsubscribe()
 
-    async def _end_on_signal(self, expiry: Expiry, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            task_status.started()
-            async for number in signals:
-                log.info("%s: unmounting", signal.Signals(number).name)
-                expiry.close()
-                self._loop.stop()
+    def end(self, why: str) -> None:
+        """End `serve` after the requests under way. For a signal's handler: on the main thread, at any moment."""
+        log.info("%s: unmounting", why)
+        if self._token is None:
+            self._everything.cancel()
+            return
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._everything.cancel, idempotent=True)
 
-    async def _announce(self) -> None:
-        await self._operations.mounted.wait()
-        raise_read_ahead(self._mountpoint, self._options.read_ahead_kb)
+    async def _announce(self, relay: Relay) -> None:
+        await relay.serving.wait()
+        raise_read_ahead(self._channel.mountpoint, self._options.read_ahead_kb)
         if self._ready is not None:
             self._ready()
 
@@ -126,65 +132,30 @@ class Mount:
                 log.warning("looking for what the writer did: %s", error)
 
 
-def fuse_options(store: MessageStore, options: ServeOptions) -> set[str]:
-    """Options of the mount: who made it, who may use it, what the person added."""
-    named = str(store.path.absolute()).replace("\\", "\\\\").replace(",", "\\,")
-    chosen = {"default_permissions", f"fsname={named}", "subtype=fsstore"}
-    if options.allow_other:
-        chosen.add("allow_other")
-    if store.mode is not OpenMode.WRITE:
-        chosen.add("ro")
-    return {MountOption(option) for option in chosen.union(options.mount_options)}
-
-
-class MountOption(str):
-    """A mount option that may hold any path: pyfuse3 encodes options as ASCII, and the kernel takes any bytes."""
-
-    __slots__ = ()
-
-    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
-        """The bytes of the file system's encoding, whatever was asked for."""
-        return os.fsencode(str.__str__(self))
-
-
 @contextmanager
-def mounted(operations: StoreOperations, mountpoint: Path, options: set[str]) -> Iterator[None]:
-    """Mount, and unmount at the end however it comes. MountError with what libfuse and fusermount3 said."""
-    with said_on_stderr() as said:
-        try:
-            pyfuse3.init(operations, str(mountpoint), options)
-        except RuntimeError as error:
-            raise MountError(mountpoint, said() or str(error)) from error
+def told_of_signals(end: Callable[[str], None]) -> Iterator[None]:
+    """Have SIGTERM and SIGINT call `end` with their names meanwhile, however many an impatient person sends."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        end(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        pyfuse3.close(unmount=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-@contextmanager
-def said_on_stderr() -> Iterator[Callable[[], str]]:
-    """What is written to descriptor 2 meanwhile, by C code and children too: libfuse prints its reasons there.
-
-    What nobody asked for goes where it was meant to go, at the end.
-    """
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-
-        def said() -> str:
-            file.seek(0)
-            words = file.read().decode(errors="replace").strip()
-            file.truncate(0)
-            return words
-
-        try:
-            yield said
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            file.seek(0)
-            os.write(2, file.read())
+def fuse_options(store: MessageStore, options: ServeOptions) -> list[bytes]:
+    """Options of the mount: who made it, who may use it, what the person added."""
+    named = os.fsencode(store.path.absolute()).replace(b"\\", b"\\\\").replace(b",", b"\\,")
+    chosen = [b"default_permissions", b"fsname=" + named, b"subtype=fsstore"]
+    if options.allow_other:
+        chosen.append(b"allow_other")
+    if store.mode is not OpenMode.WRITE:
+        chosen.append(b"ro")
+    return chosen + [os.fsencode(option) for option in options.mount_options]
 
 
 def raise_read_ahead(mountpoint: Path, kb: int) -> None:

@@ -15,9 +15,8 @@ class ServeOptions:
     `allow_other` lets other users in (the kernel checks the modes that we show them); `append_mode` is the permission
     bits of the `append` files, `directory_mode` those of topics and queues (who may `mkdir`). `mount_options` are
     further options of mount(8), as after `-o`. `read_ahead_kb` is how far the kernel reads ahead in a file.
-    `follow_interval_ms` is how often a store that another process writes is looked at. `max_waiting` bounds the
-    requests that can wait at once for the disk or for a thread. `fast_loop` False keeps pyfuse3's own request loop.
-    `parquet` bounds what is kept of the rendered files of `@parquet`.
+    `follow_interval_ms` is how often a store that another process writes is looked at. `max_slow` bounds the requests
+    that can be at slow work in a thread at once. `parquet` bounds what is kept of the rendered files of `@parquet`.
     """
 
     allow_other: bool = False
@@ -26,8 +25,7 @@ class ServeOptions:
     mount_options: tuple[str, ...] = ()
     read_ahead_kb: int = 1024
     follow_interval_ms: int = 100
-    max_waiting: int = 128
-    fast_loop: bool = True
+    max_slow: int = 16
     parquet: ParquetOptions = field(default_factory=ParquetOptions)
 
 

@@ -328,6 +328,7 @@ static void do_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     fi->direct_io = INODE_KIND(ino) == KIND_APPEND;
     fi->keep_cache = !fi->direct_io;
+    fi->noflush = (fi->flags & O_ACCMODE) == O_RDONLY;
     fuse_reply_open(req, fi);
 }
 

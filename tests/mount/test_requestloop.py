@@ -1,17 +1,16 @@
-"""Both request loops: the fast one, and pyfuse3's own that it falls back to."""
+"""The request loop on a real mount: many requests, many who wait, rare ones among frequent ones, and a bug."""
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyfuse3
 import pytest
 
-from fsstore.sessionloop import FastSessionLoop, SessionLoop, choose_loop
 from tests.mount.daemon import DEFECT
 from tests.mount.harness import PATIENCE_S, Mounted, bodies, mounted, publish, refused_with
 
@@ -19,12 +18,12 @@ WRITERS = 64
 WRITES_EACH = 20
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["fast", "stock"])
-def looped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """A mount over one of the loops, with a bug in its core."""
+@pytest.fixture(scope="module")
+def looped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """A mount with a bug in its core."""
     folder = tmp_path_factory.mktemp("loop")
     (folder / "gate").touch()
-    with mounted(folder, gate=folder / "gate", options={"fast_loop": request.param}) as mount:
+    with mounted(folder, gate=folder / "gate") as mount:
         yield mount
 
 
@@ -99,29 +98,24 @@ def test_a_bug_in_a_handler_ends_nothing(looped: Mounted) -> None:
     assert len(bodies(queue)) == 3
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "stock"])
-def test_a_mount_that_was_never_used_ends(fast: bool, tmp_path: Path) -> None:
-    with mounted(tmp_path, options={"fast_loop": fast}) as mount:
+def test_rare_requests_from_everybody_at_once_are_all_answered(looped: Mounted) -> None:
+    queue = looped.topic("rare") / "0"
+    publish(queue / "append@keys=K", b"one\n")
+
+    def ask(number: int) -> None:
+        for again in range(20):
+            if number % 3:
+                assert b"user.mq.keys" in map(os.fsencode, os.listxattr(queue / "0"))
+                assert refused_with(os.getxattr, queue / "0", "user.mq.nothing") == errno.ENODATA
+            else:
+                assert (queue / "0").read_bytes() == b"one"
+                (looped.root / f"made-{number}-{again}").mkdir()
+
+    run_threads(WRITERS, ask)
+    made = [name for name in os.listdir(looped.root) if name.startswith("made-")]
+    assert len(made) == 20 * len(range(0, WRITERS, 3))
+
+
+def test_a_mount_that_was_never_used_ends(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
         assert mount.stop() == 0
-
-
-def test_the_fast_loop_is_taken_when_pyfuse3_is_as_we_know_it() -> None:
-    assert type(choose_loop({0}, fast=True)) is FastSessionLoop
-    assert type(choose_loop({0}, fast=False)) is SessionLoop
-
-
-@pytest.mark.parametrize("name", ["_wait_fuse_readable", "_session_loop"])
-def test_another_pyfuse3_keeps_its_own_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def takes_something(descriptor: int) -> bool:
-        return bool(descriptor)
-
-    monkeypatch.delattr(pyfuse3, name)
-    assert type(choose_loop({0}, fast=True)) is SessionLoop
-    if name == "_wait_fuse_readable":
-        monkeypatch.setattr(pyfuse3, name, takes_something, raising=False)
-        assert type(choose_loop({0}, fast=True)) is SessionLoop
-
-
-@pytest.mark.parametrize("descriptors", [set(), {3, 4}], ids=["none", "two"])
-def test_without_the_one_descriptor_there_is_no_fast_loop(descriptors: set[int]) -> None:
-    assert type(choose_loop(descriptors, fast=True)) is SessionLoop

@@ -1,0 +1,133 @@
+"""The descriptor over which the kernel asks and is answered, from mounting to unmounting.
+
+fusermount3 mounts (it may, for everyone) and hands the descriptor over. A reply and a notice are each one write.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import subprocess
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from fsstore import wire
+from fsstore.options import MountError
+
+_UNMOUNTED = (errno.ENODEV, errno.ENOTCONN, errno.ECONNABORTED)
+_TRY_AGAIN = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
+"""The request was taken back before it was read, or there was none."""
+
+
+class Channel:
+    """A mounted file system's connection. Thread safety: `receive` and `wait` on one thread; replies and notices from
+    any thread, those of other threads by `send_late`."""
+
+    def __init__(self, descriptor: int, mountpoint: Path) -> None:
+        """Takes the descriptor over."""
+        self.mountpoint = mountpoint
+        self._descriptor = descriptor
+        self._buffer = bytearray(wire.LARGEST_REQUEST_BYTES)
+        self._view = memoryview(self._buffer)
+        self._buffers = [self._buffer]
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+        self._ending = threading.Lock()
+        self._is_open = True
+        self.is_mounted = True
+        """False once the kernel has said that the mount is gone."""
+
+    @classmethod
+    def mount(cls, mountpoint: Path, options: Iterable[bytes]) -> Channel:
+        """Mount, with options as after `-o`. MountError with what fusermount3 said."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            command = [b"fusermount3", b"-o", b",".join(options), b"--", os.fsencode(mountpoint)]
+            try:
+                helper = subprocess.run(
+                    command,
+                    check=False,
+                    env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                )
+            except OSError as error:
+                raise MountError(mountpoint, f"fusermount3: {error}") from error
+            said = helper.stderr.decode(errors="replace").strip()
+            if helper.returncode:
+                raise MountError(mountpoint, said or f"fusermount3 ended with {helper.returncode}")
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+        return cls(descriptors[0], mountpoint)
+
+    # requests
+
+    def is_ready(self, wait_ms: int) -> bool:
+        """Whether a request has come, or comes within `wait_ms`, or the mount is gone."""
+        return bool(self._poll.poll(wait_ms))
+
+    async def wait(self) -> None:
+        """Return when `is_ready`, in trio's own time."""
+        await trio.lowlevel.wait_readable(self._descriptor)
+
+    def receive(self) -> memoryview | None:
+        """The next request, valid until the next call; None when there is none, or `is_mounted` has become False."""
+        try:
+            size = os.readv(self._descriptor, self._buffers)
+        except OSError as error:
+            if error.errno in _UNMOUNTED:
+                self.is_mounted = False
+                return None
+            if error.errno in _TRY_AGAIN:
+                return None
+            raise
+        return self._view[:size]
+
+    # replies and notices
+
+    def send(self, reply: bytes) -> None:
+        """Answer a request. One that was taken back meanwhile, or whose mount is gone, has nobody who would hear it."""
+        with suppress(FileNotFoundError, ConnectionAbortedError):
+            os.write(self._descriptor, reply)
+
+    def send_with(self, head: bytes, data: bytes | memoryview) -> None:
+        """As `send`, for a reply in two pieces: `data` is not copied on our side."""
+        with suppress(FileNotFoundError, ConnectionAbortedError):
+            os.writev(self._descriptor, (head, data))
+
+    def send_late(self, reply: bytes) -> None:
+        """As `send`, from any thread, also after the end."""
+        with self._ending:
+            if self._is_open:
+                with suppress(OSError):
+                    os.write(self._descriptor, reply)
+
+    def drop_attributes(self, inode: int) -> None:
+        """Have the kernel ask again for an inode's attributes, if it knows it. Takes no lock that a reader may hold."""
+        with suppress(OSError):
+            os.write(self._descriptor, wire.attributes_changed(inode))
+
+    def push(self, inode: int, body: bytes) -> bool:
+        """Put the first bytes of an inode into the kernel's cache; False when it does not know the inode, or can't."""
+        try:
+            os.writev(self._descriptor, (wire.data_of(inode, len(body)), body))
+        except OSError:
+            return False
+        return True
+
+    # the end
+
+    def close(self) -> None:
+        """Let the kernel fail what is still asked; unmount if nobody did yet."""
+        with self._ending:
+            self._is_open = False
+            gone = not self.is_mounted or any(event & select.POLLERR for _, event in self._poll.poll(0))
+            os.close(self._descriptor)
+        if not gone:
+            subprocess.run(["fusermount3", "-u", "-q", "-z", "--", self.mountpoint], check=False, capture_output=True)

@@ -1,0 +1,103 @@
+"""How requests get from the kernel to their handlers, one after the other on trio's thread.
+
+    poll the descriptor in place ──ready──► receive, handle, reply ──► poll again …
+        │ nothing for LINGER_MS: wait through trio
+
+Most answers need no waiting, and going through trio for each would cost more than answering. trio gets its turn after
+TURN_REQUESTS requests, after each one while somebody waits for slow work or for pyfuse3, and whenever the kernel is
+idle.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from fsstore.answers import errno_for
+from fsstore.channel import Channel
+from fsstore.interface import SlowWork
+from fsstore.relay import Relay
+from fsstore.requests import Handler
+from fsstore.wire import REQUEST, Opcode, failed
+
+log = logging.getLogger(__name__)
+
+TURN_REQUESTS = 256
+"""Requests answered at most before trio's other tasks (signals, followers, expiry) get a turn."""
+
+LINGER_MS = 10
+"""How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
+time it would set up and take down a timer at each request."""
+
+
+class RequestLoop:
+    """Serves one mount. Thread safety: trio's thread only."""
+
+    def __init__(self, channel: Channel, handlers: dict[int, Handler], relay: Relay, max_slow: int) -> None:
+        """What `handlers` (by opcode) don't know is the relay's. At most `max_slow` threads do slow work."""
+        self._channel = channel
+        self._handlers = handlers
+        self._relay = relay
+        self._threads = trio.CapacityLimiter(max_slow)
+        self._slow = 0
+
+    async def run(self) -> None:
+        """Serve until the mount is gone, or cancelled."""
+        async with trio.open_nursery() as nursery:
+            left = TURN_REQUESTS
+            while self._channel.is_mounted:
+                is_busy = self._slow or self._relay.waiting
+                if is_busy or not left:
+                    await trio.lowlevel.checkpoint()
+                    left = TURN_REQUESTS
+                if not self._channel.is_ready(0 if is_busy else LINGER_MS):
+                    await self._channel.wait()
+                    left = TURN_REQUESTS
+                left -= 1
+                request = self._channel.receive()
+                if request is not None:
+                    self._take(request, nursery)
+
+    def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
+        _, opcode, unique, inode = REQUEST.unpack_from(request)
+        handler = self._handlers.get(opcode)
+        if handler is None:
+            self._relay.forward(bytes(request))
+            return
+        slow = self._attempt(handler, unique, inode, request)
+        if slow is not None:
+            self._slow += 1
+            nursery.start_soon(self._after, slow.work, handler, unique, inode, memoryview(bytes(request)))
+
+    def _attempt(self, handler: Handler, unique: int, inode: int, request: memoryview) -> SlowWork | None:
+        """Answer, a failure with its errno; or what has to be done first."""
+        try:
+            handler(unique, inode, request)
+        except SlowWork as slow:
+            return slow
+        except Exception as error:
+            self._refuse(error, handler, unique, request)
+        return None
+
+    def _refuse(self, error: Exception, handler: Handler, unique: int, request: memoryview) -> None:
+        number = errno_for(error, handler.__name__)
+        if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # those hear no answer
+            self._channel.send(failed(unique, number))
+
+    async def _after(
+        self, work: Callable[[], object], handler: Handler, unique: int, inode: int, request: memoryview
+    ) -> None:
+        """Do slow work in a thread, then try again; there may be more to do."""
+        slow: SlowWork | None = SlowWork(work)
+        try:
+            while slow is not None:
+                try:
+                    await trio.to_thread.run_sync(slow.work, limiter=self._threads)
+                except Exception as error:
+                    self._refuse(error, handler, unique, request)
+                    return
+                slow = self._attempt(handler, unique, inode, request)
+        finally:
+            self._slow -= 1

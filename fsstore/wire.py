@@ -1,0 +1,167 @@
+"""The kernel's side of FUSE, as bytes: what a request holds and how a reply looks (linux/fuse.h, protocol 7.31 on).
+
+    request   length u32 | opcode u32 | unique u64 | node u64 | uid u32 | gid u32 | pid u32 | 8 bytes | arguments
+    reply     length u32 | -errno i32 | unique u64 | result
+    notice    length u32 | code i32   | 0 u64      | arguments
+
+All in the machine's own byte order. `unique` says which request a reply is to; a node is an inode number of ours. Only
+what we answer ourselves is here; the rest is libfuse's to know.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+from fsstore.interface import Attributes, Opened
+
+LARGEST_REQUEST_BYTES = (1 << 20) + (1 << 13)
+"""A write of 1 MiB, and what comes before its bytes, with some room: the kernel wants no less."""
+
+
+class Opcode(IntEnum):
+    """What a request asks for."""
+
+    LOOKUP = 1
+    FORGET = 2
+    GETATTR = 3
+    READLINK = 5
+    OPEN = 14
+    READ = 15
+    WRITE = 16
+    RELEASE = 18
+    FSYNC = 20
+    FLUSH = 25
+    INIT = 26
+    OPENDIR = 27
+    READDIR = 28
+    RELEASEDIR = 29
+    FSYNCDIR = 30
+    INTERRUPT = 36
+    BATCH_FORGET = 42
+    READDIRPLUS = 44
+
+
+# requests
+
+REQUEST = Struct("=IIQQ")
+"""length, opcode, unique, node"""
+ARGUMENTS = 40
+"""Where the arguments begin."""
+HANDLE = Struct("=Q")
+"""read, write, flush, fsync, release and the like begin with their handle"""
+RANGE = Struct("=QQI")
+"""read, readdir: handle, position, size"""
+FLAGS = Struct("=I")
+"""open"""
+WRITTEN_BYTES = ARGUMENTS + 40
+"""Where the bytes of a write begin."""
+LOOKUPS = Struct("=Q")
+"""forget: how many look-ups"""
+FORGOTTEN = Struct("=QQ")
+"""batch_forget, for each: node, look-ups"""
+FORGOTTEN_BEGIN = ARGUMENTS + 8
+
+# replies
+
+REPLY = Struct("=IiQ")
+ATTRIBUTES_FORMAT = "QQQQQQIIIIIIIIII"
+"""inode, size, blocks, atime, mtime, ctime, their nanoseconds, mode, nlink, uid, gid, rdev, block size, flags"""
+ENTRY_FORMAT = "QQQQII" + ATTRIBUTES_FORMAT
+"""node, generation, seconds the name and the attributes may be believed, their nanoseconds, attributes"""
+_ENTRY = Struct("=IiQ" + ENTRY_FORMAT)
+_ATTRIBUTES = Struct("=IiQQII" + ATTRIBUTES_FORMAT)
+_OPENED = Struct("=IiQQII")
+_TAKEN = Struct("=IiQII")
+DIRENT = Struct("=QQII")
+"""inode, where to go on, length of the name, file type; the name follows, padded to 8 bytes"""
+
+DIRECT_IO, KEEP_CACHE, NO_FLUSH = 1, 2, 32
+_NS = 1_000_000_000
+
+# notices
+
+_INVALIDATE = Struct("=IiQQqq")
+_STORE = Struct("=IiQQQII")
+_INVALIDATE_INODE, _STORE_DATA = 2, 4
+_ATTRIBUTES_ALONE = -1
+
+# what both sides agreed on
+
+_INIT_FLAGS = Struct("=I")
+_INIT_FLAGS_POSITION = REPLY.size + 12
+_LIST_WITH_ATTRIBUTES = 1 << 13
+_LIST_AS_WANTED = 1 << 14
+
+
+def failed(unique: int, errno: int) -> bytes:
+    """The reply that refuses."""
+    return REPLY.pack(REPLY.size, -errno, unique)
+
+
+def done(unique: int) -> bytes:
+    """The reply that has nothing to add."""
+    return REPLY.pack(REPLY.size, 0, unique)
+
+
+def header(unique: int, size: int) -> bytes:
+    """What stands before `size` bytes of result."""
+    return REPLY.pack(REPLY.size + size, 0, unique)
+
+
+def attribute_fields(attributes: Attributes) -> tuple[int, ...]:
+    """The fields of ATTRIBUTES_FORMAT."""
+    inode, mode, size, mtime_ns, nlink, uid, gid, _, _, block_bytes = attributes
+    seconds, ns = divmod(mtime_ns, _NS)
+    blocks = (size + 511) >> 9
+    return inode, size, blocks, seconds, seconds, seconds, ns, ns, ns, mode, nlink, uid, gid, 0, block_bytes, 0
+
+
+def entry_fields(attributes: Attributes) -> tuple[int, ...]:
+    """The fields of ENTRY_FORMAT."""
+    known = (attributes.inode, 0, attributes.entry_timeout, attributes.attr_timeout, 0, 0)
+    return known + attribute_fields(attributes)
+
+
+def entry(unique: int, attributes: Attributes) -> bytes:
+    """The reply to a look-up; inode 0: no such name, for as long as it says."""
+    return _ENTRY.pack(_ENTRY.size, 0, unique, *entry_fields(attributes))
+
+
+def attributes_of(unique: int, attributes: Attributes) -> bytes:
+    """The reply to getattr."""
+    return _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, unique, attributes.attr_timeout, 0, 0, *attribute_fields(attributes))
+
+
+def opened(unique: int, file: Opened, *, nothing_to_flush: bool) -> bytes:
+    """The reply to open. With nothing to flush a close costs a request less (kernels before 5.16 ask all the same)."""
+    flags = file.direct_io * DIRECT_IO | file.keep_cache * KEEP_CACHE | nothing_to_flush * NO_FLUSH
+    return _OPENED.pack(_OPENED.size, 0, unique, file.handle, flags, 0)
+
+
+def opened_directory(unique: int, handle: int) -> bytes:
+    """The reply to opendir."""
+    return _OPENED.pack(_OPENED.size, 0, unique, handle, 0, 0)
+
+
+def taken(unique: int, size: int) -> bytes:
+    """The reply to a write of `size` bytes."""
+    return _TAKEN.pack(_TAKEN.size, 0, unique, size, 0)
+
+
+def attributes_changed(inode: int) -> bytes:
+    """The notice that an inode's attributes are to be asked for again; its data stay cached."""
+    return _INVALIDATE.pack(_INVALIDATE.size, _INVALIDATE_INODE, 0, inode, _ATTRIBUTES_ALONE, 0)
+
+
+def data_of(inode: int, size: int) -> bytes:
+    """What stands before the first `size` bytes of an inode, to be put into the kernel's cache."""
+    return _STORE.pack(_STORE.size + size, _STORE_DATA, 0, inode, 0, size, 0)
+
+
+def listing_as_wanted(init_reply: bytes) -> bytes:
+    """libfuse's reply to the kernel's first request, changed: a listing brings attributes when they are wanted."""
+    (flags,) = _INIT_FLAGS.unpack_from(init_reply, _INIT_FLAGS_POSITION)
+    changed = bytearray(init_reply)
+    _INIT_FLAGS.pack_into(changed, _INIT_FLAGS_POSITION, flags | _LIST_WITH_ATTRIBUTES | _LIST_AS_WANTED)
+    return bytes(changed)

@@ -1,0 +1,344 @@
+"""The handlers without a mount: what becomes of every answer and every exception, and which bodies are pushed."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyfuse3
+import pytest
+import trio
+
+from engine import DamagedRecordError, MessageStore, OpenMode, StoreFullError
+from fsstore.channel import Channel
+from fsstore.core import Filesystem
+from fsstore.interface import (
+    Attributes,
+    DirectoryEntry,
+    FilesystemError,
+    MessageColumns,
+    Opened,
+    SlowWork,
+    WriteOutcome,
+)
+from fsstore.openbodies import OpenBodies
+from fsstore.operations import RareOperations
+from fsstore.requests import RequestHandlers
+from fsstore.wire import Opcode
+
+INODE = 77
+UNIQUE = 4321
+ATTRIBUTES = Attributes(INODE, 0o100444, 1_000, 1_700_000_000_123_456_789, 1, 12, 34, 15, 25)
+ATTRIBUTES_REPLIED = (INODE, 1_000, 2, *(1_700_000_000,) * 3, *(123_456_789,) * 3, 0o100444, 1, 12, 34, 0, 4096, 0)
+ENTRY = struct.Struct("=QQQQIIQQQQQQIIIIIIIIII")
+OK = struct.pack("=IiQ", 16, 0, UNIQUE)
+
+
+class ScriptedCore:
+    """A core whose every method does what `script` says: an exception is raised, anything else is the answer."""
+
+    def __init__(self, *script: object) -> None:
+        self._script = list(script)
+
+    def __getattr__(self, _: str) -> Callable[..., object]:
+        def method(*arguments: object) -> object:
+            outcome = self._script.pop(0) if len(self._script) > 1 else self._script[0]
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        return method
+
+
+class ScriptedStore:
+    """A store that fails or finishes whoever waits for its disk."""
+
+    mode = OpenMode.WRITE
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self._failure = failure
+
+    def request_durable(self, _: int, done: Callable[[Exception | None], None]) -> None:
+        done(self._failure)
+
+
+class Kernel:
+    """What would go to the kernel."""
+
+    def __init__(self) -> None:
+        self.replies: list[bytes] = []
+        self.pushed: list[int] = []
+        self.takes_bodies = True
+
+    def send(self, reply: bytes) -> None:
+        self.replies.append(reply)
+
+    def send_with(self, head: bytes, data: bytes) -> None:
+        self.replies.append(head + bytes(data))
+
+    send_late = send
+
+    def push(self, inode: int, _: bytes) -> bool:
+        self.pushed.append(inode)
+        return self.takes_bodies
+
+
+class Frequent:
+    """The handlers of frequent requests, over a scripted core."""
+
+    def __init__(self, *script: object, store: ScriptedStore | None = None) -> None:
+        self.kernel = Kernel()
+        core, channel = cast(Filesystem, ScriptedCore(*script)), cast(Channel, self.kernel)
+        self.handlers = RequestHandlers(core, cast(MessageStore, store or ScriptedStore()), channel)
+
+    def ask(self, opcode: Opcode, arguments: bytes = bytes(40)) -> bytes:
+        """The reply to a request."""
+        request = struct.pack("=IIQQ16x", 40 + len(arguments), opcode, UNIQUE, INODE) + arguments
+        self.handlers.by_opcode[opcode](UNIQUE, INODE, memoryview(request))
+        (reply,) = self.kernel.replies or [b""]
+        assert not reply or struct.unpack_from("=I", reply)[0] == len(reply)
+        return reply
+
+
+def result_of(reply: bytes) -> bytes:
+    """What follows the head of a reply that is no refusal."""
+    assert struct.unpack_from("=iQ", reply, 4) == (0, UNIQUE)
+    return reply[16:]
+
+
+# frequent requests
+
+
+def test_a_look_up_answers_attributes_and_how_long_they_hold() -> None:
+    fields = ENTRY.unpack(result_of(Frequent(ATTRIBUTES).ask(Opcode.LOOKUP, b"name\0")))
+    assert fields == (INODE, 0, 15, 25, 0, 0, *ATTRIBUTES_REPLIED)
+
+
+def test_getattr_answers_attributes() -> None:
+    reply = result_of(Frequent(ATTRIBUTES).ask(Opcode.GETATTR))
+    assert struct.unpack("=QIIQQQQQQIIIIIIIIII", reply) == (25, 0, 0, *ATTRIBUTES_REPLIED)
+
+
+@pytest.mark.parametrize(("flags", "no_flush"), [(os.O_RDONLY, 32), (os.O_WRONLY, 0), (os.O_RDWR | os.O_APPEND, 0)])
+def test_only_who_may_write_is_asked_to_flush(flags: int, no_flush: int) -> None:
+    reply = Frequent(Opened(5, True, False, None)).ask(Opcode.OPEN, struct.pack("=II", flags, 0))
+    assert struct.unpack("=QII", result_of(reply)) == (5, 1 | no_flush, 0)
+
+
+def test_a_read_answers_the_bytes() -> None:
+    assert result_of(Frequent(memoryview(b"the body")).ask(Opcode.READ)) == b"the body"
+
+
+def test_a_write_answers_how_much_was_taken_and_waits_for_the_disk() -> None:
+    for outcome in (WriteOutcome(4, 0), WriteOutcome(4, 100)):
+        assert struct.unpack("=II", result_of(Frequent(outcome).ask(Opcode.WRITE))) == (4, 0)
+
+
+@pytest.mark.parametrize("opcode", [Opcode.WRITE, Opcode.FLUSH, Opcode.FSYNC, Opcode.FSYNCDIR])
+def test_who_waits_for_the_disk_hears_of_its_failure(opcode: Opcode) -> None:
+    failing = Frequent(WriteOutcome(4, 100), store=ScriptedStore(StoreFullError(Path(), 1)))
+    assert failing.ask(opcode) == struct.pack("=IiQ", 16, -errno.ENOSPC, UNIQUE)
+
+
+def test_the_kernel_hears_of_growth_before_the_writer_hears_of_success() -> None:
+    growing = Frequent(WriteOutcome(4, 0))
+    growing.handlers.published = lambda: growing.kernel.send(b"")
+    with pytest.raises(ValueError, match="too many"):
+        growing.ask(Opcode.WRITE)
+    assert [bool(sent) for sent in growing.kernel.replies] == [False, True]
+
+
+def test_a_store_that_nobody_writes_asks_for_no_flush() -> None:
+    store = ScriptedStore()
+    store.mode = OpenMode.READ_ONLY
+    assert Frequent(None, store=store).ask(Opcode.FLUSH) == struct.pack("=IiQ", 16, -errno.ENOSYS, UNIQUE)
+
+
+def test_forgetting_is_never_answered() -> None:
+    assert Frequent(None).ask(Opcode.FORGET) == b""
+    two = struct.pack("=IIQQQQ", 2, 0, INODE, 1, INODE + 1, 3)
+    assert Frequent(None).ask(Opcode.BATCH_FORGET, two) == b""
+
+
+NAMES = [
+    DirectoryEntry(name, ATTRIBUTES, position) for position, name in enumerate([b"a", b"eight---", b"ninebytes"], 1)
+]
+
+
+def listing_request(position: int, room: int) -> bytes:
+    return struct.pack("=QQIIQII", 1, position, room, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("room", "shown"), [(4096, 3), (3 * 24 + 8 + 8 + 16, 3), (3 * 24 + 8 + 8 + 15, 2), (24, 0)])
+def test_names_are_listed_as_far_as_they_fit(room: int, shown: int) -> None:
+    reply = result_of(Frequent(NAMES, []).ask(Opcode.READDIR, listing_request(0, room)))
+    expected = b""
+    for name, _, position in NAMES[:shown]:
+        expected += struct.pack("=QQII", INODE, position, len(name), 8) + name + bytes(-len(name) % 8)
+    assert reply == expected
+
+
+def test_a_listing_with_attributes_answers_a_look_up_of_each_name() -> None:
+    reply = result_of(Frequent(NAMES, None, None, None, []).ask(Opcode.READDIRPLUS, listing_request(0, 4096)))
+    assert ENTRY.unpack_from(reply) == (INODE, 0, 15, 25, 0, 0, *ATTRIBUTES_REPLIED)
+    assert reply[128:160] == struct.pack("=QQII", INODE, 1, 1, 8) + b"a" + bytes(7)
+
+
+def message_columns(count: int) -> MessageColumns:
+    numbers = np.arange(count, dtype=np.int64)
+    names = np.array([b"%020d" % number for number in range(count)], "S20")
+    readable = numbers != 1
+    template = ATTRIBUTES._replace(inode=0, size=0, mtime_ns=0)
+    return MessageColumns(
+        names, numbers + 100, numbers * 1_000, numbers * 1_500_000_000, readable, numbers + 2, template
+    )
+
+
+@pytest.mark.parametrize(("opcode", "row_bytes"), [(Opcode.READDIR, 48), (Opcode.READDIRPLUS, 176)])
+def test_messages_are_listed_as_other_files_are(opcode: Opcode, row_bytes: int) -> None:
+    columns = message_columns(5)
+    reply = result_of(Frequent(columns, []).ask(opcode, listing_request(1, 3 * row_bytes + 47)))
+    entries = []
+    for row in range(3):
+        known = (15, 25) if columns.readable[row] else (0, 0)
+        attributes = Attributes(100 + row, 0o100444, 1_000 * row, 1_500_000_000 * row, 1, 12, 34, *known)
+        entries.append(DirectoryEntry(b"%020d" % row, attributes, row + 2))
+    told = [None] * 3 if opcode is Opcode.READDIRPLUS else []  # the core's answers to `listed`
+    assert reply == result_of(Frequent(entries, *told, []).ask(opcode, listing_request(1, 4096)))
+
+
+@pytest.mark.parametrize("opcode", sorted(set(Opcode) - {Opcode.INIT, Opcode.INTERRUPT}))
+def test_every_frequent_request_has_a_handler_that_leaves_refusals_to_the_loop(opcode: Opcode) -> None:
+    for error in (FilesystemError(errno.ESTALE), KeyError("a defect"), SlowWork(lambda: None)):
+        asked = Frequent(error)
+        with pytest.raises(type(error)):
+            asked.ask(opcode, struct.pack("=QQIIQII", 1, 0, 4096, 0, 0, 0, 0))
+        assert asked.kernel.replies == []
+
+
+# rare requests
+
+
+def answer_to(handler: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
+    async def ask() -> Any:
+        return await handler(*arguments)
+
+    return trio.run(ask)
+
+
+def errno_of_answer(handler: Callable[..., Awaitable[Any]], *arguments: object) -> int:
+    with pytest.raises(pyfuse3.FUSEError) as raised:
+        answer_to(handler, *arguments)
+    return int(raised.value.errno)
+
+
+def rare(*script: object) -> RareOperations:
+    return RareOperations(cast(Filesystem, ScriptedCore(*script)))
+
+
+RARE: list[tuple[str, tuple[object, ...]]] = [
+    ("setattr", (INODE, None, None, None, None)),
+    ("statfs", (None,)),
+    ("mkdir", (1, b"name", 0o755, None)),
+    ("create", (1, b"name", 0o644, 0, None)),
+    ("mknod", (1, b"name", 0o644, 0, None)),
+    ("unlink", (1, b"name", None)),
+    ("rmdir", (1, b"name", None)),
+    ("symlink", (1, b"name", b"target", None)),
+    ("rename", (1, b"name", 2, b"name", 0, None)),
+    ("link", (INODE, 1, b"name", None)),
+    ("getxattr", (INODE, b"user.name", None)),
+    ("listxattr", (INODE, None)),
+    ("setxattr", (INODE, b"user.name", b"value", None)),
+    ("removexattr", (INODE, b"user.name", None)),
+]
+"""Every handler of pyfuse3's that asks the core, with arguments as pyfuse3 gives them."""
+
+
+@pytest.mark.parametrize(("name", "arguments"), RARE, ids=[name for name, _ in RARE])
+def test_every_rare_request_answers_refusals_and_outlives_defects(
+    name: str, arguments: tuple[object, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert errno_of_answer(getattr(rare(FilesystemError(errno.ESTALE)), name), *arguments) == errno.ESTALE
+    assert errno_of_answer(getattr(rare(StoreFullError(Path(), 1)), name), *arguments) == errno.ENOSPC
+    assert caplog.records == []
+    assert errno_of_answer(getattr(rare(KeyError("a defect")), name), *arguments) == errno.EIO
+    assert caplog.records[0].levelno == logging.ERROR
+    assert caplog.records[0].exc_info
+
+
+def test_every_request_of_pyfuse3_is_answered_here_or_there() -> None:
+    frequent = {"lookup", "forget", "getattr", "readlink", "open", "read", "write", "flush", "fsync", "release"}
+    frequent |= {"opendir", "readdir", "releasedir", "fsyncdir"}
+    unasked = {"init", "stacktrace", "access", "supports_dot_lookup", "enable_writeback_cache", "enable_acl"}
+    theirs = {name for name in vars(pyfuse3.Operations) if not name.startswith("_")} - unasked
+    assert theirs - {"poll"} == frequent | {name for name, _ in RARE}
+
+
+def test_attributes_are_filled_in() -> None:
+    entry = answer_to(rare(ATTRIBUTES).setattr, INODE, None, None, None, None)
+    assert (entry.st_ino, entry.st_mode, entry.st_size, entry.st_nlink) == (INODE, 0o100444, 1_000, 1)
+    assert (entry.st_uid, entry.st_gid, entry.st_blocks, entry.st_blksize) == (12, 34, 2, 4096)
+    assert {entry.st_mtime_ns, entry.st_ctime_ns, entry.st_atime_ns} == {1_700_000_000_123_456_789}
+    assert (entry.entry_timeout, entry.attr_timeout) == (15, 25)
+
+
+def test_slow_work_is_done_before_the_answer() -> None:
+    done: list[int] = []
+    twice = rare(SlowWork(lambda: done.append(1)), SlowWork(lambda: done.append(2)), [b"user.name"])
+    assert answer_to(twice.listxattr, INODE, None) == [b"user.name"]
+    assert done == [1, 2]
+
+
+def test_slow_work_that_fails_is_a_refusal() -> None:
+    def fail() -> None:
+        raise DamagedRecordError(0, "torn")
+
+    assert errno_of_answer(rare(SlowWork(fail)).statfs, None) == errno.EIO
+
+
+# bodies in the kernel's cache
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel()
+
+
+def test_a_small_body_goes_into_the_kernels_cache_once(kernel: Kernel) -> None:
+    cache = OpenBodies(kernel.push)
+    for handle in range(3):
+        cache.opened(INODE, handle, b"body")
+        cache.released(handle)
+    assert kernel.pushed == [INODE]
+    cache.forget(INODE)
+    cache.opened(INODE, 9, b"body")
+    assert kernel.pushed == [INODE, INODE]
+
+
+def test_no_body_is_pushed_while_another_handle_is_open(kernel: Kernel) -> None:
+    cache = OpenBodies(kernel.push)
+    cache.opened(INODE, 1, None)
+    cache.opened(INODE, 2, b"body")
+    cache.released(1)
+    cache.opened(INODE, 3, b"body")
+    assert kernel.pushed == []
+    cache.released(2)
+    cache.released(3)
+    cache.opened(INODE, 4, b"body")
+    assert kernel.pushed == [INODE]
+
+
+def test_a_body_that_the_kernel_would_not_have_is_offered_again(kernel: Kernel) -> None:
+    kernel.takes_bodies = False
+    cache = OpenBodies(kernel.push)
+    for handle in range(2):
+        cache.opened(INODE, handle, b"body")
+        cache.released(handle)
+    assert kernel.pushed == [INODE, INODE]
