@@ -317,29 +317,29 @@ def _find_values(offsets: Array, packed: Array, names: Sequence[bytes]) -> list[
         keeps = np.append(np.append(True, ~in_value), True)
         marks, is_one = marks[keeps], is_one[keeps[:-1]]
     items = np.flatnonzero(is_one)
-    name_starts, name_ends, value_ends = marks[items - 1] + 1, marks[items], marks[items + 1]
-    return [_named_values(offsets, packed, name_starts, name_ends, value_ends, name) for name in names]
+    name_starts, value_starts, value_ends = marks[items - 1] + 1, marks[items] + 1, marks[items + 1]
+    name_sizes = np.where(value_ends > value_starts, value_starts - 1 - name_starts, 0)  # 0: as good as absent
+    sized: dict[int, tuple[Array, Array]] = {}
+    found = []
+    for name in names:
+        if len(name) not in sized:
+            hits = np.flatnonzero(name_sizes == len(name))
+            sized[len(name)] = hits, items_at(packed, name_starts[hits], len(name)).view(f"S{len(name)}")
+        hits, texts = sized[len(name)]
+        hits = hits[texts == name]
+        found.append(_by_row(offsets, value_starts[hits], value_ends[hits]))
+    return found
 
 
-def _named_values(
-    offsets: Array, packed: Array, name_starts: Array, name_ends: Array, value_ends: Array, name: bytes
-) -> tuple[Array, Array]:
-    size = len(name)
-    hits = np.flatnonzero((name_ends - name_starts == size) & (value_ends - name_ends > 1))
-    hits = hits[items_at(packed, name_starts[hits], size).view(f"S{size}") == name]
-    value_starts = name_ends[hits] + 1
-    rows = _rows_of(offsets, value_starts)
-    starts, sizes = np.zeros(len(offsets) - 1, np.int64), np.zeros(len(offsets) - 1, np.int64)
-    starts[rows] = value_starts
-    sizes[rows] = value_ends[hits] - value_starts
-    return starts, sizes
-
-
-def _rows_of(offsets: Array, positions: Array) -> Array | slice:
-    """The rows that hold `positions`, ascending: row i is [offsets[i], offsets[i + 1])."""
-    if len(positions) == len(offsets) - 1 and ((offsets[:-1] < positions) & (positions < offsets[1:])).all():
-        return slice(None)  # mostly: one in each row
-    return np.searchsorted(offsets, positions, side="right") - 1
+def _by_row(offsets: Array, starts: Array, ends: Array) -> tuple[Array, Array]:
+    """(starts, sizes) of the last of the ranges, which ascend, in each row [offsets[i], offsets[i + 1]): 0 without."""
+    count = len(offsets) - 1
+    if len(starts) == count and ((offsets[:-1] < starts) & (ends <= offsets[1:])).all():
+        return starts, ends - starts  # as it mostly is: one in each row
+    rows = np.searchsorted(offsets, starts, side="right") - 1
+    found_starts, found_sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    found_starts[rows], found_sizes[rows] = starts, ends - starts
+    return found_starts, found_sizes
 
 
 def index_key_rows(
