@@ -162,21 +162,20 @@ class MappedFile:
         return self.view(0, self.readable)
 
     def whole(self) -> memoryview:
-        """Read-only view of every byte that the file has, readable or not: for those who find out where data ends."""
-        return self.ensure_whole()
+        """Read-only view of every byte that the file has, readable or not: for those who find out where data ends.
+
+        TruncatedFileError when the file is shorter now than its map (one fstat): touching lost pages kills us.
+        """
+        file_map, pages = self._mapped or self._map()
+        if not self._anonymous and file_map.size() < len(pages):
+            raise TruncatedFileError(self.path, self.size, file_map.size())
+        return pages
 
     def array(self, dtype: DTypeLike, position: int = 0, count: int = -1) -> np.ndarray[Any, Any]:
         """Readable bytes from `position` on as a read-only array of shape (count,); -1: as many as there are."""
         unit = np.dtype(dtype)
         length = (max(self.readable - position, 0) // unit.itemsize if count < 0 else count) * unit.itemsize
         return np.frombuffer(self.view(position, length), dtype=unit)
-
-    def ensure_whole(self) -> memoryview:
-        """All of its map. TruncatedFileError when the file is shorter now (one fstat): touching lost pages kills us."""
-        file_map, pages = self._mapped or self._map()
-        if not self._anonymous and file_map.size() < len(pages):
-            raise TruncatedFileError(self.path, self.size, file_map.size())
-        return pages
 
     def _map(self) -> tuple[mmap.mmap, memoryview]:
         with self._lock:

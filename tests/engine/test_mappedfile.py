@@ -172,7 +172,7 @@ def test_a_file_cut_while_mapped_is_an_error_before_its_pages_are_touched(path: 
     file = MappedFile.create(path, SIZE, Access.WRITE)
     file.append(bytes(SIZE))
     os.truncate(path, 4096)
-    for look in (lambda: file.view(8192, 1), lambda: file.view(0, 1), file.ensure_whole, file.whole):
+    for look in (lambda: file.view(8192, 1), lambda: file.view(0, 1), lambda: file.rest(0), file.whole):
         with pytest.raises(TruncatedFileError) as caught:
             look()
         assert caught.value.found_bytes == 4096
