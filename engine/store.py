@@ -331,7 +331,10 @@ class MessageStore:
         return message
 
     def read(self, topic: str, queue: int, start: int, count: int | None = None) -> Iterator[StoredMessage]:
-        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out."""
+        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out.
+
+        Reads ahead, the further the longer it goes on. TopicNotFoundError.
+        """
         return self._reader.read(topic, queue, start, count)
 
     def entries(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
