@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.columns import find_properties, index_key_rows
+from engine.columns import find_properties
 from engine.consumequeue import ENTRY
 from engine.consumequeues import ConsumeQueues
 from engine.encodedbatch import Share
 from engine.index import Index
 from engine.keyhash import java_hashes
+from engine.keyrows import index_key_rows
 from engine.logscan import ScannedRecords
 from engine.place import MULTI_DISPATCH, Place
 from engine.properties import KEYS, TAGS, UNIQUE_KEY

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import index_key_rows
 from engine.commitlog import CommitLog
 from engine.consumequeue import ConsumeQueue, is_pre_blank
 from engine.consumequeues import ConsumeQueues
 from engine.deletedtopics import DeletedTopics
 from engine.errors import ReadError, StoreError
 from engine.index import Index
+from engine.keyrows import index_key_rows
 from engine.logscan import ScannedRecords, scan_records
 from engine.mappedfile import MappedFile
 from engine.record import decode_record

@@ -12,7 +12,6 @@ from engine.columns import (
     ByteColumn,
     Columns,
     find_properties,
-    index_key_rows,
     locate,
     read_bodies,
     read_columns,
@@ -20,6 +19,7 @@ from engine.columns import (
     topics_of,
 )
 from engine.keyhash import index_hash, java_hashes, tags_hash
+from engine.keyrows import index_key_rows
 from engine.message import Message
 from engine.properties import KEYS, TAGS, find_property, split_keys
 from engine.record import decode_record, record_problem
