@@ -22,16 +22,14 @@ from fsstore.inodes import COMPUTED, MESSAGE, InodeTable
 from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
     Attributes,
-    DirectoryEntry,
     FilesystemError,
     FilesystemOptions,
     FilesystemSpace,
     MadeInThread,
-    MessageColumns,
     Opened,
     WriteOutcome,
 )
-from fsstore.listing import Listing
+from fsstore.listing import Batch, Listing
 from fsstore.messages import HeldBody, MessageFiles, SmallBody
 from fsstore.names import NAME_MAX_BYTES
 from fsstore.nodes import Context, Node, OpenFile
@@ -207,9 +205,10 @@ class Filesystem:
         self._next_handle = handle + 1
         return handle
 
-    def readdir(self, handle: int, position: int, limit: int) -> MessageColumns | list[DirectoryEntry]:
-        """Up to `limit` entries after `position` (0: the beginning); an empty list at the end."""
-        return self._listings[handle].read(position, limit)
+    def readdir(self, handle: int, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
+        """Up to `limit` entries after `position` (0: the beginning); an empty list at the end. Messages come as
+        MessageNames unless `with_attributes`."""
+        return self._listings[handle].read(position, limit, with_attributes=with_attributes)
 
     def releasedir(self, handle: int) -> None:
         """Close a listing."""

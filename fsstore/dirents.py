@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.interface import DirectoryEntry, MessageColumns
+from fsstore.interface import DirectoryEntry, MessageColumns, MessageNames
 from fsstore.wire import DIRENT, ENTRY_FORMAT, entry_fields
 
 _ENTRY = Struct("=" + ENTRY_FORMAT)
@@ -66,7 +66,7 @@ def _packed(entries: Sequence[tuple[DirectoryEntry, bytes]], size: int) -> tuple
     return b"".join(parts), len(parts)
 
 
-def message_names(columns: MessageColumns) -> np.ndarray[Any, Any]:
+def message_names(columns: MessageNames) -> np.ndarray[Any, Any]:
     """Rows of NAMES, shape (n,)."""
     rows = np.zeros(len(columns.names), NAMES)
     _fill_names(rows, columns)
@@ -89,7 +89,7 @@ def message_entries(columns: MessageColumns) -> np.ndarray[Any, Any]:
     return rows
 
 
-def _fill_names(rows: np.ndarray[Any, Any], columns: MessageColumns) -> None:
+def _fill_names(rows: np.ndarray[Any, Any], columns: MessageColumns | MessageNames) -> None:
     rows["inode"] = columns.inodes
     rows["next_position"] = columns.next_positions
     rows["name_bytes"] = columns.names.dtype.itemsize

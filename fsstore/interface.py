@@ -164,6 +164,24 @@ class MessageColumns(NamedTuple):
         )
 
 
+class MessageNames(NamedTuple):
+    """A run of message files in a listing of names alone, as columns: the log was not looked at."""
+
+    names: np.ndarray[Any, Any]
+    """S20, shape (n,)."""
+    inodes: np.ndarray[Any, Any]
+    """int64, shape (n,)."""
+    next_positions: np.ndarray[Any, Any]
+    """int64, shape (n,)."""
+    template: Attributes
+    """What they share: mode, nlink, owner, timeouts."""
+
+    def rows(self, start: int, end: int) -> MessageNames:
+        """Rows [start, end), as views."""
+        rows = slice(start, end)
+        return MessageNames(self.names[rows], self.inodes[rows], self.next_positions[rows], self.template)
+
+
 class FilesystemSpace(NamedTuple):
     """Answer to statfs: the disk's space, and messages as files."""
 

@@ -7,15 +7,16 @@ on the queue offset; elsewhere it counts names of the snapshot that was taken wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from engine import MessageStore, StoreError
 from fsstore.inodes import MESSAGE
-from fsstore.interface import Attributes, DirectoryEntry, FilesystemError, MessageColumns, SlowWork
+from fsstore.interface import Attributes, DirectoryEntry, FilesystemError, MessageColumns, MessageNames, SlowWork
 
 Array = np.ndarray[Any, Any]
+Batch: TypeAlias = MessageColumns | MessageNames | list[DirectoryEntry]
 
 OFFSET_DIGITS = 20
 MOST_ROWS_AHEAD = 4096
@@ -25,8 +26,11 @@ _NS_PER_MS = 1_000_000
 class Listing(Protocol):
     """An open directory."""
 
-    def read(self, position: int, limit: int) -> MessageColumns | list[DirectoryEntry]:
-        """Up to `limit` entries after `position`; an empty list at the end. Position 0 begins anew."""
+    def read(self, position: int, limit: int, *, with_attributes: bool) -> Batch:
+        """Up to `limit` entries after `position`; an empty list at the end. Position 0 begins anew.
+
+        Where there may be millions of messages, they come as names alone unless `with_attributes`.
+        """
         ...
 
 
@@ -49,7 +53,7 @@ class NamesListing:
         self._names: Sequence[bytes] = ()
         self._is_fresh = False
 
-    def read(self, position: int, limit: int) -> list[DirectoryEntry]:
+    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
         """Up to `limit` entries after `position`. SlowWork when the names are to be collected in a thread."""
         if position == 0 and not self._is_fresh:
             if self._directory.lists_slowly:
@@ -91,10 +95,10 @@ class QueueListing:
         self._end = 0
         self._rows_ahead = 0
         self._ahead_start = 0
-        self._ahead: MessageColumns | None = None
+        self._ahead: MessageColumns | MessageNames | None = None
 
-    def read(self, position: int, limit: int) -> MessageColumns | list[DirectoryEntry]:
-        """Up to `limit` entries after `position`."""
+    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
+        """Up to `limit` entries after `position`; messages as MessageNames unless `with_attributes`."""
         bounds = self._store.bounds(self._topic, self._queue)
         if position == 0:
             self._end, self._ahead, self._rows_ahead = bounds.max_offset, None, 0
@@ -103,16 +107,27 @@ class QueueListing:
         if start >= self._end:
             return []
         skip = start - self._ahead_start
-        if self._ahead is None or not 0 <= skip < len(self._ahead.names):
-            self._ahead, skip = self._read_ahead(start, limit), 0
+        wanted = MessageColumns if with_attributes else MessageNames
+        if type(self._ahead) is not wanted or not 0 <= skip < len(self._ahead.names):
+            self._ahead, skip = self._read_ahead(start, limit, with_attributes), 0
         return self._ahead.rows(skip, skip + limit) if len(self._ahead.names) else []
 
-    def _read_ahead(self, start: int, limit: int) -> MessageColumns:
+    def _read_ahead(self, start: int, limit: int, with_attributes: bool) -> MessageColumns | MessageNames:
         """Messages from `start` on, more each time: someone who reads on wants them all, `ls | head` does not."""
         self._ahead_start = start
         self._rows_ahead = min(max(limit, 2 * self._rows_ahead), MOST_ROWS_AHEAD)
         count = min(self._rows_ahead, self._end - start)
-        return self._columns(start, self._store.headers(self._topic, self._queue, start, count))
+        if with_attributes:
+            return self._columns(start, self._store.headers(self._topic, self._queue, start, count))
+        return self._names_alone(start, count)
+
+    def _names_alone(self, start: int, count: int) -> MessageNames:
+        entries = self._store.entries(self._topic, self._queue, start, count)
+        if len(entries) < count:  # retention came in between: a header is found for each offset, even then
+            entries = self._store.headers(self._topic, self._queue, start, count)
+        offsets = np.arange(start, start + len(entries), dtype=np.int64)
+        inodes = entries["physical_offset"].astype(np.int64) | MESSAGE
+        return MessageNames(offset_names(offsets), inodes, offsets + 2, self._template)
 
     def _columns(self, start: int, headers: Array) -> MessageColumns:
         offsets = np.arange(start, start + len(headers), dtype=np.int64)

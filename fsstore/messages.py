@@ -14,9 +14,15 @@ from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError
 from fsstore.names import offset_name
 from fsstore.nodes import OpenFile
 
+KEPT_BYTES = 16 << 20
+"""Memory for bodies that were opened lately."""
+
+OBJECT_BYTES = 200
+"""What a kept body takes besides its bytes, about."""
+
 
 class SmallBody(OpenFile):
-    """An open message, copied: needs nothing of the store."""
+    """An open message, copied: needs nothing of the store, and any number of handles may share it."""
 
     __slots__ = ("body", "inode", "store_time_ms")
 
@@ -54,6 +60,30 @@ class HeldBody(OpenFile):
         self._hold.release()
 
 
+class SmallBodies:
+    """Bodies that were opened lately, by inode: to open one again, nothing is read and checked a second time."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._bodies: dict[int, SmallBody] = {}
+        self.get = self._bodies.get
+        """The body of an inode, None when it isn't here."""
+
+    def add(self, body: SmallBody) -> None:
+        """Keep a body; the oldest ones make room."""
+        self._bodies[body.inode] = body
+        self._bytes += body.size + OBJECT_BYTES
+        while self._bytes > self._limit_bytes:
+            oldest = self._bodies.pop(next(iter(self._bodies)))
+            self._bytes -= oldest.size + OBJECT_BYTES
+
+    def clear(self) -> None:
+        """Forget them all."""
+        self._bodies.clear()
+        self._bytes = 0
+
+
 class MessageFiles:
     """The message files of a store. Remembers the last one looked up: an open that follows doesn't read it again."""
 
@@ -62,6 +92,7 @@ class MessageFiles:
         self._appearance = appearance
         self._last: StoredMessage | None = None
         self._last_offset = -1
+        self._small = SmallBodies(KEPT_BYTES)
 
     def found(self, message: StoredMessage) -> Attributes:
         """Attributes of a message just looked up."""
@@ -110,19 +141,25 @@ class MessageFiles:
 
     def open(self, inode: int) -> SmallBody | HeldBody:
         """Open a message."""
+        known = self._small.get(inode)
+        if known is not None:
+            return known
         message = self.message(inode)
         body = message.body
         if len(body) <= SMALL_BODY_BYTES:
-            return SmallBody(bytes(body), inode, message.store_time_ms)
+            small = SmallBody(bytes(body), inode, message.store_time_ms)
+            self._small.add(small)
+            return small
         try:
             return HeldBody(body, self._store.hold(message.physical_offset), inode, message.store_time_ms)
         except (ExpiredMessageError, MessageNotFoundError):
             raise FilesystemError(errno.ESTALE) from None
 
     def let_go(self) -> None:
-        """Forget the remembered message, so that its file can go."""
+        """Forget what is remembered: a file of the log is to go, and what was in it is not to be found any more."""
         self._last = None
         self._last_offset = -1
+        self._small.clear()
 
     def _link(self, message: StoredMessage, kind: int, target: bytes) -> Attributes:
         self._last = message

@@ -21,7 +21,7 @@ from fsstore import dirents, wire
 from fsstore.answers import errno_for
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
-from fsstore.interface import MessageColumns, WriteOutcome
+from fsstore.interface import MessageColumns, MessageNames, WriteOutcome
 from fsstore.openbodies import OpenBodies
 from fsstore.wire import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
 
@@ -159,9 +159,10 @@ class RequestHandlers:
         row_bytes = (dirents.ENTRIES if with_attributes else dirents.NAMES).itemsize
         parts: list[bytes] = []
         while room >= row_bytes:
-            batch = self._core.readdir(handle, position, max(room // row_bytes, FEWEST_ROWS))
-            if isinstance(batch, MessageColumns):
-                rows = message_rows(batch, room // row_bytes, with_attributes=with_attributes)
+            limit = max(room // row_bytes, FEWEST_ROWS)
+            batch = self._core.readdir(handle, position, limit, with_attributes=with_attributes)
+            if not isinstance(batch, list):
+                rows = message_rows(batch, room // row_bytes)
                 part, count = rows.tobytes(), len(rows)
                 if count:
                     position = int(batch.next_positions[count - 1])
@@ -190,7 +191,7 @@ class RequestHandlers:
         """Somebody who waits was sent a signal. Nothing here waits but for the disk, and that can't be taken back."""
 
 
-def message_rows(batch: MessageColumns, most: int, *, with_attributes: bool) -> np.ndarray[Any, Any]:
+def message_rows(batch: MessageColumns | MessageNames, most: int) -> np.ndarray[Any, Any]:
     """The first `most` messages of a batch, as rows of a listing."""
     columns = batch if len(batch.names) <= most else batch.rows(0, most)
-    return dirents.message_entries(columns) if with_attributes else dirents.message_names(columns)
+    return dirents.message_names(columns) if isinstance(columns, MessageNames) else dirents.message_entries(columns)

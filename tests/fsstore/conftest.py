@@ -72,13 +72,14 @@ class Mount:
         shown: dict[bytes, tuple[int, int]] = {}
         position = 0
         while batch := patiently(self.fs.readdir, handle, position, limit):
-            if isinstance(batch, MessageColumns):
+            if isinstance(batch, list):
+                shown |= {name: (attributes.inode, attributes.size) for name, attributes, _ in batch}
+                position = batch[-1].next_position
+            else:
+                assert isinstance(batch, MessageColumns)
                 rows = zip(batch.names.tolist(), batch.inodes.tolist(), batch.sizes.tolist(), strict=True)
                 shown |= {name: (inode, size) for name, inode, size in rows}
                 position = int(batch.next_positions[-1])
-            else:
-                shown |= {name: (attributes.inode, attributes.size) for name, attributes, _ in batch}
-                position = batch[-1].next_position
         self.fs.releasedir(handle)
         return shown
 

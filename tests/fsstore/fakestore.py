@@ -224,6 +224,10 @@ class FakeStore:
         ]
         return np.array(rows, dtype=HEADER)
 
+    def entries(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
+        first = max(start, self.bounds(topic, queue).min_offset)
+        return self.headers(topic, queue, first, start + count - first)
+
     def query(self, topic: str, key: str, limit: int = 64) -> list[FakeMessage]:
         found = [
             message

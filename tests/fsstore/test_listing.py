@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine import Message
 from fsstore.inodes import MESSAGE
-from fsstore.interface import MessageColumns, SlowWork
+from fsstore.interface import MessageColumns, MessageNames, SlowWork
 from fsstore.names import offset_name
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
@@ -48,6 +49,41 @@ def test_a_queue_lists_each_message_once_with_what_stat_says(count: int, expired
         assert (attributes.inode, attributes.size) == (inode, size)
 
 
+def test_names_alone_are_those_of_a_described_listing(mount: Mount, store: FakeStore) -> None:
+    for _ in range(40):
+        store.put(Message("orders", b"x"), 0)
+    described = {name: inode for name, (inode, _) in mount.entries("orders/0").items() if name != b"append"}
+    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    position, found = 1, dict[bytes, int]()
+    mount.fs.readdir(handle, 0, 1, with_attributes=False)
+    for limit, with_attributes in itertools.cycle([(3, False), (4, False), (2, True), (30, False)]):
+        batch = mount.fs.readdir(handle, position, limit, with_attributes=with_attributes)
+        if not batch:
+            break
+        assert isinstance(batch, MessageColumns if with_attributes else MessageNames)
+        assert len(batch.names) <= limit
+        found |= dict(zip(batch.names.tolist(), batch.inodes.tolist(), strict=True))
+        position = int(batch.next_positions[-1])
+        assert position == int(batch.names[-1]) + 2
+    assert found == described
+
+
+def test_names_keep_their_inodes_when_retention_comes_in_between(mount: Mount, store: FakeStore) -> None:
+    offsets = [store.put(Message("orders", b"x"), 0).physical_offset for _ in range(10)]
+    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    mount.fs.readdir(handle, 0, 1, with_attributes=False)
+    bounds = store.bounds("orders", 0)
+    store.expire("orders", 0, 4)
+    with pytest.MonkeyPatch.context() as patch:  # the listing saw the old bounds, the entries are read afterwards
+        patch.setattr(FakeStore, "bounds", lambda *_: bounds)
+        patch.setattr(FakeStore, "entries", lambda self, *place: self.headers(*place)[4:])
+        batch = mount.fs.readdir(handle, 1, 10, with_attributes=False)
+    assert isinstance(batch, MessageNames)
+    assert dict(zip(batch.names.tolist(), batch.inodes.tolist(), strict=True)) == {
+        offset_name(number): MESSAGE | offset for number, offset in enumerate(offsets)
+    }
+
+
 def test_a_listing_ends_where_the_queue_ended_when_it_began(mount: Mount, store: FakeStore) -> None:
     for _ in range(3):
         store.put(Message("orders", b"x"), 0)
@@ -55,7 +91,7 @@ def test_a_listing_ends_where_the_queue_ended_when_it_began(mount: Mount, store:
     position, names = 0, 0
     while batch := mount.fs.readdir(handle, position, 1):
         store.put(Message("orders", b"while it lists"), 0)
-        position = int(batch.next_positions[-1]) if isinstance(batch, MessageColumns) else batch[-1].next_position
+        position = batch[-1].next_position if isinstance(batch, list) else int(batch.next_positions[-1])
         names += 1
     assert names == 1 + 3
     assert mount.fs.readdir(handle, 0, 100)
@@ -148,7 +184,7 @@ def test_what_was_read_ahead_and_expired_is_not_listed(mount: Mount, store: Fake
     position = 0
     for limit in (1, 4, 4):  # the third call finds rows that the second read ahead
         batch = mount.fs.readdir(handle, position, limit)
-        position = int(batch.next_positions[-1]) if isinstance(batch, MessageColumns) else batch[-1].next_position
+        position = batch[-1].next_position if isinstance(batch, list) else int(batch.next_positions[-1])
     store.expire("orders", 0, 11)
     batch = mount.fs.readdir(handle, position, 4)
     assert isinstance(batch, MessageColumns)

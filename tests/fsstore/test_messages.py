@@ -12,7 +12,8 @@ from engine import DamagedRecordError, ExpiredMessageError, Message, MessageNotF
 from fsstore.errnos import errno_of
 from fsstore.inodes import MESSAGE
 from fsstore.interface import SMALL_BODY_BYTES, FilesystemError
-from tests.fsstore.conftest import Mount
+from fsstore.messages import OBJECT_BYTES, SmallBodies, SmallBody
+from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
 
 
@@ -134,3 +135,27 @@ def test_an_open_message_keeps_its_attributes_after_it_expired(mount: Mount, sto
     mount.fs.release(handle)
     with pytest.raises(FilesystemError):
         mount.fs.getattr(before.inode)
+
+
+def test_an_opened_body_is_read_once_until_something_goes(mount: Mount, store: FakeStore) -> None:
+    inode = mount.stat("orders/0/0").inode
+    mount.stat("orders/0/1")
+    assert mount.fs.open(inode, os.O_RDONLY).body == b"zero"
+    store.damaged.add(inode & ~MESSAGE)
+    again = mount.fs.open(inode, os.O_RDONLY)
+    assert (again.body, mount.fs.read(again.handle, 1, 2)) == (b"zero", b"er")
+    mount.fs.topics_changed()
+    assert refused_with(lambda: mount.fs.open(inode, os.O_RDONLY)) == errno.EIO
+
+
+def test_bodies_are_kept_within_their_limit() -> None:
+    bodies = SmallBodies(3 * (OBJECT_BYTES + 100))
+    for inode in range(10):
+        bodies.add(SmallBody(b"x" * 100, inode, 0))
+    assert [inode for inode in range(10) if bodies.get(inode)] == [7, 8, 9]
+    bodies.add(SmallBody(b"x" * 300, 10, 0))
+    assert [inode for inode in range(11) if bodies.get(inode)] == [9, 10]
+    bodies.clear()
+    assert [inode for inode in range(11) if bodies.get(inode)] == []
+    bodies.add(SmallBody(b"x" * 100, 1, 0))
+    assert bodies.get(1) is not None

@@ -23,6 +23,7 @@ from fsstore.interface import (
     DirectoryEntry,
     FilesystemError,
     MessageColumns,
+    MessageNames,
     Opened,
     SlowWork,
     WriteOutcome,
@@ -47,7 +48,7 @@ class ScriptedCore:
         self._script = list(script)
 
     def __getattr__(self, _: str) -> Callable[..., object]:
-        def method(*arguments: object) -> object:
+        def method(*arguments: object, **named: object) -> object:
             outcome = self._script.pop(0) if len(self._script) > 1 else self._script[0]
             if isinstance(outcome, Exception):
                 raise outcome
@@ -203,7 +204,9 @@ def message_columns(count: int) -> MessageColumns:
 @pytest.mark.parametrize(("opcode", "row_bytes"), [(Opcode.READDIR, 48), (Opcode.READDIRPLUS, 176)])
 def test_messages_are_listed_as_other_files_are(opcode: Opcode, row_bytes: int) -> None:
     columns = message_columns(5)
-    reply = result_of(Frequent(columns, []).ask(opcode, listing_request(1, 3 * row_bytes + 47)))
+    names = MessageNames(columns.names, columns.inodes, columns.next_positions, columns.template)
+    batch = columns if opcode is Opcode.READDIRPLUS else names
+    reply = result_of(Frequent(batch, []).ask(opcode, listing_request(1, 3 * row_bytes + 47)))
     entries = []
     for row in range(3):
         known = (15, 25) if columns.readable[row] else (0, 0)
