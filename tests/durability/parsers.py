@@ -93,7 +93,7 @@ def lines(data: bytes) -> None:
     framer, taken = LineFramer(1 << 20), b""
     for start in range(0, len(text), step):
         piece = text[start : start + step]
-        taken += bytes(framer.lines_with(piece))
+        taken += b"".join(framer.lines_with(piece))
         framer.keep_rest_of(piece)
     assert taken == text[: text.rfind(b"\n") + 1]
 
