@@ -93,13 +93,17 @@ class Channel:
 
     def send(self, reply: bytes) -> None:
         """Answer a request. One that was taken back meanwhile, or whose mount is gone, has nobody who would hear it."""
-        with suppress(FileNotFoundError, ConnectionAbortedError):
+        try:
             os.write(self._descriptor, reply)
+        except (FileNotFoundError, ConnectionAbortedError):
+            return  # `suppress` would cost half as much as the reply
 
     def send_with(self, head: bytes, data: bytes | memoryview) -> None:
         """As `send`, for a reply in two pieces: `data` is not copied on our side."""
-        with suppress(FileNotFoundError, ConnectionAbortedError):
+        try:
             os.writev(self._descriptor, (head, data))
+        except (FileNotFoundError, ConnectionAbortedError):
+            return
 
     def send_late(self, reply: bytes) -> None:
         """As `send`, from any thread, also after the end."""
