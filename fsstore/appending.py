@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError
 from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.interface import (
-    BLOCK_BYTES,
-    LINES_BLOCK_BYTES,
     WHOLE_WRITE_BYTES,
     Attributes,
     FilesystemError,
@@ -39,11 +37,7 @@ class AppendFile(Node):
         self._open_handles = 0
 
     def attributes(self) -> Attributes:
-        takes_lines = self._options.frame is Frame.LINE and self._options.format is BodyFormat.RAW
-        block_bytes = LINES_BLOCK_BYTES if takes_lines else BLOCK_BYTES  # others: one message a block, or long parsing
-        return self._context.appearance.append(
-            self.inode, writable=not self._context.read_only, block_bytes=block_bytes
-        )
+        return self._context.appearance.append(self.inode, writable=not self._context.read_only)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE == os.O_RDONLY:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import stat
 
 from engine import OpenMode
-from fsstore.interface import BLOCK_BYTES, Attributes, FilesystemOptions
+from fsstore.interface import Attributes, FilesystemOptions
 
 IMMUTABLE_S = 86_400
 CHANGES_ARE_TOLD_S = 300
@@ -66,10 +66,10 @@ class Appearance:
             self._name_timeout if mtime_ms is None else BRIEF_S,
         )
 
-    def append(self, inode: int, *, writable: bool, block_bytes: int) -> Attributes:
+    def append(self, inode: int, *, writable: bool) -> Attributes:
         """An `append` file. Never cached: each look-up is to give a number of its own."""
         mode = self._append_mode if writable else self._append_mode & ~0o222
-        return self._uncached(inode, mode, 0, self._started_ns, block_bytes)
+        return self._uncached(inode, mode, 0, self._started_ns)
 
     def unchanging(self, inode: int, size: int, mtime_ms: int) -> Attributes:
         """A file that stays as it is until its name expires."""
@@ -104,5 +104,5 @@ class Appearance:
         """The answer for a name that can never exist."""
         return Attributes(0, 0, 0, 0, 0, 0, 0, IMMUTABLE_S, IMMUTABLE_S)
 
-    def _uncached(self, inode: int, mode: int, size: int, mtime_ns: int, block_bytes: int = BLOCK_BYTES) -> Attributes:
-        return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, 0, 0, block_bytes)
+    def _uncached(self, inode: int, mode: int, size: int, mtime_ns: int) -> Attributes:
+        return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, 0, 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.interface import DirectoryEntry, MessageColumns, MessageNames
+from fsstore.interface import BLOCK_BYTES, DirectoryEntry, MessageColumns, MessageNames
 from fsstore.wire import DIRENT, ENTRY_FORMAT, entry_fields
 
 _ENTRY = Struct("=" + ENTRY_FORMAT)
@@ -85,7 +85,7 @@ def message_entries(columns: MessageColumns) -> np.ndarray[Any, Any]:
     seconds, ns = np.divmod(columns.mtimes_ns, _NS)
     rows["times"], rows["times_ns"] = seconds[:, None], ns[:, None]
     rows["mode"], rows["nlink"], rows["uid"], rows["gid"] = shared.mode, shared.nlink, shared.uid, shared.gid
-    rows["block_bytes"] = shared.block_bytes
+    rows["block_bytes"] = BLOCK_BYTES
     return rows
 
 

@@ -24,9 +24,7 @@ ROOT_INODE = 1
 # unaligned buffer may cost. A longer request may be the first part of a write(2) that the kernel has split.
 WHOLE_WRITE_BYTES = 255 * 4096
 
-# What `cat` and `cp` write at once where stat says that this is a block: as much as a request can hold. The default is
-# what everything else is said to have.
-LINES_BLOCK_BYTES = 1 << 20
+# What stat calls a block. C's stdio buffers as much: a legacy program's lines are to come soon, not a megabyte later.
 BLOCK_BYTES = 4096
 
 # Bodies up to this size travel with `open`, copied out of the mapped page; longer ones stay mapped and are held.
@@ -95,8 +93,6 @@ class Attributes(NamedTuple):
     """Seconds the name may be cached."""
     attr_timeout: int
     """Seconds the attributes may be cached."""
-    block_bytes: int = BLOCK_BYTES
-    """What is best written or read at once."""
 
 
 class Opened(NamedTuple):

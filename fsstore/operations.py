@@ -13,7 +13,7 @@ from pyfuse3 import EntryAttributes
 
 from fsstore.answers import answered
 from fsstore.core import Filesystem
-from fsstore.interface import Attributes, FilesystemError
+from fsstore.interface import BLOCK_BYTES, Attributes, FilesystemError
 
 
 class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no types
@@ -100,7 +100,7 @@ def filled(attributes: Attributes) -> EntryAttributes:
     entry.st_ino = attributes.inode
     entry.st_mode = attributes.mode
     entry.st_size = attributes.size
-    entry.st_blksize = attributes.block_bytes
+    entry.st_blksize = BLOCK_BYTES
     entry.st_blocks = (attributes.size + 511) >> 9
     entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = attributes.mtime_ns
     entry.st_nlink = attributes.nlink

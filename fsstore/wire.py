@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from struct import Struct
 
-from fsstore.interface import Attributes, Opened
+from fsstore.interface import BLOCK_BYTES, Attributes, Opened
 
 LARGEST_REQUEST_BYTES = (1 << 20) + (1 << 13)
 """A write of 1 MiB, and what comes before its bytes, with some room: the kernel wants no less."""
@@ -111,10 +111,10 @@ def header(unique: int, size: int) -> bytes:
 
 def attribute_fields(attributes: Attributes) -> tuple[int, ...]:
     """The fields of ATTRIBUTES_FORMAT."""
-    inode, mode, size, mtime_ns, nlink, uid, gid, _, _, block_bytes = attributes
+    inode, mode, size, mtime_ns, nlink, uid, gid, _, _ = attributes
     seconds, ns = divmod(mtime_ns, _NS)
     blocks = (size + 511) >> 9
-    return inode, size, blocks, seconds, seconds, seconds, ns, ns, ns, mode, nlink, uid, gid, 0, block_bytes, 0
+    return inode, size, blocks, seconds, seconds, seconds, ns, ns, ns, mode, nlink, uid, gid, 0, BLOCK_BYTES, 0
 
 
 def entry_fields(attributes: Attributes) -> tuple[int, ...]:
