@@ -16,7 +16,7 @@ from isal.isal_zlib import crc32
 from engine.compression import COMPRESSED_FLAG, try_decompress
 from engine.properties import KEYS, TAGS
 from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, SECTOR_BYTES, has_lost_sector
-from engine.slices import items_at, pack_slices
+from engine.slices import items_at, pack_slices, rows_by_size
 
 Array = np.ndarray[Any, Any]
 
@@ -76,6 +76,8 @@ _FIXED = np.dtype([(name, LAYOUTS[0][name].newbyteorder("=")) for name in _FIXED
 VIEWS_AT_ONCE = 512
 """Views of bodies that are alive together: fewer than make the garbage collector start."""
 LARGEST_COPIED_BYTES = 2048
+_LEAST_GROUP = 64
+_LARGEST_GROUPED_BYTES = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +247,27 @@ def _properties_sizes(log: Array, properties_starts: Array) -> Array:
 
 def damaged_rows(records: LocatedRecords) -> Array:
     """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,). One crc32 call a record."""
-    view = records.log.data
-    ends = records.body_starts + records.body_sizes
-    crcs = [crc32(view[start:end]) for start, end in zip(records.body_starts.tolist(), ends.tolist(), strict=True)]
-    return _damaged_by(records, np.array(crcs, np.uint32))
+    return _damaged_by(records, _body_crcs(records.log, records.body_starts, records.body_sizes))
+
+
+def _body_crcs(log: Array, starts: Array, sizes: Array) -> Array:
+    """CRC-32 of each of the bodies: uint32 (n,).
+
+    Those of one size, when there are many, are copied out in groups that stay in the processor's cache: half the cost
+    of a view of each.
+    """
+    crcs = np.empty(len(starts), np.uint32)
+    is_single = np.ones(len(starts), np.bool_)
+    for size, rows in rows_by_size(np.where(sizes <= _LARGEST_GROUPED_BYTES, sizes, 0)):
+        if len(rows) >= _LEAST_GROUP:
+            for first in range(0, len(rows), VIEWS_AT_ONCE):
+                part = rows[first : first + VIEWS_AT_ONCE]
+                crcs[part] = np.fromiter(map(crc32, items_at(log, starts[part], size).tolist()), np.uint32, len(part))
+            is_single[rows] = False
+    view, rows = log.data, np.flatnonzero(is_single)
+    bounds = zip(starts[rows].tolist(), (starts[rows] + sizes[rows]).tolist(), strict=True)
+    crcs[rows] = [crc32(view[start:end]) for start, end in bounds]
+    return crcs
 
 
 def _damaged_by(records: LocatedRecords, crcs: Array) -> Array:
@@ -343,6 +362,9 @@ def _by_row(offsets: Array, starts: Array, ends: Array) -> tuple[Array, Array]:
 
 def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
     """The distinct topics of `records` and, for each record, which of them is its: int64 (n,)."""
+    if len(records) and _have_one_topic(records):
+        start, size = int(records.topic_starts[0]), int(records.topic_sizes[0])
+        return [records.log[start : start + size].tobytes().decode(errors="replace")], np.zeros(len(records), np.int64)
     _, packed = pack_slices(records.log, records.topic_starts, records.topic_sizes, lead=0)
     names = packed.tobytes().split(b"\0")[1:]
     if len(names) != len(records):  # a damaged topic with a zero in it
@@ -351,6 +373,14 @@ def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     rows = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
     return [name.decode(errors="replace") for name in numbers], rows
+
+
+def _have_one_topic(records: LocatedRecords) -> bool:
+    size = int(records.topic_sizes[0])
+    if not size or not (records.topic_sizes == size).all():
+        return False
+    names = items_at(records.log, records.topic_starts, size).view(f"S{size}")
+    return bool((names == names[0]).all())
 
 
 def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, ByteColumn]:
