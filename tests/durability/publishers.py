@@ -14,7 +14,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 from tests.durability.bodies import body_of
@@ -96,26 +96,21 @@ class Lines(Publisher):
     """Many lines a write; every so often the last one waits for the close, every so often all is synced."""
 
     def publish(self, root: Path) -> None:
-        fd = os.open(root / "orders" / "append", os.O_WRONLY | os.O_APPEND)
-        try:
+        with (root / "orders" / "append").open("ab", buffering=0) as file:  # which closes its descriptor once
             for _ in range(self._random.randrange(1, 20)):
                 count = self.count(80)
                 text = b"".join(self.message(600) + b"\n" for _ in range(count))
-                self.send(Request("orders", self.numbers(count)), lambda text=text: write_all(fd, text))  # type: ignore[misc]
+                self.send(Request("orders", self.numbers(count)), lambda text=text: write_all(file, text))  # type: ignore[misc]
             if self._random.random() < 0.2:
-                os.fsync(fd)
-            self._end_unterminated(fd)
-        except OSError:
-            with suppress(OSError):
-                os.close(fd)
-            raise
+                os.fsync(file)
+            self._end_unterminated(file)
 
-    def _end_unterminated(self, fd: int) -> None:
+    def _end_unterminated(self, file: FileIO) -> None:
         text = self.message(600)
 
         def call() -> None:
-            write_all(fd, text)
-            os.close(fd)
+            write_all(file, text)
+            file.close()
 
         self.send(Request("orders", self.numbers(1)), call)
 
@@ -161,20 +156,14 @@ def publishers(seed: int, budget_bytes: int) -> list[Publisher]:
     return [kind(writer, seed + writer, budget_bytes) for writer, kind in enumerate(kinds)]
 
 
-def write_all(fd: int, data: bytes) -> None:
+def write_all(file: FileIO, data: bytes) -> None:
     """One write, taken whole."""
-    written = os.write(fd, data)
+    written = file.write(data)
     assert written == len(data), f"{written} of {len(data)} bytes taken"
 
 
 def write_file(place: Path, data: bytes, piece: int = 1 << 20) -> None:
     """Open, write, close, as cp does: what close says counts."""
-    fd = os.open(place, os.O_WRONLY | os.O_APPEND)
-    try:
+    with place.open("ab", buffering=0) as file:
         for start in range(0, len(data), piece):
-            write_all(fd, data[start : start + piece])
-    except OSError:
-        with suppress(OSError):
-            os.close(fd)
-        raise
-    os.close(fd)
+            write_all(file, data[start : start + piece])
