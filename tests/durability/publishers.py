@@ -100,7 +100,7 @@ class Lines(Publisher):
             for _ in range(self._random.randrange(1, 20)):
                 count = self.count(80)
                 text = b"".join(self.message(600) + b"\n" for _ in range(count))
-                self.send(Request("orders", self.numbers(count)), lambda text=text: write_all(file, text))  # type: ignore[misc]
+                self.send(Request("orders", self.numbers(count)), lambda text=text: write_all(file.fileno(), text))  # type: ignore[misc]
             if self._random.random() < 0.2:
                 os.fsync(file)
             self._end_unterminated(file)
@@ -109,7 +109,7 @@ class Lines(Publisher):
         text = self.message(600)
 
         def call() -> None:
-            write_all(file, text)
+            write_all(file.fileno(), text)
             file.close()
 
         self.send(Request("orders", self.numbers(1)), call)
@@ -156,9 +156,9 @@ def publishers(seed: int, budget_bytes: int) -> list[Publisher]:
     return [kind(writer, seed + writer, budget_bytes) for writer, kind in enumerate(kinds)]
 
 
-def write_all(file: FileIO, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     """One write, taken whole."""
-    written = file.write(data)
+    written = os.write(fd, data)
     assert written == len(data), f"{written} of {len(data)} bytes taken"
 
 
@@ -166,4 +166,4 @@ def write_file(place: Path, data: bytes, piece: int = 1 << 20) -> None:
     """Open, write, close, as cp does: what close says counts."""
     with place.open("ab", buffering=0) as file:
         for start in range(0, len(data), piece):
-            write_all(file, data[start : start + piece])
+            write_all(file.fileno(), data[start : start + piece])
