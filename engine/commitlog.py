@@ -146,16 +146,20 @@ class CommitLog:
             ends = [current.wrote, *[0] * (len(files) - 1)]
             now_ms = max(self._clock(), self.last_store_time_ms)
             stored: list[tuple[int, int]] = []
-            for part, queue_offset, (number, position) in zip(parts, queue_offsets, places, strict=True):
-                file = files[number]
-                part.place(queue_offset, file.start + position, now_ms)
-                file.write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
-                ends[number] = position + len(part.buffer)
-                stored.append((file.start + position, now_ms))
-            for file, end in zip(files[:-1], ends, strict=False):
-                _write_blank(file, end)
-            for part, (number, position) in zip(reversed(parts), reversed(places), strict=True):
-                files[number].write(position, part.buffer[:HEAD_BYTES])
+            try:
+                for part, queue_offset, (number, position) in zip(parts, queue_offsets, places, strict=True):
+                    file = files[number]
+                    part.place(queue_offset, file.start + position, now_ms)
+                    ends[number] = position + len(part.buffer)
+                    file.write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
+                    stored.append((file.start + position, now_ms))
+                for file, end in zip(files[:-1], ends, strict=False):
+                    _write_blank(file, end)
+                for part, (number, position) in zip(reversed(parts), reversed(places), strict=True):
+                    files[number].write(position, part.buffer[:HEAD_BYTES])
+            except OSError:
+                _erase(files, current.wrote, ends)
+                raise
             self._publish(files, ends)
             self.last_store_time_ms = now_ms
             return stored
@@ -253,3 +257,11 @@ def _write_blank(file: MappedFile, position: int) -> None:
     """The BLANK that says: nothing more from `position` on. Less than 8 bytes can't hold one."""
     if file.size - position >= BLANK_BYTES:
         file.write(position, encode_blank(file.size - position))
+
+
+def _erase(files: Sequence[MappedFile], wrote: int, ends: Sequence[int]) -> None:
+    """Zero what was written behind `wrote` of the first file and into the others, and never published: else whole
+    records of it would stand behind the next one that is stored, and be found there after a crash."""
+    for file, start, end in zip(files, [wrote, *[0] * (len(files) - 1)], ends, strict=True):
+        stop = min(end + HEAD_BYTES, file.size)  # a BLANK, too
+        file.writable()[start:stop] = bytes(stop - start)

@@ -14,18 +14,18 @@ from pathlib import Path
 
 from engine.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
 from engine.durable import Disk, make_directory, remove_file, write_durably
-from engine.errors import ConfigFileError, NotAStoreError, ReadError, StoreLockedError
+from engine.errors import NotAStoreError, ReadError, StoreLockedError
 from engine.filequeue import FileQueue
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.mappedfile import Access
-from engine.opening import ChosenSizes, choose_sizes, is_new, refuse_topics, refuse_unreadable
+from engine.opening import ChosenSizes, choose_sizes, is_new, refuse_topics, refuse_unreadable, remembered_sizes
 from engine.parts import StoreParts, open_parts
 from engine.record import decode_record
 from engine.recovery import Recovered, Trace, read_trace, recover
 from engine.results import RecoveryReport
 from engine.setaside import set_aside_config
-from engine.sizesfile import read_sizes, write_sizes
+from engine.sizesfile import write_sizes
 from engine.topics import TopicTable
 
 
@@ -68,7 +68,7 @@ def _open_writing(path: Path, config: StoreConfig, new: bool) -> Opened:
         _make_directories([layout.commit_log, layout.consume_queues, layout.index, layout.config], config.disk)
         table, notes = _topics_to_write(layout, config)
         choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(path, config)
-        if _remembered(layout) != choice.sizes:
+        if remembered_sizes(layout) != choice.sizes:
             write_sizes(layout.sizes, choice.sizes, config.disk)
         begin_writing(layout, config.disk)
         parts = open_parts(path, config, choice.sizes, Access.WRITE)
@@ -171,10 +171,3 @@ def begin_writing(layout: StoreLayout, disk: Disk) -> None:
         disk.sync_directory(layout.root)
     if layout.clean_mark.exists():
         remove_file(layout.clean_mark, disk)
-
-
-def _remembered(layout: StoreLayout) -> FileSizes | None:
-    try:
-        return read_sizes(layout.sizes)
-    except ConfigFileError:
-        return None

@@ -181,7 +181,8 @@ def _usual(lengths: Iterable[int]) -> int | None:
     return max(counts, key=lambda length: (counts[length], length)) if counts else None
 
 
-def _remembered(layout: StoreLayout) -> FileSizes | None:
+def remembered_sizes(layout: StoreLayout) -> FileSizes | None:
+    """The sizes that the store was made with; None when nothing readable tells."""
     try:
         return read_sizes(layout.sizes)
     except ConfigFileError:
@@ -196,7 +197,7 @@ def choose_sizes(
     `keys_at(sizes, physical_offset)` gives the index keys of a record, for the proof.
     """
     layout = StoreLayout(path)
-    remembered = _remembered(layout)
+    remembered = remembered_sizes(layout)
     found = find_sizes(path, remembered)
     fallback = remembered or wanted or _likely(found)
     sizes = fallback

@@ -205,6 +205,38 @@ def test_parts_over_several_files_are_all_refused_by_a_full_disk(tmp_path: Path)
     log.files.close()
 
 
+@pytest.mark.parametrize("fails_at", range(1, 9))
+def test_parts_that_the_disk_refuses_half_way_leave_no_byte_behind_the_end(
+    fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path)
+    log.append(Record(100), 0)
+    parts, numbers = [Record(2_000), Record(1_500), Record(3_000)], [1, 2, 3]
+    write, calls = MappedFile.write, 0
+
+    def failing(file: MappedFile, position: int, data: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == fails_at:
+            write(file, position, data[: len(data) // 2])
+            raise OSError(errno.EIO, "refused")
+        write(file, position, data)
+
+    monkeypatch.setattr(MappedFile, "write", failing)
+    if fails_at < 8:  # three bodies, a filler, three heads
+        with pytest.raises(OSError, match="refused"):
+            log.append_all(parts, numbers)
+        assert log.wrote_end == 100
+        assert not any(any(content[100 if not start else 0 :]) for start, content in enumerate(contents(tmp_path)))
+    assert log.append_all(parts, numbers)[0][0] == 100
+    log.files.close()
+
+
+def contents(directory: Path) -> list[bytes]:
+    """Of each file of the log, in order."""
+    return [path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()]
+
+
 def test_of_parts_over_several_files_the_first_ones_head_is_written_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
