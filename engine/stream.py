@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.consumequeue import ConsumeQueue
 from engine.errors import DamagedRecordError, ExpiredMessageError
+from engine.slices import MAX_ITEM_BYTES
+from engine.streamrows import LogPart
 from engine.streamsums import QueueSums, Summed, sizes_of
 
 Array = np.ndarray[Any, Any]
 
 WINDOW_BYTES = 1 << 20
 """How much is copied together for a reader that goes straight on."""
-
-
-class Window(NamedTuple):
-    """Stream bytes from `start` (from the base on) that were copied out of the log."""
-
-    start: int
-    text: memoryview
-
-    @property
-    def end(self) -> int:
-        """Just past the last byte."""
-        return self.start + len(self.text)
 
 
 class QueueStream:
@@ -41,8 +32,6 @@ class QueueStream:
         self._sums = sums
         self._first = queue.min_offset
         self._skipped: int | None = None
-        self._window = Window(0, memoryview(b""))
-        self._straight_on = 0
 
     @property
     def first_offset(self) -> int:
@@ -69,21 +58,21 @@ class QueueStream:
     def read(self, position: int, length: int) -> memoryview:
         """Bytes [position, position + length), fewer at the end. ExpiredMessageError; DamagedRecordError when the log
         is not what it was when it was summed."""
+        return self.reader().read(position, length)
+
+    def reader(self) -> StreamReader:
+        """For one who reads on from where it is: what comes next is made ready with what was asked for."""
+        return StreamReader(self)
+
+    def span(self, position: int, length: int) -> tuple[int, int, Summed]:
+        """[position, position + length) as far as it is there, counted from the sums' base."""
         summed = self._sums.grow()
         start = self._skip(summed) + position
-        end = min(start + length, summed.bytes)
-        if position < 0 or start >= end:
-            return memoryview(b"")
-        window = self._window
-        if not window.start <= start < end <= window.end:
-            goes_on = start == self._straight_on
-            wanted_end = min(start + WINDOW_BYTES, summed.bytes) if goes_on and length < WINDOW_BYTES else end
-            self._window = window = self._copy(start, max(end, wanted_end), summed)
-        self._straight_on = end
-        return window.text[start - window.start : end - window.start]
+        return start, min(start + length, summed.bytes), summed
 
-    def _copy(self, start: int, end: int, summed: Summed) -> Window:
-        """At least the stream bytes [start, end), with the whole messages they are part of."""
+    def rows(self, start: int, end: int, summed: Summed) -> tuple[int, list[LogPart]]:
+        """The messages that the bytes [start, end), counted from the sums' base, are part of, and where they begin.
+        Errors as `read`."""
         block = self._sums.block_at(start)
         last = self._sums.block_end(self._sums.block_at(end - 1).queue_offset, summed)
         first, parts = self._sums.rows(block.queue_offset, last.queue_offset)
@@ -95,15 +84,100 @@ class QueueStream:
             raise ExpiredMessageError(self._queue.topic, self._queue.queue_id, block.queue_offset, first)
         first_row = int(np.searchsorted(row_ends, start - begin, side="right"))
         end_row = int(np.searchsorted(row_ends, end - begin, side="left")) + 1
-        pieces, passed = [], 0
+        wanted, passed = [], 0
         for part in parts:
-            wanted = part.cut(max(first_row - passed, 0), max(end_row - passed, 0))
-            if len(wanted):
-                pieces.append(self._sums.text(wanted))
+            wanted.append(part.cut(max(first_row - passed, 0), max(end_row - passed, 0)))
             passed += len(part)
-        text = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return Window(begin + (int(row_ends[first_row - 1]) if first_row else 0), text.data.toreadonly())
+        return begin + (int(row_ends[first_row - 1]) if first_row else 0), wanted
+
+    def block_end(self, position: int, summed: Summed) -> int:
+        """Where the block ends that holds the byte before `position`, counted from the sums' base."""
+        return self._sums.block_end(self._sums.block_at(position - 1).queue_offset, summed).bytes
+
+    def put_text(self, part: LogPart, text: Array) -> int:
+        """As `RowSource.put_text`."""
+        return self._sums.put_text(part, text)
 
     def _physical_offset(self, queue_offset: int) -> int:
         found = self._queue.read(queue_offset, 1)
         return int(found[0]["physical_offset"]) if len(found) else -1
+
+
+class Window(NamedTuple):
+    """Stream bytes from `start` (counted from the sums' base) on that were copied out of the log: whole messages."""
+
+    start: int
+    text: memoryview
+
+    @property
+    def end(self) -> int:
+        """Just past the last byte."""
+        return self.start + len(self.text)
+
+    def after(self, position: int) -> memoryview:
+        """The text from `position` on; nothing where that lies outside."""
+        return self.text[position - self.start :] if self.start <= position else self.text[:0]
+
+
+class StreamReader:
+    """One reader's way through a stream. Thread safety: one thread at a time."""
+
+    def __init__(self, stream: QueueStream) -> None:
+        self._stream = stream
+        self._window = Window(0, memoryview(b""))
+        self._straight_on = -1
+        self._buffers = Buffers()
+
+    def read(self, position: int, length: int) -> memoryview:
+        """As `QueueStream.read`. What is returned stays as it is."""
+        start, end, summed = self._stream.span(position, length)
+        if position < 0 or start >= end:
+            return memoryview(b"")
+        window = self._window
+        if not window.start <= start < end <= window.end:
+            self._window = window = self._next_window(start, end, summed)
+        self._straight_on = end
+        return window.text[start - window.start : end - window.start]
+
+    def _next_window(self, start: int, end: int, summed: Summed) -> Window:
+        if start != self._straight_on:
+            return self._copied(memoryview(b""), start, end, summed)
+        known = self._window.after(start)
+        further = min(max(end, start + WINDOW_BYTES), summed.bytes)
+        try:
+            return self._copied(known, start, self._stream.block_end(further, summed), summed)
+        except DamagedRecordError:  # perhaps behind what was asked for
+            return self._copied(known, start, end, summed)
+
+    def _copied(self, known: memoryview, start: int, end: int, summed: Summed) -> Window:
+        """At least the stream bytes [start, end), of which `known` are the first."""
+        first, parts = self._stream.rows(start + len(known), end, summed)
+        text = self._buffers.take(len(known) + sum(int(part.sizes.sum()) for part in parts))
+        text[: len(known)] = known
+        filled = len(known)
+        for part in parts:
+            filled += self._stream.put_text(part, text[filled:])
+        return Window(first - len(known), text[:filled].data.toreadonly())
+
+
+class Buffers:
+    """Memory for texts, used again when nobody has a view of it any more: fresh memory costs a page fault each 4 KiB,
+    which takes longer than to fill it. Thread safety: one thread at a time."""
+
+    _KEPT = 2
+    _KEPT_BYTES = 4 << 20
+    _REFERENCES_WHEN_FREE = 3  # the list's, the loop's, getrefcount's own; a view of the array is one more
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+
+    def take(self, size: int) -> Array:
+        """At least `size` + MAX_ITEM_BYTES bytes (uint8), with anything in them."""
+        needed = size + MAX_ITEM_BYTES
+        for array in self._arrays:
+            if len(array) >= needed and sys.getrefcount(array) == self._REFERENCES_WHEN_FREE:
+                return array
+        new = np.empty(needed + needed // 4, np.uint8)
+        if len(new) <= self._KEPT_BYTES:
+            self._arrays = [*self._arrays, new][-self._KEPT :]
+        return new

@@ -18,8 +18,8 @@ from engine.compression import COMPRESSED_FLAG, try_decompress
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.logpages import runs_by_file
-from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
-from engine.slices import items_at, pack_slices
+from engine.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from engine.slices import items_at, pack_into
 
 Array = np.ndarray[Any, Any]
 InPlace = Callable[[ConsumeQueue, int, int], bool]
@@ -29,9 +29,9 @@ NEWLINE = 10
 _GATHERED_BYTES = HEADERS[0].size
 _FIELDS = np.dtype(
     {
-        "names": ["size", "magic", "physical_offset", "sys_flag"],
-        "formats": [">i4", ">i4", ">i8", ">i4"],
-        "offsets": [0, 4, 28, 36],
+        "names": ["size", "magic", "physical_offset", "sys_flag", "ipv4_body_size"],
+        "formats": [">i4", ">i4", ">i8", ">i4", ">i4"],
+        "offsets": [0, 4, 28, 36, 84],
         "itemsize": _GATHERED_BYTES,
     }
 )
@@ -105,45 +105,52 @@ class RowSource:
             part.sizes[row] = len(body) + 1 if body is not None else 0
 
     def _decompressed(self, part: LogPart, row: int) -> bytes | None:
-        start = int(part.starts[row])
-        stored = part.log[start : start + int(part.stored_sizes[row])].tobytes()
-        return try_decompress(stored, int(part.sys_flags[row]), self._body_limit_bytes)
+        return try_decompress(_stored(part, row), int(part.sys_flags[row]), self._body_limit_bytes)
 
-    def text(self, part: LogPart) -> Array:
-        """The stream bytes of the rows: uint8 (sum of sizes,)."""
+    def put_text(self, part: LogPart, text: Array) -> int:
+        """Write the stream bytes of the rows to the beginning of `text` (uint8), which has room for MAX_ITEM_BYTES
+        more; how many they are."""
         if part.is_compressed.any():
-            return self._mixed_text(part)
-        shown = part.sizes > 0
-        if shown.all():
-            offsets, text = pack_slices(part.log, part.starts, part.sizes)
-        else:
-            offsets, text = pack_slices(part.log, part.starts[shown], part.sizes[shown])
-        text[offsets[1:] - 1] = NEWLINE  # over the byte behind the body, which came along
-        return text
+            return self._put_mixed(part, text)
+        starts, sizes, shown = part.starts, part.sizes, part.sizes > 0
+        if not shown.all():
+            starts, sizes = starts[shown], sizes[shown]
+        ends = pack_into(text, part.log, starts, sizes)[1:]
+        text[ends - 1] = NEWLINE  # over the byte behind the body, which came along
+        return int(ends[-1]) if len(ends) else 0
 
-    def _mixed_text(self, part: LogPart) -> Array:
-        pieces = []
+    def _put_mixed(self, part: LogPart, text: Array) -> int:
+        target, end = text.data, 0
         for row in np.flatnonzero(part.sizes > 0).tolist():
-            start = int(part.starts[row])
-            stored: bytes | None = part.log[start : start + int(part.stored_sizes[row])].tobytes()
-            pieces.append((self._decompressed(part, row) if part.is_compressed[row] else stored) or b"")
-        return np.frombuffer(b"".join(piece + b"\n" for piece in pieces), np.uint8)
+            body = self._decompressed(part, row) if part.is_compressed[row] else _stored(part, row)
+            line = (body or b"") + b"\n"
+            target[end : end + len(line)] = line
+            end += len(line)
+        return end
+
+
+def _stored(part: LogPart, row: int) -> bytes:
+    start = int(part.starts[row])
+    return part.log[start : start + int(part.stored_sizes[row])].tobytes()
 
 
 def _find_bodies(log: Array, positions: Array, places: Array) -> LogPart:
     """The bodies of the records at `positions` of `log`, by magic, place and sizes alone."""
     inside = (positions >= 0) & (positions <= len(log) - _GATHERED_BYTES)
-    raw = items_at(log, np.where(inside, positions, 0), _GATHERED_BYTES) if inside.any() else None
-    if raw is None:
+    if not inside.any():
         nothing = np.zeros(len(positions), np.int64)
         return LogPart(log, nothing, nothing, nothing, nothing.copy(), nothing != 0)
-    fields = raw.view(_FIELDS)
+    somewhere = positions if inside.all() else np.where(inside, positions, 0)
+    fields = items_at(log, somewhere, _GATHERED_BYTES).view(_FIELDS)
     magic, sizes = fields["magic"], fields["size"].astype(np.int64)
     sys_flags = fields["sys_flag"].astype(np.int64)
     good = inside & ((magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)) & (fields["physical_offset"] == places)
     good &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log))
-    starts = positions + _HEADER_BYTES[sys_flags >> 4 & 3]
-    stored_sizes = np.maximum(_body_sizes(log, np.where(good, starts, 4)), 0)
+    starts, stored_sizes = positions + _GATHERED_BYTES, fields["ipv4_body_size"].astype(np.int64)
+    if (sys_flags & IPV6_FLAGS).any():
+        starts = positions + _HEADER_BYTES[sys_flags >> 4 & 3]
+        stored_sizes = _body_sizes(log, np.where(good, starts, 4))
+    np.maximum(stored_sizes, 0, out=stored_sizes)
     good &= starts + stored_sizes + 3 <= positions + sizes
     stream_sizes = np.where(good, stored_sizes + 1, 0)
     is_compressed = good & (sys_flags & COMPRESSED_FLAG != 0)

@@ -171,9 +171,9 @@ class QueueSums:
                 leave_out(parts, queue_offset - first)
         return first, parts
 
-    def text(self, part: LogPart) -> Array:
-        """Stream bytes of rows: uint8."""
-        return self._source.text(part)
+    def put_text(self, part: LogPart, text: Array) -> int:
+        """As `RowSource.put_text`."""
+        return self._source.put_text(part, text)
 
     def _left_out_of(self, block: int) -> frozenset[int]:
         known = self._left_out.get(block)

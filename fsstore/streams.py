@@ -72,17 +72,18 @@ class StreamFile(Node):
 class OpenStream(OpenFile):
     """An open stream; bytes that have expired since are EIO."""
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_reader", "_stream")
 
     def __init__(self, stream: QueueStream) -> None:
         self._stream = stream
+        self._reader = stream.reader()  # its own: two who read at once, each further on, don't get in each other's way
 
     def read(self, position: int, size: int) -> bytes | memoryview:
         stream = self._stream
         if stream.unsummed > QUICK_SUM_MESSAGES:
             raise SlowWork(lambda: stream.size)
         try:
-            return stream.read(position, size)
+            return self._reader.read(position, size)
         except ExpiredMessageError:
             raise FilesystemError(errno.EIO) from None
 

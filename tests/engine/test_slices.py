@@ -25,6 +25,17 @@ def test_packed_slices_are_the_slices_in_order(ranges: list[tuple[int, int]], le
     assert offsets[-1] == len(packed)
 
 
+@given(st.integers(0, 5), st.lists(st.integers(0, 90) | st.integers(1_000, 1_030), min_size=1, max_size=9))
+def test_thousands_of_slices_come_in_groups(seed: int, some_sizes: list[int]) -> None:
+    random = np.random.default_rng(seed)
+    sizes = random.choice(np.array(some_sizes), 5_000)
+    starts = random.integers(0, len(DATA) - sizes, endpoint=True)
+    offsets, packed = pack_slices(DATA, starts, sizes)
+    whole = b"".join(DATA[a : a + n].tobytes() for a, n in zip(starts.tolist(), sizes.tolist(), strict=True))
+    assert packed.tobytes() == whole
+    assert offsets[-1] == len(whole)
+
+
 def test_items_are_written_where_they_were_read() -> None:
     positions = np.array([3, 90, 17, 121])
     items = items_at(DATA, positions, 7)

@@ -72,7 +72,8 @@ def test_any_range_of_the_stream_is_that_of_the_bodies_joined(
     assert stream.read(0, 1 << 20) == expected
     for position, length in ranges:
         assert stream.read(position, length) == expected[position : position + length]
-    straight = [bytes(stream.read(position, 100)) for position in range(0, len(expected) + 100, 100)]
+    reader = stream.reader()
+    straight = [bytes(reader.read(position, 100)) for position in range(0, len(expected) + 100, 100)]
     assert b"".join(straight) == expected
     store.close()
 
@@ -88,6 +89,38 @@ def test_size_and_bytes_follow_the_queue_over_many_blocks(tmp_path: Path) -> Non
     text = joined(bodies)
     for position in range(0, len(text), 4999):
         assert stream.read(position, 6000) == text[position : position + 6000]
+
+
+def test_a_reader_goes_straight_on_or_anywhere_and_what_it_was_given_stays(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path, log_bytes=1 << 16, access=Access.PRIVATE)
+    stream = sums_of(store, tmp_path).stream(store.queue("t"))
+    reader = stream.reader()
+    bodies: list[bytes] = []
+    given: list[tuple[bytes, memoryview]] = []
+    for count in (3 * BLOCK_MESSAGES, 700, 2 * BLOCK_MESSAGES):
+        put_all(store, many(count, len(bodies)))
+        begin = len(joined(bodies))
+        bodies += many(count, len(bodies))
+        text = joined(bodies)
+        positions = (*range(max(begin - 3000, 0), len(text), 7001), 20_000, 3, 27_001)
+        given += [(text[position : position + 7001], reader.read(position, 7001)) for position in positions]
+    for expected, found in given:
+        assert found == expected
+
+
+def test_damage_behind_what_is_asked_for_harms_no_reader(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path, log_bytes=1 << 16)
+    bodies = many(2 * BLOCK_MESSAGES)
+    places = put_all(store, bodies)
+    stream = sums_of(store, tmp_path / "sums").stream(store.queue("t"))
+    text, first_block = joined(bodies), len(joined(bodies[:BLOCK_MESSAGES]))
+    assert stream.size == len(text)
+    store.damage(places[BLOCK_MESSAGES + 5], 5)
+    reader = stream.reader()
+    for position in range(0, first_block - 1000, 1000):
+        assert reader.read(position, 1000) == text[position : position + 1000]
+    with pytest.raises(DamagedRecordError):
+        reader.read(first_block, 1000)
 
 
 def test_damaged_messages_are_left_out_when_they_are_summed(tmp_path: Path) -> None:

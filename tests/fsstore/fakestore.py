@@ -318,6 +318,9 @@ class FakeStream:
         self._store.unsummed = 0
         return len(self._text())
 
+    def reader(self) -> FakeStream:
+        return self
+
     def read(self, position: int, length: int) -> bytes:
         first_now = self._store.bounds(self._topic, self._queue).min_offset
         gone = sum(
