@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from isal.isal_zlib import crc32
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from engine.encodedbatch import HEAD, EncodedBatch, record_heads
 from engine.errors import IllegalMessageError
 from engine.hosts import Host
 from engine.keyhash import index_hashes, tags_hash
 from engine.message import Message
-from engine.properties import encode_labels, encode_properties
+from engine.properties import check_size, encode_labels, encode_properties
 from engine.record import RecordEncoder, index_keys
 from engine.slices import items_at, put_items
 
@@ -26,7 +26,7 @@ Body: TypeAlias = bytes | bytearray | memoryview
 
 
 class MessageColumns(NamedTuple):
-    """The fields of many messages, each a tuple of one value a message, in the order of Message's."""
+    """The fields of many messages, each a list of one value a message, in the order of Message's."""
 
     topic: Sequence[str]
     body: Sequence[Body]
@@ -44,7 +44,20 @@ class MessageColumns(NamedTuple):
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "MessageColumns":
         """The columns of `messages`, not of none."""
-        return cls._make(zip(*map(astuple, messages), strict=True))
+        return cls(
+            [message.topic for message in messages],
+            [message.body for message in messages],
+            [message.keys for message in messages],
+            [message.tags for message in messages],
+            [message.properties for message in messages],
+            [message.flag for message in messages],
+            [message.sys_flag for message in messages],
+            [message.born_time_ms for message in messages],
+            [message.born_host for message in messages],
+            [message.store_host for message in messages],
+            [message.reconsume_times for message in messages],
+            [message.prepared_transaction_offset for message in messages],
+        )
 
 
 _FIRST_HEADER_FIELD = MessageColumns._fields.index("flag")
@@ -71,12 +84,16 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
     topic = alike.topic
     middle = encoder.encode_topic(topic) + b"\0\0"
     head = bytes(sample.buffer[: -len(middle)])
-    bodies = _plain_bodies(encoder, columns.body)
+    bodies = columns.body
+    if {*map(type, bodies)} != {bytes}:
+        bodies = [encoder.check_body(body) for body in bodies]
     properties, tags_codes, keys = _properties(columns)
-    buffer = bytearray().join(chain.from_iterable(zip(repeat(head), bodies, repeat(middle), properties)))
     body_sizes, property_sizes = _sizes(bodies), _sizes(properties)
+    encoder.check_body_size(int(body_sizes.max()))
+    check_size(int(property_sizes.max()))
     sizes = body_sizes + property_sizes + sample.size
     starts = np.cumsum(sizes) - sizes
+    buffer = bytearray().join(chain.from_iterable(zip(repeat(head), bodies, repeat(middle), properties)))
     data = np.frombuffer(buffer, np.uint8)
     put_items(data, starts + len(head) - 4, body_sizes.astype(">i4"))
     put_items(data, starts + sizes - property_sizes - 2, property_sizes.astype(">u2"))
@@ -90,14 +107,6 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
         np.repeat(np.arange(len(bodies)), _sizes(keys)),
         index_hashes(topic, list(chain.from_iterable(keys))),
     )
-
-
-def _plain_bodies(encoder: RecordEncoder, bodies: Sequence[Body]) -> Sequence[Body]:
-    """The bodies as plain bytes, all of a legal size. MessageTooLargeError."""
-    if {*map(type, bodies)} != {bytes}:
-        return [encoder.check_body(body) for body in bodies]
-    encoder.check_body(max(bodies, key=len))
-    return bodies
 
 
 def _properties(columns: MessageColumns) -> tuple[Sequence[bytes], Array | int, Sequence[Sequence[str]]]:

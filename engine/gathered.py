@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.keyhash import hash_slices, topic_hashes, topic_key_hashes
+from engine.keyhash import hash_texts, topic_hashes, topic_key_hashes
 
 Array = np.ndarray[Any, Any]
 Record = tuple[str, Sequence[str], int, int]
@@ -64,11 +64,7 @@ def hash_records(records: Sequence[Record]) -> tuple[Array, Array, Array]:
     """The keys of `records` in order, as the files take them: index hashes, physical offsets, store times in ms."""
     topics, key_lists, places, times = zip(*records, strict=True)
     keys = list(chain.from_iterable(key_lists))
-    text = "".join(keys)
-    in_bytes = keys if text.isascii() else [key.encode("utf-8", "surrogatepass") for key in keys]
-    sizes = np.fromiter(map(len, in_bytes), np.int64, len(keys))
-    data = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
-    hashes, units = hash_slices(data, np.cumsum(sizes) - sizes, sizes)
+    hashes, units = hash_texts(keys)
     numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
     rows = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(topics))
     counts = np.fromiter(map(len, key_lists), np.int64, len(key_lists))

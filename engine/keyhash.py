@@ -53,11 +53,17 @@ def java_hashes(data: Array, starts: Array, sizes: Array) -> Array:
 
 def index_hashes(topic: str, keys: Sequence[str]) -> Array:
     """`index_hash` of each of `keys`: int32 (n,)."""
-    data = [key.encode("utf-8", "surrogatepass") for key in keys]
-    sizes = np.fromiter(map(len, data), np.int64, len(data))
-    joined = np.frombuffer(b"".join(data), np.uint8)
-    hashes, units = hash_slices(joined, np.cumsum(sizes) - sizes, sizes)
+    hashes, units = hash_texts(keys)
     return topic_key_hashes(topic_hashes([topic])[0], hashes, units)
+
+
+def hash_texts(texts: Sequence[str]) -> tuple[Array, Array]:
+    """Java's hashes (uint32) and UTF-16 lengths (int64) of each of `texts`."""
+    joined = "".join(texts)
+    encoded = texts if joined.isascii() else [text.encode("utf-8", "surrogatepass") for text in texts]
+    sizes = np.fromiter(map(len, encoded), np.int64, len(texts))
+    data = np.frombuffer(joined.encode("utf-8", "surrogatepass"), np.uint8)
+    return hash_slices(data, np.cumsum(sizes) - sizes, sizes)
 
 
 def topic_hashes(topics: Sequence[str]) -> Array:

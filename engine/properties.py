@@ -7,7 +7,6 @@ property: so do we, and write it as given.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
 
@@ -43,29 +42,41 @@ def encode_properties(keys: Sequence[str], tags: str, properties: Mapping[str, s
     if text.count(_NAME_END) != len(items) or text.count(_VALUE_END) != len(items) - 1 or "" in properties:
         raise IllegalMessageError("a property has no name, or holds the byte 1 or 2")
     raw = _utf8(text)
-    if len(raw) > MAX_PROPERTIES_BYTES:
-        raise MessageTooLargeError("properties", len(raw), MAX_PROPERTIES_BYTES)
+    check_size(len(raw))
     return raw
 
 
+def check_size(size: int) -> None:
+    """MessageTooLargeError when properties of `size` bytes as stored are too many."""
+    if size > MAX_PROPERTIES_BYTES:
+        raise MessageTooLargeError("properties", size, MAX_PROPERTIES_BYTES)
+
+
 def encode_labels(key_lists: Sequence[Sequence[str]], tags: Sequence[str]) -> list[bytes]:
-    """`encode_properties` of many messages without further properties: one text, checked and encoded at once where
-    every message has a key."""
-    if str not in {*map(type, key_lists)} and all(key_lists):
+    """`encode_properties` of many messages without further properties: one text, checked and encoded at once, where
+    every message has a key. Leaves it to the caller to check sizes."""
+    if all(key_lists) and not any(issubclass(kind, str) for kind in {*map(type, key_lists)}):
         joined = list(map(" ".join, key_lists))
-        endings = {tag: f"\x02TAGS\x01{tag}" if tag else "" for tag in set(tags)}
-        text = _ITEMS_END.join([f"KEYS\x01{keys}{endings[tag]}" for keys, tag in zip(joined, tags, strict=True)])
+        spaced = f" {' '.join(joined)} "
+        text = _labels_text(joined, tags)
         tag_count = len(tags) - tags.count("")
         if (
-            "".join(joined).count(" ") == sum(map(len, key_lists)) - len(joined)
-            and "" not in chain.from_iterable(key_lists)
+            spaced.count(" ") == sum(map(len, key_lists)) + 1
+            and "  " not in spaced
             and text.count(_NAME_END) == len(joined) + tag_count
             and text.count(_VALUE_END) == tag_count + len(_ITEMS_END) * (len(joined) - 1)
         ):
-            encoded = _utf8(text).split(_ITEMS_END.encode())
-            if max(map(len, encoded)) <= MAX_PROPERTIES_BYTES:
-                return encoded
+            return _utf8(text).split(_ITEMS_END.encode())
     return [encode_properties(keys, tag, {}) for keys, tag in zip(key_lists, tags, strict=True)]
+
+
+def _labels_text(joined_keys: Sequence[str], tags: Sequence[str]) -> str:
+    """The properties KEYS and TAGS of each message, _ITEMS_END between them."""
+    endings = {tag: f"\x02TAGS\x01{tag}" if tag else "" for tag in set(tags)}
+    if len(endings) == 1:
+        (ending,) = endings.values()
+        return "KEYS\x01" + f"{ending}{_ITEMS_END}KEYS\x01".join(joined_keys) + ending
+    return _ITEMS_END.join([f"KEYS\x01{keys}{endings[tag]}" for keys, tag in zip(joined_keys, tags, strict=True)])
 
 
 def _utf8(text: str) -> bytes:

@@ -127,9 +127,13 @@ class RecordEncoder:
         """The body as plain bytes of a legal size. MessageTooLargeError."""
         if type(body) is memoryview:
             body = body.cast("B") if body.c_contiguous else body.tobytes()
-        if len(body) > self.max_message_bytes:
-            raise MessageTooLargeError("body", len(body), self.max_message_bytes)
+        self.check_body_size(len(body))
         return body
+
+    def check_body_size(self, size: int) -> None:
+        """MessageTooLargeError when a body of `size` bytes is too large."""
+        if size > self.max_message_bytes:
+            raise MessageTooLargeError("body", size, self.max_message_bytes)
 
     def encode_topic(self, topic: str) -> bytes:
         """The topic as stored, its size byte in front. IllegalMessageError, MessageTooLargeError."""

@@ -119,7 +119,8 @@ class Writer:
         """Store messages of one topic, all or none."""
         if not messages:
             return self._nothing("", queue_id)
-        if any(_is_special(message) or message.sys_flag & TRANSACTION_MASK for message in messages):
+        unusual = [message for message in messages if message.properties or message.sys_flag]
+        if any(_is_special(message) or message.sys_flag & TRANSACTION_MASK for message in unusual):
             return _range_of(self._put_special(messages, queue_id))
         topic = messages[0].topic
         queue_ids = self._targets(topic, queue_id, len(messages))
