@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.mount.harness import Mounted, bodies, mounted, publish, sh
+from tests.mount.harness import PATIENCE_S, Mounted, bodies, mounted, publish, sh
 
 LINES = 3_000
 
@@ -86,3 +88,14 @@ def test_globs_and_times_choose_messages(spark: SparkSession, mount: Mounted) ->
 def test_checksum_files_that_hadoop_looks_for_are_never_there(mount: Mounted) -> None:
     for name in ("orders/.0.log.crc", f"orders/0/.{0:020}.crc", "@parquet/.x.parquet.crc"):
         assert not (mount.root / name).exists()
+
+
+def test_a_checksum_file_beside_a_stream_is_asked_for_once(mount: Mounted) -> None:
+    absent = mount.root / "orders/.0.log.crc"
+    assert not absent.exists()
+    mount.daemon.send_signal(signal.SIGSTOP)  # whoever still asks it waits
+    try:
+        again = subprocess.run(["test", "-e", absent], timeout=PATIENCE_S, check=False)
+    finally:
+        mount.daemon.send_signal(signal.SIGCONT)
+    assert again.returncode == 1
