@@ -13,6 +13,7 @@ import random
 import shutil
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,6 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from engine import FileSizes, Message, MessageStore, StoreConfig
+from fsstore.parquet.layout import measure, range_key
+from fsstore.parquet.render import render
+from fsstore.parquet.segments import QueueSegments
 from fsstore.spark import MESSAGE_SCHEMA, messages
 from fsstore.spark.export import export
 from fsstore.spark.exportplan import Wanted
@@ -148,6 +152,18 @@ def fill_segments(store: Path) -> None:
             opened.put_batch([Message(TOPIC, bytes(30_000)), Message(TOPIC, bytes(30_000))], 0)
 
 
+def rendering_rate(store: Path) -> float:
+    """Bytes of log that a second of processor time turns into Parquet: a queue's segments, laid out and rendered."""
+    with MessageStore.open(store) as opened:
+        segments = QueueSegments(opened, TOPIC, 0).now()
+        begun = time.process_time()
+        for begin, end, _ in segments:
+            render(opened, measure(opened, range_key(opened, TOPIC, 0, begin, end)), lambda _index, _row_group: None)
+        spent = time.process_time() - begun
+        log_bytes = int(opened.entries(TOPIC, 0, segments[0].begin, segments[-1].end)["size"].sum())
+    return log_bytes / spent
+
+
 def copy_lines(root: Path, plain: Path) -> None:
     """The streams, as files on ext4."""
     plain.mkdir()
@@ -240,13 +256,15 @@ def new_session(folder: Path) -> Iterator[SparkSession]:
         session.stop()
 
 
-def run(folder: Path, count: int, rounds: int) -> list[Result]:
-    """Every row."""
+def run(folder: Path, count: int, rounds: int) -> tuple[list[Result], float]:
+    """Every row, and the rate of rendering."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     results: list[Result] = []
     try:
         fill(folder / "store", count)
+        rate = rendering_rate(folder / "store")
+        print(f"rendering: {rate / 1e6:.0f} MB of log a second of processor time", flush=True)
         fill(folder / "few", FILES * QUEUES)
         fill_segments(folder / "many")
         with new_session(folder) as spark:
@@ -256,7 +274,7 @@ def run(folder: Path, count: int, rounds: int) -> list[Result]:
                     results += rows(bench, root)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return results
+    return results, rate
 
 
 def table(results: Sequence[Result]) -> str:
@@ -281,13 +299,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--docs", action="store_true", help="write the table into docs/spark.md")
     asked = parser.parse_args(arguments)
     loads = [os.getloadavg()[0]]
-    results = run(PROJECT / "build" / f"bench-spark-{os.getpid()}", asked.messages, asked.rounds)
+    results, rate = run(PROJECT / "build" / f"bench-spark-{os.getpid()}", asked.messages, asked.rounds)
     loads.append(os.getloadavg()[0])
     record = {
         "messages": asked.messages, "cores": os.cpu_count(), "load": loads,
+        "rendering_bytes_per_cpu_second": rate,
         "rows": [asdict(result) | {"ratio": result.ratio} for result in results],
     }  # fmt: skip
     RESULTS.write_text(json.dumps(record, indent=2))
     if asked.docs:
-        write_page(results, f"{asked.messages:,} messages of about 300 bytes, {os.cpu_count()} cores, one run:")
+        said = f"{asked.messages:,} messages of about 300 bytes, {os.cpu_count()} cores, one run"
+        write_page(results, f"{said}; rendering: {rate / 1e6:.0f} MB of log a second of processor time:")
     return 0
