@@ -123,6 +123,31 @@ def test_days_become_partitions_and_times_bound_an_export(spark: SparkSession, t
     assert [body for *_, body in contents(spark, tmp_path / "some")] == [b"3", b"4", b"5"]
 
 
+@pytest.mark.parametrize("damaged_day", [0, 1])
+def test_a_day_whose_messages_are_all_damaged_is_left_out_and_told(
+    spark: SparkSession, tmp_path: Path, damaged_day: int
+) -> None:
+    day_ms, clock_ms = 86_400_000, 1_700_006_400_000  # midnight
+    day = 0
+    config = StoreConfig(sizes=SIZES, clock=lambda: clock_ms + day * day_ms)
+    with MessageStore.open(tmp_path / "store", config) as store:
+        for number in range(9):
+            day = number // 3
+            store.put(Message("days", b"body %d of day %d" % (number, number // 3)), 0)
+        stored = [store.get("days", 0, number).store_time_ms for number in range(9)]
+    assert [(time_ms - clock_ms) // day_ms for time_ms in stored] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    for log in (tmp_path / "store/commitlog").iterdir():
+        text, ending = log.read_bytes(), b" of day %d" % damaged_day
+        log.write_bytes(text.replace(ending, ending.upper()))
+    with mounted(tmp_path, store=tmp_path / "store") as mount:
+        (unit,) = export(spark, mount.root, tmp_path / "archive", Wanted())
+    assert (unit.messages, unit.left_out, unit.expired) == (6, 3, 0)
+    good = [number for number in range(9) if number // 3 != damaged_day]
+    assert [body for *_, body in contents(spark, tmp_path / "archive")] == [
+        b"body %d of day %d" % (number, number // 3) for number in good
+    ]
+
+
 def test_json_lines_csv_and_parquet_become_messages(spark: SparkSession, mount: Mounted, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"id":"1",  "kind":"new"}\n\n{"id":2}\n')
     (tmp_path / "b.csv").write_text("id,kind\n3,old\n4,\n")
