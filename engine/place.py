@@ -13,6 +13,7 @@ from typing import NamedTuple
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 LMQ_PREFIX = "%LMQ%"
+MAX_NAME_BYTES = 255
 
 _OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 
@@ -54,5 +55,12 @@ def places(properties: Mapping[str, str], queue_id: int) -> list[Place]:
     return [
         Place(name, place_queue_id(name, queue_id), int(offset))
         for name, offset in zip(names, offsets, strict=True)
-        if _OFFSET.fullmatch(offset) and name and "/" not in name and "\0" not in name and name not in (".", "..")
+        if _OFFSET.fullmatch(offset) and can_have_queues(name)
     ]
+
+
+def can_have_queues(topic: str) -> bool:
+    """Whether a directory can have this name: no checksum covers the topic of a record, so it may be anything."""
+    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
+        return False
+    return len(topic.encode(errors="replace")) <= MAX_NAME_BYTES

@@ -18,8 +18,8 @@ from engine.entries import ENTRY, Entries
 from engine.logscan import ScannedRecords
 from engine.place import places
 from engine.properties import decode_properties
-from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 from engine.schedule import SCHEDULE_TOPIC, DelayLevels, tags_code
+from engine.sequence import queued_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -39,14 +39,12 @@ def rows_by_queue(
 ) -> Iterator[QueueRows]:
     """The rows of each queue. `tags` are hashes of TAGS, `multi_dispatched` the rows that have further queues."""
     records, headers = scanned.records, scanned.records.headers
-    transactions = headers["sys_flag"] & TRANSACTION_MASK
-    is_queued = (transactions == 0) | (transactions == TRANSACTION_COMMIT)
-    rows = np.flatnonzero(is_queued)
+    rows = queued_rows(scanned)
     topics = {topic: number for number, topic in enumerate(scanned.topics)}
     groups = _group(scanned.topic_rows[rows], records.queue_ids[rows])
     offsets = headers["queue_offset"][rows]
     codes = _with_due_times(scanned, tags, topics.get(SCHEDULE_TOPIC), levels)[rows]
-    further = [row for row in multi_dispatched.tolist() if is_queued[row]]
+    further = np.intersect1d(multi_dispatched, rows).tolist()
     if further:
         more = np.array(_further_rows(records, further, topics), np.int64).reshape(-1, 4)
         rows = np.concatenate([rows, more[:, 0]])

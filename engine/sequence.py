@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.columns import find_properties
 from engine.logscan import ScannedRecords
-from engine.place import MULTI_DISPATCH, Place, places
+from engine.place import MULTI_DISPATCH, Place, can_have_queues, places
 from engine.properties import decode_properties
 from engine.record import MIN_RECORD_BYTES, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
@@ -50,9 +50,14 @@ class Misnumbered:
 
 
 def queued_rows(records: ScannedRecords) -> Array:
-    """Rows that stand in their queue: all but transactions prepared or rolled back. int64 (k,)."""
+    """Rows that stand in their queue: all but transactions prepared or rolled back, and those whose topic can have
+    none. int64 (k,)."""
     kinds = records.records.headers["sys_flag"] & TRANSACTION_MASK
-    return np.flatnonzero((kinds != TRANSACTION_PREPARED) & (kinds != TRANSACTION_ROLLBACK))
+    is_queued = (kinds != TRANSACTION_PREPARED) & (kinds != TRANSACTION_ROLLBACK)
+    for number, topic in enumerate(records.topics):
+        if not can_have_queues(topic):
+            is_queued &= records.topic_rows != number
+    return np.flatnonzero(is_queued)
 
 
 def further_places(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:

@@ -178,6 +178,22 @@ def test_a_record_whose_predecessor_went_to_another_queue_stays_where_it_is(tmp_
         assert bytes(store.get("T", 0, 8).body) == body_of(8)
 
 
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("topic", [b"/", b"\0", b"."], ids=["another folder's", "none", "the folder itself"])
+def test_a_topic_that_no_folder_can_have_has_no_queue(tmp_path: Path, topic: bytes, mode: OpenMode) -> None:
+    path = tmp_path / "crashed"
+    with killed(tmp_path / "store", path) as store:
+        for number in range(9):
+            store.put(Message("T", body_of(number)), 0)
+    shutil.rmtree(path / "fsstore")
+    change_record(path, 0, 88 + len(body_of(0)) + 1, topic)
+    with MessageStore.open(path, replace(SMALL, mode=mode)) as store:
+        assert store.topics() == ["T"]
+        assert [bytes(store.get("T", 0, number).body) for number in range(1, 9)] == [
+            body_of(number) for number in range(1, 9)
+        ]
+
+
 def misnumber(path: Path, number: int) -> None:
     """Number a record two further than it is, behind a loss that would explain it, and end the run behind it."""
     flip_body(path, number - 3 * QUEUES)
