@@ -27,8 +27,8 @@ def serve(
     """Mount `store` at `mountpoint` and serve it until it is unmounted, or SIGTERM or SIGINT arrive; then return.
 
     Runs in the calling thread, which has to be the process's main thread; one mount per process. `ready` is called once
-    when the kernel's first request has been answered. On return the mount is gone and what was still unpublished in
-    open handles is published; the store is left open, for the caller to close. Raises MountError when the kernel or
+    when the kernel's first request has been answered. On return the mount is gone, and unfinished bytes of open
+    handles with it; the store is left open, for the caller to close. Raises MountError when the kernel or
     fusermount3 refuse.
     """
     from fsstore.mounting import run_mount  # here, so that users of the rest need no libfuse

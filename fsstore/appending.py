@@ -200,6 +200,10 @@ class LineHandle(AppendHandle):
         framer.keep_rest_of(data)
         return end
 
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self._framer.pending)
+
     def _publish_rest(self) -> int:
         pending = self._framer.pending
         end = self._publisher.one(bytes(pending)) if pending else 0
@@ -240,6 +244,10 @@ class FileHandle(AppendHandle):
             raise MessageTooLargeError("file", size, limit)
         self._body += data
         return 0
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self._body)
 
     def _publish_rest(self) -> int:
         end = self._publisher.one(bytes(self._body)) if self._body else 0

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
-from engine import Expired, MessageStore, StoreError
+from engine import Expired, MessageStore
 from fsstore.attributes import Appearance
 from fsstore.groups import GroupsDirectory
 from fsstore.inodes import COMPUTED, MESSAGE, InodeTable
@@ -101,20 +101,17 @@ class Filesystem:
         """Whether nothing can be published: a read-only or following mount, or a store that lost its disk."""
         return self._context.read_only
 
-    def close(self) -> list[Exception]:
-        """After the last request: publish what open handles keep, let go of everything. Returns what went wrong."""
-        errors: list[Exception] = []
+    def close(self) -> int:
+        """After the last request: let go of everything. Returns how many open handles had bytes that were not published
+        yet: half a message, as far as anybody knows, so they are dropped, and whoever closes them now is told."""
+        unfinished = sum(file.is_unfinished for file in self._files.values())
         for file in self._files.values():
-            try:
-                file.flush()
-            except (FilesystemError, StoreError) as error:
-                errors.append(error)
             file.release()
         self._files.clear()
         self._listings.clear()
         self._messages.let_go()
         self._parquet.close()
-        return errors
+        return unfinished
 
     # names and attributes
 

@@ -60,8 +60,8 @@ def run_mount(
         try:
             trio.run(mount.serve)
         finally:
-            for error in core.close():
-                log.error("not published at the end: %s", error)
+            if unfinished := core.close():
+                log.info("open files with bytes that were no whole message yet, not published: %d", unfinished)
             channel.close()
 
 

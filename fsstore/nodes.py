@@ -39,6 +39,11 @@ class OpenFile:
         """Publish what is not published yet; report what went wrong."""
         return NOTHING_TO_WAIT_FOR
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether bytes were taken that are not published yet."""
+        return False
+
     def release(self) -> None:
         """Let go of what the handle holds."""
 

@@ -72,7 +72,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 def mount(store: MessageStore) -> Iterator[ParquetMount]:
     mount = ParquetMount(store)
     yield mount
-    assert mount.fs.close() == []
+    assert mount.fs.close() == 0
 
 
 def mount_with(store: MessageStore, **options: Any) -> ParquetMount:
@@ -139,7 +139,7 @@ def test_a_cache_too_small_for_a_file_costs_only_time(store: MessageStore, optio
     status = mount.parquet()
     assert status["memory_bytes"] <= options["memory_bytes"]
     assert status["disk_bytes"] <= options["disk_bytes"]
-    assert mount.fs.close() == []
+    assert mount.fs.close() == 0
     cache = store.path / "fsstore" / "parquet"
     assert not cache.exists() or list(cache.iterdir()) == []
 
@@ -276,7 +276,7 @@ def test_a_read_only_mount_writes_nothing_below_the_store(store: MessageStore, t
         cached = mount_with(reader, memory_bytes=1000, directory=tmp_path / "cache")
         assert [cached.cat(f"{QUEUE}/{name}") for name in names] == plain
         assert cached.parquet()["disk_bytes"] > 0
-        assert cached.fs.close() == mount.fs.close() == []
+        assert cached.fs.close() == mount.fs.close() == 0
     assert list((tmp_path / "cache").iterdir()) == []
     assert {path: path.stat().st_mtime_ns for path in store.path.rglob("*")} == before
 
@@ -289,4 +289,4 @@ def test_without_pyarrow_it_is_not_there_and_status_says_so(
     assert "@parquet" not in mount.ls("/")
     assert refused_with(lambda: mount.stat("@parquet")) == errno.ENOENT
     assert mount.parquet() == {"available": False, "reason": "pyarrow is not installed"}
-    assert mount.fs.close() == []
+    assert mount.fs.close() == 0
