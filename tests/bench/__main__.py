@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.bench import engine_rows, growth, read_rows, recovery_rows, sync_rows, write_rows
+from tests.bench import engine_rows, flame, growth, read_rows, recovery_rows, sync_rows, write_rows
 from tests.bench.measure import LeftOutError
 from tests.bench.plot import growth_plot
 from tests.bench.report import Result, conditions, left_out, line, measured, save, write_docs
@@ -26,6 +26,7 @@ ROWS = tuple(
 )
 GROWTH = "growth"
 SPARK = "spark"
+FLAME = "flame"
 RESULTS = PROJECT / "build" / "bench.json"
 PAGE = PROJECT / "docs" / "performance.md"
 
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         from tests.bench import spark  # needs PySpark, which the other rows do without
 
         return spark.main(arguments[1:])
+    if arguments[:1] == [FLAME]:
+        return flame.main(arguments[1:])
     asked = parse(arguments)
     scale = QUICK if asked.quick else FULL
     began = time.monotonic()
