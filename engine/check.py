@@ -25,7 +25,7 @@ from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access
 from engine.opened import choose_at, read_topics
-from engine.opening import is_new, refuse_unreadable
+from engine.opening import is_new, obstacles, refuse_unreadable
 from engine.parts import StoreParts, open_parts
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.sequence import Seed
@@ -61,6 +61,9 @@ def check_at_rest(layout: StoreLayout, progress: Progress | None = None) -> Iter
     choice = choose_at(layout.root, config)
     if choice.rebuild_index:
         yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
+    for path in obstacles(layout):
+        text = "a folder stands where the store needs a file"
+        yield Problem(ProblemKind.FOREIGN_FILE, str(path.relative_to(layout.root)), -1, text)
     yield from _config_problems(layout)
     with closing(open_parts(layout.root, config, choice.sizes, Access.READ)) as parts:
         dispatched_end = parts.queues.recover(scan=True)
@@ -140,7 +143,8 @@ class _Check:
         kinds = {"foreign": ProblemKind.FOREIGN_FILE}
         for one in self._log.files.problems:
             kind = kinds.get(one.kind, ProblemKind.WRONG_SIZE)
-            text = f"a {one.kind} file of {one.found_bytes:,} bytes; the log's have {one.expected_bytes:,}"
+            what = f"a {one.kind} file of {one.found_bytes:,} bytes" if one.found_bytes >= 0 else "no file"
+            text = f"{what}; the log's have {one.expected_bytes:,} bytes"
             yield Problem(kind, f"commitlog/{one.path.name}", -1, text)
         for start, end in self._log.files.missing_ranges():
             text = f"the files for physical offsets {start} to {end} are missing"

@@ -39,11 +39,12 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at `path`; all zeros when the file is missing, short, or holds what no time can be."""
+    """The checkpoint at `path`; all zeros when no file is there, or a short one, or one that holds what no time can
+    be."""
     try:
         with path.open("rb") as file:
             head = file.read(FIELDS.size)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return Checkpoint()
     found = Checkpoint(*FIELDS.unpack(head.ljust(FIELDS.size, b"\0")))
     if min(found.physic_ms, found.logics_ms, found.index_ms) < 0:

@@ -48,6 +48,8 @@ def read_config(path: Path) -> dict[str, Any]:
                 return parse_config(text)
         except (FileNotFoundError, NotADirectoryError):
             continue
+        except IsADirectoryError:
+            problem = problem or ConfigFileError(candidate, "a folder stands there")
         except ValueError as error:  # not UTF-8, or not JSON
             problem = problem or ConfigFileError(candidate, str(error))
     if problem:

@@ -8,7 +8,7 @@ import errno
 import os
 from pathlib import Path
 
-from engine.errors import StoreFullError
+from engine.errors import ObstructedError, StoreFullError
 
 TEMPORARY_SUFFIX = ".tmp"
 FILE_MODE = 0o644
@@ -57,8 +57,11 @@ def create_allocated(path: Path, size_bytes: int, disk: Disk, *, sync: bool) -> 
 
     The name appears when the file is whole (where the filesystem knows unnamed files), so a process that dies meanwhile
     leaves no half file; neither does a full disk: StoreFullError. `sync` makes the size durable before the name is
-    there. An empty file that exists already is taken over. FileExistsError when it is not empty.
+    there. An empty file that exists already is taken over. FileExistsError when it is not empty; ObstructedError when
+    it is a folder.
     """
+    if path.is_dir():
+        raise ObstructedError(path, "file")
     if not path.exists():
         try:
             return _create_unnamed(path, size_bytes, disk, sync)

@@ -15,6 +15,7 @@ StoreError
 ├── QueueGapError                 an entry would leave a hole in its consume queue
 ├── FlushFailedError              bytes may not be on disk; final for this open store
 ├── StoreClosedError              used after close()
+├── ObstructedError               a folder stands where the store needs a file, or a file where it needs a folder
 ├── TopicError
 │   ├── TopicNotFoundError
 │   ├── TopicExistsError
@@ -182,6 +183,17 @@ class StoreClosedError(StoreError):
 
     def __str__(self) -> str:
         return "the store is closed"
+
+
+@dataclass(eq=False)
+class ObstructedError(StoreError):
+    """What stands at `path` is no `needed` ("file", "folder"), as the store needs there. Nothing was done."""
+
+    path: Path
+    needed: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is in the way: the store needs a {self.needed} of that name, so move away what is there"
 
 
 class TopicError(StoreError):

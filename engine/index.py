@@ -286,7 +286,8 @@ class Index:
                 self._drop(file)
             if self.access is Access.WRITE:
                 for path in self.foreign:
-                    path.unlink(missing_ok=True)
+                    if not path.is_dir():
+                        path.unlink(missing_ok=True)
             self.foreign = ()
 
     def close(self) -> None:

@@ -19,7 +19,15 @@ from engine.filequeue import FileQueue
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.mappedfile import Access
-from engine.opening import ChosenSizes, choose_sizes, is_new, refuse_topics, refuse_unreadable, remembered_sizes
+from engine.opening import (
+    ChosenSizes,
+    choose_sizes,
+    is_new,
+    refuse_obstacles,
+    refuse_topics,
+    refuse_unreadable,
+    remembered_sizes,
+)
 from engine.parts import StoreParts, open_parts
 from engine.record import decode_record
 from engine.recovery import Recovered, Trace, read_trace, recover
@@ -46,7 +54,7 @@ class Opened:
 
 
 def open_store(path: Path, config: StoreConfig) -> Opened:
-    """Open what is at `path` as `config.mode` says. OpenError, StoreFullError, OSError."""
+    """Open what is at `path` as `config.mode` says. OpenError, ObstructedError, StoreFullError, OSError."""
     new = is_new(path)
     if new and config.mode is not OpenMode.WRITE:
         raise NotAStoreError(path, "nothing is there")
@@ -62,6 +70,7 @@ def open_store(path: Path, config: StoreConfig) -> Opened:
 def _open_writing(path: Path, config: StoreConfig, new: bool) -> Opened:
     layout = StoreLayout(path)
     _make_directories([path], config.disk)
+    refuse_obstacles(layout)
     trace = read_trace(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))

@@ -14,7 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
-from engine.errors import ConfigFileError, NotAStoreError, UnsupportedStoreError
+from engine.configfile import backup_of
+from engine.errors import ConfigFileError, NotAStoreError, ObstructedError, UnsupportedStoreError
 from engine.filequeue import MAX_OFFSET
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
@@ -82,13 +83,15 @@ def is_new(path: Path) -> bool:
 
 
 def refuse_unreadable(path: Path) -> None:
-    """NotAStoreError, or UnsupportedStoreError that names what we don't read; silent when the store is one of ours."""
+    """NotAStoreError, ObstructedError, or UnsupportedStoreError that names what we don't read; silent when the store is
+    one of ours."""
     layout = StoreLayout(path)
     names = {member.name for member in path.iterdir()}
     if "commitlog" not in names and not names <= KNOWN_NAMES:
         raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
-    if "commitlog" in names and not layout.commit_log.is_dir():
-        raise NotAStoreError(path, "commitlog is not a folder")
+    for folder in (layout.commit_log, layout.consume_queues, layout.index, layout.config, layout.own):
+        if folder.name in names and not folder.is_dir():
+            raise ObstructedError(folder, "folder")
     for name in sorted(names):
         if name.startswith("dledger-"):
             raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
@@ -98,6 +101,19 @@ def refuse_unreadable(path: Path) -> None:
     if (layout.consume_queues / "CURRENT").exists():
         raise UnsupportedStoreError(path, "a RocksDB consume queue (consumequeue/CURRENT)")
     _refuse_multiple_paths(path, layout.commit_log)
+
+
+def obstacles(layout: StoreLayout) -> list[Path]:
+    """Folders that stand where a writer keeps a file."""
+    settings = (layout.topics, backup_of(layout.topics), layout.sizes, layout.retention)
+    marks = (layout.clean_mark, layout.coverage, layout.deleted_topics)
+    return [path for path in (layout.lock, layout.abort, layout.checkpoint, *settings, *marks) if path.is_dir()]
+
+
+def refuse_obstacles(layout: StoreLayout) -> None:
+    """ObstructedError when a folder stands where a writer keeps a file."""
+    for path in obstacles(layout):
+        raise ObstructedError(path, "file")
 
 
 def refuse_topics(path: Path, table: TopicTable) -> None:

@@ -25,7 +25,7 @@ from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access, MappedFile
 from engine.opened import begin_writing, choose_at
-from engine.opening import index_paths, is_new, refuse_unreadable
+from engine.opening import index_paths, is_new, refuse_obstacles, refuse_unreadable
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.setaside import DAMAGED, cut_long_files, move_strangers, set_aside_config
 from engine.store import MessageStore
@@ -34,13 +34,15 @@ from engine.store import MessageStore
 def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[str]:
     """Repair an unmounted store, yielding a sentence for each thing done; nothing when nothing was wrong.
 
-    NotAStoreError, UnsupportedStoreError, StoreLockedError, StoreFullError, OSError. Safe to stop and to run again.
+    NotAStoreError, UnsupportedStoreError, ObstructedError, StoreLockedError, StoreFullError, OSError. Safe to stop and
+    to run again.
     """
     path = Path(path).absolute()
     layout, config = StoreLayout(path), StoreConfig()
     if is_new(path):
         raise NotAStoreError(path, "nothing is there")
     refuse_unreadable(path)
+    refuse_obstacles(layout)
     with StoreLock(layout.lock):
         problems = list(check_at_rest(layout, progress))
         if not problems and not layout.abort.exists():

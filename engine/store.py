@@ -107,7 +107,7 @@ class MessageStore:
         """Open the store at `path`: create it when nothing is there (WRITE), recover it, or follow its writer.
 
         `disk_use` tells retention how full the disk is. StoreLockedError (another process writes it), NotAStoreError,
-        UnsupportedStoreError (names what is not read), ConfigFileError, StoreFullError, OSError.
+        UnsupportedStoreError (names what is not read), ConfigFileError, ObstructedError, StoreFullError, OSError.
         """
         path, config = Path(path).absolute(), config or StoreConfig()
         opened = open_store(path, config)
@@ -245,7 +245,7 @@ class MessageStore:
         """Store one message; it is readable when this returns (durable: see `wait_durable`).
 
         `queue` None takes the topic's queues in turn. An unknown topic is made, as a broker does. TopicNotFoundError
-        (no such queue), MessageTooLargeError, IllegalMessageError, StoreFullError, ReadOnlyStoreError.
+        (no such queue), MessageTooLargeError, IllegalMessageError, StoreFullError, ObstructedError, ReadOnlyStoreError.
         """
         return (self._writer or self._require_write_side().writer).put(message, queue)
 

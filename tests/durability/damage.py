@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine import MessageStore, OpenMode, ReadError, StoreConfig, check_store, repair_store
+from engine import MessageStore, ObstructedError, OpenMode, ReadError, StoreConfig, check_store, repair_store
 from tests.durability.figures import keep
 from tests.durability.targets import Base, Place, bases, read_files, write_files
 
@@ -284,7 +284,7 @@ class Case:
         """Where a folder is in the way of a file that has to be made, writing says so."""
         try:
             yield
-        except IsADirectoryError:
+        except ObstructedError:
             if not any(text.startswith(make_folder.__name__) for text in self.done):
                 raise
 
