@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
+from engine.alike import alike_values
 from engine.compression import COMPRESSED_FLAG, try_decompress
 from engine.properties import KEYS, TAGS
 from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, SECTOR_BYTES, has_lost_sector
-from engine.slices import items_at, pack_slices, rows_by_size
+from engine.slices import MAX_ITEM_BYTES, items_at, pack_slices, rows_by_size
 
 Array = np.ndarray[Any, Any]
 
@@ -164,15 +165,20 @@ class Columns:
 def strays(records: LocatedRecords, topic: str, queue_id: int, first: int) -> Array:
     """Which `ok` records (bool (n,)) say that they stand elsewhere than at queue offsets `first`, `first` + 1 … of that
     queue."""
-    headers, name = records.headers, np.frombuffer(topic.encode(), np.uint8)
+    headers, name = records.headers, topic.encode()
     found = headers["queue_offset"] != np.arange(first, first + len(records))
     found |= records.queue_ids != queue_id
     same_size = headers["ok"] & (records.topic_sizes == len(name))
     found |= ~same_size
-    if len(name) and same_size.any():
-        names = items_at(records.log, np.where(same_size, records.topic_starts, 0), len(name))
-        found |= (names.view(np.uint8).reshape(-1, len(name)) != name).any(axis=1)
+    if name and same_size.any():
+        starts = _where(same_size, records.topic_starts, 0)
+        found |= items_at(records.log, starts, len(name)).view(f"S{len(name)}") != name
     return np.asarray(found & headers["ok"])
+
+
+def _where(condition: Array, values: Array, otherwise: int) -> Array:
+    """`np.where`, which costs nothing when the condition always holds."""
+    return values if condition.all() else np.where(condition, values, otherwise)
 
 
 def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedRecords:
@@ -182,30 +188,33 @@ def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedReco
         log = np.zeros(MIN_RECORD_BYTES, np.uint8)  # no record either, and room to look
     fixed, header_bytes = _fixed_fields(log, positions)
     sizes = fixed["store_size"].astype(np.int64)
-    is_v2 = fixed["magic"] == MESSAGE_MAGIC_V2
-    ok = (fixed["magic"] == MESSAGE_MAGIC) | is_v2
+    magics = fixed["magic"]
+    is_v2 = magics == MESSAGE_MAGIC_V2
+    ok = (magics == MESSAGE_MAGIC) | is_v2
     ok &= fixed["physical_offset"] == physical_offsets
-    ok &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log))
-    ends = np.where(ok, positions + sizes, 0)
+    ends = positions + sizes
+    ok &= (sizes >= MIN_RECORD_BYTES) & (ends <= len(log))
+    ends = _where(ok, ends, 0)
 
     body_starts = positions + header_bytes
     body_sizes = np.maximum(fixed["stored_body_size"], 0).astype(np.int64)
-    topic_starts = body_starts + body_sizes + 1 + is_v2
+    topic_starts = body_starts + body_sizes + 1
+    if is_v2.any():
+        topic_starts += is_v2
     ok &= topic_starts + 2 <= ends
-    topic_sizes = _topic_sizes(log, np.where(ok, topic_starts, 2), is_v2)
+    topic_sizes = _topic_sizes(log, _where(ok, topic_starts, 2), is_v2)
     properties_starts = topic_starts + topic_sizes + 2
     ok &= (topic_sizes >= 0) & (properties_starts <= ends)
-    properties_sizes = _properties_sizes(log, np.where(ok, properties_starts, 2))
+    properties_sizes = _properties_sizes(log, _where(ok, properties_starts, 2))
     ok &= properties_starts + properties_sizes == ends
 
     headers = np.empty(len(positions), HEADER)
     for name in ("queue_offset", "physical_offset", "store_size", "store_time_ms", "sys_flag"):
         headers[name] = fixed[name]
-    headers["body_size"] = np.where(fixed["sys_flag"] & COMPRESSED_FLAG, -1, body_sizes)
+    headers["body_size"] = _where(fixed["sys_flag"] & COMPRESSED_FLAG == 0, body_sizes, -1)
     headers["ok"] = ok
     parts: tuple[Array, ...] = (body_starts, body_sizes, topic_starts, topic_sizes, properties_starts, properties_sizes)
-    if not ok.all():
-        parts = tuple(np.where(ok, part, 0) for part in parts)
+    parts = tuple(_where(ok, part, 0) for part in parts)
     return LocatedRecords(log, positions, headers, fixed["queue_id"], fixed["body_crc"], *parts)
 
 
@@ -241,8 +250,8 @@ def _topic_sizes(log: Array, topic_starts: Array, is_v2: Array) -> Array:
 
 
 def _properties_sizes(log: Array, properties_starts: Array) -> Array:
-    sizes = log[properties_starts - 2].astype(np.int64) << 8 | log[properties_starts - 1]
-    return np.where(sizes > 0x7FFF, 0, sizes)  # a negative size is read as none
+    sizes = items_at(log, properties_starts - 2, 2).view(">i2").astype(np.int64)
+    return np.maximum(sizes, 0, out=sizes)  # a negative size is read as none
 
 
 def damaged_rows(records: LocatedRecords) -> Array:
@@ -307,22 +316,36 @@ def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
 def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
     """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
     equals wins."""
-    offsets, packed = pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=2)
-    shifts = records.properties_starts - offsets[:-1] - 1
+    first_bytes, sizes = records.properties_starts, records.properties_sizes
+    alike = alike_values(records.log, first_bytes, sizes, names)
+    if alike is not None:
+        return [(first_bytes + position, np.full(len(sizes), size)) for position, size in alike]
+    offsets, packed = pack_slices(records.log, first_bytes, sizes, lead=2)
+    shifts = first_bytes - offsets[:-1] - 1
     found = _find_values(offsets, packed, names)
     return [(np.where(sizes > 0, starts + shifts, 0), sizes) for starts, sizes in found]
 
 
 def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list[str]]:
     """For each name, its value in each record, "" when absent or empty. The last of equals wins."""
-    offsets, packed = pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=2)
-    return [_texts(packed, *found) for found in _find_values(offsets, packed, names)]
+    return [_texts(records.log, starts, sizes) for starts, sizes in find_properties(records, names)]
 
 
 def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
     """The ranges data[start:start + size], which hold no byte 2, as text."""
+    if _are_equal(data, starts, sizes):
+        return [data[starts[0] : starts[0] + sizes[0]].tobytes().decode(errors="replace")] * len(starts)
     _, joined = pack_slices(data, starts, sizes, lead=2)
     return str(joined.data, "utf-8", "replace").split("\x02")[1:]
+
+
+def _are_equal(data: Array, starts: Array, sizes: Array) -> bool:
+    """Whether the ranges data[start:start + size] all hold the same, and are any."""
+    size = int(sizes[0]) if len(sizes) else 0
+    if not 0 < size < MAX_ITEM_BYTES or not (sizes == size).all():
+        return False
+    texts = items_at(data, starts, size).view(f"S{size}")
+    return bool(texts[0] == texts[-1] and (texts == texts[0]).all())
 
 
 def _find_values(offsets: Array, packed: Array, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
@@ -362,7 +385,7 @@ def _by_row(offsets: Array, starts: Array, ends: Array) -> tuple[Array, Array]:
 
 def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
     """The distinct topics of `records` and, for each record, which of them is its: int64 (n,)."""
-    if len(records) and _have_one_topic(records):
+    if _are_equal(records.log, records.topic_starts, records.topic_sizes):
         start, size = int(records.topic_starts[0]), int(records.topic_sizes[0])
         return [records.log[start : start + size].tobytes().decode(errors="replace")], np.zeros(len(records), np.int64)
     _, packed = pack_slices(records.log, records.topic_starts, records.topic_sizes, lead=0)
@@ -373,14 +396,6 @@ def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     rows = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
     return [name.decode(errors="replace") for name in numbers], rows
-
-
-def _have_one_topic(records: LocatedRecords) -> bool:
-    size = int(records.topic_sizes[0])
-    if not size or not (records.topic_sizes == size).all():
-        return False
-    names = items_at(records.log, records.topic_starts, size).view(f"S{size}")
-    return bool((names == names[0]).all())
 
 
 def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, ByteColumn]:
