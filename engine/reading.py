@@ -6,10 +6,9 @@ say that it stands there.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,11 +36,24 @@ from engine.topicview import TopicView
 Array = np.ndarray[Any, Any]
 
 REMEMBERED_KEYS = 10_000
+"""Of so many keys the newest message is known while the log stays as it is."""
 SINGLE_ROWS = 16
 """How many messages are read one by one before more are read at once: four times as many each time, up to RUN_ROWS."""
 RUN_ROWS = 2048
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
+
+
+class NewestByKey(NamedTuple):
+    """Where the newest message of each (topic, key) lies, -1 for none, with `log_end` and `index_end` as they were."""
+
+    log_end: int
+    index_end: int
+    physical_offsets: dict[tuple[str, str], int]
+
+
+NOTHING_KNOWN = NewestByKey(-2, -2, {})
+"""Says nothing of any log: the ends of one that is empty are 0 and -1."""
 
 
 class Reader:
@@ -58,7 +70,7 @@ class Reader:
         self._body_limit_bytes = body_limit_bytes
         self._remember = remember
         self._blocks = BlockReader(parts.log.files, body_limit_bytes, self.is_in_place)
-        self._newest: OrderedDict[tuple[str, str], tuple[tuple[int, int], int]] = OrderedDict()
+        self._newest = NOTHING_KNOWN
         self.messages = 0
         self.bytes = 0
         self.queries = 0
@@ -288,21 +300,27 @@ class Reader:
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
         """The newest message with `key` that its queue leads to; looked up again only when the log has grown."""
         self.queries += 1
-        state = (self._log.readable_end, self._index.last_physical_offset)
-        known = self._newest.get((topic, key))
-        if known is not None and known[0] == state and self._remember:
-            return self.at(known[1]) if known[1] >= self._log.min_offset else None
+        newest = self._newest_by_key()
+        known = newest.get((topic, key))
+        if known is not None:
+            return self.at(known) if known >= self._log.min_offset else None
         found = self._with_key(topic, key, 1, is_in_queue)
-        self._newest.pop((topic, key), None)  # to the end; other threads do the same, so nothing is taken for granted
-        self._newest[topic, key] = (state, found[0].physical_offset if found else -1)
-        if len(self._newest) > REMEMBERED_KEYS:
-            self._newest.popitem(last=False)
+        if self._remember and len(newest) < REMEMBERED_KEYS:
+            newest[topic, key] = found[0].physical_offset if found else -1
         return found[0] if found else None
 
-    def forget_topic(self, topic: str) -> None:
+    def _newest_by_key(self) -> dict[tuple[str, str], int]:
+        """What is known of keys in the log as it is now. Threads that come at once may each begin anew: no harm."""
+        log_end, index_end, known = self._newest
+        now = self._log.readable_end, self._index.last_physical_offset
+        if now != (log_end, index_end):
+            known = {}
+            self._newest = NewestByKey(*now, known)
+        return known
+
+    def forget_keys(self) -> None:
         """A topic was deleted: its keys lead nowhere."""
-        for known in [known for known in list(self._newest) if known[0] == topic]:
-            self._newest.pop(known, None)
+        self._newest = NOTHING_KNOWN
 
     def newest_keys(self, topic: str, limit: int) -> list[str]:
         """Keys of the topic's newest messages, sorted: each queue's newest, `limit` messages in all."""

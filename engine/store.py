@@ -234,7 +234,7 @@ class MessageStore:
             self._parts.deleted.add(topic, self._log.wrote_end)
             self._topics.remove(topic)
             self._sums.forget_topic(topic)
-            self._reader.forget_topic(topic)
+            self._reader.forget_keys()
         for expired in gone:
             self._listeners.expired(expired)
         durability.forget_topic(topic)

@@ -9,6 +9,7 @@ someone asks.
 from __future__ import annotations
 
 import threading
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
@@ -55,10 +56,15 @@ class QueueSums:
         self._checked_before = checked_before
         self._lock = threading.Lock()
         self._base = self._counted = queue.min_offset
-        self._blocks: list[BlockSum] = []
-        self._ends: list[int] = []
+        self._set_blocks(())
         self._open_bytes = 0
         self._left_out: dict[int, frozenset[int]] = {}
+
+    def _set_blocks(self, blocks: Sequence[BlockSum]) -> None:
+        """The fields of all blocks, a column each: 32 bytes a block, because blocks stay for the life of a mount."""
+        rows = zip(*blocks, strict=True) if blocks else ((), (), (), ())
+        self._columns = tuple(array("q", row) for row in rows)
+        _, _, self._ends, self._left_out_counts = self._columns
 
     # summing
 
@@ -111,9 +117,10 @@ class QueueSums:
         self._counted += len(sizes)
         if self._counted % BLOCK_MESSAGES == 0:
             left_out = len(self._left_out.get(number, ()))
-            self._blocks.append(BlockSum(*self._edges(number), self._total(), left_out))
-            self._ends.append(self._total())
+            block = BlockSum(*self._edges(number), self._total(), left_out)
             self._open_bytes = 0
+            for column, value in zip(self._columns, block, strict=True):
+                column.append(value)
 
     def _edges(self, number: int) -> tuple[int, int]:
         """Physical offsets of a block's first and last record, -1 for one that is gone."""
@@ -129,7 +136,8 @@ class QueueSums:
         """The queue was cut: keep the whole blocks before `max_offset`."""
         self._base = min(self._base, max_offset)
         kept = max(max_offset // BLOCK_MESSAGES - self._first_block, 0)
-        del self._blocks[kept:], self._ends[kept:]
+        for column in self._columns:
+            del column[kept:]
         self._open_bytes = 0
         self._counted = (self._first_block + kept) * BLOCK_MESSAGES if kept else self._base
         self._left_out = {block: out for block, out in self._left_out.items() if block < self._first_block + kept}
@@ -178,7 +186,7 @@ class QueueSums:
     def _left_out_of(self, block: int) -> frozenset[int]:
         known = self._left_out.get(block)
         index = block - self._first_block
-        if known is None and 0 <= index < len(self._blocks) and self._blocks[index].left_out:
+        if known is None and 0 <= index < len(self._left_out_counts) and self._left_out_counts[index]:
             first, parts = self._rows_left(block * BLOCK_MESSAGES, (block + 1) * BLOCK_MESSAGES, 1 << 62)
             known = self._left_out[block] = frozenset((first + np.flatnonzero(sizes_of(parts) == 0)).tolist())
         return known or frozenset()
@@ -194,14 +202,13 @@ class QueueSums:
         if edges[1] != blocks[-1].last_physical or edges[0] not in (blocks[-1].first_physical, -1):
             return False
         self._base, self._counted = base, end
-        self._blocks = list(blocks)
-        self._ends = [block.end for block in blocks]
+        self._set_blocks(blocks)
         return True
 
     def kept(self, first: int) -> tuple[int, list[BlockSum]]:
         """(base, whole blocks from the `first`-th on)."""
         with self._lock:
-            return self._base, self._blocks[first:]
+            return self._base, list(map(BlockSum, *(column[first:] for column in self._columns)))
 
 
 def sizes_of(parts: Sequence[LogPart]) -> Array:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from engine import (
     TopicNotFoundError,
     UnsupportedStoreError,
 )
+from engine.index import Index
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, contents, lose_derived, nothing_left_open, opened
 
 # opening
@@ -280,6 +281,37 @@ def test_the_newest_message_with_a_key_is_found_as_soon_as_it_is_put(tmp_path: P
             newest = store.newest_with_key("T", "same")
             assert newest is not None
             assert newest.physical_offset == put.physical_offset
+
+
+def test_the_newest_messages_of_so_many_keys_are_remembered_until_the_log_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+    candidates = Index.candidates
+
+    def noted(index: Index, topic: str, key: str, min_physical_offset: int = 0) -> Iterator[int]:
+        looked_up.append(key)
+        return candidates(index, topic, key, min_physical_offset)
+
+    monkeypatch.setattr(Index, "candidates", noted)
+    monkeypatch.setattr("engine.reading.REMEMBERED_KEYS", 3)
+
+    def ask(store: MessageStore, *keys: str) -> list[str]:
+        looked_up.clear()
+        for key in keys:
+            found = store.newest_with_key("T", key)
+            assert (bytes(found.body) if found else b"none") == key.encode()
+        return list(looked_up)
+
+    with opened(tmp_path / "store") as store:
+        for key in ("a", "b", "c", "d"):
+            store.put(Message("T", key.encode(), [key]), 0)
+        assert ask(store, "a", "none", "b") == ["a", "none", "b"]
+        assert ask(store, "a", "none", "b") == []
+        assert ask(store, "c", "c") == ["c", "c"]  # no room
+        for grow in (Message("T", b"x"), Message("T", b"a", ["a"])):
+            store.put(grow, 0)
+            assert ask(store, "c", "d", "a", "c", "d", "a") == ["c", "d", "a"]  # what was known before made room
 
 
 def test_consumer_offsets_are_what_a_broker_noted(tmp_path: Path) -> None:
