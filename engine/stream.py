@@ -17,6 +17,8 @@ Array = np.ndarray[Any, Any]
 
 WINDOW_BYTES = 1 << 20
 """How much is copied together for a reader that goes straight on."""
+LARGEST_WINDOW_BYTES = 3 << 20
+"""As long as this, it is whole blocks."""
 
 
 class QueueStream:
@@ -144,8 +146,11 @@ class StreamReader:
             return self._copied(memoryview(b""), start, end, summed)
         known = self._window.after(start)
         further = min(max(end, start + WINDOW_BYTES), summed.bytes)
+        block_end = self._stream.block_end(further, summed)
+        if block_end - start <= LARGEST_WINDOW_BYTES:
+            further = block_end
         try:
-            return self._copied(known, start, self._stream.block_end(further, summed), summed)
+            return self._copied(known, start, further, summed)
         except DamagedRecordError:  # perhaps behind what was asked for
             return self._copied(known, start, end, summed)
 

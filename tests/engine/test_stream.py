@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -106,6 +107,22 @@ def test_a_reader_goes_straight_on_or_anywhere_and_what_it_was_given_stays(tmp_p
         given += [(text[position : position + 7001], reader.read(position, 7001)) for position in positions]
     for expected, found in given:
         assert found == expected
+
+
+def test_a_reader_of_long_messages_keeps_a_few_of_them_in_memory_not_a_block(tmp_path: Path) -> None:
+    bodies = [bytes([number]) * 500_000 for number in range(40)]
+    store = SmallStore(tmp_path, log_bytes=1 << 24, access=Access.PRIVATE)
+    put_all(store, bodies)
+    stream = sums_of(store, tmp_path).stream(store.queue("t"))
+    reader, text = stream.reader(), joined(bodies)
+    assert stream.size == len(text)
+    tracemalloc.start()
+    try:
+        for position in range(0, len(text), 1 << 17):
+            assert reader.read(position, 1 << 17) == text[position : position + (1 << 17)]
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_damage_behind_what_is_asked_for_harms_no_reader(tmp_path: Path) -> None:
