@@ -4,8 +4,8 @@ Messages of a batch mostly differ in body, keys and tags alone. Then one record 
 worked on in columns: one join makes the buffer, numpy writes the fields that differ.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from engine.encodedbatch import HEAD, EncodedBatch, record_heads
 from engine.errors import IllegalMessageError
-from engine.hosts import Host
 from engine.keyhash import index_hashes, tags_hash
 from engine.message import Message
 from engine.properties import check_size, encode_labels, encode_properties
@@ -26,60 +25,58 @@ Body: TypeAlias = bytes | bytearray | memoryview
 
 
 class MessageColumns(NamedTuple):
-    """The fields of many messages, each a list of one value a message, in the order of Message's."""
+    """What mostly differs from message to message: a list of one value a message for each."""
 
-    topic: Sequence[str]
     body: Sequence[Body]
     keys: Sequence[Sequence[str]]
     tags: Sequence[str]
     properties: Sequence[Mapping[str, str]]
-    flag: Sequence[int]
-    sys_flag: Sequence[int]
-    born_time_ms: Sequence[int | None]
-    born_host: Sequence[Host | None]
-    store_host: Sequence[Host | None]
-    reconsume_times: Sequence[int]
-    prepared_transaction_offset: Sequence[int]
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "MessageColumns":
-        """The columns of `messages`, not of none."""
+        """The columns of `messages`."""
         return cls(
-            [message.topic for message in messages],
             [message.body for message in messages],
             [message.keys for message in messages],
             [message.tags for message in messages],
             [message.properties for message in messages],
-            [message.flag for message in messages],
-            [message.sys_flag for message in messages],
-            [message.born_time_ms for message in messages],
-            [message.born_host for message in messages],
-            [message.store_host for message in messages],
-            [message.reconsume_times for message in messages],
-            [message.prepared_transaction_offset for message in messages],
         )
-
-
-_FIRST_HEADER_FIELD = MessageColumns._fields.index("flag")
 
 
 def encode_batch(encoder: RecordEncoder, messages: Sequence[Message], now_ms: int) -> EncodedBatch:
     """The records of `messages`, at least one, all of one topic. IllegalMessageError, MessageTooLargeError."""
-    columns = MessageColumns.of(messages)
-    if not _alike(columns.topic):
-        raise IllegalMessageError("the messages of a batch have different topics")
-    if all(map(_alike, columns[_FIRST_HEADER_FIELD:])):
+    if _are_alike(messages):
         alike = replace(messages[0], body=b"", keys=(), tags="", properties={})
-        return _encode_columns(encoder, alike, columns, now_ms)
+        return _encode_columns(encoder, alike, MessageColumns.of(messages), now_ms)
+    topic = messages[0].topic
+    if any(message.topic != topic for message in messages):
+        raise IllegalMessageError("the messages of a batch have different topics")
     return _encode_each(encoder, messages, now_ms)
 
 
-def _alike(column: Sequence[object]) -> bool:
-    return column.count(column[0]) == len(column)
+def _are_alike(messages: Sequence[Message]) -> bool:
+    """Whether nothing differs but body, keys, tags and properties: told at one look at each, which may miss equal
+    times and hosts that are not the same objects."""
+    first = messages[0]
+    topic, flag, sys_flag = first.topic, first.flag, first.sys_flag
+    born_time_ms, born_host, store_host = first.born_time_ms, first.born_host, first.store_host
+    reconsume_times, prepared = first.reconsume_times, first.prepared_transaction_offset
+    return not [
+        message
+        for message in messages
+        if message.topic != topic
+        or message.flag != flag
+        or message.sys_flag != sys_flag
+        or message.born_time_ms is not born_time_ms
+        or message.born_host is not born_host
+        or message.store_host is not store_host
+        or message.reconsume_times != reconsume_times
+        or message.prepared_transaction_offset != prepared
+    ]
 
 
 def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColumns, now_ms: int) -> EncodedBatch:
-    """Records of messages that share all that `alike` has, and differ in body, keys, tags and properties."""
+    """Records of messages that share all that `alike` has, and differ in `columns`."""
     sample = encoder.encode(alike, 0, now_ms)
     topic = alike.topic
     middle = encoder.encode_topic(topic) + b"\0\0"
@@ -87,13 +84,13 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
     bodies = columns.body
     if {*map(type, bodies)} != {bytes}:
         bodies = [encoder.check_body(body) for body in bodies]
-    properties, tags_codes, keys = _properties(columns)
+    properties, tags_codes, keys, key_counts = _properties(columns)
     body_sizes, property_sizes = _sizes(bodies), _sizes(properties)
     encoder.check_body_size(int(body_sizes.max()))
     check_size(int(property_sizes.max()))
     sizes = body_sizes + property_sizes + sample.size
     starts = np.cumsum(sizes) - sizes
-    buffer = bytearray().join(chain.from_iterable(zip(repeat(head), bodies, repeat(middle), properties)))
+    buffer = _interleaved(head, bodies, middle, properties)
     data = np.frombuffer(buffer, np.uint8)
     put_items(data, starts + len(head) - 4, body_sizes.astype(">i4"))
     put_items(data, starts + sizes - property_sizes - 2, property_sizes.astype(">u2"))
@@ -101,25 +98,37 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
         memoryview(buffer),
         starts,
         sizes,
-        record_heads(sizes, np.fromiter(map(crc32, bodies), np.uint32, len(bodies)), columns.flag[0]),
+        record_heads(sizes, np.fromiter(map(crc32, bodies), np.uint32, len(bodies)), alike.flag),
         starts + sample.store_time_position,
         tags_codes,
-        np.repeat(np.arange(len(bodies)), _sizes(keys)),
-        index_hashes(topic, list(chain.from_iterable(keys))),
+        np.repeat(np.arange(len(bodies)), key_counts),
+        index_hashes(topic, keys),
     )
 
 
-def _properties(columns: MessageColumns) -> tuple[Sequence[bytes], Array | int, Sequence[Sequence[str]]]:
-    """Stored properties of each message; tags codes, or the one that all have; keys for the index."""
-    keys, tags, properties = columns.keys, columns.tags, columns.properties
+def _interleaved(head: bytes, bodies: Sequence[Body], middle: bytes, properties: Sequence[bytes]) -> bytearray:
+    """Head, body, middle, properties of each record, one record after the other."""
+    parts: list[Body] = [head] * (4 * len(bodies))
+    parts[1::4] = bodies
+    parts[2::4] = [middle] * len(bodies)
+    parts[3::4] = properties
+    return bytearray().join(parts)
+
+
+def _properties(columns: MessageColumns) -> tuple[Sequence[bytes], Array | int, Sequence[str], Array]:
+    """Stored properties of each message; tags codes, or the one that all have; keys for the index, and how many of them
+    each message has."""
+    key_lists, tags, properties = columns.keys, columns.tags, columns.properties
     if any(properties):
-        encoded: Sequence[bytes] = list(map(encode_properties, keys, tags, properties))
-        keys = list(map(index_keys, keys, properties))
+        encoded: Sequence[bytes] = list(map(encode_properties, key_lists, tags, properties))
+        key_lists = list(map(index_keys, key_lists, properties))
         tags = [more.get("TAGS", own) for own, more in zip(tags, properties, strict=True)]
+        keys = list(chain.from_iterable(key_lists))
     else:
-        encoded = encode_labels(keys, tags)
+        keys = list(chain.from_iterable(key_lists))
+        encoded = encode_labels(key_lists, keys, tags)
     codes = tags_hash(tags[0]) if _alike(tags) else np.fromiter(map(tags_hash, tags), np.int64, len(tags))
-    return encoded, codes, keys
+    return encoded, codes, keys, _sizes(key_lists)
 
 
 def _encode_each(encoder: RecordEncoder, messages: Sequence[Message], now_ms: int) -> EncodedBatch:
@@ -141,5 +150,9 @@ def _encode_each(encoder: RecordEncoder, messages: Sequence[Message], now_ms: in
     )
 
 
-def _sizes(items: Iterable[Sequence[object] | memoryview]) -> Array:
-    return np.fromiter(map(len, items), np.int64)
+def _sizes(items: Sequence[Sequence[object] | memoryview]) -> Array:
+    return np.fromiter(map(len, items), np.int64, len(items))
+
+
+def _alike(column: Sequence[object]) -> bool:
+    return column.count(column[0]) == len(column)

@@ -85,7 +85,8 @@ def hash_slices(data: Array, starts: Array, sizes: Array) -> tuple[Array, Array]
     for size, rows in rows_by_size(np.where(is_long, 0, sizes)):
         texts = items_at(data, starts[rows], size).view(np.uint8).reshape(len(rows), size)
         hashes[rows] = texts.astype(np.uint32) @ _POWERS_ARRAY[size - 1 :: -1]
-        is_long[rows] = texts.max(axis=1) > 0x7F
+        if texts.max() > 0x7F:
+            is_long[rows] = texts.max(axis=1) > 0x7F
     for row in np.flatnonzero(is_long).tolist():
         text = data[starts[row] : starts[row] + sizes[row]].tobytes().decode(errors="replace")
         row_units = _units(text)

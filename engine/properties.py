@@ -52,22 +52,22 @@ def check_size(size: int) -> None:
         raise MessageTooLargeError("properties", size, MAX_PROPERTIES_BYTES)
 
 
-def encode_labels(key_lists: Sequence[Sequence[str]], tags: Sequence[str]) -> list[bytes]:
+def encode_labels(key_lists: Sequence[Sequence[str]], keys: Sequence[str], tags: Sequence[str]) -> list[bytes]:
     """`encode_properties` of many messages without further properties: one text, checked and encoded at once, where
-    every message has a key. Leaves it to the caller to check sizes."""
+    every message has a key. `keys` are those of all lists. Leaves it to the caller to check sizes."""
     if all(key_lists) and not any(issubclass(kind, str) for kind in {*map(type, key_lists)}):
-        joined = list(map(" ".join, key_lists))
-        spaced = f" {' '.join(joined)} "
+        joined = keys if len(keys) == len(key_lists) else list(map(" ".join, key_lists))
+        spaced = f" {' '.join(keys)} "
         text = _labels_text(joined, tags)
         tag_count = len(tags) - tags.count("")
         if (
-            spaced.count(" ") == sum(map(len, key_lists)) + 1
+            spaced.count(" ") == len(keys) + 1
             and "  " not in spaced
             and text.count(_NAME_END) == len(joined) + tag_count
             and text.count(_VALUE_END) == tag_count + len(_ITEMS_END) * (len(joined) - 1)
         ):
             return _utf8(text).split(_ITEMS_END.encode())
-    return [encode_properties(keys, tag, {}) for keys, tag in zip(key_lists, tags, strict=True)]
+    return [encode_properties(own, tag, {}) for own, tag in zip(key_lists, tags, strict=True)]
 
 
 def _labels_text(joined_keys: Sequence[str], tags: Sequence[str]) -> str:

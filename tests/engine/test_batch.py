@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.batch import encode_batch
 from engine.errors import IllegalMessageError, MessageTooLargeError
+from engine.hosts import Host
 from engine.keyhash import index_hash, tags_hash
 from engine.message import Message
 from tests.engine.batches import check_facts, one_by_one, place
@@ -37,6 +38,30 @@ def test_messages_with_only_body_keys_and_tags_are_their_records(drawn: list[Mes
         place(batch, 6, 1000, 99)
         assert bytes(batch.buffer) == one_by_one(alike, 6, 1000, 99)
         check_facts(batch, alike)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"flag": 1},
+        {"sys_flag": 8},
+        {"born_time_ms": 5},
+        {"born_host": Host.parse("127.0.0.2:1")},
+        {"store_host": Host.parse("[::1]:1")},
+        {"reconsume_times": 1},
+        {"prepared_transaction_offset": 1},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_message_may_differ_in_one_field_of_its_head(other: dict[str, Any]) -> None:
+    plain, different = (
+        Message("orders", b"first", ["key"], "tag"),
+        Message("orders", b"second", ["key"], "tag", **other),
+    )
+    for stored in ([plain, different], [different, plain], [different, different]):
+        batch = encode_batch(encoder, stored, 77)
+        place(batch, 6, 1000, 99)
+        assert bytes(batch.buffer) == one_by_one(stored, 6, 1000, 99)
 
 
 def test_properties_given_by_hand_are_indexed() -> None:
