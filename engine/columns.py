@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from engine.alike import alike_values
 from engine.compression import COMPRESSED_FLAG, try_decompress
+from engine.crcgroup import LARGEST_BYTES, are_whole
 from engine.properties import KEYS, TAGS
+from engine.propertyvalues import find_values
 from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, SECTOR_BYTES, has_lost_sector
 from engine.slices import MAX_ITEM_BYTES, items_at, pack_slices, rows_by_size
 
@@ -255,8 +256,19 @@ def _properties_sizes(log: Array, properties_starts: Array) -> Array:
 
 
 def damaged_rows(records: LocatedRecords) -> Array:
-    """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,). One crc32 call a record."""
+    """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,). One crc32 call a record, or
+    one for many of the same size."""
+    if have_whole_bodies(records):
+        return _damaged_by(records, records.body_crcs.view(np.uint32))
     return _damaged_by(records, _body_crcs(records.log, records.body_starts, records.body_sizes))
+
+
+def have_whole_bodies(records: LocatedRecords) -> bool:
+    """Whether all bodies are what their CRCs say, as far as that is told at once: see `are_whole`."""
+    size = _common_size(records.body_sizes)
+    return 0 < size <= LARGEST_BYTES and are_whole(
+        items_at(records.log, records.body_starts, size), records.body_crcs.view(np.uint32)
+    )
 
 
 def _body_crcs(log: Array, starts: Array, sizes: Array) -> Array:
@@ -316,14 +328,7 @@ def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
 def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
     """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
     equals wins."""
-    first_bytes, sizes = records.properties_starts, records.properties_sizes
-    alike = alike_values(records.log, first_bytes, sizes, names)
-    if alike is not None:
-        return [(first_bytes + position, np.full(len(sizes), size)) for position, size in alike]
-    offsets, packed = pack_slices(records.log, first_bytes, sizes, lead=2)
-    shifts = first_bytes - offsets[:-1] - 1
-    found = _find_values(offsets, packed, names)
-    return [(np.where(sizes > 0, starts + shifts, 0), sizes) for starts, sizes in found]
+    return find_values(records.log, records.properties_starts, records.properties_sizes, names)
 
 
 def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list[str]]:
@@ -339,48 +344,18 @@ def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
     return str(joined.data, "utf-8", "replace").split("\x02")[1:]
 
 
+def _common_size(sizes: Array) -> int:
+    """The size that all have; 0 when they differ, or there are none."""
+    return int(sizes[0]) if len(sizes) and (sizes == sizes[0]).all() else 0
+
+
 def _are_equal(data: Array, starts: Array, sizes: Array) -> bool:
     """Whether the ranges data[start:start + size] all hold the same, and are any."""
-    size = int(sizes[0]) if len(sizes) else 0
-    if not 0 < size < MAX_ITEM_BYTES or not (sizes == size).all():
+    size = _common_size(sizes)
+    if not 0 < size < MAX_ITEM_BYTES:
         return False
     texts = items_at(data, starts, size).view(f"S{size}")
     return bool(texts[0] == texts[-1] and (texts == texts[0]).all())
-
-
-def _find_values(offsets: Array, packed: Array, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
-    """As `find_properties`, in `packed`: the properties of row i are packed[offsets[i]:offsets[i + 1]], a 2 before
-    them."""
-    marks = np.append(np.flatnonzero(packed - np.uint8(1) < 2), len(packed))  # each 1 and 2, and the end
-    is_one = packed[marks[:-1]] == 1
-    in_value = is_one[1:] & is_one[:-1]
-    if in_value.any():  # only the first 1 of an item ends its name
-        keeps = np.append(np.append(True, ~in_value), True)
-        marks, is_one = marks[keeps], is_one[keeps[:-1]]
-    items = np.flatnonzero(is_one)
-    name_starts, value_starts, value_ends = marks[items - 1] + 1, marks[items] + 1, marks[items + 1]
-    name_sizes = np.where(value_ends > value_starts, value_starts - 1 - name_starts, 0)  # 0: as good as absent
-    sized: dict[int, tuple[Array, Array]] = {}
-    found = []
-    for name in names:
-        if len(name) not in sized:
-            hits = np.flatnonzero(name_sizes == len(name))
-            sized[len(name)] = hits, items_at(packed, name_starts[hits], len(name)).view(f"S{len(name)}")
-        hits, texts = sized[len(name)]
-        hits = hits[texts == name]
-        found.append(_by_row(offsets, value_starts[hits], value_ends[hits]))
-    return found
-
-
-def _by_row(offsets: Array, starts: Array, ends: Array) -> tuple[Array, Array]:
-    """(starts, sizes) of the last of the ranges, which ascend, in each row [offsets[i], offsets[i + 1]): 0 without."""
-    count = len(offsets) - 1
-    if len(starts) == count and ((offsets[:-1] < starts) & (ends <= offsets[1:])).all():
-        return starts, ends - starts  # as it mostly is: one in each row
-    rows = np.searchsorted(offsets, starts, side="right") - 1
-    found_starts, found_sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    found_starts[rows], found_sizes[rows] = starts, ends - starts
-    return found_starts, found_sizes
 
 
 def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
@@ -420,6 +395,11 @@ def _stored_bodies(records: LocatedRecords) -> tuple[ByteColumn, Array]:
     that live on."""
     offsets = np.zeros(len(records) + 1, np.int64)
     np.cumsum(records.body_sizes, out=offsets[1:])
+    size, stored_crcs = _common_size(records.body_sizes), records.body_crcs.view(np.uint32)
+    if 0 < size <= LARGEST_BYTES:
+        items = items_at(records.log, records.body_starts, size)
+        if are_whole(items, stored_crcs):
+            return ByteColumn(offsets, items.view(np.uint8)), stored_crcs
     packed, crcs = np.empty(int(offsets[-1]), np.uint8), np.empty(len(records), np.uint32)
     target = packed.data
     for first in range(0, len(records), VIEWS_AT_ONCE):

@@ -15,7 +15,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 from msgspec import Struct
 
-from engine.columns import VIEWS_AT_ONCE, LocatedRecords, lost_sector_rows, property_texts, strays
+from engine.columns import VIEWS_AT_ONCE, LocatedRecords, have_whole_bodies, lost_sector_rows, property_texts, strays
 from engine.compression import COMPRESSED_FLAG
 from engine.message import DecodedMessage, HeaderFields, StoredMessage
 from engine.properties import KEYS, TAGS, split_keys
@@ -25,6 +25,15 @@ Array = np.ndarray[Any, Any]
 
 GROUP_BYTES = 1 << 20
 """Bodies whose CRCs are computed together, about."""
+
+
+class Run(Struct, frozen=True, gc=False, eq=False):
+    """What the messages of a run share."""
+
+    topic: str
+    queue_id: int
+    log: memoryview
+    log_offset: int
 
 
 class RunMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
@@ -38,10 +47,15 @@ class RunMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
     _keys: str
     queue_offset: int
     physical_offset: int
-    topic: str
-    queue_id: int
-    _log: memoryview
-    _log_offset: int
+    _run: Run
+
+    @property
+    def topic(self) -> str:
+        return self._run.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self._run.queue_id
 
     @property
     def keys(self) -> list[str]:
@@ -58,7 +72,7 @@ class RunMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
 
     @property
     def _decoded(self) -> DecodedMessage:
-        record = self._log[self.physical_offset - self._log_offset :]
+        record = self._run.log[self.physical_offset - self._run.log_offset :]
         return decode_record(record, self.physical_offset, verify=False)
 
     @property
@@ -87,16 +101,20 @@ def message_run(
     is_plain = headers["ok"] & ~strays(records, topic, queue_id, first) & (headers["sys_flag"] & COMPRESSED_FLAG == 0)
     is_plain[lost_sector_rows(records)] = False
     wanted_crcs = np.where(records.body_sizes > 0, records.body_crcs, 0).view(np.uint32)
+    are_whole = have_whole_bodies(records)
     keys, tags = property_texts(records, [KEYS, TAGS])
-    log, starts, ends = records.log.data, records.body_starts, records.body_starts + records.body_sizes
+    starts, ends = records.body_starts, records.body_starts + records.body_sizes
+    run = Run(topic, queue_id, records.log.data, log_offset)
+    log, places = run.log, headers["physical_offset"]
 
     def made(rows: slice) -> tuple[Iterable[StoredMessage], Array]:
         bodies = [log[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
-        crcs = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
-        is_good = is_plain[rows] & (crcs & 0x7FFFFFFF == wanted_crcs[rows])
-        queue_offsets, physical_offsets = count(first + rows.start), headers["physical_offset"][rows].tolist()
-        shared = (repeat(topic), repeat(queue_id), repeat(log), repeat(log_offset))
-        messages = map(RunMessage, bodies, tags[rows], keys[rows], queue_offsets, physical_offsets, *shared)
+        is_good = is_plain[rows]
+        if not are_whole:
+            crcs = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
+            is_good = is_good & (crcs & 0x7FFFFFFF == wanted_crcs[rows])
+        queue_offsets, physical_offsets = count(first + rows.start), places[rows].tolist()
+        messages = map(RunMessage, bodies, tags[rows], keys[rows], queue_offsets, physical_offsets, repeat(run))
         return messages if is_good.all() else compress(messages, is_good.tolist()), is_good
 
     group = max(1, min(VIEWS_AT_ONCE, GROUP_BYTES * len(records) // max(1, int(records.body_sizes.sum()))))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.columns import (
     ByteColumn,
     Columns,
+    damaged_rows,
     find_properties,
     locate,
     read_bodies,
@@ -177,6 +178,17 @@ def test_a_body_that_its_crc_denies_is_not_good() -> None:
     records = locate(*located(log, positions))
     assert records.headers["ok"].tolist() == [True, True]
     assert read_bodies(records, LIMIT)[0].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("damaged", [[], [0], [299], [3, 4, 200]])
+def test_of_many_bodies_of_one_size_those_that_are_damaged_are_not_good(damaged: list[int]) -> None:
+    log, positions = log_of([Message("T", b"%03d" % number, [f"k{number}"]) for number in range(300)])
+    for row in damaged:
+        log[positions[row] + 89] ^= 1
+    records = locate(*located(log, positions))
+    good, bodies = read_bodies(records, LIMIT)
+    assert np.flatnonzero(~good).tolist() == np.flatnonzero(damaged_rows(records)).tolist() == damaged
+    assert [bodies[row] for row in range(300)] == [b"" if row in damaged else b"%03d" % row for row in range(300)]
 
 
 @pytest.mark.parametrize("shift", range(0, 512, 17))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.alike import alike_values
 from engine.properties import find_property
+from engine.propertyvalues import alike_values
 
 NAMES = [b"KEYS", b"TAGS", b"K"]
 SHAPE = b"KEYS\x01k-100\x02TAGS\x01paid"

@@ -1,0 +1,107 @@
+"""Property values: where named properties of many records stand, found with numpy (docs/format.md, 2).
+
+Records of one publisher mostly have the same names in the same places: then the first is looked through, and one
+comparison tells that the others are alike. Otherwise every separator is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.slices import MAX_ITEM_BYTES, items_at, pack_slices
+
+Array = np.ndarray[Any, Any]
+
+
+def find_values(log: Array, starts: Array, sizes: Array, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
+    """For each name, (starts, sizes) int64 (n,) of its value in `log` (uint8): size 0 when absent or empty. The last of
+    equals wins.
+
+    The properties of record i are log[starts[i]:starts[i] + sizes[i]].
+    """
+    alike = alike_values(log, starts, sizes, names)
+    if alike is not None:
+        return [(starts + position, np.full(len(sizes), size)) for position, size in alike]
+    offsets, packed = pack_slices(log, starts, sizes, lead=2)
+    shifts = starts - offsets[:-1] - 1
+    found = _find_packed(offsets, packed, names)
+    return [(np.where(value_sizes > 0, value_starts + shifts, 0), value_sizes) for value_starts, value_sizes in found]
+
+
+def alike_values(log: Array, starts: Array, sizes: Array, names: Sequence[bytes]) -> list[tuple[int, int]] | None:
+    """As `find_values` where all values of a name are at one position of the properties: (position, size) for each
+    name. None when the records are not alike."""
+    size = int(sizes[0]) if len(sizes) else 0
+    if not 0 < size < MAX_ITEM_BYTES or not (sizes == size).all():
+        return None
+    rows = items_at(log, starts, size).view(np.uint8).reshape(-1, size)
+    values = _values(rows[0].tobytes())
+    if values is None or not _have_shape(rows, list(values.values())):
+        return None
+    return [values.get(name, (0, 0)) for name in names]
+
+
+def _values(properties: bytes) -> dict[bytes, tuple[int, int]] | None:
+    """(position, size) of each value that is not empty; None where the byte 1 stands in a value."""
+    values, start = {}, 0
+    for item in properties.split(b"\x02"):
+        name, _, value = item.partition(b"\x01")
+        if b"\x01" in value:
+            return None
+        if value:
+            values[name] = start + len(name) + 1, len(value)
+        start += len(item) + 1
+    return values
+
+
+def _have_shape(rows: Array, values: Sequence[tuple[int, int]]) -> bool:
+    """Whether all of `rows` (uint8, (n, size)) have what the first has outside of `values`, and no other separator."""
+    is_fixed = np.ones(rows.shape[1], np.bool_)
+    for start, size in values:
+        is_fixed[start : start + size] = False
+    fixed, first = np.flatnonzero(is_fixed), rows[0]
+    if not (rows[:, fixed] == first[fixed]).all():
+        return False
+    return _separators(rows) == len(rows) * _separators(first)
+
+
+def _separators(data: Array) -> int:
+    """How many bytes 1 and 2 there are."""
+    return int(np.count_nonzero(data - np.uint8(1) < 2))
+
+
+def _find_packed(offsets: Array, packed: Array, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
+    """As `find_values`, in `packed`: the properties of row i are packed[offsets[i]:offsets[i + 1]], a 2 before them."""
+    marks = np.append(np.flatnonzero(packed - np.uint8(1) < 2), len(packed))  # each 1 and 2, and the end
+    is_one = packed[marks[:-1]] == 1
+    in_value = is_one[1:] & is_one[:-1]
+    if in_value.any():  # only the first 1 of an item ends its name
+        keeps = np.append(np.append(True, ~in_value), True)
+        marks, is_one = marks[keeps], is_one[keeps[:-1]]
+    items = np.flatnonzero(is_one)
+    name_starts, value_starts, value_ends = marks[items - 1] + 1, marks[items] + 1, marks[items + 1]
+    name_sizes = np.where(value_ends > value_starts, value_starts - 1 - name_starts, 0)  # 0: as good as absent
+    sized: dict[int, tuple[Array, Array]] = {}
+    found = []
+    for name in names:
+        if len(name) not in sized:
+            hits = np.flatnonzero(name_sizes == len(name))
+            sized[len(name)] = hits, items_at(packed, name_starts[hits], len(name)).view(f"S{len(name)}")
+        hits, texts = sized[len(name)]
+        hits = hits[texts == name]
+        found.append(_by_row(offsets, value_starts[hits], value_ends[hits]))
+    return found
+
+
+def _by_row(offsets: Array, starts: Array, ends: Array) -> tuple[Array, Array]:
+    """(starts, sizes) of the last of the ranges, which ascend, in each row [offsets[i], offsets[i + 1]): 0 without."""
+    count = len(offsets) - 1
+    if len(starts) == count and ((offsets[:-1] < starts) & (ends <= offsets[1:])).all():
+        return starts, ends - starts  # as it mostly is: one in each row
+    rows = np.searchsorted(offsets, starts, side="right") - 1
+    found_starts, found_sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    found_starts[rows], found_sizes[rows] = starts, ends - starts
+    return found_starts, found_sizes
