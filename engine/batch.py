@@ -12,7 +12,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 from msgspec.structs import replace
 
-from engine.encodedbatch import HEAD, EncodedBatch, record_heads
+from engine.encodedbatch import HEAD, EncodedBatch, alike_heads
 from engine.errors import IllegalMessageError
 from engine.keyhash import index_hashes, tags_hash
 from engine.message import Message
@@ -92,14 +92,12 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
     starts = np.cumsum(sizes) - sizes
     buffer = _interleaved(head, bodies, middle, properties)
     data = np.frombuffer(buffer, np.uint8)
-    put_items(data, starts + len(head) - 4, body_sizes.astype(">i4"))
     put_items(data, starts + sizes - property_sizes - 2, property_sizes.astype(">u2"))
     return EncodedBatch(
         memoryview(buffer),
         starts,
         sizes,
-        record_heads(sizes, np.fromiter(map(crc32, bodies), np.uint32, len(bodies)), alike.flag),
-        starts + sample.store_time_position,
+        alike_heads(head, sizes, np.fromiter(map(crc32, bodies), np.uint32, len(bodies)), body_sizes),
         tags_codes,
         np.repeat(np.arange(len(bodies)), key_counts),
         index_hashes(topic, keys),
@@ -143,10 +141,10 @@ def _encode_each(encoder: RecordEncoder, messages: Sequence[Message], now_ms: in
         starts,
         sizes,
         items_at(np.frombuffer(buffer, np.uint8), starts, HEAD.itemsize).view(HEAD),
-        starts + store_times,
         np.fromiter((record.tags_code for record in records), np.int64, len(records)),
         np.repeat(np.arange(len(records)), _sizes([record.keys for record in records])),
         index_hashes(messages[0].topic, [key for record in records for key in record.keys]),
+        starts + store_times,
     )
 
 

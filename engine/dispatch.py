@@ -111,9 +111,13 @@ class Dispatcher:
         entries["tags_code"] = run.tags_codes
         for queue_id, queue_offset, rows in run.shares:
             self.queues.get_or_create(run.topic, queue_id).append(queue_offset, entries[rows])
-        if self.index is not None:
-            times = np.broadcast_to(np.int64(run.store_time_ms), len(entries))
+        if self.index is None:
+            return
+        if len(run.key_rows):
+            times = np.full(len(entries), run.store_time_ms)
             self._index(run.physical_offsets, times, run.key_rows, run.key_hashes)
+        else:
+            self.index.put(run.topic, (), run.physical_end, run.store_time_ms)  # as of one record without keys
 
     def _index(self, physical_offsets: Array, store_times_ms: Array, key_rows: Array, key_hashes: Array) -> None:
         assert self.index is not None

@@ -15,30 +15,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.columns import LAYOUTS
 from engine.errors import MessageTooLargeError
-from engine.record import MESSAGE_MAGIC
 from engine.slices import put_items
 
 Array = np.ndarray[Any, Any]
 
-HEAD = np.dtype(
-    [
-        ("size", ">i4"),
-        ("magic", ">i4"),
-        ("body_crc", ">i4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-    ]
-)
-"""How a record begins (docs/format.md, 2)."""
+HEAD = np.dtype(LAYOUTS[0].descr[:7])
+"""How every record begins (docs/format.md, 2): up to its physical offset."""
+assert HEAD.itemsize == 36
+
+_FAMILIES_POSITION = 39  # the byte of the system flag that says which hosts are IPv6
 
 
-def record_heads(sizes: Array, crcs: Array, flag: int = 0) -> Array:
-    """Heads of records of these sizes and body CRC-32s, without their places: HEAD (n,)."""
-    heads = np.zeros(len(sizes), HEAD)
-    heads["size"], heads["magic"], heads["flag"] = sizes, MESSAGE_MAGIC, flag
+def alike_heads(head: bytes, sizes: Array, crcs: Array, body_sizes: Array) -> Array:
+    """Heads of records that begin as `head` (all fixed fields) does, but for their sizes and body CRC-32s, and without
+    their places: one of LAYOUTS, (n,)."""
+    layout = LAYOUTS[head[_FAMILIES_POSITION] >> 4 & 3]
+    heads = np.frombuffer(bytearray(head) * len(sizes), layout)
+    heads["store_size"], heads["stored_body_size"] = sizes, body_sizes
     heads["body_crc"] = crcs & 0x7FFFFFFF
     return heads
 
@@ -75,20 +70,21 @@ def shares_of(queue_ids: Sequence[int], queue_offsets: Sequence[int], start: int
 class EncodedBatch:
     """Records of one topic to be appended together: complete but for their heads and store times.
 
-    `buffer` holds all records, the i-th at starts[i] with sizes[i] bytes (int64, (n,)). `heads` (HEAD (n,)) miss their
-    places; the store time belongs at `store_time_positions` (int64 (n,)). `tags_codes` (int64 (n,), or one number for
-    all) and the keys (`key_rows` ascending, `key_hashes` of topic#key: int64 and int32 (k,), a row's unique key first)
-    are what dispatch wants to know. Thread safety: one caller at a time.
+    `buffer` holds all records, the i-th at starts[i] with sizes[i] bytes (int64, (n,)). `heads` (n,) miss their places.
+    They are all fixed fields (one of LAYOUTS), or HEAD alone where hosts of both families make fields lie differently:
+    then the store time belongs at `store_time_positions` (int64 (n,)). `tags_codes` (int64 (n,), or one number for all)
+    and the keys (`key_rows` ascending, `key_hashes` of topic#key: int64 and int32 (k,), a row's unique key first) are
+    what dispatch wants to know. Thread safety: one caller at a time.
     """
 
     buffer: memoryview
     starts: Array
     sizes: Array
     heads: Array
-    store_time_positions: Array
     tags_codes: Array | int
     key_rows: Array
     key_hashes: Array
+    store_time_positions: Array | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -102,8 +98,11 @@ class EncodedBatch:
             heads["queue_offset"] = np.arange(queue_offset, queue_offset + len(heads))
         self.heads["physical_offset"] = self.starts + physical_offset
         data = np.frombuffer(self.buffer, np.uint8)
+        if self.store_time_positions is None:
+            self.heads["store_time_ms"] = store_time_ms
+        else:
+            put_items(data, self.store_time_positions, np.full(len(self), store_time_ms, ">i8"))
         put_items(data, self.starts, self.heads)
-        put_items(data, self.store_time_positions, np.full(len(self), store_time_ms, ">i8"))
 
     def cut(self, limit_bytes: int) -> Iterator[EncodedBatch]:
         """The batch in parts of at most `limit_bytes` each, over the same buffer. MessageTooLargeError for a record."""
@@ -128,8 +127,8 @@ class EncodedBatch:
             self.starts[first:after] - start,
             self.sizes[first:after],
             self.heads[first:after],
-            self.store_time_positions[first:after] - start,
             self.tags_codes if isinstance(self.tags_codes, int) else self.tags_codes[first:after],
             self.key_rows[keys] - first,
             self.key_hashes[keys],
+            None if self.store_time_positions is None else self.store_time_positions[first:after] - start,
         )

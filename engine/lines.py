@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from isal.isal_zlib import crc32
 
-from engine.encodedbatch import EncodedBatch, record_heads
-from engine.errors import IllegalMessageError, MessageTooLargeError
+from engine.encodedbatch import EncodedBatch, alike_heads
+from engine.errors import IllegalMessageError
 from engine.keyhash import index_hashes
 from engine.message import Message
 from engine.record import HEADERS, RecordEncoder
-from engine.slices import put_items
 
 Array = np.ndarray[Any, Any]
 
@@ -62,21 +61,19 @@ def encode_lines(
     IllegalMessageError (also when a line has no newline), MessageTooLargeError.
     """
     rows, row_sizes = _measured(split_lines(lines))
-    if rows and row_sizes.max() > encoder.max_message_bytes + 1:
-        raise MessageTooLargeError("body", int(row_sizes.max()) - 1, encoder.max_message_bytes)
     sample = encoder.encode(Message(topic, b"", keys, tags, properties or {}), 0, now_ms)
     head_bytes = HEADERS[3 if encoder.store_host.is_ipv6 else 0].size
-    sizes = row_sizes + (sample.size - 1)
-    starts = np.cumsum(sizes) - sizes
-    tails = starts + (head_bytes - 1) + row_sizes
-    buffer = _joined(rows, tails, bytes(sample.buffer[:head_bytes]), bytes(sample.buffer[head_bytes:]))
-    put_items(np.frombuffer(buffer, np.uint8), starts + (head_bytes - 4), (row_sizes - 1).astype(">i4"))
+    head, tail = bytes(sample.buffer[:head_bytes]), bytes(sample.buffer[head_bytes:])
+    sizes, body_sizes = row_sizes + (sample.size - 1), row_sizes - 1
+    ends = np.cumsum(sizes)
+    if rows and ends[-1] > encoder.max_message_bytes:
+        encoder.check_body_size(int(body_sizes.max()))
+    starts = ends - sizes
     return EncodedBatch(
-        buffer,
+        _joined(rows, starts + head_bytes + body_sizes, head, tail),
         starts,
         sizes,
-        record_heads(sizes, _body_crcs(rows)),
-        starts + sample.store_time_position,
+        alike_heads(head, sizes, _body_crcs(rows), body_sizes),
         sample.tags_code,
         *_shared_keys(topic, sample.keys, len(rows)),
     )
@@ -116,21 +113,19 @@ def _shared_keys(topic: str, keys: Sequence[str], count: int) -> tuple[Array, Ar
 def _body_crcs(rows: Sequence[bytes]) -> Array:
     """CRC-32 of each line without its newline: uint32 (n,).
 
-    The CRC of a line is taken back by its newline, which a table can since the CRC's step is one to one: cheaper than
-    lines without newlines.
+    A CRC's step for one byte is one to one, so it can be taken back: cheaper than lines without newlines.
     """
-    states = ~np.fromiter(map(crc32, rows), np.uint32, len(rows))
-    indices = _CRC_INDEX_BY_TOP[states >> 24]
-    states = (states ^ _CRC_TABLE[indices]) << 8 | (indices ^ _NEWLINE)
-    return np.asarray(~states)
+    crcs = np.fromiter(map(crc32, rows), np.uint32, len(rows))
+    return np.asarray(crcs << 8 ^ _BEFORE_NEWLINE[crcs >> 24])
 
 
-def _crc_table() -> Array:
-    """The CRC of one step for each byte, as the usual algorithm has it: uint32 (256,)."""
-    # crc32 of a byte b from state 0xFFFFFFFF is ~(T[0xFF ^ b] ^ 0x00FFFFFF).
-    steps = [~crc32(bytes([0xFF ^ index])) & 0xFFFFFFFF ^ 0x00FFFFFF for index in range(256)]
-    return np.array(steps, np.uint32)
+def _newline_table() -> Array:
+    """What takes a newline back, by the first byte of the CRC with it: uint32 (256,)."""
+    table = np.zeros(256, np.uint32)
+    for crc in range(256):
+        after = crc32(b"\n", crc)
+        table[after >> 24] = after << 8 & 0xFFFFFFFF ^ crc
+    return table
 
 
-_CRC_TABLE = _crc_table()
-_CRC_INDEX_BY_TOP = np.argsort(_CRC_TABLE >> 24).astype(np.uint32)
+_BEFORE_NEWLINE = _newline_table()
