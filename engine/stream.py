@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.consumequeue import ConsumeQueue
-from engine.errors import DamagedRecordError, ExpiredMessageError
+from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
 from engine.slices import MAX_ITEM_BYTES
 from engine.streamrows import LogPart
 from engine.streamsums import QueueSums, Summed, sizes_of
@@ -19,6 +20,8 @@ WINDOW_BYTES = 1 << 20
 """How much is copied together for a reader that goes straight on."""
 LARGEST_WINDOW_BYTES = 3 << 20
 """As long as this, it is whole blocks."""
+BACKGROUND_READ_BYTES = WINDOW_BYTES // 4
+"""Who reads less at a time is spared the background: two threads would hand the interpreter to and fro at each read."""
 
 
 class QueueStream:
@@ -48,8 +51,7 @@ class QueueStream:
     @property
     def size(self) -> int:
         """Bytes in the stream now."""
-        summed = self._sums.grow()
-        return summed.bytes - self._skip(summed)
+        return self.size_of(self.summed())
 
     def _skip(self, summed: Summed) -> int:
         """Bytes from the sums' base to position 0."""
@@ -62,19 +64,27 @@ class QueueStream:
         is not what it was when it was summed."""
         return self.reader().read(position, length)
 
-    def reader(self) -> StreamReader:
-        """For one who reads on from where it is: what comes next is made ready with what was asked for."""
-        return StreamReader(self)
+    def reader(self, background: Executor | None = None) -> StreamReader:
+        """For one who reads on from where it is: what comes next is made ready with what was asked for. With
+        `background`, of one thread, it is made ready there while the last of it is used."""
+        return StreamReader(self, background)
 
-    def span(self, position: int, length: int) -> tuple[int, int, Summed]:
-        """[position, position + length) as far as it is there, counted from the sums' base."""
-        summed = self._sums.grow()
-        start = self._skip(summed) + position
-        return start, min(start + length, summed.bytes), summed
+    def summed(self) -> Summed:
+        """All that there is now, summed."""
+        return self._sums.grow()
+
+    def size_of(self, summed: Summed) -> int:
+        """Bytes in the stream as far as it was summed."""
+        return summed.bytes - self._skip(summed)
 
     def rows(self, start: int, end: int, summed: Summed) -> tuple[int, list[LogPart]]:
-        """The messages that the bytes [start, end), counted from the sums' base, are part of, and where they begin.
-        Errors as `read`."""
+        """The messages that the bytes [start, end) are part of, and where they begin. Errors as `read`."""
+        skipped = self._skip(summed)
+        first, parts = self._rows(start + skipped, end + skipped, summed)
+        return first - skipped, parts
+
+    def _rows(self, start: int, end: int, summed: Summed) -> tuple[int, list[LogPart]]:
+        """As `rows`; positions count from the sums' base."""
         block = self._sums.block_at(start)
         last = self._sums.block_end(self._sums.block_at(end - 1).queue_offset, summed)
         first, parts = self._sums.rows(block.queue_offset, last.queue_offset)
@@ -93,8 +103,10 @@ class QueueStream:
         return begin + (int(row_ends[first_row - 1]) if first_row else 0), wanted
 
     def block_end(self, position: int, summed: Summed) -> int:
-        """Where the block ends that holds the byte before `position`, counted from the sums' base."""
-        return self._sums.block_end(self._sums.block_at(position - 1).queue_offset, summed).bytes
+        """Where the block ends that holds the byte before `position`."""
+        skipped = self._skip(summed)
+        block = self._sums.block_at(position - 1 + skipped)
+        return self._sums.block_end(block.queue_offset, summed).bytes - skipped
 
     def put_text(self, part: LogPart, text: Array) -> int:
         """As `RowSource.put_text`."""
@@ -106,7 +118,7 @@ class QueueStream:
 
 
 class Window(NamedTuple):
-    """Stream bytes from `start` (counted from the sums' base) on that were copied out of the log: whole messages."""
+    """The stream's bytes from `start` on that were copied out of the log: whole messages."""
 
     start: int
     text: memoryview
@@ -116,36 +128,80 @@ class Window(NamedTuple):
         """Just past the last byte."""
         return self.start + len(self.text)
 
+    def holds(self, start: int, end: int) -> bool:
+        """Whether the bytes [start, end), some or none, are here."""
+        return self.start <= start and end <= self.end
+
     def after(self, position: int) -> memoryview:
         """The text from `position` on; nothing where that lies outside."""
         return self.text[position - self.start :] if self.start <= position else self.text[:0]
 
 
 class StreamReader:
-    """One reader's way through a stream. Thread safety: one thread at a time."""
+    """One reader's way through a stream.
 
-    def __init__(self, stream: QueueStream) -> None:
+    Thread safety: one thread at a time. What runs in the background makes the next window and changes nothing else, and
+    no window is made while it does.
+    """
+
+    def __init__(self, stream: QueueStream, background: Executor | None) -> None:
         self._stream = stream
+        self._background = background
         self._window = Window(0, memoryview(b""))
+        self._next: Future[Window] | None = None
+        self._size = 0
         self._straight_on = -1
         self._buffers = Buffers()
 
     def read(self, position: int, length: int) -> memoryview:
         """As `QueueStream.read`. What is returned stays as it is."""
-        start, end, summed = self._stream.span(position, length)
-        if position < 0 or start >= end:
-            return memoryview(b"")
-        window = self._window
-        if not window.start <= start < end <= window.end:
-            self._window = window = self._next_window(start, end, summed)
+        window, end = self._window, position + length
+        if not window.holds(position, end):
+            summed = self._stream.summed()
+            self._size = self._stream.size_of(summed)
+            end = min(end, self._size)
+            if not 0 <= position < end:
+                return memoryview(b"")
+            if not window.holds(position, end):
+                self._window = window = self._made_ready(position, end) or self._window_at(position, end, summed)
+        if position == self._straight_on:
+            self._make_ready(end, length)
         self._straight_on = end
-        return window.text[start - window.start : end - window.start]
+        return window.text[position - window.start : end - window.start]
 
-    def _next_window(self, start: int, end: int, summed: Summed) -> Window:
-        if start != self._straight_on:
-            return self._copied(memoryview(b""), start, end, summed)
-        known = self._window.after(start)
-        further = min(max(end, start + WINDOW_BYTES), summed.bytes)
+    def _make_ready(self, position: int, length: int) -> None:
+        """Have the next window made in the background, when the read that comes now will not find all in this one."""
+        window = self._window
+        if self._background is None or self._next is not None or length < BACKGROUND_READ_BYTES:
+            return
+        if window.end < min(position + length, self._size):
+            self._next = self._background.submit(self._further_window, window, position, length)
+
+    def _further_window(self, window: Window, position: int, length: int) -> Window:
+        summed = self._stream.summed()
+        end = min(position + length, self._stream.size_of(summed))
+        return self._next_window(window, position, end, summed)
+
+    def _made_ready(self, start: int, end: int) -> Window | None:
+        """What the background made, if it is what is asked for; else it has let go of everything."""
+        made, self._next = self._next, None
+        if made is None or made.cancel():
+            return None
+        try:
+            window = made.result()
+        except StoreError:  # who asks for those bytes meets it again
+            return None
+        return window if window.holds(start, end) else None
+
+    def _window_at(self, start: int, end: int, summed: Summed) -> Window:
+        if start == self._straight_on:
+            return self._next_window(self._window, start, end, summed)
+        return self._copied(memoryview(b""), start, end, summed)
+
+    def _next_window(self, window: Window, start: int, end: int, summed: Summed) -> Window:
+        """At least the bytes [start, end), and what its reader will want next."""
+        known = window.after(start)
+        further = min(max(end, start + WINDOW_BYTES), self._stream.size_of(summed))
         block_end = self._stream.block_end(further, summed)
         if block_end - start <= LARGEST_WINDOW_BYTES:
             further = block_end

@@ -13,6 +13,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 from engine import Expired, MessageStore
@@ -64,7 +65,8 @@ class Filesystem:
         self._store = store
         self._inodes: InodeTable[Node] = InodeTable()
         appearance = Appearance(options, store.mode, clock_ns())
-        self._context = Context(store, appearance, self._inodes, clock_ns)
+        self._background = ThreadPoolExecutor(1, "fsstore-background")
+        self._context = Context(store, appearance, self._inodes, clock_ns, self._background)
         self._messages = MessageFiles(store, appearance)
         self._tree = Tree(self._context, self._messages)
         self._stale = StaleInodes(self._context)
@@ -111,6 +113,7 @@ class Filesystem:
         self._listings.clear()
         self._messages.let_go()
         self._parquet.close()
+        self._background.shutdown(cancel_futures=True)
         return unfinished
 
     # names and attributes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from engine import MessageStore, OpenMode
@@ -107,6 +108,8 @@ class Context:
     appearance: Appearance
     inodes: InodeTable[Node]
     clock_ns: Callable[[], int]
+    background: Executor
+    """One thread, for what somebody will ask for soon. It touches only the engine."""
 
     @property
     def read_only(self) -> bool:

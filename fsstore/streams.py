@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from engine import ExpiredMessageError, OpenMode, QueueStream, StoreError
@@ -63,7 +64,7 @@ class StreamFile(Node):
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
         at_rest = self._context.store.mode is OpenMode.READ_ONLY
-        return OpenStream(self._stream), _AT_REST if at_rest else _GROWING
+        return OpenStream(self._stream, self._context.background), _AT_REST if at_rest else _GROWING
 
     def _newest_ms(self) -> int | None:
         return newest_store_time_ms(self._context, self._name.topic, self._name.queue)
@@ -74,9 +75,11 @@ class OpenStream(OpenFile):
 
     __slots__ = ("_reader", "_stream")
 
-    def __init__(self, stream: QueueStream) -> None:
+    def __init__(self, stream: QueueStream, background: Executor) -> None:
         self._stream = stream
-        self._reader = stream.reader()  # its own: two who read at once, each further on, don't get in each other's way
+        self._reader = stream.reader(
+            background
+        )  # its own: two who read at once, each further on, don't get in each other's way
 
     def read(self, position: int, size: int) -> bytes | memoryview:
         stream = self._stream

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import tracemalloc
 import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.consumequeue import ConsumeQueue
-from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError
+from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError, StoreError
 from engine.mappedfile import Access
 from engine.message import Message
 from engine.streamrows import RowSource
@@ -123,6 +126,88 @@ def test_a_reader_of_long_messages_keeps_a_few_of_them_in_memory_not_a_block(tmp
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
+
+
+class Background(Executor):
+    """Does things at once, or lets them be begun by whoever asks for them; counts them."""
+
+    def __init__(self, *, is_late: bool = False) -> None:
+        self.asked = 0
+        self._is_late = is_late
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        self.asked += 1
+        future: Future[Any] = Future()
+        if self._is_late or not future.set_running_or_notify_cancel():
+            return future
+        try:
+            future.set_result(work(*arguments, **named))
+        except StoreError as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture
+def long_store(tmp_path: Path) -> Iterator[SmallStore]:
+    store = SmallStore(tmp_path, log_bytes=1 << 20, access=Access.PRIVATE)
+    put_all(store, LONG_BODIES)
+    yield store
+    store.close()
+
+
+LONG_BODIES = [b"%d %s" % (number, b"x" * (1_800 + number % 600)) for number in range(2 * BLOCK_MESSAGES + 100)]
+STEP = 400_000
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_is_made_ready_in_the_background_is_what_comes_next(
+    long_store: SmallStore, tmp_path: Path, is_late: bool
+) -> None:
+    stream = sums_of(long_store, tmp_path / "sums").stream(long_store.queue("t"))
+    background, bodies = Background(is_late=is_late), list(LONG_BODIES)
+    reader, text = stream.reader(background), joined(bodies)
+    given: list[tuple[bytes, memoryview]] = []
+    for positions in (range(0, len(text) + STEP, STEP), range(STEP, len(text), STEP), (5, 4 * STEP)):
+        given += [(text[position : position + STEP], reader.read(position, STEP)) for position in positions]
+    begin, more = len(text), [b"more" * 100_000] * 8
+    put_all(long_store, more)
+    text = joined(bodies + more)
+    positions = range(begin - begin % STEP, len(text), STEP)
+    given += [(text[position : position + STEP], reader.read(position, STEP)) for position in positions]
+    for expected, found in given:
+        assert found == expected
+    assert background.asked > 2
+
+
+def test_a_real_thread_makes_ready_what_comes_next(long_store: SmallStore, tmp_path: Path) -> None:
+    stream = sums_of(long_store, tmp_path / "sums").stream(long_store.queue("t"))
+    text = joined(LONG_BODIES)
+    with ThreadPoolExecutor(1) as background:
+        readers = [stream.reader(background) for _ in range(3)]
+        for position in range(0, len(text), STEP):
+            for reader in readers:
+                assert reader.read(position, STEP) == text[position : position + STEP]
+
+
+def test_who_reads_little_at_a_time_is_spared_the_background(long_store: SmallStore, tmp_path: Path) -> None:
+    stream, background = sums_of(long_store, tmp_path / "sums").stream(long_store.queue("t")), Background()
+    reader, text = stream.reader(background), joined(LONG_BODIES)
+    for position in range(0, len(text), 1 << 16):
+        assert reader.read(position, 1 << 16) == text[position : position + (1 << 16)]
+    assert background.asked == 0
+
+
+def test_damage_met_in_the_background_is_told_to_who_reads_there(long_store: SmallStore, tmp_path: Path) -> None:
+    stream, background = sums_of(long_store, tmp_path / "sums").stream(long_store.queue("t")), Background()
+    reader, text = stream.reader(background), joined(LONG_BODIES)
+    first_block = len(joined(LONG_BODIES[:BLOCK_MESSAGES]))
+    assert stream.size == len(text)
+    long_store.damage(int(long_store.queue("t").read(BLOCK_MESSAGES + 5, 1)[0]["physical_offset"]), 5)
+    for position in range(0, first_block - STEP, STEP):
+        assert reader.read(position, STEP) == text[position : position + STEP]
+    assert background.asked
+    with pytest.raises(DamagedRecordError):
+        reader.read(position + STEP, STEP)
 
 
 def test_damage_behind_what_is_asked_for_harms_no_reader(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -318,7 +319,7 @@ class FakeStream:
         self._store.unsummed = 0
         return len(self._text())
 
-    def reader(self) -> FakeStream:
+    def reader(self, background: Executor) -> FakeStream:
         return self
 
     def read(self, position: int, length: int) -> bytes:
