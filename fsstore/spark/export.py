@@ -1,21 +1,21 @@
 """Export: the messages of a mounted store as a Parquet dataset, partitioned by topic and date, in few large files.
 
-A unit at a time: read through `@parquet/`, written beside the dataset, read again and compared by counts and checksums,
-moved into it, marked as finished. What was interrupted is begun anew at the unit that it was at.
+A unit at a time: Spark's tasks (`exportpart`) read it through `@parquet/`, write it beside the dataset and read that
+again; counts and checksums are compared, its files moved into the dataset, and it is marked as finished. What was
+interrupted is begun anew at the unit that it was at.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from pyspark.sql import Observation
-from pyspark.sql import functions as f
+from typing import TYPE_CHECKING, NamedTuple
 
 from fsstore.parquet.names import topic_partition
+from fsstore.spark import exportpart
+from fsstore.spark.exportpart import Part, total
 from fsstore.spark.exportplan import (
     ExportError,
     ExportFolder,
@@ -28,11 +28,10 @@ from fsstore.spark.exportplan import (
     without_expired,
 )
 from fsstore.spark.jobs import watched
-from fsstore.spark.messages import MESSAGE_SCHEMA
 from fsstore.spark.mounted import Bounds, Range, bounds, cut, range_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 FILE_BYTES = 256 << 20
 """A file of the dataset comes from about so many bytes of `@parquet/`."""
@@ -41,13 +40,6 @@ _ATTEMPTS = 3
 
 Progress = Callable[[int, int], None]
 """Takes how many messages are done, and how many there are."""
-
-
-class Figures(NamedTuple):
-    """What is compared between what was read and what was written."""
-
-    messages: int
-    crc_sum: int
 
 
 class _Bar(NamedTuple):
@@ -145,97 +137,50 @@ def _bring(spark: SparkSession, root: str, target: ExportFolder, number: int, pa
 def _bring_what_is_there(
     spark: SparkSession, root: str, target: ExportFolder, number: int, parts: tuple[Range, ...], there: list[Range]
 ) -> Unit:
-    files: tuple[str, ...] = ()
-    figures, left_out = Figures(0, 0), 0
-    if there:
-        pieces = [piece for part in there for piece in cut(part)]
-        figures = _write(spark, root, target, pieces)
-        left_out = messages_in(there) - figures.messages
-        if left_out and left_out != sum(_left_out(root, piece) for piece in pieces):
-            raise ExportError(f"{figures.messages} messages were read of {messages_in(there)}")
-        _compare(spark, target.staging, figures)
-        files = _move(target, number, there[0].topic)
+    brought = _run(spark, root, target, [piece for part in there for piece in cut(part)])
+    read, found = (total(getattr(part, name) for part in brought) for name in ("read", "found"))
+    left_out = sum(part.left_out for part in brought)
+    if read.messages + left_out != messages_in(there):
+        raise ExportError(f"{read.messages} messages were read of {messages_in(there)}")
+    if found != read:
+        raise ExportError(f"the dataset is not what was read: {found} instead of {read}; start again")
+    files = _move(target, number, parts[0].topic, [Path(file) for part in brought for file in part.files])
     expired = messages_in(parts) - messages_in(there)
-    unit = Unit(number, parts, figures.messages, left_out, expired, figures.crc_sum, files)
+    unit = Unit(number, parts, read.messages, left_out, expired, read.crc_sum, files)
     target.finish(unit)
     return unit
 
 
-def _write(spark: SparkSession, root: str, target: ExportFolder, pieces: list[Range]) -> Figures:
-    """Write ranges of a topic into `staging/date=…/`; what was read of them."""
-    first, last = _dates(root, pieces)
-    size = sum(_size_of(root, piece) for piece in pieces)
-    paths = [range_path(root, piece) for piece in pieces]
-    reader = spark.read.schema(MESSAGE_SCHEMA).option("basePath", f"{root}/@parquet")
-    frame = reader.parquet(*paths).withColumn("date", _date()).drop("topic").coalesce(max(1, -(-size // FILE_BYTES)))
-    observation = Observation()
-    figures = frame.observe(
-        observation, f.count(f.lit(1)).alias("messages"), f.sum(f.crc32("body")).alias("crc_sum"),
-        f.min("date").alias("first"), f.max("date").alias("last"),
-    )  # fmt: skip
-    if first == last:  # no column decides where a row goes, so nothing has to be sorted
-        figures.drop("date").write.parquet(str(target.staging / f"date={first}"))
-        seen = observation.get
-        if seen["messages"] == 0 or seen["first"] == seen["last"] == first:
-            return Figures(seen["messages"], seen["crc_sum"] or 0)
-        remove_tree(target.staging)  # the clock was set back meanwhile: the dates are not in the order of the offsets
-        return _write_by_date(frame, target)
-    figures.write.partitionBy("date").parquet(str(target.staging))
-    return Figures(observation.get["messages"], observation.get["crc_sum"] or 0)
-
-
-def _write_by_date(frame: DataFrame, target: ExportFolder) -> Figures:
-    observation = Observation()
-    counted = frame.observe(observation, f.count(f.lit(1)).alias("messages"), f.sum(f.crc32("body")).alias("crc_sum"))
-    counted.write.partitionBy("date").parquet(str(target.staging))
-    return Figures(observation.get["messages"], observation.get["crc_sum"] or 0)
-
-
-def _date() -> Any:
-    """The day of the store time in UTC, whatever the session's time zone."""
-    return f.expr("date_from_unix_date(cast(floor(unix_millis(store_time) / 86400000) as int))")
-
-
-def _dates(root: str, pieces: list[Range]) -> tuple[date, date]:
-    """The days of the first and of the last message, by the files' times."""
-    try:
-        times = [
-            os.stat(Path(root) / piece.topic / str(piece.queue) / str(offset)).st_mtime_ns
-            for piece in pieces
-            for offset in (piece.begin, piece.end - 1)
-        ]
-    except OSError:  # one of them is damaged
-        return date.min, date.max
-    first, last = (datetime.fromtimestamp(time // 1_000_000_000, UTC).date() for time in (min(times), max(times)))
-    return first, last
-
-
-def _left_out(root: str, piece: Range) -> int:
-    """How many damaged messages the file of a range leaves out."""
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(range_path(root, piece)).metadata or {}
-    return int(metadata.get(b"fsstore.left_out", 0))
-
-
-def _compare(spark: SparkSession, written: Path, read: Figures) -> None:
-    """Read what was written: as many messages, with the same bodies. ExportError."""
-    found = (
-        spark.read.schema("body binary").parquet(str(written)).agg(f.count(f.lit(1)), f.sum(f.crc32("body"))).first()
+def _run(spark: SparkSession, root: str, target: ExportFolder, pieces: list[Range]) -> list[Part]:
+    """Ranges into files below `staging`, by tasks that each have about as much to do."""
+    tasks = list(enumerate(_shares(pieces, [_size_of(root, piece) for piece in pieces])))
+    if not tasks:
+        return []
+    job = spark.sparkContext.parallelize(tasks, len(tasks)).map(
+        partial(exportpart.bring, root, str(target.staging), FILE_BYTES)
     )
-    figures = Figures(found[0], found[1] or 0) if found else Figures(0, 0)
-    if figures != read:
-        raise ExportError(f"the dataset is not what was read: {figures} instead of {read}; start again")
+    return list(job.collect())
 
 
-def _move(target: ExportFolder, number: int, topic: str) -> tuple[str, ...]:
+def _shares(pieces: list[Range], sizes: list[int]) -> list[list[Range]]:
+    """Neighbouring ranges, shared out among as many tasks as there are files to be."""
+    whole = max(sum(sizes), 1)
+    tasks = -(-whole // FILE_BYTES)
+    shares: list[list[Range]] = [[] for _ in range(tasks)]
+    done = 0
+    for piece, size in zip(pieces, sizes, strict=True):
+        shares[min((done + size // 2) * tasks // whole, tasks - 1)].append(piece)
+        done += size
+    return [share for share in shares if share]
+
+
+def _move(target: ExportFolder, number: int, topic: str, files: list[Path]) -> tuple[str, ...]:
     """Into the dataset, and to the disk; the files' names."""
     partition = target.path / os.fsdecode(topic_partition(topic))
     moved = []
-    for file in sorted(target.staging.glob("date=*/*.parquet")):
+    for file in files:
         place = partition / file.parent.name / f"unit-{number:05}-{file.name}"
         place.parent.mkdir(parents=True, exist_ok=True)
-        sync_path(file)
         file.rename(place)
         moved.append(str(place.relative_to(target.path)))
     for folder in {target.path / name for file in moved for name in Path(file).parents}:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def without_expired(parts: list[Range], bounds: Bounds) -> Iterator[Range]:
             yield there
 
 
-def messages_in(parts: list[Range] | tuple[Range, ...]) -> int:
+def messages_in(parts: Sequence[Range]) -> int:
     """How many queue offsets ranges have."""
     return sum(part.end - part.begin for part in parts)
 
