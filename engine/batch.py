@@ -84,7 +84,7 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
     bodies = columns.body
     if {*map(type, bodies)} != {bytes}:
         bodies = [encoder.check_body(body) for body in bodies]
-    properties, tags_codes, keys, key_counts = _properties(columns)
+    properties, tags_codes, keys, key_rows = _properties(columns)
     body_sizes, property_sizes = _sizes(bodies), _sizes(properties)
     encoder.check_body_size(int(body_sizes.max()))
     check_size(int(property_sizes.max()))
@@ -99,7 +99,7 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
         sizes,
         alike_heads(head, sizes, np.fromiter(map(crc32, bodies), np.uint32, len(bodies)), body_sizes),
         tags_codes,
-        np.repeat(np.arange(len(bodies)), key_counts),
+        key_rows,
         index_hashes(topic, keys),
     )
 
@@ -114,8 +114,8 @@ def _interleaved(head: bytes, bodies: Sequence[Body], middle: bytes, properties:
 
 
 def _properties(columns: MessageColumns) -> tuple[Sequence[bytes], Array | int, Sequence[str], Array]:
-    """Stored properties of each message; tags codes, or the one that all have; keys for the index, and how many of them
-    each message has."""
+    """Stored properties of each message; tags codes, or the one that all have; keys for the index, and the row of
+    each."""
     key_lists, tags, properties = columns.keys, columns.tags, columns.properties
     if any(properties):
         encoded: Sequence[bytes] = list(map(encode_properties, key_lists, tags, properties))
@@ -126,7 +126,7 @@ def _properties(columns: MessageColumns) -> tuple[Sequence[bytes], Array | int, 
         keys = list(chain.from_iterable(key_lists))
         encoded = encode_labels(key_lists, keys, tags)
     codes = tags_hash(tags[0]) if _alike(tags) else np.fromiter(map(tags_hash, tags), np.int64, len(tags))
-    return encoded, codes, keys, _sizes(key_lists)
+    return encoded, codes, keys, _rows_of(key_lists, len(keys))
 
 
 def _encode_each(encoder: RecordEncoder, messages: Sequence[Message], now_ms: int) -> EncodedBatch:
@@ -135,6 +135,7 @@ def _encode_each(encoder: RecordEncoder, messages: Sequence[Message], now_ms: in
     sizes = np.fromiter((record.size for record in records), np.int64, len(records))
     starts = np.cumsum(sizes) - sizes
     buffer = bytearray().join([record.buffer for record in records])
+    keys = [key for record in records for key in record.keys]
     store_times = np.fromiter((record.store_time_position for record in records), np.int64, len(records))
     return EncodedBatch(
         memoryview(buffer),
@@ -142,10 +143,18 @@ def _encode_each(encoder: RecordEncoder, messages: Sequence[Message], now_ms: in
         sizes,
         items_at(np.frombuffer(buffer, np.uint8), starts, HEAD.itemsize).view(HEAD),
         np.fromiter((record.tags_code for record in records), np.int64, len(records)),
-        np.repeat(np.arange(len(records)), _sizes([record.keys for record in records])),
-        index_hashes(messages[0].topic, [key for record in records for key in record.keys]),
+        _rows_of([record.keys for record in records], len(keys)),
+        index_hashes(messages[0].topic, keys),
         starts + store_times,
     )
+
+
+def _rows_of(key_lists: Sequence[Sequence[str]], key_count: int) -> Array:
+    """The row of each key, int64 (k,)."""
+    rows = np.arange(len(key_lists))
+    if key_count == len(key_lists) and all(key_lists):  # one each
+        return rows
+    return np.repeat(rows, _sizes(key_lists))
 
 
 def _sizes(items: Sequence[Sequence[object] | memoryview]) -> Array:
