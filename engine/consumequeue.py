@@ -175,15 +175,19 @@ class ConsumeQueue:
             self._physical_end = self._newest + size
             self._max += part
 
-    def reserve(self, queue_offset: int, count: int) -> None:
-        """Make the files that `count` entries from `queue_offset` on will need. StoreFullError: none was made."""
-        used = self._max % self._file_entries
-        if used and count <= self._file_entries - used:
-            return
+    def reserve(self, count: int) -> int:
+        """Make the files that the next `count` entries will need; the first one's queue offset. StoreFullError: none
+        was made."""
+        queue_offset = self._max
+        used = queue_offset % self._file_entries
+        if not used or count > self._file_entries - used:
+            self._make_room(count)
+        return queue_offset
+
+    def _make_room(self, count: int) -> None:
+        if self.files.last is None:
+            self._begin(self._max)
         last = self.files.last
-        if last is None:
-            self._begin(queue_offset)
-            last = self.files.last
         missing = count - (last.remaining // ENTRY.itemsize if last is not None else 0)
         if missing > 0:
             self.files.reserve(-(-missing // self._file_entries))
@@ -196,7 +200,7 @@ class ConsumeQueue:
             added = self.append(queue_offset, one)
             self._appended_to = self.files.last
             return added
-        file.append(ENTRY_STRUCT.pack(physical_offset, size, tags_code))
+        file.append_fields(ENTRY_STRUCT, physical_offset, size, tags_code)
         self._newest = physical_offset
         self._physical_end = physical_offset + size
         self._max = queue_offset + 1

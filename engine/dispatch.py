@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,34 +24,16 @@ from engine.index import Index
 from engine.keyhash import java_hashes
 from engine.keyrows import index_key_rows
 from engine.logscan import ScannedRecords
-from engine.place import MULTI_DISPATCH, Place
+from engine.place import MULTI_DISPATCH
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.queuerows import believable_runs, rows_by_queue
-from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK, EncodedRecord
+from engine.results import PutResult
 from engine.schedule import DelayLevels
 
 Array = np.ndarray[Any, Any]
 
 _PROPERTIES = (TAGS, UNIQUE_KEY, KEYS, MULTI_DISPATCH.encode())
-
-
-class Placed(NamedTuple):
-    """One record as it was placed in the log, and what its queue and its keys want to know.
-
-    `tags_code` is `schedule.tags_code`; `keys` are the unique key (when there is one), then those of KEYS; `places` its
-    further queues (`place.places`).
-    """
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    store_size: int
-    store_time_ms: int
-    sys_flag: int = 0
-    tags_code: int = 0
-    keys: Sequence[str] = ()
-    places: Sequence[Place] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +73,20 @@ class Dispatcher:
         self.index = index
         self.levels = levels
 
-    def put(self, record: Placed) -> None:
-        """Dispatch one record. QueueGapError, StoreFullError (not after the queue's `reserve`)."""
-        topic, queue_id, queue_offset, physical_offset, size, store_time_ms, sys_flag, code, keys, further = record
-        transaction = sys_flag & TRANSACTION_MASK
-        if transaction in (0, TRANSACTION_COMMIT):
+    def put(self, stored: PutResult, record: EncodedRecord) -> None:
+        """Dispatch one record, stored there. QueueGapError, StoreFullError (not after the queue's `reserve`)."""
+        topic, queue_id, queue_offset, physical_offset, size, store_time_ms, _ = stored
+        keys, transaction = record.keys, record.sys_flag & TRANSACTION_MASK
+        if not transaction or transaction == TRANSACTION_COMMIT:
+            code = record.tags_code
             self.queues.get_or_create(topic, queue_id).append_one(queue_offset, physical_offset, size, code)
-            for place in further:
+            for place in record.places:
                 queue = self.queues.get_or_create(place.topic, place.queue_id)
                 queue.append_one(place.queue_offset, physical_offset, size, code)
+        elif transaction == TRANSACTION_ROLLBACK:
+            keys = ()
         if self.index is not None:
-            self.index.put(topic, () if transaction == TRANSACTION_ROLLBACK else keys, physical_offset, store_time_ms)
+            self.index.put(topic, keys, physical_offset, store_time_ms)
 
     def put_run(self, run: PlacedRun) -> None:
         """Dispatch a run. QueueGapError, StoreFullError (not after the queue's `reserve`)."""

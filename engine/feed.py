@@ -10,9 +10,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from engine.dispatch import Dispatcher, Placed, PlacedRun
+from engine.dispatch import Dispatcher, PlacedRun
 from engine.logwalk import NewestRecord
 from engine.parts import StoreParts
+from engine.record import EncodedRecord
+from engine.results import PutResult
 
 Queue = tuple[str, int]
 
@@ -53,24 +55,22 @@ class Feed:
 
     def next_offset(self, topic: str, queue_id: int, count: int) -> int:
         """The queue offset for the first of `count` records, their entries' files made. StoreFullError."""
-        queue = self._queues.get_or_create(topic, queue_id)
-        queue_offset = queue.max_offset
-        queue.reserve(queue_offset, count)
-        return queue_offset
+        return self._queues.get_or_create(topic, queue_id).reserve(count)
 
-    def put(self, record: Placed) -> None:
-        """Dispatch one record."""
+    def put(self, stored: PutResult, record: EncodedRecord) -> None:
+        """Dispatch one record, stored there."""
         try:
-            self._dispatcher.put(record)
+            self._dispatcher.put(stored, record)
         except BaseException as error:
             self._stop(error)
             raise
-        self._newest = record[3:6]
-        self.touched.add(record[:2])
+        topic, queue_id, _, physical_offset, size, store_time_ms, _ = stored
+        self._newest = (physical_offset, size, store_time_ms)
+        self.touched.add((topic, queue_id))
         for place in record.places:
             self.touched.add((place.topic, place.queue_id))
             self._appended(place.topic, place.queue_id)
-        self._appended(record.topic, record.queue_id)
+        self._appended(topic, queue_id)
 
     def put_run(self, run: PlacedRun) -> None:
         """Dispatch a run, which is not empty."""
@@ -106,16 +106,14 @@ class HeldFeed(Feed):
 
     def next_offset(self, topic: str, queue_id: int, count: int) -> int:
         """As `Feed.next_offset`, behind the numbers that are taken already."""
-        queue = self._queues.get_or_create(topic, queue_id)
         taken = self._taken[topic, queue_id]
-        queue.reserve(queue.max_offset, taken + count)
-        return queue.max_offset + taken
+        return self._queues.get_or_create(topic, queue_id).reserve(taken + count) + taken
 
-    def put(self, record: Placed) -> None:
+    def put(self, stored: PutResult, record: EncodedRecord) -> None:
         """Hold one record's dispatch back."""
-        counts = Counter({(record.topic, record.queue_id): 1})
+        counts = Counter({(stored.topic, stored.queue): 1})
         counts.update((place.topic, place.queue_id) for place in record.places)
-        self._hold(record.physical_offset + record.store_size, counts, lambda: super(HeldFeed, self).put(record))
+        self._hold(stored.physical_end, counts, lambda: super(HeldFeed, self).put(stored, record))
 
     def put_run(self, run: PlacedRun) -> None:
         """Hold a run's dispatch back."""

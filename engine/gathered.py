@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,60 +13,59 @@ import numpy as np
 from engine.keyhash import hash_texts, topic_hashes, topic_key_hashes
 
 Array = np.ndarray[Any, Any]
-Record = tuple[str, Sequence[str], int, int]
-"""Topic, keys, physical offset, store time in ms."""
 
 
 class GatheredKeys:
-    """Records with their keys, in log order. Thread safety: one writer; any thread asks."""
+    """Keys in log order, in columns: no object a key that a garbage collector would have to look at. Thread safety: one
+    writer; any thread asks."""
 
-    def __init__(self, records: Sequence[Record] = ()) -> None:
-        self._records = list(records)
+    def __init__(self) -> None:
+        self._topics: list[str] = []
+        self._places: list[int] = []
+        self._times_ms: list[int] = []
+        self._keys: list[str] = []
         self._look_lock = threading.Lock()
-        self._by_key: dict[str, list[Record]] = {}
+        self._rows: dict[str, list[int]] = {}
         self._looked = 0
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._keys)
 
-    def append(self, record: Record) -> None:
-        """Add the next record."""
-        self._records.append(record)
+    def add(self, topic: str, keys: Sequence[str], physical_offset: int, store_time_ms: int) -> int:
+        """Add the keys of the next record; how many there are now."""
+        for key in keys:
+            self._topics.append(topic)
+            self._places.append(physical_offset)
+            self._times_ms.append(store_time_ms)
+            self._keys.append(key)  # last: who asks looks at as many rows as there are keys
+        return len(self._keys)
 
     def places(self, topic: str, key: str) -> list[int]:
-        """Physical offsets of the records with that key, newest first. Costs the records added since the last
-        question."""
-        if not self._records:
+        """Physical offsets of the records with that key, newest first. Costs the keys added since the last question."""
+        if not self._keys:
             return []
         with self._look_lock:
-            for record in self._records[self._looked :]:
-                self._looked += 1
-                for one in record[1]:
-                    self._by_key.setdefault(one, []).append(record)
-            return [record[2] for record in reversed(self._by_key.get(key, ())) if record[0] == topic]
+            for row in range(self._looked, len(self._keys)):
+                self._rows.setdefault(self._keys[row], []).append(row)
+                self._looked = row + 1
+            return [self._places[row] for row in reversed(self._rows.get(key, ())) if self._topics[row] == topic]
 
     def before(self, physical_end: int) -> GatheredKeys:
-        """Only the records before `physical_end`."""
-        return GatheredKeys([record for record in self._records if record[2] < physical_end])
+        """Only the keys of records before `physical_end`."""
+        kept = GatheredKeys()
+        for row in range(bisect_left(self._places, physical_end)):
+            kept.add(self._topics[row], (self._keys[row],), self._places[row], self._times_ms[row])
+        return kept
 
     @property
     def last_physical_offset(self) -> int:
         """Physical offset of the newest record; -1 when there is none."""
-        return self._records[-1][2] if self._records else -1
+        return self._places[-1] if self._places else -1
 
     def hashed(self) -> tuple[Array, Array, Array]:
-        """The keys in order, as index files take them: index hashes, physical offsets, store times in ms. Not of
-        none."""
-        return hash_records(self._records)
-
-
-def hash_records(records: Sequence[Record]) -> tuple[Array, Array, Array]:
-    """The keys of `records` in order, as the files take them: index hashes, physical offsets, store times in ms."""
-    topics, key_lists, places, times = zip(*records, strict=True)
-    keys = list(chain.from_iterable(key_lists))
-    hashes, units = hash_texts(keys)
-    numbers = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
-    rows = np.fromiter(map(numbers.__getitem__, topics), np.int64, len(topics))
-    counts = np.fromiter(map(len, key_lists), np.int64, len(key_lists))
-    joined = topic_key_hashes(np.repeat(topic_hashes(list(numbers))[rows], counts), hashes, units)
-    return joined, np.repeat(np.array(places, np.int64), counts), np.repeat(np.array(times, np.int64), counts)
+        """The keys in order, as index files take them: index hashes, physical offsets, store times in ms."""
+        hashes, units = hash_texts(self._keys)
+        numbers = {topic: number for number, topic in enumerate(dict.fromkeys(self._topics))}
+        rows = np.fromiter(map(numbers.__getitem__, self._topics), np.int64, len(self._topics))
+        joined = topic_key_hashes(topic_hashes(list(numbers))[rows], hashes, units)
+        return joined, np.array(self._places, np.int64), np.array(self._times_ms, np.int64)

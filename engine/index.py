@@ -24,8 +24,8 @@ from engine.indexfile import IndexFile, index_file_bytes
 from engine.keyhash import index_hash
 from engine.mappedfile import Access, MappedFile
 
-GATHERED_RECORDS = 1024
-"""Records whose keys wait in memory before they go into a file together."""
+GATHERED_KEYS = 1024
+"""Keys that wait in memory before they go into a file together."""
 
 Array = np.ndarray[Any, Any]
 
@@ -103,10 +103,10 @@ class Index:
             self._needs_room = True
         elif physical_offset > self._last:
             with self._lock:
-                self._gathered.append((topic, keys, physical_offset, store_time_ms))
+                gathered = self._gathered.add(topic, keys, physical_offset, store_time_ms)
                 self._last = physical_offset
                 self._needs_room = False
-                if len(self._gathered) >= GATHERED_RECORDS:
+                if gathered >= GATHERED_KEYS:
                     self._store_waiting()
 
     def put_many(
@@ -123,12 +123,12 @@ class Index:
                 self._wait(key_hashes[known:], physical_offsets[known:], store_times_ms[known:])
                 self._last = int(physical_offsets[-1])
                 self._needs_room = False
-                if len(self._waiting[0]) >= GATHERED_RECORDS:
+                if len(self._waiting[0]) >= GATHERED_KEYS:
                     self._store_waiting()
             self._needs_room |= more_records
 
     def _hash_gathered(self) -> None:
-        if self._gathered:
+        if len(self._gathered):
             self._wait(*self._gathered.hashed())
             self._gathered = GatheredKeys()
 

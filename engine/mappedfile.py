@@ -15,6 +15,7 @@ import os
 import threading
 from enum import Enum
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,12 @@ class MappedFile:
         self.write(position, data)
         self.publish(position + len(data))
         return position
+
+    def append_fields(self, layout: Struct, *fields: int) -> None:
+        """As `append`, packed in place: for a file without a write buffer."""
+        position, target = self.wrote, self._target
+        layout.pack_into(target if target is not None else self._prepare_target(), position, *fields)
+        self.wrote = self.readable = position + layout.size
 
     def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
         """As `append`, but the first 8 bytes are written when the others are there: what tells a record from zeros."""

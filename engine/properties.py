@@ -7,6 +7,7 @@ property: so do we, and write it as given.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
 
@@ -29,21 +30,38 @@ def encode_properties(keys: Sequence[str], tags: str, properties: Mapping[str, s
     IllegalMessageError for a separator in a name or value, an empty name, a key that is empty or holds a space;
     MessageTooLargeError over 32,767 bytes.
     """
+    if properties:
+        return _encode_all(keys, tags, properties)
+    ending = _tags_ending(tags)
+    if not keys:
+        return ending[1:]
+    key = keys[0]
+    if len(keys) == 1 and key.isprintable() and " " not in key and key and not isinstance(keys, str):
+        raw = b"KEYS\x01" + key.encode() + ending  # nothing that is printable is a separator
+        if len(raw) <= MAX_PROPERTIES_BYTES:
+            return raw
+    return _encode_all(keys, tags, properties)
+
+
+def _encode_all(keys: Sequence[str], tags: str, properties: Mapping[str, str]) -> bytes:
     items = []
     if keys and "KEYS" not in properties:
         items.append("KEYS\x01" + _joined_keys(keys))
     if tags and "TAGS" not in properties:
         items.append("TAGS\x01" + tags)
-    if properties:
-        items += [name + _NAME_END + value for name, value in properties.items()]
-    elif not items:
-        return b""
+    items += [name + _NAME_END + value for name, value in properties.items()]
     text = _VALUE_END.join(items)
     if text.count(_NAME_END) != len(items) or text.count(_VALUE_END) != len(items) - 1 or "" in properties:
         raise IllegalMessageError("a property has no name, or holds the byte 1 or 2")
     raw = _utf8(text)
     check_size(len(raw))
     return raw
+
+
+@lru_cache(maxsize=1_000)
+def _tags_ending(tags: str) -> bytes:
+    """The property TAGS behind others: their separator, then itself; nothing without tags."""
+    return b"\x02" + _encode_all((), tags, {}) if tags else b""
 
 
 def check_size(size: int) -> None:

@@ -16,13 +16,16 @@ import re
 from collections.abc import Mapping, Sequence
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 
+import msgspec
 from isal.isal_zlib import crc32
 
 from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
 from engine.keyhash import tags_hash
 from engine.message import DecodedMessage, HeaderFields, Message, RecordHeader
+from engine.place import Place
 from engine.properties import encode_properties, split_keys
 
 MESSAGE_MAGIC = -626843481
@@ -31,6 +34,7 @@ BLANK_MAGIC = -875286124
 BLANK_BYTES = 8  # of a filler's header, and what must stay free behind each record
 
 IPV6_FLAGS = 0x30  # 0x10 the born host is IPv6, 0x20 the store host
+_NO_IPV6 = ~IPV6_FLAGS
 TRANSACTION_MASK = 0xC
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
@@ -52,20 +56,19 @@ _PLACE_POSITION = 20
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}", re.ASCII)
 
 
-class EncodedRecord:
+class EncodedRecord(msgspec.Struct, gc=False):
     """One record to be appended: complete but for what only the append lock can say.
 
-    `buffer` holds all of it; `place` fills in the rest. `tags_code` and `keys` (the unique key first, when it has one)
-    are what dispatch wants to know of it.
+    `buffer` holds all of it; `place` fills in the rest. The others are what dispatch wants to know of it: `sys_flag`,
+    `tags_code` (`schedule.tags_code`), `keys` (the unique key first, when it has one), `places`, its further queues.
     """
 
-    __slots__ = ("buffer", "keys", "store_time_position", "tags_code")
-
-    def __init__(self, buffer: bytearray, store_time_position: int, tags_code: int, keys: Sequence[str]) -> None:
-        self.buffer = buffer
-        self.store_time_position = store_time_position
-        self.tags_code = tags_code
-        self.keys = keys
+    buffer: bytearray
+    store_time_position: int
+    sys_flag: int = 0
+    tags_code: int = 0
+    keys: Sequence[str] = ()
+    places: Sequence[Place] = ()
 
     @property
     def size(self) -> int:
@@ -78,6 +81,27 @@ class EncodedRecord:
         _TIME.pack_into(self.buffer, self.store_time_position, store_time_ms)
 
 
+class Hosts(NamedTuple):
+    """A record's two hosts as stored, and what follows from their lengths."""
+
+    born: bytes
+    store: bytes
+    sys_flag: int
+    """The bits that say which of them are IPv6."""
+    layout: Struct
+    """Of the fixed fields."""
+    fixed_bytes: int
+    """Of fixed fields and properties' size."""
+    store_time_position: int
+
+    @classmethod
+    def of(cls, born: bytes, store: bytes) -> "Hosts":
+        """These two."""
+        families = (len(born) == 20) + 2 * (len(store) == 20)
+        layout = HEADERS[families]
+        return cls(born, store, families << 4, layout, layout.size + 2, 48 + len(born))
+
+
 class RecordEncoder:
     """Makes records for one store. Thread safety: any thread may use it."""
 
@@ -85,43 +109,53 @@ class RecordEncoder:
         """`store_host` stands in records of messages that name none; a body may have `max_message_bytes`."""
         self.store_host = store_host
         self.max_message_bytes = max_message_bytes
-        self._encoded_store_host = store_host.encode()
+        self._own_hosts = Hosts.of(store_host.encode(), store_host.encode())
         self._topics: dict[str, bytes] = {}
 
     def encode(self, message: Message, queue_id: int, now_ms: int) -> EncodedRecord:
         """The record of `message`, born at `now_ms` unless it says when. IllegalMessageError, MessageTooLargeError."""
-        topic = self.encode_topic(message.topic)
-        properties = encode_properties(message.keys, message.tags, message.properties)
-        body = self.check_body(message.body)
-        born_host = message.born_host.encode() if message.born_host else self._encoded_store_host
-        store_host = message.store_host.encode() if message.store_host else self._encoded_store_host
-        families = (len(born_host) == 20) + 2 * (len(store_host) == 20)
-        layout = HEADERS[families]
+        topic = self._topics.get(message.topic) or self.encode_topic(message.topic)
+        keys, tags, further, sys_flag = message.keys, message.tags, message.properties, message.sys_flag
+        properties = encode_properties(keys, tags, further)
+        body = message.body
+        body_size = len(body)
+        if type(body) is not bytes or body_size > self.max_message_bytes:
+            body = self.check_body(body)
+            body_size = len(body)
+        own = message.born_host is None and message.store_host is None
+        born_host, store_host, host_flags, layout, fixed_bytes, store_time_position = (
+            self._own_hosts if own else self._hosts(message)
+        )
+        properties_size = len(properties)
         try:
             header = layout.pack(
-                layout.size + len(body) + len(topic) + 2 + len(properties),
+                fixed_bytes + body_size + len(topic) + properties_size,
                 MESSAGE_MAGIC,
                 crc32(body) & 0x7FFFFFFF,
                 queue_id,
                 message.flag,
                 0,
                 0,
-                message.sys_flag & ~IPV6_FLAGS | families << 4,
+                sys_flag & _NO_IPV6 | host_flags,
                 now_ms if message.born_time_ms is None else message.born_time_ms,
                 born_host,
                 0,
                 store_host,
                 message.reconsume_times,
                 message.prepared_transaction_offset,
-                len(body),
+                body_size,
             )
         except StructError as error:
             raise IllegalMessageError(f"a number does not fit its field: {error}") from error
-        buffer = bytearray().join((header, body, topic, len(properties).to_bytes(2, "big"), properties))
-        if not message.properties:
-            return EncodedRecord(buffer, 48 + len(born_host), tags_hash(message.tags), message.keys)
-        tags_code = tags_hash(message.properties.get("TAGS", message.tags))
-        return EncodedRecord(buffer, 48 + len(born_host), tags_code, index_keys(message.keys, message.properties))
+        buffer = bytearray().join((header, body, topic, properties_size.to_bytes(2, "big"), properties))
+        if further:
+            keys, tags = index_keys(keys, further), further.get("TAGS", tags)
+        return EncodedRecord(buffer, store_time_position, sys_flag, tags_hash(tags), keys)
+
+    def _hosts(self, message: Message) -> Hosts:
+        own = self._own_hosts
+        born = message.born_host.encode() if message.born_host else own.born
+        return Hosts.of(born, message.store_host.encode() if message.store_host else own.store)
 
     def check_body(self, body: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
         """The body as plain bytes of a legal size. MessageTooLargeError."""

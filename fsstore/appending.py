@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError
 from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.interface import (
+    NOTHING_TO_WAIT_FOR,
     WHOLE_WRITE_BYTES,
     Attributes,
     FilesystemError,
     Opened,
-    WriteOutcome,
 )
 from fsstore.names import AppendOptions, BodyFormat, Frame
 from fsstore.nodes import Context, Node, OpenFile
@@ -124,7 +124,7 @@ class AppendHandle(OpenFile):
         self._physical_end = 0
         self._is_broken = False
 
-    def write(self, data: bytes) -> WriteOutcome:
+    def write(self, data: bytes) -> int:
         if self._is_broken:
             raise FilesystemError(errno.EFBIG)
         try:
@@ -136,13 +136,12 @@ class AppendHandle(OpenFile):
         except IllegalMessageError:
             self._drop()
             raise
-        if end:
-            self._physical_end = end
-            if self._sync:
-                return WriteOutcome(len(data), end)
-        return WriteOutcome(len(data), 0)
+        if not end:
+            return NOTHING_TO_WAIT_FOR
+        self._physical_end = end
+        return end if self._sync else NOTHING_TO_WAIT_FOR
 
-    def flush(self) -> WriteOutcome:
+    def flush(self) -> int:
         if self._is_broken:
             raise FilesystemError(errno.EFBIG)
         try:
@@ -152,7 +151,7 @@ class AppendHandle(OpenFile):
             raise
         self._physical_end = end or self._physical_end
         self._report_lost()
-        return WriteOutcome(0, self._physical_end if self._sync else 0)
+        return self._physical_end if self._sync else NOTHING_TO_WAIT_FOR
 
     def release(self) -> None:
         self._released()

@@ -28,7 +28,6 @@ from fsstore.interface import (
     FilesystemSpace,
     MadeInThread,
     Opened,
-    WriteOutcome,
 )
 from fsstore.listing import Batch, Listing
 from fsstore.messages import HeldBody, MessageFiles, SmallBody
@@ -46,7 +45,7 @@ from fsstore.reports import (
     to_json,
 )
 from fsstore.stale import StaleInodes
-from fsstore.tree import QueueName, RootDirectory, Tree
+from fsstore.tree import RootDirectory, Tree
 from fsstore.xattrs import list_names, no_attribute, read_value
 
 
@@ -180,17 +179,20 @@ class Filesystem:
         """Bytes of an open file, fewer than asked for at its end."""
         return self._files[handle].read(position, size)
 
-    def write(self, handle: int, position: int, data: bytes) -> WriteOutcome:
-        """Publish what one write request completes: all is taken, or none and it raises. `position` says nothing."""
+    def write(self, handle: int, position: int, data: bytes) -> int:
+        """Publish what one write request completes: all is taken, or none and it raises. `position` says nothing.
+
+        The physical offset to wait for before it is answered, or NOTHING_TO_WAIT_FOR; so do flush, fsync, fsyncdir.
+        """
         return self._files[handle].write(data)
 
-    def flush(self, handle: int) -> WriteOutcome:
+    def flush(self, handle: int) -> int:
         """What close(2) reports: publishes an unterminated line or a `frame=file` message."""
         return self._files[handle].flush()
 
-    def fsync(self, handle: int) -> WriteOutcome:
+    def fsync(self, handle: int) -> int:
         """As flush, and then everything published so far, by anyone, is to be durable."""
-        return self._everything(self._files[handle].flush().physical_end)
+        return self._everything(self._files[handle].flush())
 
     def release(self, handle: int) -> None:
         """Close a handle: what flush could not publish is dropped."""
@@ -214,7 +216,7 @@ class Filesystem:
         """Close a listing."""
         del self._listings[handle]
 
-    def fsyncdir(self, handle: int) -> WriteOutcome:
+    def fsyncdir(self, handle: int) -> int:
         """Everything published so far is to be durable."""
         return self._everything(0)
 
@@ -267,7 +269,7 @@ class Filesystem:
 
     def grown(self, topic: str, queue: int) -> list[int]:
         """Inodes whose attributes were answered and have changed since; each once until it is answered again."""
-        return self._tree.answered.take(QueueName(topic, queue))
+        return self._tree.answered.take(topic, queue)
 
     def expired(self, expired: Expired) -> Iterator[int]:
         """Inodes of what went with the oldest messages of a queue."""
@@ -292,8 +294,8 @@ class Filesystem:
         attributes = node.attributes()
         return attributes._replace(inode=node.shown_inode) if node.shown_inode else attributes
 
-    def _everything(self, physical_end: int) -> WriteOutcome:
+    def _everything(self, physical_end: int) -> int:
         """Wait for all that was published by now."""
         if self._context.read_only and not physical_end:
             return NOTHING_TO_WAIT_FOR
-        return WriteOutcome(0, max(physical_end, self._store.physical_end))
+        return max(physical_end, self._store.physical_end)

@@ -107,16 +107,9 @@ class Opened(NamedTuple):
     """The whole of a small message, so that it can be put in the kernel's cache without a read request."""
 
 
-class WriteOutcome(NamedTuple):
-    """What became of a write, flush or fsync."""
-
-    taken: int
-    """Bytes taken: all of the request."""
-    physical_end: int
-    """Wait with `store.request_durable` for this physical offset before answering; 0: nothing to wait for."""
-
-
-NOTHING_TO_WAIT_FOR = WriteOutcome(0, 0)
+NOTHING_TO_WAIT_FOR = 0
+"""What write, flush and fsync return, when the writer may be answered at once. Else it is a physical offset: to be
+answered when everything before it is on disk (`store.request_durable`)."""
 
 
 class DirectoryEntry(NamedTuple):

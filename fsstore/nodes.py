@@ -18,7 +18,6 @@ from fsstore.interface import (
     Attributes,
     FilesystemError,
     Opened,
-    WriteOutcome,
 )
 from fsstore.listing import Listing, NamesListing
 from fsstore.names import never_exists
@@ -32,12 +31,12 @@ class OpenFile:
     def read(self, position: int, size: int) -> bytes | memoryview:
         return b""
 
-    def write(self, data: bytes) -> WriteOutcome:
-        """Take all of one write request, or raise."""
+    def write(self, data: bytes) -> int:
+        """Take all of one write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR."""
         raise FilesystemError(errno.EBADF)
 
-    def flush(self) -> WriteOutcome:
-        """Publish what is not published yet; report what went wrong."""
+    def flush(self) -> int:
+        """Publish what is not published yet; report what went wrong; as `write`."""
         return NOTHING_TO_WAIT_FOR
 
     @property

@@ -18,7 +18,7 @@ from engine import (
     StoreStats,
     TopicNotFoundError,
 )
-from fsstore.interface import Attributes, FilesystemError, FilesystemOptions, MadeInThread, Opened, WriteOutcome
+from fsstore.interface import NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, FilesystemOptions, MadeInThread, Opened
 from fsstore.nodes import Context, Directory, Node, OpenFile, TextFile
 
 _OPENED = Opened(0, True, False, None)
@@ -111,7 +111,7 @@ class ControlHandle(OpenFile):
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
-    def write(self, data: bytes) -> WriteOutcome:
+    def write(self, data: bytes) -> int:
         """Do one command. EINVAL when it is none; errors of the command as they are."""
         match _parsed(data):
             case {"delete_topic": str(topic), **others} if not others:
@@ -120,7 +120,7 @@ class ControlHandle(OpenFile):
                 self._store.create_topic(topic, queues)
             case _:
                 raise FilesystemError(errno.EINVAL)
-        return WriteOutcome(len(data), 0)
+        return NOTHING_TO_WAIT_FOR
 
 
 def _parsed(data: bytes) -> object:

@@ -66,22 +66,16 @@ class RequestLoop:
         if handler is None:
             self._relay.forward(bytes(request))
             return
-        slow = self._attempt(handler, unique, inode, request)
-        if slow is not None:
-            self._slow += 1
-            nursery.start_soon(self._after, slow.work, handler, unique, inode, memoryview(bytes(request)))
-
-    def _attempt(self, handler: Handler, unique: int, inode: int, request: memoryview) -> SlowWork | None:
-        """Answer, a failure with its errno; or what has to be done first."""
         try:
             handler(unique, inode, request)
         except SlowWork as slow:
-            return slow
+            self._slow += 1
+            nursery.start_soon(self._after, slow.work, handler, unique, inode, memoryview(bytes(request)))
         except Exception as error:
             self._refuse(error, handler, unique, request)
-        return None
 
     def _refuse(self, error: Exception, handler: Handler, unique: int, request: memoryview) -> None:
+        """Answer a failure with its errno."""
         number = errno_for(error, handler.__name__)
         if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # those hear no answer
             self._channel.send(failed(unique, number))
@@ -90,14 +84,17 @@ class RequestLoop:
         self, work: Callable[[], object], handler: Handler, unique: int, inode: int, request: memoryview
     ) -> None:
         """Do slow work in a thread, then try again; there may be more to do."""
-        slow: SlowWork | None = SlowWork(work)
         try:
-            while slow is not None:
+            while True:
                 try:
-                    await trio.to_thread.run_sync(slow.work, limiter=self._threads)
+                    await trio.to_thread.run_sync(work, limiter=self._threads)
+                    handler(unique, inode, request)
+                except SlowWork as slow:
+                    work = slow.work
                 except Exception as error:
                     self._refuse(error, handler, unique, request)
                     return
-                slow = self._attempt(handler, unique, inode, request)
+                else:
+                    return
         finally:
             self._slow -= 1

@@ -21,7 +21,7 @@ from fsstore import dirents, wire
 from fsstore.answers import errno_for
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
-from fsstore.interface import MessageColumns, MessageNames, WriteOutcome
+from fsstore.interface import MessageColumns, MessageNames
 from fsstore.openbodies import OpenBodies
 from fsstore.wire import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
 
@@ -107,9 +107,9 @@ class RequestHandlers:
         self._channel.send_with(wire.header(unique, len(data)), data)
 
     def write(self, unique: int, _: int, request: memoryview) -> None:
-        handle, position, _size = RANGE.unpack_from(request, ARGUMENTS)
-        outcome = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]))
-        self._finish(unique, outcome, wire.taken(unique, outcome.taken))
+        handle, position, size = RANGE.unpack_from(request, ARGUMENTS)
+        physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]))
+        self._finish(unique, physical_end, wire.taken(unique, size))
 
     def flush(self, unique: int, _: int, request: memoryview) -> None:
         if not self._flush_is_needed:
@@ -122,10 +122,10 @@ class RequestHandlers:
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
         self._finish(unique, self._core.fsync(handle), wire.done(unique))
 
-    def _finish(self, unique: int, outcome: WriteOutcome, reply: bytes) -> None:
+    def _finish(self, unique: int, physical_end: int, reply: bytes) -> None:
         """Answer a writer; one who wants the disk when it has the bytes: no thread a writer, and all share a flush."""
         self.published()
-        if not outcome.physical_end:
+        if not physical_end:
             self._send(reply)
             return
 
@@ -133,7 +133,7 @@ class RequestHandlers:
             answer = reply if failure is None else wire.failed(unique, errno_for(failure, "writing"))
             self._channel.send_late(answer)
 
-        self._store.request_durable(outcome.physical_end, on_disk)
+        self._store.request_durable(physical_end, on_disk)
 
     def release(self, unique: int, _: int, request: memoryview) -> None:
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)

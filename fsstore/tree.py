@@ -73,15 +73,15 @@ class Answered:
     """Inodes of streams whose attributes a kernel holds, by queue."""
 
     def __init__(self) -> None:
-        self._inodes: dict[QueueName, set[int]] = {}
+        self._inodes: dict[tuple[str, int], set[int]] = {}
 
-    def add(self, queue: QueueName, inode: int) -> None:
+    def add(self, topic: str, queue: int, inode: int) -> None:
         """Note that attributes of `inode` were answered."""
-        self._inodes.setdefault(queue, set()).add(inode)
+        self._inodes.setdefault((topic, queue), set()).add(inode)
 
-    def take(self, queue: QueueName) -> list[int]:
+    def take(self, topic: str, queue: int) -> list[int]:
         """The inodes answered since the last call, to be invalidated."""
-        return sorted(self._inodes.pop(queue, ()))
+        return sorted(self._inodes.pop((topic, queue), ()))
 
 
 class Tree:
@@ -108,9 +108,8 @@ class Tree:
         """The stream of a queue as it begins now."""
         stream = self.context.store.stream(topic, queue)
         name = StreamName(topic, queue, stream.first_offset)
-        answered = QueueName(topic, queue)
         node = self.context.inodes.named(
-            name, lambda: StreamFile(self.context, name, stream, lambda inode: self.answered.add(answered, inode))
+            name, lambda: StreamFile(self.context, name, stream, lambda inode: self.answered.add(topic, queue, inode))
         )
         assert isinstance(node, StreamFile)
         return node

@@ -7,7 +7,7 @@ from pathlib import Path
 from engine.commitlog import CommitLog
 from engine.consumequeue import ConsumeQueue
 from engine.consumequeues import ConsumeQueues
-from engine.dispatch import Dispatcher, Placed
+from engine.dispatch import Dispatcher
 from engine.filequeue import FileQueue
 from engine.hosts import Host
 from engine.index import Index
@@ -15,6 +15,7 @@ from engine.mappedfile import Access
 from engine.message import Message
 from engine.place import places
 from engine.record import RecordEncoder
+from engine.results import PutResult
 from engine.schedule import DelayLevels, scheduled, tags_code
 
 NOW_MS = 1_700_000_000_000
@@ -40,20 +41,10 @@ class SmallStore:
         encoded = self.encoder.encode(message, queue_id, self.now_ms)
         queue_offset = 0 if message.sys_flag & 0x4 else self.queue(message.topic, queue_id).max_offset
         physical_offset, time_ms = self.log.append(encoded, queue_offset)
-        self.dispatcher.put(
-            Placed(
-                message.topic,
-                queue_id,
-                queue_offset,
-                physical_offset,
-                len(encoded.buffer),
-                time_ms,
-                message.sys_flag,
-                tags_code(message.topic, {**message.properties, "TAGS": message.tags}, time_ms, self.levels),
-                encoded.keys,
-                places(message.properties, queue_id),
-            )
-        )
+        encoded.tags_code = tags_code(message.topic, {**message.properties, "TAGS": message.tags}, time_ms, self.levels)
+        encoded.places = places(message.properties, queue_id)
+        place = (message.topic, queue_id, queue_offset, physical_offset)
+        self.dispatcher.put(PutResult(*place, encoded.size, time_ms, b""), encoded)
         self.now_ms += 137
         return physical_offset
 

@@ -148,13 +148,13 @@ def test_a_full_disk_is_noticed_by_reserve_before_anything_is_stored(tmp_path: P
     disk = FullDisk(files=1)
     queue = ConsumeQueue("t", 0, FileQueue.open(tmp_path / "q", FILE_BYTES, Access.WRITE, disk=disk))
     queue.recover()
-    queue.reserve(0, 5)
+    queue.reserve(5)
     queue.append(0, entries_of([0, 10, 20, 30, 40]))
     with pytest.raises(StoreFullError):
-        queue.reserve(5, 4)
+        queue.reserve(4)
     assert queue.max_offset == 5
     disk.files = 3
-    queue.reserve(5, 12)
+    queue.reserve(12)
     disk.files = 0
     assert queue.append(5, entries_of([50 + 10 * i for i in range(12)])) == 12
     queue.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.consumequeue import ENTRY
 from engine.consumequeues import ConsumeQueues
-from engine.dispatch import Dispatcher, Placed, PlacedRun
+from engine.dispatch import Dispatcher, PlacedRun
 from engine.encodedbatch import shares_of
 from engine.errors import QueueGapError, StoreFullError
 from engine.filequeue import FileQueue
@@ -23,6 +23,8 @@ from engine.mappedfile import Access
 from engine.message import Message
 from engine.place import LMQ_PREFIX
 from engine.queuerows import believable_runs
+from engine.record import EncodedRecord
+from engine.results import PutResult
 from engine.schedule import SCHEDULE_TOPIC, DelayLevels
 from tests.engine.disks import FullDisk
 from tests.engine.logs import NOW_MS, SmallStore
@@ -159,8 +161,8 @@ def test_a_run_derives_what_single_puts_derive(
     places = 100 + 91 * np.arange(len(wanted))
     for row, keys in enumerate(wanted):
         turn, offset = row % len(queue_ids), row // len(queue_ids)
-        place = (queue_ids[turn], offset, int(places[row]), 91, NOW_MS)
-        single.dispatcher.put(Placed("t", *place, tags_code=row, keys=keys))
+        stored = PutResult("t", queue_ids[turn], offset, int(places[row]), 91, NOW_MS, b"")
+        single.dispatcher.put(stored, EncodedRecord(bytearray(91), 56, tags_code=row, keys=keys))
     shares = shares_of(queue_ids, [0] * len(queue_ids), 0, len(wanted))
     sizes, codes = np.full(len(wanted), 91), np.arange(len(wanted))
     rows = np.array([row for row, keys in enumerate(wanted) for _ in keys], np.int64)
@@ -274,9 +276,10 @@ def test_reserve_refuses_before_anything_is_stored(tmp_path: Path) -> None:
     disk = FullDisk(files=1)
     derived = Derived(tmp_path, 160, 7, 20, disk)
     queue = derived.dispatcher.queues.get_or_create("t", 0)
-    queue.reserve(0, 8)
+    queue.reserve(8)
     for number in range(8):
-        derived.dispatcher.put(Placed("t", 0, number, 91 * number, 91, NOW_MS, keys=["k"]))
+        stored = PutResult("t", 0, number, 91 * number, 91, NOW_MS, b"")
+        derived.dispatcher.put(stored, EncodedRecord(bytearray(91), 56, keys=["k"]))
     with pytest.raises(StoreFullError):
-        queue.reserve(8, 1)
+        queue.reserve(1)
     assert list(derived.index.candidates("t", "k")) == [91 * number for number in reversed(range(8))]

@@ -49,6 +49,10 @@ def test_no_properties_are_no_bytes() -> None:
         (["a", ""], "", {}),
         ("abc", "", {}),
         ("a", "", {}),
+        ([" "], "t", {}),
+        ([""], "t", {}),
+        (["\ud800"], "t", {}),
+        (["a\x01b"], "t", {}),
         (["a\x02b"], "", {}),
         ([], "a\x01b", {}),
         ([], "", {"": "v"}),
@@ -70,6 +74,16 @@ def test_properties_may_have_32767_bytes_and_not_one_more() -> None:
     with pytest.raises(MessageTooLargeError) as caught:
         encode_properties((), "", {"n": fits + "xy"})
     assert (caught.value.what, caught.value.size_bytes) == ("properties", MAX_PROPERTIES_BYTES + 1)
+    rest = MAX_PROPERTIES_BYTES - len("KEYS?") - len("?TAGS?t")
+    assert len(encode_properties(["k" * rest], "t", {})) == MAX_PROPERTIES_BYTES
+    with pytest.raises(MessageTooLargeError):
+        encode_properties(["k" * (rest + 1)], "t", {})
+
+
+@pytest.mark.parametrize("key", ["k", "é", "\xa0", "\u3000x", "\t", "日本", "😀", "\x7f"])
+def test_one_key_is_written_as_it_is_whatever_is_printable(key: str) -> None:
+    assert encode_properties((key,), "t", {}) == f"KEYS\x01{key}\x02TAGS\x01t".encode()
+    assert encode_properties((key,), "", {}) == f"KEYS\x01{key}".encode()
 
 
 @given(st.binary(max_size=60) | st.lists(st.sampled_from([b"KEYS", b"\x01", b"\x02", b"a", b"XKEYS"])).map(b"".join))

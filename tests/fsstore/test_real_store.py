@@ -73,10 +73,10 @@ def test_an_empty_body_is_a_message_of_json_alone(real: Mount) -> None:
 def test_fsync_is_answered_when_everything_is_durable(real: Mount, open_store: MessageStore) -> None:
     handle = real.open("orders/0/append", os.O_WRONLY).handle
     real.fs.write(handle, 0, b"a line\nand a rest")
-    outcome = real.fs.fsync(handle)
-    assert outcome.physical_end == open_store.physical_end
-    open_store.wait_durable(outcome.physical_end)
-    assert open_store.durable_end >= outcome.physical_end
+    physical_end = real.fs.fsync(handle)
+    assert physical_end == open_store.physical_end
+    open_store.wait_durable(physical_end)
+    assert open_store.durable_end >= physical_end
 
 
 def test_reports_of_a_real_store_are_json_and_metrics(real: Mount) -> None:

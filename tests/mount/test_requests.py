@@ -26,7 +26,6 @@ from fsstore.interface import (
     MessageNames,
     Opened,
     SlowWork,
-    WriteOutcome,
 )
 from fsstore.openbodies import OpenBodies
 from fsstore.operations import RareOperations
@@ -137,18 +136,19 @@ def test_a_read_answers_the_bytes() -> None:
 
 
 def test_a_write_answers_how_much_was_taken_and_waits_for_the_disk() -> None:
-    for outcome in (WriteOutcome(4, 0), WriteOutcome(4, 100)):
-        assert struct.unpack("=II", result_of(Frequent(outcome).ask(Opcode.WRITE))) == (4, 0)
+    arguments = struct.pack("=QQI20x", 5, 0, 4) + b"line"
+    for physical_end in (0, 100):
+        assert struct.unpack("=II", result_of(Frequent(physical_end).ask(Opcode.WRITE, arguments))) == (4, 0)
 
 
 @pytest.mark.parametrize("opcode", [Opcode.WRITE, Opcode.FLUSH, Opcode.FSYNC, Opcode.FSYNCDIR])
 def test_who_waits_for_the_disk_hears_of_its_failure(opcode: Opcode) -> None:
-    failing = Frequent(WriteOutcome(4, 100), store=ScriptedStore(StoreFullError(Path(), 1)))
+    failing = Frequent(100, store=ScriptedStore(StoreFullError(Path(), 1)))
     assert failing.ask(opcode) == struct.pack("=IiQ", 16, -errno.ENOSPC, UNIQUE)
 
 
 def test_the_kernel_hears_of_growth_before_the_writer_hears_of_success() -> None:
-    growing = Frequent(WriteOutcome(4, 0))
+    growing = Frequent(0)
     growing.handlers.published = lambda: growing.kernel.send(b"")
     with pytest.raises(ValueError, match="too many"):
         growing.ask(Opcode.WRITE)
