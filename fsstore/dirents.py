@@ -6,12 +6,13 @@ A row ends where the next one begins: a name is padded to 8 bytes, and those of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from fsstore.interface import BLOCK_BYTES, DirectoryEntry, MessageColumns, MessageNames
+from fsstore.interface import BLOCK_BYTES, Attributes, DirectoryEntry, MessageColumns, MessageNames
 from fsstore.wire import DIRENT, ENTRY_FORMAT, entry_fields
 
 _ENTRY = Struct("=" + ENTRY_FORMAT)
@@ -51,7 +52,13 @@ def names_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int]:
 
 def entries_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int]:
     """As `names_of`, with their attributes."""
-    return _packed([(entry, _ENTRY.pack(*entry_fields(entry.attributes))) for entry in entries], size)
+    return _packed([(entry, _packed_attributes(entry.attributes)) for entry in entries], size)
+
+
+@lru_cache(4096)
+def _packed_attributes(attributes: Attributes) -> bytes:
+    """Remembered, because a directory is listed again sooner than most of what is in it changes."""
+    return _ENTRY.pack(*entry_fields(attributes))
 
 
 def _packed(entries: Sequence[tuple[DirectoryEntry, bytes]], size: int) -> tuple[bytes, int]:

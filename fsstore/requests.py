@@ -172,6 +172,8 @@ class RequestHandlers:
                     position = entry.next_position
                     if with_attributes:
                         self._core.listed(entry.attributes.inode)
+                if count < len(batch):
+                    room = 0  # what comes next did not fit
             if not count:
                 break
             parts.append(part)

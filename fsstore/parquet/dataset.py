@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 
 from engine import ExpiredMessageError, MessageNotFoundError, MessageStore, OpenMode, RetiredFileError
@@ -66,6 +66,10 @@ class Dataset:
                 if layout is not None and not is_tail:
                     layouts[begin, end] = layout
         return segments
+
+    def layouts(self, topic: str, queue: int) -> Mapping[tuple[int, int], Layout]:
+        """Those of whole segments that are known, by [begin, end)."""
+        return self._queue(topic, queue).layouts
 
     def _measure_listed(self, topic: str, queue: int, begin: int, end: int) -> Layout | None:
         try:

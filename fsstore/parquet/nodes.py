@@ -20,7 +20,7 @@ from fsstore.parquet.names import (
     segment_name,
     topic_partition,
 )
-from fsstore.parquet.segments import SEGMENT_MESSAGES
+from fsstore.parquet.segments import SEGMENT_MESSAGES, Segment
 from fsstore.streams import newest_store_time_ms
 
 _OPENED = Opened(0, False, True, None)
@@ -94,6 +94,8 @@ class QueuePartition(Directory):
         self._dataset = dataset
         self._topic = topic
         self._queue = queue
+        self._listed: dict[bytes, RangeFile] = {}
+        """Whole segments that were listed before, as files: what is known of them need not be found again."""
 
     def attributes(self) -> Attributes:
         newest_ms = newest_store_time_ms(self._context, self._topic, self._queue)
@@ -109,10 +111,16 @@ class QueuePartition(Directory):
         return self._file(layout).attributes()
 
     def describe(self, name: bytes) -> Attributes:
+        file = self._listed.get(name)
+        if file is None or file.inode not in self._context.inodes.nodes:  # forgotten, or expired
+            file = self._listed[name] = self._listed_file(name)
+        return file.attributes()
+
+    def _listed_file(self, name: bytes) -> RangeFile:
         found = parse_segment(name)
         if found is None:
             raise not_found()
-        return self._file(self._dataset.listed_layout(self._topic, self._queue, *found)).attributes()
+        return self._file(self._dataset.listed_layout(self._topic, self._queue, *found))
 
     @property
     def lists_slowly(self) -> bool:
@@ -120,7 +128,18 @@ class QueuePartition(Directory):
 
     def names(self) -> Sequence[bytes]:
         segments = self._dataset.segments(self._topic, self._queue)
-        return [segment_name(begin, end, is_tail=is_tail) for begin, end, is_tail in segments]
+        names = [segment_name(begin, end, is_tail=is_tail) for begin, end, is_tail in segments]
+        self._listed = self._still_known(names, segments)
+        return names
+
+    def _still_known(self, names: Sequence[bytes], segments: Sequence[Segment]) -> dict[bytes, RangeFile]:
+        known, layouts = self._listed, self._dataset.layouts(self._topic, self._queue)
+        found = {}
+        for name, segment in zip(names, segments, strict=True):
+            file = known.get(name)
+            if file is not None and file.layout is layouts.get(segment[:2]):  # else another queue's of that name
+                found[name] = file
+        return found
 
     def _find(self, name: bytes) -> RangeKey | None:
         found = parse_segment(name)
@@ -128,8 +147,10 @@ class QueuePartition(Directory):
             return None
         return self._dataset.find(self._topic, self._queue, found.begin, found.end)
 
-    def _file(self, layout: Layout) -> Node:
-        return self._context.inodes.named(layout.key, lambda: RangeFile(self._context, self._dataset, layout))
+    def _file(self, layout: Layout) -> RangeFile:
+        file = self._context.inodes.named(layout.key, lambda: RangeFile(self._context, self._dataset, layout))
+        assert isinstance(file, RangeFile)  # nothing else is known by a RangeKey
+        return file
 
 
 class RangeFile(Node):
@@ -138,17 +159,22 @@ class RangeFile(Node):
     def __init__(self, context: Context, dataset: Dataset, layout: Layout) -> None:
         self._context = context
         self._dataset = dataset
-        self._layout = layout
+        self.layout = layout
+        self._attributes: Attributes | None = None
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.unchanging(self.inode, self._layout.size, self._layout.mtime_ms)
+        known = self._attributes
+        if known is None:
+            known = self._context.appearance.unchanging(self.inode, self.layout.size, self.layout.mtime_ms)
+            self._attributes = known
+        return known
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        if has_expired(self._context.store, self._layout.key):
+        if has_expired(self._context.store, self.layout.key):
             raise FilesystemError(errno.ESTALE)  # the kernel looks the path up again and finds nothing
-        return OpenRange(self._dataset, self._layout), _OPENED
+        return OpenRange(self._dataset, self.layout), _OPENED
 
 
 def has_expired(store: MessageStore, key: RangeKey) -> bool:

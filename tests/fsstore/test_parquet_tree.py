@@ -98,6 +98,39 @@ def test_what_is_listed_is_what_a_look_up_finds(mount: ParquetMount) -> None:
         assert (found.inode, found.size) == (inode, size)
 
 
+def test_what_is_listed_again_is_what_a_look_up_finds(mount: ParquetMount, store: MessageStore) -> None:
+    before = mount.entries(QUEUE)
+    assert mount.entries(QUEUE) == before
+    forgotten = next(iter(before))
+    mount.fs.forget(before[forgotten][0], 1 << 30)
+    store.put_lines("orders", b"one more\n" * 100, 0)
+    again = mount.entries(QUEUE)
+    assert {name for name in again if again[name] == before.get(name)} == set(list(before)[1:-1])  # not the tail
+    for name, (inode, size) in again.items():
+        found = mount.stat(f"{QUEUE}/{name.decode()}")
+        assert (found.inode, found.size) == (inode, size)
+
+
+def test_a_topic_made_anew_lists_its_own_files_before_the_kernel_is_told(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "again", small_files()) as store:
+        mount = ParquetMount(store)
+        file_bytes = store.sizes.commit_log_bytes
+        listed = []
+        for _ in range(2):
+            store.put_lines("filler", b"x" * (file_bytes - store.physical_end % file_bytes - 2_000) + b"\n", 0)
+            store.create_topic("orders", 1)
+            for number in range(100):  # from the last bytes of a file into the next one
+                store.put_lines("orders", b"%03d\n" % number, 0)
+            listed.append(mount.entries(QUEUE))
+            assert {name: mount.stat(f"{QUEUE}/{name.decode()}").inode for name in listed[-1]} == {
+                name: inode for name, (inode, _) in listed[-1].items()
+            }
+            store.delete_topic("orders")
+        assert listed[0].keys() == listed[1].keys()
+        assert not set(listed[0].values()) & set(listed[1].values())
+        mount.fs.close()
+
+
 def test_listing_and_stat_render_nothing(mount: ParquetMount) -> None:
     for name in mount.ls(QUEUE):
         mount.stat(f"{QUEUE}/{name}")
