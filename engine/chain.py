@@ -7,24 +7,24 @@ for all of them, and believed as far as each record ends where the next begins.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Any
 
 import numpy as np
 
 from engine.record import BLANK_BYTES, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from engine.slices import items_at
 
 Array = np.ndarray[Any, Any]
 
 MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
 _LANES = 256
 _LEAST_LANE_BYTES = 1 << 10
-_SEARCHED_BYTES = 2 << 10
+_SEARCHED_BYTES = 512
 """Of each lane: where records are longer than that, few lanes are enough."""
-_PLACE = Struct(">q")
-_PLACE_POSITION = 28
-_COMMON_MAGIC = MAGICS[0][:3]
-assert MAGICS[1].startswith(_COMMON_MAGIC)
+_MAGIC_POSITION, _PLACE_POSITION = 4, 28
+_COMMON_BYTE = MAGICS[0][0]
+assert MAGICS[1][0] == _COMMON_BYTE
+assert _SEARCHED_BYTES <= _LEAST_LANE_BYTES  # so none is found twice
 
 
 def follow_chain(log: Array, start: int, stop: int, end: int, base_physical_offset: int) -> tuple[Array, int, bool]:
@@ -40,7 +40,7 @@ def follow_chain(log: Array, start: int, stop: int, end: int, base_physical_offs
     positions = np.sort(np.concatenate(_steps(words, _lane_starts(log, start, stop, base_physical_offset), stop)))
     sizes, magics = words[positions].astype(np.int64), words[positions + 4]
     ends = positions + sizes
-    good = ((magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2)) & (sizes >= MIN_RECORD_BYTES) & (ends <= end)
+    good = _is_magic(magics) & (sizes >= MIN_RECORD_BYTES) & (ends <= end)
     whole = len(good) if good.all() else int(good.argmin())
     is_next = ends[: max(whole - 1, 0)] == positions[1:whole]
     joined = whole if is_next.all() else int(is_next.argmin()) + 1
@@ -49,29 +49,24 @@ def follow_chain(log: Array, start: int, stop: int, end: int, base_physical_offs
 
 
 def _lane_starts(log: Array, start: int, stop: int, base_physical_offset: int) -> Array:
-    """`start`, and a place behind it where a record seems to begin for each lane of [start, stop): int64, ascending."""
+    """`start`, and a place behind it where a record seems to begin for each lane of [start, stop): int64, ascending.
+
+    There a magic and the record's own place stand as they must.
+    """
     lane_bytes = max((stop - start) // _LANES, _LEAST_LANE_BYTES)
-    view, starts = log.data, [start]
-    for lane in range(start + lane_bytes, stop, lane_bytes):
-        found = _first_record(view[lane : min(lane + _SEARCHED_BYTES, stop)], base_physical_offset + lane)
-        if found >= 0:
-            starts.append(lane + found)
-    return np.array(starts, np.int64)
+    lanes = np.arange(start + lane_bytes, min(stop, len(log) - _SEARCHED_BYTES), lane_bytes)
+    seen = items_at(log, lanes, _SEARCHED_BYTES).view(np.uint8)
+    at = np.flatnonzero(seen[_MAGIC_POSITION : len(seen) - _PLACE_POSITION] == _COMMON_BYTE)
+    at = at[_is_magic(items_at(seen, at + _MAGIC_POSITION, 4).view(">i4"))]
+    rows, places = at // _SEARCHED_BYTES, at % _SEARCHED_BYTES + lanes[at // _SEARCHED_BYTES]
+    told = items_at(seen, at + _PLACE_POSITION, 8).view(">i8") - base_physical_offset
+    rows, places = rows[told == places], places[told == places]
+    is_first = np.diff(rows, prepend=-1) > 0
+    return np.append(start, places[is_first & (places < stop)])
 
 
-def _first_record(view: memoryview, physical_offset: int) -> int:
-    """Where in `view` a magic and the own place of a record stand as they must; -1 if nowhere."""
-    data = bytes(view)  # searching a map in place may read one byte past its end
-    at = data.find(_COMMON_MAGIC, 4)
-    while 4 <= at <= len(data) - _PLACE_POSITION - 4:
-        place = at - 4
-        if (
-            data[at : at + 4] in MAGICS
-            and _PLACE.unpack_from(data, place + _PLACE_POSITION)[0] == physical_offset + place
-        ):
-            return place
-        at = data.find(_COMMON_MAGIC, at + 1)
-    return -1
+def _is_magic(words: Array) -> Array:
+    return np.asarray((words == MESSAGE_MAGIC) | (words == MESSAGE_MAGIC_V2))
 
 
 def _steps(words: Array, positions: Array, stop: int) -> list[Array]:

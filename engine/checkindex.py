@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.columns import find_properties
 from engine.errors import ReadError
 from engine.index import Index
 from engine.indexfile import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, IndexFile, link
 from engine.keyhash import hash_slices, topic_hashes, topic_key_hashes
 from engine.logscan import ScannedRecords
 from engine.problem import Problem, ProblemKind
-from engine.properties import TAGS
 
 Array = np.ndarray[Any, Any]
 
@@ -56,7 +54,7 @@ class CheckedIndex:
         """The records whose keys `put_many` tells next: their tags may stand in the index, too."""
         if len(found):
             self._surplus_until(int(found.records.headers["physical_offset"][0]))
-        ((starts, sizes),) = find_properties(found.records, [TAGS])
+        starts, sizes = found.properties.tags
         rows = np.flatnonzero(sizes)
         hashes, units = hash_slices(found.records.log, starts[rows], sizes[rows])
         topics = topic_hashes([topic + TAG_KEY[:-1] for topic in found.topics])[found.topic_rows[rows]]

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import find_properties
 from engine.consumequeue import ENTRY
 from engine.consumequeues import ConsumeQueues
 from engine.encodedbatch import Share
@@ -24,16 +23,12 @@ from engine.index import Index
 from engine.keyhash import java_hashes
 from engine.keyrows import index_key_rows
 from engine.logscan import ScannedRecords
-from engine.place import MULTI_DISPATCH
-from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.queuerows import believable_runs, rows_by_queue
 from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK, EncodedRecord
 from engine.results import PutResult
 from engine.schedule import DelayLevels
 
 Array = np.ndarray[Any, Any]
-
-_PROPERTIES = (TAGS, UNIQUE_KEY, KEYS, MULTI_DISPATCH.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +110,13 @@ class Dispatcher:
         if not len(scanned):
             return
         records, headers = scanned.records, scanned.records.headers
-        (tag_starts, tag_sizes), *keys, (_, multi_sizes) = find_properties(records, _PROPERTIES)
-        tags = java_hashes(records.log, tag_starts, tag_sizes).astype(np.int64)
-        for rows in rows_by_queue(scanned, tags, np.flatnonzero(multi_sizes), self.levels):
+        tags = java_hashes(records.log, *scanned.properties.tags).astype(np.int64)
+        for rows in rows_by_queue(scanned, tags, self.levels):
             queue = self.queues.get_or_create(rows.topic, rows.queue_id)
             for start, end in believable_runs(rows.queue_offsets, queue.max_offset):
                 queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
         if self.index is not None:
-            key_rows, key_hashes = index_key_rows(records, scanned.topics, scanned.topic_rows, keys)
+            key_rows, key_hashes = index_key_rows(scanned)
             keeps = headers["sys_flag"][key_rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
             places, times = headers["physical_offset"], headers["store_time_ms"]
             self._index(places, times, key_rows[keeps], key_hashes[keeps])

@@ -1,45 +1,37 @@
 """Key rows: what the index holds of many records, as arrays (docs/format.md, 7)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from engine.columns import LocatedRecords, find_properties
 from engine.keyhash import hash_slices, topic_hashes, topic_key_hashes
-from engine.properties import KEYS, UNIQUE_KEY
+from engine.logscan import ScannedRecords
 from engine.slices import pack_slices
 
 Array = np.ndarray[Any, Any]
 
 
-def index_key_rows(
-    records: LocatedRecords,
-    topics: Sequence[str],
-    topic_rows: Array,
-    values: Sequence[tuple[Array, Array]] | None = None,
-) -> tuple[Array, Array]:
-    """What the index holds of `records`: (rows, hashes), rows ascending, the unique key of a row first; int64 and int32
-    (k,).
-
-    The topic of row i is topics[topic_rows[i]]. `values` are what `find_properties` found for UNIQUE_KEY and KEYS, when
-    it was asked already.
-    """
-    unique, keys = values or find_properties(records, [UNIQUE_KEY, KEYS])
+def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:
+    """What the index holds of these records: (rows, hashes), rows ascending, the unique key of a row first; int64 and
+    int32 (k,)."""
+    log, unique = scanned.records.log, scanned.properties.unique_key
     unique_rows = np.flatnonzero(unique[1])
-    word_rows, word_starts, word_sizes = _words(records.log, *keys)
+    word_rows, word_starts, word_sizes = _words(log, *scanned.properties.keys)
     rows = np.concatenate([unique_rows, word_rows])
     order = np.argsort(rows, kind="stable")
     rows = rows[order]
     starts = np.concatenate([unique[0][unique_rows], word_starts])[order]
     sizes = np.concatenate([unique[1][unique_rows], word_sizes])[order]
-    hashes, units = hash_slices(records.log, starts, sizes)
-    return rows, topic_key_hashes(topic_hashes(topics)[topic_rows[rows]], hashes, units)
+    hashes, units = hash_slices(log, starts, sizes)
+    return rows, topic_key_hashes(topic_hashes(scanned.topics)[scanned.topic_rows[rows]], hashes, units)
 
 
 def _words(log: Array, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:
     """The words, parted by spaces, of texts in `log`: (row of the text, start, size), in order."""
     offsets, packed = pack_slices(log, starts, sizes, lead=ord(" "))
+    if np.count_nonzero(packed == ord(" ")) == len(sizes):  # as it mostly is: each text is one word, or empty
+        rows = np.flatnonzero(sizes)
+        return rows, starts[rows], sizes[rows]
     spaces = np.append(np.flatnonzero(packed == ord(" ")), len(packed))
     word_sizes = np.diff(spaces) - 1
     word_starts = spaces[:-1][word_sizes > 0] + 1

@@ -6,13 +6,16 @@ All is checked for many records at once. No object is made for a message.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.chain import MAGICS, follow_chain
-from engine.columns import LocatedRecords, damaged_rows, locate, topics_of
+from engine.columns import LocatedRecords, damaged_rows, find_properties, locate, topics_of
+from engine.place import MULTI_DISPATCH
+from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.record import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, record_problem
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +35,19 @@ class ScanStop(Enum):
     DAMAGED = "no record"
 
 
-@dataclass(frozen=True, slots=True)
+class FoundProperties(NamedTuple):
+    """The values of the properties that dispatch asks for: each (starts, sizes), as `find_properties` tells them."""
+
+    tags: tuple[Array, Array]
+    unique_key: tuple[Array, Array]
+    keys: tuple[Array, Array]
+    multi_dispatch: tuple[Array, Array]
+
+
+_ASKED_FOR = (TAGS, UNIQUE_KEY, KEYS, MULTI_DISPATCH.encode())
+
+
+@dataclass(frozen=True)  # no slots: `properties` has to be kept somewhere
 class ScannedRecords:
     """A run of whole records of one file, in log order. The topic of row i is topics[topic_rows[i]] (int64 (n,)).
 
@@ -50,6 +65,11 @@ class ScannedRecords:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @cached_property
+    def properties(self) -> FoundProperties:
+        """Looked for once, when they are first asked for."""
+        return FoundProperties(*find_properties(self.records, _ASKED_FOR))
 
 
 def scan_records(

@@ -34,17 +34,16 @@ class QueueRows:
     entries: Entries
 
 
-def rows_by_queue(
-    scanned: ScannedRecords, tags: Array, multi_dispatched: Array, levels: DelayLevels
-) -> Iterator[QueueRows]:
-    """The rows of each queue. `tags` are hashes of TAGS, `multi_dispatched` the rows that have further queues."""
+def rows_by_queue(scanned: ScannedRecords, tags: Array, levels: DelayLevels) -> Iterator[QueueRows]:
+    """The rows of each queue. `tags` are hashes of TAGS."""
     records, headers = scanned.records, scanned.records.headers
     rows = queued_rows(scanned)
     topics = {topic: number for number, topic in enumerate(scanned.topics)}
     groups = _group(scanned.topic_rows[rows], records.queue_ids[rows])
     offsets = headers["queue_offset"][rows]
     codes = _with_due_times(scanned, tags, topics.get(SCHEDULE_TOPIC), levels)[rows]
-    further = np.intersect1d(multi_dispatched, rows).tolist()
+    _, multi_dispatched = scanned.properties.multi_dispatch
+    further = rows[multi_dispatched[rows] > 0].tolist()
     if further:
         more = np.array(_further_rows(records, further, topics), np.int64).reshape(-1, 4)
         rows = np.concatenate([rows, more[:, 0]])

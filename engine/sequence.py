@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.columns import find_properties
 from engine.logscan import ScannedRecords
-from engine.place import MULTI_DISPATCH, Place, can_have_queues, places
+from engine.place import Place, can_have_queues, places
 from engine.properties import decode_properties
 from engine.record import MIN_RECORD_BYTES, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
@@ -62,7 +61,7 @@ def queued_rows(records: ScannedRecords) -> Array:
 
 def further_places(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
     """The further queues of those of `rows` that were dispatched to some."""
-    ((_, sizes),) = find_properties(found.records, [MULTI_DISPATCH.encode()])
+    _, sizes = found.properties.multi_dispatch
     multiple = rows[sizes[rows] > 0]
     return {row: places(_properties(found, row), int(found.records.queue_ids[row])) for row in multiple.tolist()}
 

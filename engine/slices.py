@@ -44,6 +44,15 @@ def _windows(data: Array, size: int) -> Array:
     return np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
 
 
+def are_equal(data: Array, starts: Array, sizes: Array) -> bool:
+    """Whether the ranges data[start:start + size] all hold the same, and are any."""
+    size = int(sizes[0]) if len(sizes) else 0
+    if not 0 < size < MAX_ITEM_BYTES or not (sizes == size).all():
+        return False
+    texts = items_at(data, starts, size).view(f"S{size}")
+    return bool(texts[0] == texts[-1] and (texts == texts[0]).all())
+
+
 def rows_by_size(sizes: Array) -> Iterator[tuple[int, Array]]:
     """Each size from 1 up that occurs in `sizes` (all below 65,536), with the rows that have it, ascending."""
     small = sizes.astype(np.uint16)

@@ -143,7 +143,7 @@ def index_start(log: CommitLog, index: Index, end: int) -> int:
 def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
     """Whether a record strictly between the ones at `start` and `stop` has a key: the index lost it."""
     for found in scan_stretch(log, max(start, log.min_offset), stop):
-        rows, _ = index_key_rows(found.records, found.topics, found.topic_rows)
+        rows, _ = index_key_rows(found)
         places = found.records.headers["physical_offset"][rows]
         if bool(np.any((places > start) & (places < stop))):
             return True

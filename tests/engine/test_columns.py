@@ -21,6 +21,7 @@ from engine.columns import (
 )
 from engine.keyhash import index_hash, java_hashes, tags_hash
 from engine.keyrows import index_key_rows
+from engine.logscan import ScannedRecords
 from engine.message import Message
 from engine.properties import KEYS, TAGS, find_property, split_keys
 from engine.record import decode_record, record_problem
@@ -67,7 +68,7 @@ def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) 
     assert [topics[row] for row in topic_rows] == [message.topic for message in read]
     assert len(set(topics)) == len(topics)
     assert java_hashes(records.log, *tags).tolist() == [tags_hash(message.tags) for message in read]
-    rows, hashes = index_key_rows(records, topics, topic_rows)
+    rows, hashes = index_key_rows(ScannedRecords(records, topics, topic_rows, len(log)))
     wanted = [
         (row, index_hash(message.topic, key))
         for row, message in enumerate(read)
@@ -78,7 +79,8 @@ def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) 
 
 def test_the_unique_key_of_a_row_comes_before_its_keys() -> None:
     log, positions = log_of([Message("T", b"", ["k1", "k2"], properties={"UNIQ_KEY": "u"}), Message("T", b"", ["k3"])])
-    rows, hashes = index_key_rows(locate(*located(log, positions)), ["T"], np.zeros(2, np.int64))
+    records = locate(*located(log, positions))
+    rows, hashes = index_key_rows(ScannedRecords(records, ["T"], np.zeros(2, np.int64), len(log)))
     assert rows.tolist() == [0, 0, 0, 1]
     assert hashes.tolist() == [index_hash("T", key) for key in ("u", "k1", "k2", "k3")]
 
