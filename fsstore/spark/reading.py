@@ -54,7 +54,7 @@ def _what_is_left(mount: str, part: Range, fail_on_data_loss: bool) -> Range:
 def _batches(mount: str, part: Range, wanted: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches, each with the queue offset behind its last message."""
     columns = [name for name in wanted.names if name not in _PARTITION_COLUMNS]
-    with pq.ParquetFile(range_path(mount, part)) as file:
+    with pq.ParquetFile(range_path(mount, part), pre_buffer=False) as file:  # else all of it is in memory at once
         for batch in file.iter_batches(BATCH_MESSAGES, columns=list({*columns, "queue_offset"})):
             if batch.num_rows:
                 yield batch.column("queue_offset")[-1].as_py() + 1, _shaped(batch, part, wanted)

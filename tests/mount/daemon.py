@@ -1,7 +1,8 @@
 """A mounted store in a process of its own, as mountctl would run it: `python -m tests.mount.daemon '{"store": …}'`.
 
 Says `ready` on its standard output when the mount is there; its log goes to standard error. With a `gate` it has faults
-built in: a bug, slow work that lasts until the gate's file is there, and a disk that syncs no sooner.
+built in: a bug, slow work that lasts until the gate's file is there, and a disk that syncs no sooner; and requests that
+are answered only when the file `answered` is beside the gate.
 """
 
 from __future__ import annotations
@@ -20,11 +21,22 @@ from engine.durable import Disk
 from fsstore import ServeOptions
 from fsstore.core import Filesystem
 from fsstore.interface import Attributes, SlowWork
+from fsstore.listing import Batch
 from fsstore.mounting import run_mount
+from fsstore.parquet.nodes import OpenRange
 from fsstore.parquet.options import ParquetOptions
 
 DEFECT = b"a-defect-of-ours"
 """Looking up this name fails as a bug would."""
+
+HELD_NAME = b"held-up"
+"""Looking up this name is one of the requests that are not answered; `held` beside the gate says that one came."""
+
+HELD_LISTINGS = "hold-listings"
+"""While this file is beside the gate, so is listing a directory."""
+
+HELD_RANGES = "hold-ranges"
+"""And while this one is, reading a file of `@parquet`."""
 
 
 class Gate:
@@ -50,12 +62,30 @@ class FaultyFilesystem(Filesystem):
         """As the real one, but for one name, and for a stream that takes a thread."""
         if name == DEFECT:
             raise ZeroDivisionError("a defect, for a test")
+        if name == HELD_NAME:
+            raise SlowWork(self._hold)
         try:
             return super().lookup(parent_inode, name)
         except SlowWork as slow:
             if not name.endswith(b".log"):
                 raise
             raise SlowWork(self._held_up(slow.work)) from None
+
+    def readdir(self, handle: int, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
+        """As the real one, unless listings are held."""
+        if self.gate.path.with_name(HELD_LISTINGS).exists():
+            raise SlowWork(self._hold)
+        return super().readdir(handle, position, limit, with_attributes=with_attributes)
+
+    def read(self, handle: int, position: int, size: int) -> bytes | memoryview:
+        """As the real one, unless ranges are held."""
+        if isinstance(self._files[handle], OpenRange) and self.gate.path.with_name(HELD_RANGES).exists():
+            raise SlowWork(self._hold)
+        return super().read(handle, position, size)
+
+    def _hold(self) -> None:
+        self.gate.path.with_name("held").touch()
+        Gate(self.gate.path.with_name("answered")).wait()
 
     def _held_up(self, work: Callable[[], object]) -> Callable[[], None]:
         def held_up() -> None:

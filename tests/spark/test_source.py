@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
-from fsstore.spark import FsstoreSource
-from tests.mount.harness import SMALL_SIZES, Mounted, mounted, until
+from fsstore.spark import MESSAGE_SCHEMA, FsstoreSource
+from fsstore.spark.mounted import Range
+from fsstore.spark.reading import read_range
+from tests.mount.daemon import HELD_RANGES
+from tests.mount.harness import PATIENCE_S, SMALL_SIZES, Mounted, mounted, until
 from tests.spark.streams import Received, running, source
 
 RETAINING = {
@@ -16,10 +25,32 @@ RETAINING = {
     "retention": {"max_bytes": 2 << 20, "clean_interval_ms": 100, "delete_pause_ms": 0},
 }
 
+LONG_RANGE = 60_000
+"""Messages of several row groups: more than is read ahead of the first."""
+
 
 def publish(mount: Mounted, queue: int, begin: int, end: int) -> None:
     """Messages whose bodies are their queue offsets."""
     (mount.root / f"orders/{queue}/append").write_bytes(b"".join(b"%d\n" % number for number in range(begin, end)))
+
+
+@contextmanager
+def publisher(path: Path, begin: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that publishes the numbers from `begin` on, some at a time, until it is killed."""
+    code = """
+import os, sys, time
+from itertools import count
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+for begin in count(int(sys.argv[2]), 50):
+    os.write(fd, b"".join(b"%d\\n" % number for number in range(begin, begin + 50)))
+    time.sleep(0.01)  # a test needs no more
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, str(path), str(begin)], stdin=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
 
 
 def bounds(mount: Mounted, queue: int) -> dict[str, int]:
@@ -56,6 +87,63 @@ def test_every_message_comes_once_and_in_order_through_every_end(spark: SparkSes
                     publish(again, 1, 200, 400)
                     received_all(received, 1_100)
     assert received.queues() == {0: numbered(700), 1: numbered(400)}
+
+
+def test_a_daemon_killed_while_a_range_is_read_costs_a_stream_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    received, gate, held = Received(), tmp_path / "gate", tmp_path / "held"
+    gate.touch()
+    with mounted(tmp_path, gate=gate) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, 500)
+        stream = source(spark, mount.root, subscribe="orders", startingOffsets="earliest")
+        with running(stream, received, tmp_path / "checkpoint") as query:
+            received_all(received, 500)
+            (tmp_path / HELD_RANGES).touch()
+            publish(mount, 0, 500, 1_000)
+            until("a task is in the middle of its range", held.exists)
+            mount.kill()
+            with mounted(tmp_path, store=mount.store) as again:
+                publish(again, 1, 0, 100)
+                received_all(received, 1_100)
+                assert query.isActive
+                query.stop()
+    assert received.queues() == {0: numbered(1_000), 1: numbered(100)}
+
+
+def test_messages_of_a_range_come_once_when_the_daemon_is_killed_between_them(tmp_path: Path) -> None:
+    schema = StructType([MESSAGE_SCHEMA["queue_offset"], MESSAGE_SCHEMA["body"]])
+    with mounted(tmp_path, config={"sizes": SMALL_SIZES | {"commit_log_bytes": 16 << 20}}) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, LONG_RANGE)
+        batches = read_range(str(mount.root), Range("orders", 0, 0, LONG_RANGE), schema, fail_on_data_loss=True)
+        found = [next(batches)]
+        mount.kill()
+        with mounted(tmp_path, store=mount.store) as again:
+            found += batches
+            assert again.status()["parquet"]["rendered_files"] == 1, "all had been read before the kill"
+    table = pa.Table.from_batches(found)
+    assert list(zip(table["queue_offset"].to_pylist(), table["body"].to_pylist(), strict=True)) == numbered(LONG_RANGE)
+
+
+def test_a_publisher_killed_while_a_stream_runs_leaves_whole_messages_that_come_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    received = Received()
+    with mounted(tmp_path) as mount:
+        append = mount.topic("orders") / "0" / "append"
+        publish(mount, 0, 0, 10)
+        stream = source(spark, mount.root, subscribe="orders", startingOffsets="earliest")
+        with running(stream, received, tmp_path / "checkpoint"):
+            count = 10
+            for _ in range(3):
+                received_all(received, count)
+                with publisher(append, count) as process:
+                    until("it publishes, and some of it has come", lambda begin=count: received.count > begin)
+                    process.kill()
+                    process.wait(PATIENCE_S)
+                count = bounds(mount, 0)["max_offset"]
+            received_all(received, count)
+    assert received.queues() == {0: numbered(count)}
 
 
 def test_a_stream_begins_at_the_end_unless_told_and_topics_may_come_later(spark: SparkSession, tmp_path: Path) -> None:
