@@ -1,16 +1,18 @@
 """What a mount costs as its store grows: to 10 million messages, and to 1,000 queues."""
 
+import contextlib
 import os
 import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from engine import MessageStore
-from tests.bench.measure import median_seconds, seconds
+from tests.bench.measure import seconds
 from tests.bench.report import Result
 from tests.bench.room import Room
 from tests.bench.workload import BODY_BYTES, TAG, TOPIC, batches, body, key
@@ -24,6 +26,7 @@ MOST_TIMES = 2.0
 MOST_PRIVATE_MIB = 150.0
 MOST_IDLE_PERCENT = 1.0
 TIMES = ("mount_s", "last_s", "key_s", "names_s", "middle_s", "append_s")
+"""In the order of Point's fields, and of `probes_of` behind the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,44 +53,65 @@ class Point:
     idle_percent: float
 
 
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A store to be measured: so many messages, dealt over the queues."""
+
+    path: Path
+    messages: int
+    queues: int
+
+
 def grow(room: Room) -> tuple[list[Point], list[Point]]:
-    """One store growing in one queue, then stores of equal size with more and more queues."""
-    store = room.folder / "growing"
-    sizes, made = [], 0
-    for count in room.scale.growth:
-        fill(store, made, count, queues=1)
-        made = count
-        sizes.append(measure(room, store, count, 1))
-    queues = []
-    for number in room.scale.growth_queues:
-        store = room.folder / f"queues-{number}"
-        fill(store, 0, room.scale.growth_queue_messages, number)
-        queues.append(measure(room, store, room.scale.growth_queue_messages, number))
-    return sizes, queues
+    """Stores of one queue and more and more messages, then stores of as many messages in more and more queues."""
+    scale = room.scale
+    sizes = [Grown(room.folder / f"messages-{count}", count, 1) for count in scale.growth]
+    queues = [
+        Grown(room.folder / f"queues-{number}", scale.growth_queue_messages, number) for number in scale.growth_queues
+    ]
+    return measure(room, sizes), measure(room, queues)
 
 
-def fill(path: Path, first: int, until: int, queues: int) -> None:
-    """Messages `first` … dealt over the queues; the streams are summed, as a reader once made them."""
-    with MessageStore.open(path) as store:
-        if not first:
-            store.create_topic(TOPIC, queues)
-        for batch in batches(first, until - first):
-            store.put_batch(batch)
-        assert sum(store.stream(TOPIC, queue).size for queue in store.queues(TOPIC)) >= until * (BODY_BYTES + 1)
+def fill(store: Grown) -> None:
+    """Its messages, and the streams summed, as a reader once made them."""
+    with MessageStore.open(store.path) as opened:
+        opened.create_topic(TOPIC, store.queues)
+        for batch in batches(0, store.messages):
+            opened.put_batch(batch)
+        streamed = sum(opened.stream(TOPIC, queue).size for queue in opened.queues(TOPIC))
+        assert streamed == store.messages * (BODY_BYTES + 1)
 
 
-def measure(room: Room, store: Path, messages: int, queues: int) -> Point:
-    mount_s = statistics.median(mount_seconds(room, store) for _ in range(room.scale.rounds))
-    probes = room.scale.probes
-    with room.mounted(store) as queue:
-        pid = int(status(queue.parents[1])["pid"])
+def measure(room: Room, stores: Sequence[Grown]) -> list[Point]:
+    """All of them mounted side by side, and asked in turns: what else the machine does meets each of them."""
+    for store in stores:
+        fill(store)
+    mounts = in_turns([partial(mount_seconds, room, store.path) for store in stores], room.scale.rounds)
+    with contextlib.ExitStack() as resources:
+        queues = [resources.enter_context(room.mounted(store.path)) for store in stores]
+        pids = [int(status(queue.parents[1])["pid"]) for queue in queues]
         time.sleep(SETTLE_SECONDS)
-        idle_percent = cpu_percent(pid)
-        last_s, key_s, names_s, middle_s, append_s = (
-            median_seconds(probe for _ in range(probes)) for probe in probes_of(queue, key(messages - 1))
-        )
-        private = private_mib(pid)
-    return Point(messages, queues, mount_s, last_s, key_s, names_s, middle_s, append_s, private, round(idle_percent, 2))
+        idle = cpu_percents(pids)
+        probes = [probes_of(queue, key(store.messages - 1)) for queue, store in zip(queues, stores, strict=True)]
+        alike = zip(*probes, strict=True)
+        times = [in_turns([partial(seconds, probe) for probe in same], room.scale.probes) for same in alike]
+        points = zip(stores, zip(mounts, *times, strict=True), pids, idle, strict=True)
+        return [
+            Point(
+                store.messages,
+                store.queues,
+                **dict(zip(TIMES, medians, strict=True)),
+                private_mib=private_mib(pid),
+                idle_percent=round(percent, 2),
+            )
+            for store, medians, pid, percent in points
+        ]
+
+
+def in_turns(works: Sequence[Callable[[], float]], rounds: int) -> list[float]:
+    """The median of what each of `works` tells, one after the other in each round."""
+    told = [[work() for work in works] for _ in range(rounds)]
+    return [statistics.median(of_one) for of_one in zip(*told, strict=True)]
 
 
 def mount_seconds(room: Room, store: Path) -> float:
@@ -98,7 +122,7 @@ def mount_seconds(room: Room, store: Path) -> float:
 
 
 def probes_of(queue: Path, newest_key: str) -> list[Callable[[], object]]:
-    """In the order of Point's fields."""
+    """What takes the TIMES behind the first."""
     stream = Path(f"{queue}.log")
     middle = stream.stat().st_size // 2
     return [
@@ -138,11 +162,11 @@ def private_mib(pid: int) -> float:
     return int(found[1]) / 1024
 
 
-def cpu_percent(pid: int) -> float:
-    """Share of a core that an idle process takes."""
-    before = cpu_seconds(pid)
+def cpu_percents(pids: Sequence[int]) -> list[float]:
+    """Share of a core that each of these idle processes takes."""
+    before = [cpu_seconds(pid) for pid in pids]
     took = seconds(lambda: time.sleep(IDLE_SECONDS))
-    return 100 * (cpu_seconds(pid) - before) / took
+    return [100 * (cpu_seconds(pid) - then) / took for pid, then in zip(pids, before, strict=True)]
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -53,8 +53,3 @@ def seconds(work: Callable[[], object]) -> float:
 def rate(count: int, work: Callable[[], object]) -> float:
     """So many things done by `work`: how many a second."""
     return count / seconds(work)
-
-
-def median_seconds(works: Iterable[Callable[[], object]]) -> float:
-    """The median of how long each takes."""
-    return statistics.median(seconds(work) for work in works)
