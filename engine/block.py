@@ -137,12 +137,19 @@ def _hosts(log: Array, positions: Array, is_ipv6: Array) -> ByteColumn:
     numbers = np.empty(len(positions), np.int64)
     for rows, size in ((np.flatnonzero(is_ipv6 == 0), 8), (np.flatnonzero(is_ipv6), 20)):
         raw = items_at(log, positions[rows], size)
-        distinct, found = np.unique(raw.view("<u8") if size == 8 else raw, return_inverse=True)
+        distinct, found = _distinct(raw.view("<u8") if size == 8 else raw)
         numbers[rows] = found + len(texts)
         texts += [str(Host.decode(host.tobytes())).encode() for host in distinct]
     sizes = np.array([len(text) for text in texts], np.int64)
     joined = np.frombuffer(b"".join(texts), np.uint8)
     return ByteColumn(*pack_slices(joined, (np.cumsum(sizes) - sizes)[numbers], sizes[numbers]))
+
+
+def _distinct(items: Array) -> tuple[Array, Array | int]:
+    """The different ones of `items` and, for each item, which of them it is."""
+    if len(items) and (items == items[0]).all():  # as it mostly is
+        return items[:1], 0
+    return np.unique(items, return_inverse=True)
 
 
 def concatenate(parts: Sequence[Block]) -> Block:

@@ -14,7 +14,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from engine.compression import COMPRESSED_FLAG, try_decompress
-from engine.crcgroup import LARGEST_BYTES, are_whole
+from engine.crcgroup import are_whole, common_size
 from engine.properties import KEYS, TAGS
 from engine.propertyvalues import find_values
 from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, SECTOR_BYTES, has_lost_sector
@@ -266,10 +266,8 @@ def damaged_rows(records: LocatedRecords) -> Array:
 
 def have_whole_bodies(records: LocatedRecords) -> bool:
     """Whether all bodies are what their CRCs say, as far as that is told at once: see `are_whole`."""
-    size = _common_size(records.body_sizes)
-    return 0 < size <= LARGEST_BYTES and are_whole(
-        items_at(records.log, records.body_starts, size), records.body_crcs.view(np.uint32)
-    )
+    size = common_size(records.body_sizes)
+    return size > 0 and are_whole(records.log, records.body_starts, size, records.body_crcs.view(np.uint32))
 
 
 def _body_crcs(log: Array, starts: Array, sizes: Array) -> Array:
@@ -316,7 +314,7 @@ def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
     headers = records.headers
     ends = records.positions + headers["store_size"]
     topic_offsets = headers["physical_offset"] - records.positions + records.topic_starts
-    starts = records.topic_starts + -topic_offsets % SECTOR_BYTES
+    starts = records.topic_starts + (-topic_offsets & SECTOR_BYTES - 1)
     rows = np.flatnonzero(headers["ok"] & (starts < ends))
     suspects: list[int] = []
     while len(rows):
@@ -343,11 +341,6 @@ def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
         return [data[starts[0] : starts[0] + sizes[0]].tobytes().decode(errors="replace")] * len(starts)
     _, joined = pack_slices(data, starts, sizes, lead=2)
     return str(joined.data, "utf-8", "replace").split("\x02")[1:]
-
-
-def _common_size(sizes: Array) -> int:
-    """The size that all have; 0 when they differ, or there are none."""
-    return int(sizes[0]) if len(sizes) and (sizes == sizes[0]).all() else 0
 
 
 def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
@@ -387,11 +380,11 @@ def _stored_bodies(records: LocatedRecords) -> tuple[ByteColumn, Array]:
     that live on."""
     offsets = np.zeros(len(records) + 1, np.int64)
     np.cumsum(records.body_sizes, out=offsets[1:])
-    size, stored_crcs = _common_size(records.body_sizes), records.body_crcs.view(np.uint32)
-    if 0 < size <= LARGEST_BYTES:
-        items = items_at(records.log, records.body_starts, size)
-        if are_whole(items, stored_crcs):
-            return ByteColumn(offsets, items.view(np.uint8)), stored_crcs
+    size, stored_crcs = common_size(records.body_sizes), records.body_crcs.view(np.uint32)
+    if size:
+        alike = items_at(records.log, records.body_starts, size).view(np.uint8)
+        if are_whole(alike, offsets[:-1], size, stored_crcs):
+            return ByteColumn(offsets, alike), stored_crcs
     packed, crcs = np.empty(int(offsets[-1]), np.uint8), np.empty(len(records), np.uint32)
     target = packed.data
     for first in range(0, len(records), VIEWS_AT_ONCE):

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
+from engine.slices import items_at
+
 Array = np.ndarray[Any, Any]
 
 _POLYNOMIAL = 0xEDB88320
@@ -33,25 +35,29 @@ LARGEST_BYTES = 512
 _GROUP_BYTES = 1 << 17  # stays in the processor's cache while it is looked at several times
 
 
-def are_whole(bodies: Array, crcs: Array) -> bool:
-    """Whether each of `bodies` (void items, (n,), contiguous) has the CRC-32 that `crcs` (uint32, 31 bits) says.
+def common_size(sizes: Array) -> int:
+    """The size that all bodies have; 0 where groups of them are no gain: they are few, long, or differ in size."""
+    size = int(sizes[0]) if len(sizes) >= LEAST_ROWS else 0
+    return size if size <= LARGEST_BYTES and (sizes == size).all() else 0
 
-    False as well where that is not told here: of few bodies, and of long ones.
+
+def are_whole(data: Array, starts: Array, size: int, crcs: Array) -> bool:
+    """Whether each of the bodies data[start:start + size] (uint8) has the CRC-32 that `crcs` (uint32, 31 bits) says.
+
+    `size` is from 1 to LARGEST_BYTES.
     """
-    size = bodies.dtype.itemsize
-    if not 0 < size <= LARGEST_BYTES or len(bodies) < LEAST_ROWS or crcs.max() >> _TOP_BIT:
+    if crcs.max(initial=0) >> _TOP_BIT:
         return False
     row_bytes = -(-(size + _SUM_BYTES) // _WORD_BYTES) * _WORD_BYTES
     rows = np.zeros((_GROUP_BYTES // row_bytes, row_bytes), np.uint8)
     sums = crcs ^ np.uint32(crc32(bytes(size)) & 0x7FFFFFFF)
-    return all(
-        _group_is_whole(rows, bodies[first : first + len(rows)], sums[first : first + len(rows)])
-        for first in range(0, len(bodies), len(rows))
-    )
+    groups = (slice(first, first + len(rows)) for first in range(0, len(starts), len(rows)))
+    return all(_group_is_whole(rows, items_at(data, starts[group], size), sums[group]) for group in groups)
 
 
 def _group_is_whole(rows: Array, bodies: Array, sums: Array) -> bool:
-    """Whether R of each body has the low 31 bits in `sums`. Writes over `rows`: zeros, room for a body, for a sum."""
+    """Whether R of each body (void items) has the low 31 bits in `sums`. Writes over `rows`: zeros, room for a body,
+    for a sum."""
     rows, size, row_bytes = rows[: len(bodies)], bodies.dtype.itemsize, rows.shape[1]
     end = row_bytes - _SUM_BYTES
     np.ndarray(len(bodies), bodies.dtype, rows, end - size, (row_bytes,))[:] = bodies

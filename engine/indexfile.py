@@ -110,7 +110,8 @@ class IndexFile:
         added["physical_offset"] = physical_offsets
         added["time_difference_s"] = time_differences(header, store_times_ms)
         added["previous"] = previous
-        self._entries()[first : first + count] = added
+        position = self._entries_position + _ENTRY_BYTES * first
+        self.file.write(position, added.view(np.uint8).data)
         is_first = first == 1
         self._set_header(
             IndexHeader(

@@ -28,10 +28,11 @@ def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:
 
 def _words(log: Array, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:
     """The words, parted by spaces, of texts in `log`: (row of the text, start, size), in order."""
-    offsets, packed = pack_slices(log, starts, sizes, lead=ord(" "))
-    if np.count_nonzero(packed == ord(" ")) == len(sizes):  # as it mostly is: each text is one word, or empty
+    _, texts = pack_slices(log, starts, sizes)
+    if not (texts == ord(" ")).any():  # as it mostly is: each is one word, or empty
         rows = np.flatnonzero(sizes)
         return rows, starts[rows], sizes[rows]
+    offsets, packed = pack_slices(log, starts, sizes, lead=ord(" "))
     spaces = np.append(np.flatnonzero(packed == ord(" ")), len(packed))
     word_sizes = np.diff(spaces) - 1
     word_starts = spaces[:-1][word_sizes > 0] + 1

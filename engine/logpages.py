@@ -23,12 +23,19 @@ def runs_by_file(log: FileQueue, entries: Entries, most_rows: int | None = None)
     be read, has no pages: no record is found in it.
     """
     places = entries["physical_offset"].astype(np.int64)
-    numbers = places // log.file_bytes
-    bounds = {0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(places)}
+    bounds = {0, *_borders(places, log.file_bytes), len(places)}
     bounds.update(range(0, len(places), most_rows or len(places) or 1))
     for start, end in pairwise(sorted(bounds)):
-        base = int(numbers[start]) * log.file_bytes
+        base = int(places[start]) // log.file_bytes * log.file_bytes
         yield _pages(log, base), base, places[start:end]
+
+
+def _borders(places: Array, file_bytes: int) -> list[int]:
+    """The rows whose record is in another file than the one before."""
+    if not len(places) or places.min() // file_bytes == places.max() // file_bytes:  # as it mostly is
+        return []
+    found: list[int] = (np.flatnonzero(np.diff(places // file_bytes)) + 1).tolist()
+    return found
 
 
 def _pages(log: FileQueue, base: int) -> Array:

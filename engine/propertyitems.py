@@ -15,6 +15,7 @@ Array = np.ndarray[Any, Any]
 
 _NAME_END, _VALUE_END, _SPACE = 1, 2, 32
 _WORD_BYTES = 8
+_FEW_ITEMS = 8  # of a row: compared each with each, which costs less than sorting
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(_WORD_BYTES + 1)], np.uint64)  # the first `size` bytes
 _MIXERS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd, from xxHash
 
@@ -42,7 +43,7 @@ class PropertyItems:
         offsets, data = _valid_text(
             *pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=_VALUE_END)
         )
-        marks = np.flatnonzero((data == _NAME_END) | (data == _VALUE_END))
+        marks = np.flatnonzero(data - np.uint8(_NAME_END) < 2)  # each 1 and 2
         begins = np.flatnonzero(data[marks] == _VALUE_END)  # marks that an item stands behind
         starts, ends = marks[begins] + 1, np.append(marks[begins[1:]], len(data))
         name_ends = np.append(marks, len(data))[begins + 1]  # the mark behind: where no name ends, the item's end
@@ -113,7 +114,9 @@ def _fingerprints(data: Array, starts: Array, sizes: Array) -> Array:
     padded = np.append(data, np.zeros(_WORD_BYTES, np.uint8))
     mask = _MASKS[np.minimum(sizes, _WORD_BYTES)]
     heads = items_at(padded, starts, _WORD_BYTES).view("<u8") & mask
-    tails = items_at(padded, starts + np.maximum(sizes - _WORD_BYTES, 0), _WORD_BYTES).view("<u8") & mask
+    tails = heads
+    if sizes.max(initial=0) > _WORD_BYTES:
+        tails = items_at(padded, starts + np.maximum(sizes - _WORD_BYTES, 0), _WORD_BYTES).view("<u8") & mask
     return np.asarray((heads * _MIXERS[0] ^ tails) * _MIXERS[1] + sizes.astype(np.uint64))
 
 
@@ -121,8 +124,7 @@ def _last_of_equals(data: Array, rows: Array, name_starts: Array, name_sizes: Ar
     """Which items no later item of their row has the name of: bool."""
     last = np.ones(len(rows), bool)
     groups = fingerprints + rows.astype(np.uint64) * _MIXERS[2]
-    ordered = np.sort(groups)
-    if not (ordered[1:] == ordered[:-1]).any():  # nearly always
+    if not _has_equals(groups, rows):  # nearly always
         return last
     order = np.argsort(groups)
     alike = np.flatnonzero(groups[order][1:] == groups[order][:-1])
@@ -134,3 +136,14 @@ def _last_of_equals(data: Array, rows: Array, name_starts: Array, name_sizes: Ar
             last[earlier] = False
         found[int(rows[item]), name] = item
     return last
+
+
+def _has_equals(groups: Array, rows: Array) -> bool:
+    """Whether two of `groups` (uint64) are equal that stand in one of `rows`, which ascend; True may be wrong."""
+    for distance in range(1, _FEW_ITEMS):
+        if not (rows[distance:] == rows[:-distance]).any():
+            return False
+        if (groups[distance:] == groups[:-distance]).any():
+            return True
+    ordered = np.sort(groups)
+    return bool((ordered[1:] == ordered[:-1]).any())

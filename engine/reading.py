@@ -39,7 +39,7 @@ REMEMBERED_KEYS = 10_000
 """Of so many keys the newest message is known while the log stays as it is."""
 SINGLE_ROWS = 16
 """How many messages are read one by one before more are read at once: four times as many each time, up to RUN_ROWS."""
-RUN_ROWS = 2048
+RUN_ROWS = 8192
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
 

@@ -1,17 +1,18 @@
 """What a mount costs as its store grows: to 10 million messages, and to 1,000 queues."""
 
+import contextlib
 import os
 import re
+import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from engine import MessageStore
-from tests.bench.measure import medians_in_turns, seconds
+from tests.bench.measure import seconds
 from tests.bench.report import Result
 from tests.bench.room import Room
 from tests.bench.workload import BODY_BYTES, TAG, TOPIC, batches, body, key
@@ -25,6 +26,7 @@ MOST_TIMES = 2.0
 MOST_PRIVATE_MIB = 150.0
 MOST_IDLE_PERCENT = 1.0
 TIMES = ("mount_s", "last_s", "key_s", "names_s", "middle_s", "append_s")
+"""In the order of Point's fields, and of `probes_of` behind the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A closed store of so many messages, dealt over so many queues."""
+    """A store to be measured: so many messages, dealt over the queues."""
 
     path: Path
     messages: int
@@ -61,41 +63,55 @@ class Grown:
 
 
 def grow(room: Room) -> tuple[list[Point], list[Point]]:
-    """Stores of more and more messages in one queue, then stores of equal size with more and more queues."""
+    """Stores of one queue and more and more messages, then stores of as many messages in more and more queues."""
     scale = room.scale
-    sizes = measure(room, [fill(room, messages, 1) for messages in scale.growth])
-    queues = measure(room, [fill(room, scale.growth_queue_messages, number) for number in scale.growth_queues])
-    return sizes, queues
+    sizes = [Grown(room.folder / f"messages-{count}", count, 1) for count in scale.growth]
+    queues = [
+        Grown(room.folder / f"queues-{number}", scale.growth_queue_messages, number) for number in scale.growth_queues
+    ]
+    return measure(room, sizes), measure(room, queues)
 
 
-def fill(room: Room, messages: int, queues: int) -> Grown:
-    """Make a store; its streams are summed, as a reader once made them."""
-    path = room.folder / f"grown-{messages}-{queues}"
-    with MessageStore.open(path) as store:
-        store.create_topic(TOPIC, queues)
-        for batch in batches(0, messages):
-            store.put_batch(batch)
-        assert sum(store.stream(TOPIC, queue).size for queue in store.queues(TOPIC)) >= messages * (BODY_BYTES + 1)
-    return Grown(path, messages, queues)
+def fill(store: Grown) -> None:
+    """Its messages, and the streams summed, as a reader once made them."""
+    with MessageStore.open(store.path) as opened:
+        opened.create_topic(TOPIC, store.queues)
+        for batch in batches(0, store.messages):
+            opened.put_batch(batch)
+        streamed = sum(opened.stream(TOPIC, queue).size for queue in opened.queues(TOPIC))
+        assert streamed == store.messages * (BODY_BYTES + 1)
 
 
 def measure(room: Room, stores: Sequence[Grown]) -> list[Point]:
-    """A point of each store. Their probes take turns: whatever else the machine does meanwhile, it does to all."""
-    scale = room.scale
-    mount_s = medians_in_turns([partial(mount_seconds, room, store.path) for store in stores], scale.rounds)
-    with ExitStack() as mounts:
-        queues = [mounts.enter_context(room.mounted(store.path)) for store in stores]
+    """All of them mounted side by side, and asked in turns: what else the machine does meets each of them."""
+    for store in stores:
+        fill(store)
+    mounts = in_turns([partial(mount_seconds, room, store.path) for store in stores], room.scale.rounds)
+    with contextlib.ExitStack() as resources:
+        queues = [resources.enter_context(room.mounted(store.path)) for store in stores]
         pids = [int(status(queue.parents[1])["pid"]) for queue in queues]
         time.sleep(SETTLE_SECONDS)
-        idle = [round(cpu_percent(pid), 2) for pid in pids]
-        probes = [probes_of(queue, key(store.messages - 1)) for store, queue in zip(stores, queues, strict=True)]
-        times = [
-            medians_in_turns([partial(seconds, probe) for probe in alike], scale.probes)
-            for alike in zip(*probes, strict=True)
+        idle = cpu_percents(pids)
+        probes = [probes_of(queue, key(store.messages - 1)) for queue, store in zip(queues, stores, strict=True)]
+        alike = zip(*probes, strict=True)
+        times = [in_turns([partial(seconds, probe) for probe in same], room.scale.probes) for same in alike]
+        points = zip(stores, zip(mounts, *times, strict=True), pids, idle, strict=True)
+        return [
+            Point(
+                store.messages,
+                store.queues,
+                **dict(zip(TIMES, medians, strict=True)),
+                private_mib=private_mib(pid),
+                idle_percent=round(percent, 2),
+            )
+            for store, medians, pid, percent in points
         ]
-        private = [private_mib(pid) for pid in pids]
-    rows = zip(stores, mount_s, *times, private, idle, strict=True)
-    return [Point(store.messages, store.queues, *figures) for store, *figures in rows]
+
+
+def in_turns(works: Sequence[Callable[[], float]], rounds: int) -> list[float]:
+    """The median of what each of `works` tells, one after the other in each round."""
+    told = [[work() for work in works] for _ in range(rounds)]
+    return [statistics.median(of_one) for of_one in zip(*told, strict=True)]
 
 
 def mount_seconds(room: Room, store: Path) -> float:
@@ -106,7 +122,7 @@ def mount_seconds(room: Room, store: Path) -> float:
 
 
 def probes_of(queue: Path, newest_key: str) -> list[Callable[[], object]]:
-    """In the order of Point's fields."""
+    """What takes the TIMES behind the first."""
     stream = Path(f"{queue}.log")
     middle = stream.stat().st_size // 2
     return [
@@ -146,11 +162,11 @@ def private_mib(pid: int) -> float:
     return int(found[1]) / 1024
 
 
-def cpu_percent(pid: int) -> float:
-    """Share of a core that an idle process takes."""
-    before = cpu_seconds(pid)
+def cpu_percents(pids: Sequence[int]) -> list[float]:
+    """Share of a core that each of these idle processes takes."""
+    before = [cpu_seconds(pid) for pid in pids]
     took = seconds(lambda: time.sleep(IDLE_SECONDS))
-    return 100 * (cpu_seconds(pid) - before) / took
+    return [100 * (cpu_seconds(pid) - then) / took for pid, then in zip(pids, before, strict=True)]
 
 
 def cpu_seconds(pid: int) -> float:

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -53,9 +53,3 @@ def seconds(work: Callable[[], object]) -> float:
 def rate(count: int, work: Callable[[], object]) -> float:
     """So many things done by `work`: how many a second."""
     return count / seconds(work)
-
-
-def medians_in_turns(clocks: Sequence[Callable[[], float]], rounds: int) -> list[float]:
-    """The median of what each answers; in each round they are asked one after the other."""
-    answers = [[clock() for clock in clocks] for _ in range(rounds)]
-    return [statistics.median(column) for column in zip(*answers, strict=True)]

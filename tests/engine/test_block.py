@@ -111,7 +111,7 @@ values = st.sampled_from(["x", "x y", " ", "TagA", "значение", "", "v\x0
 @settings(max_examples=60)
 @given(
     st.lists(
-        st.tuples(st.binary(max_size=30), st.lists(st.tuples(names, values), max_size=5), st.booleans()), max_size=25
+        st.tuples(st.binary(max_size=30), st.lists(st.tuples(names, values), max_size=12), st.booleans()), max_size=25
     )
 )
 def test_columns_read_whatever_properties_there_are(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.crcgroup import LARGEST_BYTES, LEAST_ROWS, are_whole
+from engine.crcgroup import LARGEST_BYTES, LEAST_ROWS, are_whole, common_size
 
 Array = np.ndarray[Any, Any]
 SIZES = [1, 2, 3, 4, 5, 7, 8, 12, 13, 100, 255, 256, 511, LARGEST_BYTES]
@@ -27,12 +27,13 @@ def crcs_of(bodies: Array) -> Array:
 
 
 def whole(bodies: Array, crcs: Array) -> bool:
-    """`are_whole` of rows of bytes."""
-    return are_whole(np.ascontiguousarray(bodies).view(f"V{bodies.shape[1]}").reshape(-1), crcs)
+    """`are_whole` of rows of bytes, one behind the other."""
+    count, size = bodies.shape
+    return are_whole(np.ascontiguousarray(bodies).reshape(-1), np.arange(count) * size, size, crcs)
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("count", [LEAST_ROWS, 3001])
+@pytest.mark.parametrize("count", [1, LEAST_ROWS, 3001])
 def test_bodies_with_their_crcs_are_whole(size: int, count: int) -> None:
     bodies = bodies_of(size, count)
     assert whole(bodies, crcs_of(bodies))
@@ -71,8 +72,17 @@ def test_the_same_damage_in_two_bodies_is_seen() -> None:
     assert not whole(bodies, crcs)
 
 
-def test_of_few_or_long_bodies_nothing_is_told() -> None:
-    few, long = bodies_of(64, LEAST_ROWS - 1), bodies_of(LARGEST_BYTES + 1, LEAST_ROWS)
-    assert not whole(few, crcs_of(few))
-    assert not whole(long, crcs_of(long))
-    assert not are_whole(np.empty(LEAST_ROWS, "V0"), np.zeros(LEAST_ROWS, np.uint32))
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ([7] * LEAST_ROWS, 7),
+        ([LARGEST_BYTES] * LEAST_ROWS, LARGEST_BYTES),
+        ([LARGEST_BYTES + 1] * LEAST_ROWS, 0),
+        ([7] * (LEAST_ROWS - 1), 0),
+        ([7] * LEAST_ROWS + [8], 0),
+        ([0] * LEAST_ROWS, 0),
+        ([], 0),
+    ],
+)
+def test_many_short_bodies_of_one_size_make_groups(sizes: list[int], found: int) -> None:
+    assert common_size(np.array(sizes, np.int64)) == found
