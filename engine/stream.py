@@ -20,7 +20,7 @@ WINDOW_BYTES = 1 << 20
 """How much is copied together for a reader that goes straight on."""
 LARGEST_WINDOW_BYTES = 3 << 20
 """As long as this, it is whole blocks."""
-BACKGROUND_READ_BYTES = WINDOW_BYTES // 4
+BACKGROUND_READ_BYTES = WINDOW_BYTES
 """Who reads less at a time is spared the background: two threads would hand the interpreter to and fro at each read."""
 
 

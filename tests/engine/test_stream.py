@@ -156,7 +156,7 @@ def long_store(tmp_path: Path) -> Iterator[SmallStore]:
 
 
 LONG_BODIES = [b"%d %s" % (number, b"x" * (1_800 + number % 600)) for number in range(2 * BLOCK_MESSAGES + 100)]
-STEP = 400_000
+STEP = 1 << 20
 
 
 @pytest.mark.parametrize("is_late", [False, True])
