@@ -39,7 +39,7 @@ from engine.streamrows import RowSource
 from engine.sumsfile import StreamSums
 from engine.topicview import TopicView
 from engine.writeside import WriteSide
-from engine.writing import Writer
+from engine.writing import Stored, Writer
 
 Hold = FileHold
 """Keeps the commit-log file under one physical offset readable; release it, or use it as a context manager."""
@@ -265,14 +265,17 @@ class MessageStore:
         keys: Sequence[str] = (),
         tags: str = "",
         properties: Mapping[str, str] = NO_PROPERTIES,
+        stored: Stored | None = None,
     ) -> PutRange:
         """Store each line as a message, all or none: `put_batch`, much faster.
 
         `lines` is a buffer of whole lines, or a sequence of lines: each ends in a newline, which is dropped; empty
-        ones are skipped. Errors as `put`.
+        ones are skipped. `stored` may be called, under the store's lock, with topic and queues when the lines are in
+        the log, where a killed process does not lose them, and before they can be read: so that a writer need not wait
+        for that. Errors as `put`.
         """
         writer = self._writer or self._require_write_side().writer
-        return writer.put_lines(topic, lines, queue, keys, tags, properties)
+        return writer.put_lines(topic, lines, queue, keys, tags, properties, stored)
 
     # durability
 

@@ -10,9 +10,9 @@ do: nothing more is written, and the next opening makes them agree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -31,6 +31,9 @@ from engine.refusal import Refusal
 from engine.results import PutRange, PutResult
 from engine.schedule import SCHEDULE_TOPIC, scheduled, tags_code
 from engine.topicview import TopicView
+
+Stored: TypeAlias = Callable[[str, Sequence[int]], None]
+"""Hears of a topic and those of its queues that get messages, when these are in the log and not dispatched yet."""
 
 SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH)
 """What changes where a message is stored: such a message is encoded under the lock."""
@@ -139,6 +142,7 @@ class Writer:
         keys: Sequence[str],
         tags: str,
         properties: Mapping[str, str],
+        stored: Stored | None,
     ) -> PutRange:
         """Store each line, all or none."""
         if any(name in properties for name in SPECIAL_PROPERTIES):
@@ -148,7 +152,7 @@ class Writer:
         batch = encode_lines(self._encoder, topic, lines, now_ms, keys=keys, tags=tags, properties=properties)
         if not len(batch):
             return self._nothing(topic, queue_id)
-        return self._put_encoded(topic, batch, self._targets(topic, queue_id, len(batch)))
+        return self._put_encoded(topic, batch, self._targets(topic, queue_id, len(batch)), stored)
 
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
         """The queues that `count` messages go to, in turn."""
@@ -158,16 +162,22 @@ class Writer:
             self._require_queue(topic, queue_id)
         return [queue_id]
 
-    def _put_encoded(self, topic: str, batch: EncodedBatch, queue_ids: Sequence[int]) -> PutRange:
-        """Store an encoded batch, row r in queue_ids[r % their number]."""
+    def _put_encoded(
+        self, topic: str, batch: EncodedBatch, queue_ids: Sequence[int], told: Stored | None = None
+    ) -> PutRange:
+        """Store an encoded batch, row r in queue_ids[r % their number]; `told` before it is dispatched."""
         parts = list(batch.cut(self._log.largest_bytes))
         with self._log.lock:
             self._refusal.require_none()
             dealt = self._deal_parts(topic, parts, queue_ids)
             firsts = [part.shares[0].queue_offset for part in dealt]
             stored = [self._log.append(dealt[0], firsts[0])] if len(dealt) == 1 else self._log.append_all(dealt, firsts)
-            for part, (physical_offset, store_time_ms) in zip(dealt, stored, strict=True):
-                self._feed.put_run(part.placed(topic, physical_offset, store_time_ms))
+            try:
+                if told is not None:
+                    told(topic, queue_ids)
+            finally:  # what is in the log is dispatched, whatever becomes of those who hear of it
+                for part, (physical_offset, store_time_ms) in zip(dealt, stored, strict=True):
+                    self._feed.put_run(part.placed(topic, physical_offset, store_time_ms))
         self.messages += len(batch)
         self.bytes += len(batch.buffer)
         physical_offset, store_time_ms = stored[0]

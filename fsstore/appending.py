@@ -19,6 +19,7 @@ from fsstore.interface import (
     Attributes,
     FilesystemError,
     Opened,
+    Stored,
 )
 from fsstore.names import AppendOptions, BodyFormat, Frame
 from fsstore.nodes import Context, Node, OpenFile
@@ -97,11 +98,12 @@ class Publisher:
             message = Message(self._topic, frame, options.keys, options.tags)
         return self.store.put(message, self._queue).physical_end
 
-    def lines(self, lines: Sequence[bytes]) -> int:
+    def lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
         """Publish whole lines, all or none; the physical offset after them, 0 when all were empty."""
         options = self._options
         if not self._is_json:
-            put = self.store.put_lines(self._topic, lines, self._queue, keys=options.keys, tags=options.tags)
+            keys, tags = options.keys, options.tags
+            put = self.store.put_lines(self._topic, lines, self._queue, keys=keys, tags=tags, stored=stored)
             return put.physical_end if put.count else 0
         messages = parse_json_lines(self._topic, lines, options)
         return self.store.put_batch(messages, self._queue).physical_end if messages else 0
@@ -124,11 +126,11 @@ class AppendHandle(OpenFile):
         self._physical_end = 0
         self._is_broken = False
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes, stored: Stored | None = None) -> int:
         if self._is_broken:
             raise FilesystemError(errno.EFBIG)
         try:
-            end = self._take(data)
+            end = self._take(data, None if self._sync else stored)
         except MessageTooLargeError:
             self._drop()
             self._is_broken = self._breaks
@@ -168,7 +170,7 @@ class AppendHandle(OpenFile):
         """Whether a frame that is too long makes the rest of the handle's bytes meaningless."""
         return True
 
-    def _take(self, data: bytes) -> int:
+    def _take(self, data: bytes, stored: Stored | None) -> int:
         """Publish what `data` completes, then keep the rest; the physical offset after it, 0 for nothing."""
         raise NotImplementedError
 
@@ -189,13 +191,13 @@ class LineHandle(AppendHandle):
         super().__init__(publisher, sync, released)
         self._framer = LineFramer(publisher.line_limit_bytes)
 
-    def _take(self, data: bytes) -> int:
+    def _take(self, data: bytes, stored: Stored | None) -> int:
         framer = self._framer
         size = len(data)
         if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line: what a shell's echo writes
             return self._publisher.one(data[:-1])
         lines = framer.lines_with(data)
-        end = self._publisher.lines(lines) if lines else 0
+        end = self._publisher.lines(lines, stored) if lines else 0
         framer.keep_rest_of(data)
         return end
 
@@ -218,7 +220,7 @@ class WriteHandle(AppendHandle):
 
     __slots__ = ()
 
-    def _take(self, data: bytes) -> int:
+    def _take(self, data: bytes, stored: Stored | None) -> int:
         if len(data) > WHOLE_WRITE_BYTES:
             raise MessageTooLargeError("write", len(data), WHOLE_WRITE_BYTES)
         return self._publisher.one(data)
@@ -237,7 +239,7 @@ class FileHandle(AppendHandle):
         super().__init__(publisher, sync, released)
         self._body = bytearray()
 
-    def _take(self, data: bytes) -> int:
+    def _take(self, data: bytes, stored: Stored | None) -> int:
         size, limit = len(self._body) + len(data), self._publisher.line_limit_bytes
         if size > limit:
             raise MessageTooLargeError("file", size, limit)

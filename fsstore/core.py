@@ -28,6 +28,7 @@ from fsstore.interface import (
     FilesystemSpace,
     MadeInThread,
     Opened,
+    Stored,
 )
 from fsstore.listing import Batch, Listing
 from fsstore.messages import HeldBody, MessageFiles, SmallBody
@@ -179,12 +180,13 @@ class Filesystem:
         """Bytes of an open file, fewer than asked for at its end."""
         return self._files[handle].read(position, size)
 
-    def write(self, handle: int, position: int, data: bytes) -> int:
+    def write(self, handle: int, position: int, data: bytes, stored: Stored | None = None) -> int:
         """Publish what one write request completes: all is taken, or none and it raises. `position` says nothing.
 
         The physical offset to wait for before it is answered, or NOTHING_TO_WAIT_FOR; so do flush, fsync, fsyncdir.
+        `stored` may be called meanwhile: nothing can go wrong any more that the writer would have to hear of.
         """
-        return self._files[handle].write(data)
+        return self._files[handle].write(data, stored)
 
     def flush(self, handle: int) -> int:
         """What close(2) reports: publishes an unterminated line or a `frame=file` message."""

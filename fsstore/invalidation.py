@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import trio
@@ -51,6 +51,11 @@ class Invalidation(StoreListener):
     def topics_changed(self) -> None:
         """Have the kernel ask again about topics and queues that went."""
         self._on_trio(self._expiry.topics_changed)
+
+    def growing(self, topic: str, queues: Sequence[int]) -> None:
+        """Drop the attributes of queues that are about to grow: nothing is answered until they have."""
+        self._grown.extend((topic, queue) for queue in queues)
+        self.tell_kernel()
 
     def tell_kernel(self) -> None:
         """Drop the kernel's attributes of everything that grew since they were answered."""

@@ -95,6 +95,7 @@ class Mount:
         expiry = Expiry(self._core, self._channel)
         invalidation = Invalidation(self._core, self._channel, expiry)
         handlers.published = invalidation.tell_kernel
+        handlers.growing = invalidation.growing
         unsubscribe = self._store.subscribe(invalidation)
         try:
             async with trio.open_nursery() as nursery:

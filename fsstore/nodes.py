@@ -18,6 +18,7 @@ from fsstore.interface import (
     Attributes,
     FilesystemError,
     Opened,
+    Stored,
 )
 from fsstore.listing import Listing, NamesListing
 from fsstore.names import never_exists
@@ -31,8 +32,9 @@ class OpenFile:
     def read(self, position: int, size: int) -> bytes | memoryview:
         return b""
 
-    def write(self, data: bytes) -> int:
-        """Take all of one write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR."""
+    def write(self, data: bytes, stored: Stored | None = None) -> int:
+        """Take all of one write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR. `stored`
+        may be called meanwhile: the writer need not wait for more."""
         raise FilesystemError(errno.EBADF)
 
     def flush(self) -> int:

@@ -18,7 +18,15 @@ from engine import (
     StoreStats,
     TopicNotFoundError,
 )
-from fsstore.interface import NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, FilesystemOptions, MadeInThread, Opened
+from fsstore.interface import (
+    NOTHING_TO_WAIT_FOR,
+    Attributes,
+    FilesystemError,
+    FilesystemOptions,
+    MadeInThread,
+    Opened,
+    Stored,
+)
 from fsstore.nodes import Context, Directory, Node, OpenFile, TextFile
 
 _OPENED = Opened(0, True, False, None)
@@ -111,7 +119,7 @@ class ControlHandle(OpenFile):
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: bytes, stored: Stored | None = None) -> int:
         """Do one command. EINVAL when it is none; errors of the command as they are."""
         match _parsed(data):
             case {"delete_topic": str(topic), **others} if not others:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,11 +37,12 @@ class RequestHandlers:
     nothing. Thread safety: one thread.
 
     `published` is called after each request that may have published, to tell the kernel which sizes have grown before
-    the writer hears of its success.
+    the writer hears of its success; `growing`, with topic and queues, before a writer hears of it early.
     """
 
     def __init__(self, core: Filesystem, store: MessageStore, channel: Channel) -> None:
         self.published: Callable[[], None] = lambda: None
+        self.growing: Callable[[str, Sequence[int]], None] = lambda topic, queues: None
         self.by_opcode: dict[int, Handler] = {
             Opcode.LOOKUP: self.lookup,
             Opcode.FORGET: self.forget,
@@ -107,9 +108,26 @@ class RequestHandlers:
         self._channel.send_with(wire.header(unique, len(data)), data)
 
     def write(self, unique: int, _: int, request: memoryview) -> None:
+        """A writer of lines is answered when they are in the log: they are dispatched while its next request is made.
+
+        Nobody sees the difference, since no other request is taken before. A failure behind the answer is logged as any
+        other, and the kernel drops its reply; the store takes no more then, and says why.
+        """
         handle, position, size = RANGE.unpack_from(request, ARGUMENTS)
-        physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]))
-        self._finish(unique, physical_end, wire.taken(unique, size))
+        reply = wire.taken(unique, size)
+        is_answered = False
+
+        def answer(topic: str, queues: Sequence[int]) -> None:
+            nonlocal is_answered
+            self.growing(topic, queues)
+            self._send(reply)
+            is_answered = True
+
+        physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]), answer)
+        if is_answered:
+            self.published()
+        else:
+            self._finish(unique, physical_end, reply)
 
     def flush(self, unique: int, _: int, request: memoryview) -> None:
         if not self._flush_is_needed:

@@ -145,9 +145,12 @@ class FakeStore:
         keys: Sequence[str] = (),
         tags: str = "",
         properties: Mapping[str, str] = {},
+        stored: Callable[[str, Sequence[int]], None] | None = None,
     ) -> PutRange:
         assert all(line.endswith(b"\n") for line in lines), "whole lines only"
         bodies = [line[:-1] for line in lines if line != b"\n"]
+        if stored is not None and not self.put_error:
+            stored(topic, [queue or 0])
         return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue)
 
     def _store(self, message: Message, queue: int | None) -> FakeMessage:
