@@ -1,121 +1,117 @@
-"""The request loop on a real mount: many requests, many who wait, rare ones among frequent ones, and a bug."""
+"""The request loop over a scripted channel: what is answered, and what slow work leads to. No kernel."""
 
 from __future__ import annotations
 
 import errno
-import os
-import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+import struct
+from collections.abc import Callable
+from typing import cast
 
-import pytest
+import trio
 
-from tests.mount.daemon import DEFECT
-from tests.mount.harness import PATIENCE_S, Mounted, bodies, mounted, publish, refused_with
+from fsstore.channel import Channel
+from fsstore.interface import FilesystemError, SlowWork
+from fsstore.relay import Relay
+from fsstore.requestloop import LINGER_MS, RequestLoop
+from fsstore.wire import Opcode, done
 
-WRITERS = 64
-WRITES_EACH = 20
-
-
-@pytest.fixture(scope="module")
-def looped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """A mount with a bug in its core."""
-    folder = tmp_path_factory.mktemp("loop")
-    (folder / "gate").touch()
-    with mounted(folder, gate=folder / "gate") as mount:
-        yield mount
+KNOWN = 999
+"""An opcode that the handler under test is for."""
 
 
-def test_thousands_of_requests_in_a_row_are_answered(looped: Mounted) -> None:
-    queue = looped.topic("row") / "0"
-    fd = os.open(queue / "append", os.O_WRONLY)
-    for number in range(3_000):
-        os.write(fd, b"%d\n" % number)
-    os.close(fd)
-    assert bodies(queue) == [b"%d" % number for number in range(3_000)]
+class ScriptedChannel:
+    """Brings requests one after the other; ends when so many replies were sent."""
+
+    def __init__(self, requests: list[tuple[int, int]], replies: int) -> None:
+        self._requests = [struct.pack("=IIQQ16x", 40, opcode, unique, 1) for opcode, unique in requests]
+        self._left = replies
+        self.replies: list[bytes] = []
+        self.waits_ms: list[int] = []
+
+    @property
+    def is_mounted(self) -> bool:
+        return len(self.replies) < self._left
+
+    def is_ready(self, wait_ms: int) -> bool:
+        self.waits_ms.append(wait_ms)
+        return bool(self._requests)
+
+    async def wait(self) -> None:
+        await trio.sleep(0.001)
+
+    def receive(self) -> memoryview | None:
+        return memoryview(self._requests.pop(0)) if self._requests else None
+
+    def send(self, reply: bytes) -> None:
+        self.replies.append(reply)
 
 
-def test_more_writers_wait_for_the_disk_than_one_can_count(looped: Mounted) -> None:
-    queue = looped.topic("waiting") / "0"
+class NoRelay:
+    """pyfuse3 is asked nothing here."""
 
-    def write(number: int) -> None:
-        fd = os.open(queue / "append", os.O_WRONLY | os.O_DSYNC)
-        for line in range(WRITES_EACH):
-            os.write(fd, b"%d %d\n" % (number, line))
-        os.close(fd)
-
-    run_threads(WRITERS, write)
-    lines = [tuple(map(int, body.split())) for body in bodies(queue)]
-    for writer in range(WRITERS):
-        assert [line for one, line in lines if one == writer] == list(range(WRITES_EACH))
-    assert len(lines) == WRITERS * WRITES_EACH
+    waiting = 0
 
 
-def test_readers_and_waiting_writers_at_once(looped: Mounted) -> None:
-    queue = looped.topic("both") / "0"
-    publish(queue / "append", b"".join(b"%d\n" % number for number in range(500)))
+def serve(channel: ScriptedChannel, handle: Callable[[int], None], opcode: int = KNOWN) -> list[bytes]:
+    """The replies to a channel's requests; `handle(unique)` is the handler."""
 
-    def use(number: int) -> None:
-        if number % 2:
-            fd = os.open(queue / "append", os.O_WRONLY)
-            for _ in range(10):
-                os.write(fd, b"more\n")
-                os.fsync(fd)
-            os.close(fd)
-        else:
-            for offset in range(500):
-                assert (queue / str(offset)).read_bytes() == b"%d" % offset
+    def handler(unique: int, _: int, __: memoryview) -> None:
+        handle(unique)
 
-    run_threads(8, use)
-    assert len(bodies(queue)) == 540
+    loop = RequestLoop(cast(Channel, channel), {opcode: handler}, cast(Relay, NoRelay()), 2)
+    trio.run(loop.run)
+    return channel.replies
 
 
-def run_threads(count: int, use: Any) -> None:
-    """Run `use(number)` in so many threads; all have to end well."""
-    failures: list[BaseException] = []
+def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_once() -> None:
+    channel = ScriptedChannel([(KNOWN, 7), (KNOWN, 8)], 2)
+    done_work: list[int] = []
 
-    def guarded(number: int) -> None:
-        try:
-            use(number)
-        except BaseException as error:
-            failures.append(error)
+    def handle(unique: int) -> None:
+        if unique == 7 and len(done_work) < 2:
+            raise SlowWork(lambda: done_work.append(len(done_work)))
+        channel.send(done(unique))
 
-    threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert not any(thread.is_alive() for thread in threads)
-    assert failures == []
+    assert sorted(serve(channel, handle)) == sorted([done(7), done(8)])
+    assert done_work == [0, 1]
 
 
-def test_a_bug_in_a_handler_ends_nothing(looped: Mounted) -> None:
-    queue = looped.topic("bug") / "0"
-    for _ in range(3):
-        assert refused_with((looped.root / os.fsdecode(DEFECT)).stat) == 5
-        publish(queue / "append", b"on it goes\n")
-    assert len(bodies(queue)) == 3
+def test_slow_work_that_fails_is_answered_with_its_errno() -> None:
+    channel = ScriptedChannel([(KNOWN, 7)], 1)
+
+    def fail() -> None:
+        raise FilesystemError(errno.ENOSPC)
+
+    def handle(_: int) -> None:
+        raise SlowWork(fail)
+
+    assert serve(channel, handle) == [struct.pack("=IiQ", 16, -errno.ENOSPC, 7)]
 
 
-def test_rare_requests_from_everybody_at_once_are_all_answered(looped: Mounted) -> None:
-    queue = looped.topic("rare") / "0"
-    publish(queue / "append@keys=K", b"one\n")
+def test_a_request_that_fails_behind_its_slow_work_is_answered_and_the_next_one_too() -> None:
+    channel = ScriptedChannel([(KNOWN, 7)], 2)
+    asked: list[int] = []
 
-    def ask(number: int) -> None:
-        for again in range(20):
-            if number % 3:
-                assert b"user.mq.keys" in map(os.fsencode, os.listxattr(queue / "0"))
-                assert refused_with(os.getxattr, queue / "0", "user.mq.nothing") == errno.ENODATA
-            else:
-                assert (queue / "0").read_bytes() == b"one"
-                (looped.root / f"made-{number}-{again}").mkdir()
+    def handle(unique: int) -> None:
+        asked.append(unique)
+        if len(asked) == 1:
+            raise SlowWork(lambda: None)
+        if unique == 7:
+            channel._requests.append(struct.pack("=IIQQ16x", 40, KNOWN, 8, 1))
+            raise FilesystemError(errno.ESTALE)
+        channel.send(done(unique))
 
-    run_threads(WRITERS, ask)
-    made = [name for name in os.listdir(looped.root) if name.startswith("made-")]
-    assert len(made) == 20 * len(range(0, WRITERS, 3))
+    assert serve(channel, handle) == [struct.pack("=IiQ", 16, -errno.ESTALE, 7), done(8)]
+    assert channel.waits_ms[0] == LINGER_MS
+    assert 0 in channel.waits_ms  # while the work was under way, nobody waited in place
 
 
-def test_a_mount_that_was_never_used_ends(tmp_path: Path) -> None:
-    with mounted(tmp_path) as mount:
-        assert mount.stop() == 0
+def test_a_failed_forget_hears_no_answer() -> None:
+    channel = ScriptedChannel([(Opcode.FORGET, 7), (Opcode.FORGET, 8)], 1)
+
+    def handle(unique: int) -> None:
+        if unique == 7:
+            raise FilesystemError(errno.ENOENT)
+        channel.send(done(unique))
+
+    assert serve(channel, handle, Opcode.FORGET) == [done(8)]
