@@ -56,7 +56,8 @@ def _lane_starts(log: Array, start: int, stop: int, base_physical_offset: int) -
     lane_bytes = max((stop - start) // _LANES, _LEAST_LANE_BYTES)
     lanes = np.arange(start + lane_bytes, min(stop, len(log) - _SEARCHED_BYTES), lane_bytes)
     seen = items_at(log, lanes, _SEARCHED_BYTES).view(np.uint8)
-    at = np.flatnonzero(seen[_MAGIC_POSITION : len(seen) - _PLACE_POSITION] == _COMMON_BYTE)
+    last = len(seen) - _PLACE_POSITION - 8  # where a record's place is still seen
+    at = np.flatnonzero(seen[_MAGIC_POSITION : last + _MAGIC_POSITION + 1] == _COMMON_BYTE)
     at = at[_is_magic(items_at(seen, at + _MAGIC_POSITION, 4).view(">i4"))]
     rows, places = at // _SEARCHED_BYTES, at % _SEARCHED_BYTES + lanes[at // _SEARCHED_BYTES]
     told = items_at(seen, at + _PLACE_POSITION, 8).view(">i8") - base_physical_offset

@@ -77,3 +77,12 @@ def test_a_stretch_of_another_place_in_the_log_is_followed_all_the_same() -> Non
     log, places = long_log(300, 5)
     positions, end, broken = follow_chain(np.frombuffer(log, np.uint8), 0, len(log), len(log), BASE + 4096)
     assert (positions.tolist(), end, broken) == (places, len(log), False)
+
+
+@pytest.mark.parametrize("before", range(1, 41))
+def test_a_record_that_begins_just_before_the_end_of_what_is_searched_of_a_lane(before: int) -> None:
+    begin = 1024 + 512 - before  # one lane begins at 1,024; 512 bytes of it are searched
+    (head, _), (plain, _) = (log_of([Message("orders", body)]) for body in (b"", b"x" * 600))
+    log, places = log_of([Message("orders", b"x" * (begin - len(head))), Message("orders", b"x" * 600)])
+    assert (places, len(log)) == ([0, begin], begin + len(plain))
+    assert followed(log, 0, len(log), len(log)) == (places, len(log))
