@@ -12,8 +12,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.durable import FILE_MODE, Disk
-from engine.errors import FlushFailedError
+from engine.durable import FILE_MODE, Disk, flush_error
 
 CHECKPOINT_BYTES = 4096
 FIELDS = struct.Struct(">5q")
@@ -72,13 +71,13 @@ class CheckpointFile:
             self._value = replace(self._value, index_ms=time_ms)
 
     def update(self, *, physic_ms: int, logics_ms: int) -> None:
-        """Store up to when log and consume queues are on disk, durably. FlushFailedError."""
+        """Store up to when log and consume queues are on disk, durably. FlushFailedError, NoDescriptorError."""
         with self._lock:
             self._value = replace(self._value, physic_ms=physic_ms, logics_ms=logics_ms)
             try:
                 write_checkpoint(self._path, self._value, self._disk)
             except OSError as error:
-                raise FlushFailedError(self._path, error.strerror or str(error)) from error
+                raise flush_error(self._path, error) from error
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:

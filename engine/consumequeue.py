@@ -176,10 +176,13 @@ class ConsumeQueue:
             self._max += part
 
     def reserve(self, count: int) -> int:
-        """Make the files that the next `count` entries will need; the first one's queue offset. StoreFullError: none
-        was made."""
+        """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset.
+        StoreFullError, OSError: none was made."""
         queue_offset = self._max
         used = queue_offset % self._file_entries
+        newest = self._appended_to or self.files.last
+        if used and newest is not None:
+            newest.writable()  # now, while an error can be answered: not when the records are in the log
         if not used or count > self._file_entries - used:
             self._make_room(count)
         return queue_offset

@@ -20,6 +20,7 @@ from engine.errors import ReadError
 from engine.filequeue import FileQueue
 from engine.listeners import Expired
 from engine.mappedfile import Access
+from engine.openfiles import OpenFiles
 from engine.watch import DirectoryWatch
 
 Key = tuple[str, int]
@@ -29,13 +30,22 @@ class ConsumeQueues:
     """The queues of a store. Thread safety: one writer; look-ups from any thread (a queue is opened under an own
     lock)."""
 
-    def __init__(self, directory: Path, file_bytes: int, access: Access, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        access: Access,
+        disk: Disk | None = None,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        """`open_files` says how many files stay mapped."""
         self.directory = directory
         self.file_bytes = file_bytes
         self.access = access
         self.generation = 0
         """Changes whenever a topic or queue comes or goes."""
         self._disk = disk or Disk()
+        self._open_files = open_files
         self._lock = threading.RLock()
         self._ids: dict[str, set[int]] = {}
         self._topic_ids: dict[str, set[int]] = {}
@@ -96,7 +106,7 @@ class ConsumeQueues:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self.directory / topic / str(queue_id)
-        files = FileQueue.open(directory, self.file_bytes, self.access, disk=self._disk)
+        files = FileQueue.open(directory, self.file_bytes, self.access, disk=self._disk, open_files=self._open_files)
         queue = ConsumeQueue(topic, queue_id, files)
         queue.recover(self._scan)
         if self._visible_end is not None:

@@ -17,7 +17,7 @@ from engine.committer import Committer
 from engine.config import FlushPolicy
 from engine.coverage import Coverage, QueueExtents, queue_extent, record_crc, write_coverage
 from engine.durable import remove_file
-from engine.errors import FlushFailedError, StoreFullError
+from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
 from engine.feed import Feed, HeldFeed
 from engine.flush import DerivedFlusher, LogFlusher
 from engine.lock import lock_mtime_ns
@@ -102,8 +102,9 @@ class Durability:
                 self._committer.close()
             self.log.close()
             self._derived.flush()
-        except FlushFailedError:
+        except (FlushFailedError, NoDescriptorError):
             self.log.close()
+            return False
         return self.log.failure is None and self._derived.failure is None
 
     def mark_clean(self) -> None:

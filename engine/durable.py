@@ -8,7 +8,7 @@ import errno
 import os
 from pathlib import Path
 
-from engine.errors import ObstructedError, StoreFullError
+from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, StoreFullError
 
 TEMPORARY_SUFFIX = ".tmp"
 FILE_MODE = 0o644
@@ -40,6 +40,20 @@ class Disk:
 def is_full_disk(error: OSError) -> bool:
     """Whether the disk or the quota is used up, so that trying again later may work."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def lacks_descriptor(error: BaseException) -> bool:
+    """Whether process or system had no descriptor left: a file was not opened, and nothing was tried with it."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return isinstance(error, NoDescriptorError)
+
+
+def flush_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptorError:
+    """What a flush of `path` raises for `error`: the disk refused, which is final, or it could not be asked yet."""
+    if lacks_descriptor(error):
+        return NoDescriptorError(path)
+    return FlushFailedError(path, error.strerror or str(error))
 
 
 def allocate(descriptor: int, path: Path, size_bytes: int, disk: Disk) -> None:

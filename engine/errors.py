@@ -14,6 +14,7 @@ StoreError
 │   └── MessageTooLargeError      body, properties or topic over their limit
 ├── QueueGapError                 an entry would leave a hole in its consume queue
 ├── FlushFailedError              bytes may not be on disk; final for this open store
+├── NoDescriptorError             the process has no file descriptor left; trying again later may work
 ├── StoreClosedError              used after close()
 ├── ObstructedError               a folder stands where the store needs a file, or a file where it needs a folder
 ├── TopicError
@@ -175,6 +176,16 @@ class FlushFailedError(StoreError):
 
     def __str__(self) -> str:
         return f"flush of {self.path} failed: {self.reason}; unflushed messages may be lost, check the disk and reopen"
+
+
+@dataclass(eq=False)
+class NoDescriptorError(StoreError):
+    """The process, or the system, has no descriptor left to open `path`. Nothing was lost; a later try may work."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"no file descriptor is left to open {self.path}: allow the process more (ulimit -n), then try again"
 
 
 @dataclass(eq=False)

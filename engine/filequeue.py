@@ -16,9 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from engine.allocate import NAME_DIGITS, DirectSource, FileSource, file_name
-from engine.durable import Disk, make_directory
-from engine.errors import FlushFailedError, UnreadableRangeError
+from engine.durable import Disk, flush_error, make_directory
+from engine.errors import UnreadableRangeError
 from engine.mappedfile import Access, MappedFile
+from engine.openfiles import OpenFiles
 from engine.pool import BufferPool
 
 MAX_OFFSET = (1 << 63) - 1
@@ -51,6 +52,7 @@ class FileQueue:
         disk: Disk | None = None,
         source: FileSource | None = None,
         pool: BufferPool | None = None,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self.directory = directory
         self.file_bytes = file_bytes
@@ -58,6 +60,7 @@ class FileQueue:
         self._disk = disk or Disk()
         self._source = source or DirectSource(directory, file_bytes, access, self._disk)
         self._pool = pool
+        self._open_files = open_files
         self._files: tuple[MappedFile, ...] = ()
         self._by_start: dict[int, MappedFile] = {}
         self._problems: tuple[FileProblem, ...] = ()
@@ -78,13 +81,15 @@ class FileQueue:
         disk: Disk | None = None,
         source: FileSource | None = None,
         pool: BufferPool | None = None,
+        open_files: OpenFiles | None = None,
     ) -> FileQueue:
         """Load the directory (missing: no files yet). All bytes count as written until `set_end` or `truncate`.
 
         `source` makes files; by default one is made when it is needed. With a `pool`, files are written through its
-        buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at.
+        buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at,
+        and let go as `open_files` has it.
         """
-        queue = cls(directory, file_bytes, access, disk=disk, source=source, pool=pool)
+        queue = cls(directory, file_bytes, access, disk=disk, source=source, pool=pool, open_files=open_files)
         sizes, queue._problems = scan_directory(directory, file_bytes)
         queue._set_files([queue._loaded(start, size) for start, size in sorted(sizes.items())])
         queue._flushed_offset = queue.max_offset
@@ -93,6 +98,7 @@ class FileQueue:
     def _loaded(self, start: int, size: int) -> MappedFile:
         path = self.directory / file_name(start)
         file = MappedFile(path, self.file_bytes, self.access, start=start, disk=self._disk)
+        file.count_in(self._open_files)
         file.set_end(min(size, self.file_bytes))
         return file
 
@@ -219,6 +225,7 @@ class FileQueue:
         buffer = self._pool.take() if self._pool and buffered else None
         if buffer is not None:
             file.attach_buffer(buffer)
+        file.count_in(self._open_files)
         with self._change_lock:
             self._set_files([*self._files, file])
         return file
@@ -248,7 +255,7 @@ class FileQueue:
             try:
                 self._return_buffer(last.commit(least_pages))
             except OSError as error:
-                raise FlushFailedError(last.path, error.strerror or str(error)) from error
+                raise flush_error(last.path, error) from error
         return self.max_offset
 
     def _return_buffer(self, buffer: memoryview | None) -> None:
@@ -262,7 +269,10 @@ class FileQueue:
 
         Later files are dropped from the list; READ keeps them, empty. WRITE must not have any: `truncate` deletes them.
         """
-        kept = [file for file in self._files if file.start <= offset or self.access is Access.READ]
+        files = self._files
+        kept = [file for file in files if file.start <= offset or self.access is Access.READ]
+        for file in files[len(kept) :]:
+            file.close()
         for file in kept:
             file.set_end(min(max(offset - file.start, 0), self.file_bytes))
         with self._change_lock:
@@ -301,25 +311,30 @@ class FileQueue:
     def flush(self, least_pages: int = 0) -> int:
         """Sync files with at least `least_pages` unflushed pages (0: any byte), and new names; the `flushed_offset`.
 
-        FlushFailedError: nothing counts as flushed that was not before.
+        FlushFailedError: nothing counts as flushed that was not before. NoDescriptorError: the same, but trying again
+        may work.
         """
         with self._flush_lock:
-            for file in self._unflushed():
-                if file.due(file.flushed, file.readable, least_pages):
-                    self._sync(file)
-            self._flushed_offset = self._contiguously_flushed()
+            due = [file for file in self._unflushed() if file.due(file.flushed, file.readable, least_pages)]
+            if due or not least_pages:
+                self._sync(due)
+                self._flushed_offset = self._contiguously_flushed()
             return self._flushed_offset
 
-    def _sync(self, file: MappedFile) -> None:
-        path = file.path
-        with self._change_lock:
-            names, self._unsynced_names = self._unsynced_names, []
+    def _sync(self, files: list[MappedFile]) -> None:
+        """Sync files, then the names that new ones got: they wait until that has worked."""
+        names = tuple(self._unsynced_names)
+        path = self.directory
         try:
-            file.sync()
+            for file in files:
+                path = file.path
+                file.sync()
             for path in dict.fromkeys(names):
                 self._disk.sync_directory(path)
         except OSError as error:
-            raise FlushFailedError(path, error.strerror or str(error)) from error
+            raise flush_error(path, error) from error
+        with self._change_lock:
+            del self._unsynced_names[: len(names)]
 
     def _unflushed(self) -> list[MappedFile]:
         """Files that are not wholly on disk, oldest first."""

@@ -3,7 +3,7 @@
 
 A failed flush is final: the kernel may have dropped the pages it could not write, and call the next flush good. So
 nothing counts as durable after it. Everyone who waits, or asks later, is told; so is the store, which then stops taking
-messages.
+messages. Want of a descriptor is no failure: nothing was tried, so it is tried again, and who waits goes on waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from engine.checkpoint import CheckpointFile
 from engine.commitlog import CommitLog
 from engine.config import FlushPolicy
-from engine.errors import FlushFailedError, StoreClosedError, StoreError
+from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
 from engine.periodic import PeriodicThread
 
 Done = Callable[[StoreError | None], None]
@@ -124,7 +124,7 @@ class LogFlusher:
         thorough = asked or closing or now >= self._next_thorough
         if thorough:
             self._next_thorough = now + self._policy.thorough_interval_ms / 1000
-        self._flush_once(thorough)
+        self._flush_once(thorough, closing)
         self._answer_waiting(closing)
         return closing
 
@@ -135,7 +135,7 @@ class LogFlusher:
             asked, self._asked = self._asked, False
             return asked, self._closing
 
-    def _flush_once(self, thorough: bool) -> None:
+    def _flush_once(self, thorough: bool, closing: bool) -> None:
         before = self.durable_end
         time_ms = self._log.last_store_time_ms
         try:
@@ -144,6 +144,11 @@ class LogFlusher:
             durable_end = self._log.files.flush(0 if thorough else self._policy.least_pages)
         except FlushFailedError as error:
             self._fail(error)
+            return
+        except NoDescriptorError as error:
+            self._next_thorough = 0.0  # after one interval
+            if closing:
+                self._fail(FlushFailedError(error.path, "no file descriptor is left to open it"))
             return
         self.flushes += durable_end > before
         if thorough:
@@ -220,7 +225,8 @@ class DerivedFlusher(Generic[Covered]):
         self._thread.start()
 
     def flush(self) -> None:
-        """Bring log and derived data to disk, then the checkpoint. FlushFailedError, also for an earlier failure."""
+        """Bring log and derived data to disk, then the checkpoint. FlushFailedError, also for an earlier failure;
+        NoDescriptorError: not all of it was done."""
         with self._lock:
             if self.failure is not None:
                 raise self.failure
@@ -243,6 +249,8 @@ class DerivedFlusher(Generic[Covered]):
                     self._flush_thoroughly()
                 else:
                     self._flush_queues(self._policy.consume_queue_least_pages)
+            except NoDescriptorError:
+                return  # the next round may have one
             except FlushFailedError as error:
                 self._fail(error)
 

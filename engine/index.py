@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from engine.config import Clock
-from engine.durable import Disk, is_full_disk, make_directory
-from engine.errors import FlushFailedError, StoreFullError
+from engine.durable import Disk, flush_error, is_full_disk, make_directory
+from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
 from engine.gathered import GatheredKeys
 from engine.indexfile import IndexFile, index_file_bytes
 from engine.keyhash import index_hash
@@ -147,15 +147,16 @@ class Index:
                 file.put_many(hashes[done:until], places[done:until], times[done:until])
                 self._unsynced.add(file)
                 done = until
-        except (StoreFullError, FlushFailedError):
+        except (StoreFullError, NoDescriptorError, FlushFailedError):
             pass  # `flush` says so; and the log's records tell their keys again whenever they are asked
         self._waiting = (hashes[done:], places[done:], times[done:])
 
     def _file_with_room(self) -> IndexFile:
-        """The newest file, or a new one when that is full. StoreFullError, FlushFailedError: the disk refused it."""
+        """The newest file, ready to be written, or a new one when that is full. StoreFullError, NoDescriptorError;
+        FlushFailedError: the disk refused it."""
         previous = self._files[-1] if self._files else None
         if previous is not None and previous.room > 0:
-            return previous
+            return self._ready(previous)
         path = self.directory / next_name(self._clock(), previous.file.path.name if previous else "")
         size_bytes = index_file_bytes(self.slots, self.entries)
         try:
@@ -165,12 +166,19 @@ class Index:
         except OSError as error:
             if is_full_disk(error):
                 raise StoreFullError(path, size_bytes) from error
-            raise FlushFailedError(path, error.strerror or str(error)) from error
+            raise flush_error(path, error) from error
         file.file.set_end(file.file.size)
         if previous is not None:
             file.inherit(previous.header)
         self._unsynced.add(file)
         self._files = (*self._files, file)
+        return file
+
+    def _ready(self, file: IndexFile) -> IndexFile:
+        try:
+            file.file.writable()
+        except OSError as error:
+            raise flush_error(file.file.path, error) from error
         return file
 
     def settle(self) -> None:
@@ -181,7 +189,7 @@ class Index:
     def flush(self) -> None:
         """Bring every key to the files and every changed file to disk.
 
-        FlushFailedError: the disk refused. StoreFullError: keys still wait in memory for a file.
+        FlushFailedError: the disk refused. StoreFullError, NoDescriptorError: not everything is done, try again.
         """
         with self._lock:
             self._store_waiting()
@@ -198,7 +206,10 @@ class Index:
             for path in dict.fromkeys(names):
                 self._disk.sync_directory(path)
         except OSError as error:
-            raise FlushFailedError(path, error.strerror or str(error)) from error
+            with self._lock:
+                self._unsynced |= unsynced
+                self._unsynced_names += names
+            raise flush_error(path, error) from error
 
     # reading
 

@@ -9,10 +9,10 @@ ahead of `readable` only while a private write buffer is attached, whose bytes `
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import threading
+from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from struct import Struct
@@ -21,8 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from engine.descriptor import WriteDescriptor
 from engine.durable import Disk, allocate, create_allocated
 from engine.errors import RetiredFileError, TruncatedFileError, UnreadableRangeError
+from engine.openfiles import OpenFiles
 
 PAGE_BYTES = 4096
 HEAD_BYTES = 8
@@ -61,6 +63,7 @@ class MappedFile:
         "_holders",
         "_lock",
         "_mapped",
+        "_open_files",
         "_retired",
         "_sync_lock",
         "_target",
@@ -85,11 +88,12 @@ class MappedFile:
         self._target: memoryview | None = None  # what the writer writes to, once that was made ready
         self._buffer: memoryview | None = None
         self._filled_from = size  # bytes from there on are filler: never copied from the buffer
-        self._descriptor = -1  # open only while there is something to write or sync
+        self._descriptor = WriteDescriptor(path, self._disk)  # open only while there is something to write or sync
         self._anonymous = False  # memory without a file (PRIVATE)
         self._holders = 0
         self._retired = False
         self._closed = False
+        self._open_files: OpenFiles | None = None
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._commit_lock = threading.Lock()
@@ -115,8 +119,9 @@ class MappedFile:
             file._anonymous = True
             file._keep_map(mmap.mmap(-1, size))
         else:
-            file._descriptor = create_allocated(path, size, file._disk, sync=sync)
-            file._keep_map(mmap.mmap(file._descriptor, size))
+            descriptor = create_allocated(path, size, file._disk, sync=sync)
+            file._descriptor.take(descriptor)
+            file._keep_map(mmap.mmap(descriptor, size))
         file._target = memoryview(file._map()[0])
         return file
 
@@ -180,10 +185,14 @@ class MappedFile:
 
     def _map(self) -> tuple[mmap.mmap, memoryview]:
         with self._lock:
-            if self._mapped is None:
+            is_new = self._mapped is None
+            if is_new:
                 self._open_map()
             assert self._mapped is not None
-            return self._mapped
+            mapped = self._mapped
+        if is_new and self._open_files is not None:
+            self._open_files.add(self)
+        return mapped
 
     def _open_map(self) -> None:
         if self._closed:
@@ -224,14 +233,21 @@ class MappedFile:
         self.wrote = self.readable = position + layout.size
 
     def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
-        """As `append`, but the first 8 bytes are written when the others are there: what tells a record from zeros."""
+        """As `append`, but the first 8 bytes are written when the others are there: what tells a record from zeros.
+
+        OSError: nothing of it is left, so that no whole record of a batch can ever be found behind the next append.
+        """
         target = self._target if self._target is not None else self._prepare_target()
         position = self.wrote
         end = position + len(data)
         if end - position <= PAGE_BYTES:
             target[position + HEAD_BYTES : end] = data[HEAD_BYTES:]
         else:
-            self.write(position + HEAD_BYTES, memoryview(data)[HEAD_BYTES:])
+            try:
+                self.write(position + HEAD_BYTES, memoryview(data)[HEAD_BYTES:])
+            except OSError:
+                target[position:end] = bytes(end - position)
+                raise
         target[position : position + HEAD_BYTES] = data[:HEAD_BYTES]
         self.wrote = end
         if self._buffer is None:
@@ -241,10 +257,8 @@ class MappedFile:
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write `data` at `position` without publishing it. StoreFullError, OSError."""
         target = self._target if self._target is not None else self._prepare_target()
-        if len(data) < LARGE_BYTES or self._buffer is not None or self._descriptor < 0:
+        if len(data) < LARGE_BYTES or self._buffer is not None or not self._descriptor.write(data, position):
             target[position : position + len(data)] = data
-        else:
-            write_fully(self._descriptor, memoryview(data), position)
 
     def publish(self, end: int) -> None:
         """Bytes before `end` are written: readers may see them (with a write buffer: once they are committed)."""
@@ -263,7 +277,7 @@ class MappedFile:
             raise PermissionError(f"{self.path} is mapped for reading")
         if self.access is Access.WRITE:
             with self._sync_lock:
-                allocate(self._open_descriptor(), self.path, self.size, self._disk)
+                allocate(self._descriptor.open(), self.path, self.size, self._disk)
             if len(self._map()[1]) < self.size:
                 self._mapped = None
         elif len(self._map()[1]) < self.size:
@@ -300,7 +314,7 @@ class MappedFile:
             buffer, end = self._buffer, self.wrote
             if buffer is None or self._closed or not self.due(self.readable, end, least_pages):
                 return None
-            write_fully(self._descriptor, buffer[self.readable : min(end, self._filled_from)], self.readable)
+            self._descriptor.write(buffer[self.readable : min(end, self._filled_from)], self.readable)
             self.readable = end
             if end < self.size:
                 return None
@@ -349,41 +363,64 @@ class MappedFile:
             position = end
 
     def _next_data(self, position: int) -> int:
-        """First position from there on that may be non-zero: never-written space is skipped without reading it."""
         if self.access is not Access.WRITE:
             return position
         with self._sync_lock:
-            try:
-                return os.lseek(self._open_descriptor(), position, os.SEEK_DATA)
-            except OSError as error:  # ENXIO: only holes behind; others: the filesystem can't tell
-                return self.size if error.errno == errno.ENXIO else position
+            return self._descriptor.next_data(position, self.size)
 
     def sync(self) -> None:
-        """Bring what is readable now to disk, then move `flushed`. OSError leaves `flushed` alone."""
+        """Bring what is readable now to disk, then move `flushed`. OSError leaves `flushed` alone, and is raised again
+        by every later call if it is the disk's."""
         if self.access is not Access.WRITE:
             self.flushed = self.readable
             return
         with self._sync_lock:
-            if self._retired or self._closed:
-                return
-            target = self.readable
-            self._disk.sync(self._open_descriptor(), self.path)
-            self.flushed = target
-            if target == self.size:
-                self._close_descriptor()
+            if not self._retired and not self._closed:
+                self._bring_to_disk()
 
-    def _open_descriptor(self) -> int:
-        """The descriptor for writing and syncing; call with `_sync_lock` held."""
-        if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        return self._descriptor
-
-    def _close_descriptor(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+    def _bring_to_disk(self) -> None:
+        """`sync`, with `_sync_lock` held."""
+        target = self.readable
+        self._descriptor.sync()
+        self.flushed = target
+        if target == self.size or self._mapped is None:
+            self._descriptor.close()
 
     # life
+
+    def count_in(self, open_files: OpenFiles | None) -> None:
+        """Be one of `open_files` whenever the file is mapped."""
+        self._open_files = open_files
+        if open_files is not None and self._mapped is not None:
+            open_files.add(self)
+
+    def let_go(self) -> bool:
+        """Give map and descriptor back until they are needed again, what is not on disk brought there first.
+
+        False, and nothing is done, while somebody holds the file or is at work on it, or when the disk refuses (the
+        next `sync` says so). Never waits for anybody.
+        """
+        with ExitStack() as taken:
+            for lock in (self._sync_lock, self._lock):
+                if not lock.acquire(blocking=False):
+                    return False
+                taken.callback(lock.release)
+            if not self._closed and not self._is_idle_on_disk():
+                return False
+            self._descriptor.close()
+            self._mapped = self._target = None
+            return True
+
+    def _is_idle_on_disk(self) -> bool:
+        in_memory_only = self._anonymous or (self.access is Access.PRIVATE and self._target is not None)
+        if self._holders or self._buffer is not None or in_memory_only:
+            return False
+        try:
+            if self.access is Access.WRITE and self.flushed < self.readable:
+                self._bring_to_disk()
+        except OSError:
+            return False
+        return True
 
     def hold(self) -> bool:
         """Keep the file readable until `release`, even when retired meanwhile; False when it is retired already.
@@ -428,11 +465,4 @@ class MappedFile:
             self._closed = True
             self._mapped = self._target = None
         with self._commit_lock, self._sync_lock:
-            self._close_descriptor()
-
-
-def write_fully(descriptor: int, data: memoryview, position: int) -> None:
-    """Write all of `data` to a file, which readers of its maps see at once. OSError."""
-    done = 0
-    while done < len(data):
-        done += os.pwrite(descriptor, data[done:], position + done)
+            self._descriptor.close()

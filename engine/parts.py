@@ -17,6 +17,7 @@ from engine.filequeue import FileQueue
 from engine.index import Index
 from engine.layout import StoreLayout
 from engine.mappedfile import Access
+from engine.openfiles import OpenFiles
 from engine.pool import BufferPool
 from engine.record import decode_record
 from engine.schedule import DelayLevels
@@ -60,10 +61,17 @@ def open_parts(path: Path, config: StoreConfig, sizes: FileSizes, access: Access
     pool = None
     if writes and config.transient_pool_buffers:
         pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
+    open_files = OpenFiles()
     files = FileQueue.open(
-        layout.commit_log, sizes.commit_log_bytes, access, disk=config.disk, source=source, pool=pool
+        layout.commit_log,
+        sizes.commit_log_bytes,
+        access,
+        disk=config.disk,
+        source=source,
+        pool=pool,
+        open_files=open_files,
     )
-    queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk)
+    queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
     queues.load()
     index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk)
     index.load()

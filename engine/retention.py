@@ -18,6 +18,7 @@ from pathlib import Path
 
 from engine.commitlog import CommitLog
 from engine.config import Clock, Retention
+from engine.durable import lacks_descriptor
 from engine.errors import StoreError
 from engine.listeners import Expired
 from engine.mappedfile import MappedFile
@@ -86,7 +87,8 @@ class Cleaner:
         try:
             self.clean()
         except (StoreError, OSError) as error:
-            self._failed(error)
+            if not lacks_descriptor(error):  # the next round may have one
+                self._failed(error)
 
     def clean(self) -> int:
         """One round: delete what may go, `delete_batch_files` at most; how many files of the log went. OSError."""

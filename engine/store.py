@@ -221,8 +221,8 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Forget a topic and its messages, for good: a rebuild does not bring them back.
 
-        Their bytes stay in the log until retention takes their files. Who publishes to it afterwards, even a moment
-        later, makes a new topic of that name (see `put`). TopicNotFoundError, ReadOnlyStoreError, OSError.
+        Their bytes stay in the log until retention takes their files. Who puts to it afterwards, even a moment later,
+        makes a new topic of that name (see `put`). TopicNotFoundError, ReadOnlyStoreError, OSError.
         """
         durability = self._require_write_side().durability
         if not self._topics.has(topic):

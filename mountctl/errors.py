@@ -49,6 +49,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.StoreFullError: os.EX_IOERR,
         engine.WriteError: os.EX_DATAERR,
         engine.FlushFailedError: os.EX_IOERR,
+        engine.NoDescriptorError: os.EX_TEMPFAIL,
         engine.ObstructedError: os.EX_CANTCREAT,
         engine.TopicError: os.EX_USAGE,
         engine.ReadError: os.EX_DATAERR,

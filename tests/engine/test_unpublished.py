@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageStore
+from engine import FileSizes, Message, MessageStore
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, killed, require_clean
 
 
@@ -73,3 +75,33 @@ def test_records_of_a_later_time_make_a_missing_head_damage(tmp_path: Path) -> N
     with MessageStore.open(tmp_path / "left", SMALL) as store:
         assert bodies(store, "t", 0) == [b"batch 1", b"batch 2", b"after"]
         assert store.recovery.damaged == (start,)
+
+
+@pytest.mark.parametrize("further", [0, 1, 3])
+def test_a_batch_whose_write_broke_off_comes_back_in_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further: int
+) -> None:
+    """Its records would stand behind the next ones of the same length, whole and in their place."""
+    config = replace(SMALL, sizes=FileSizes(1 << 20, 4096, 17, 48))
+    pwrite = os.pwrite
+
+    def broken_off(descriptor: int, data: memoryview, position: int) -> int:
+        pwrite(descriptor, data[: len(data) // 2], position)
+        raise OSError(errno.EIO, "Input/output error")
+
+    expected = [b"before", *(b"after %d" % number for number in range(further))]
+    with killed(tmp_path / "store", tmp_path / "left", config) as store:
+        store.put(Message("t", b"before"), 0)
+        monkeypatch.setattr(os, "pwrite", broken_off)
+        with pytest.raises(OSError, match="Input/output"):
+            store.put_lines("t", b"phantom\n" * 2_000, 0)
+        monkeypatch.undo()
+        for body in expected[1:]:
+            assert len(body) == len(b"phantom")
+            store.put(Message("t", body), 0)
+        end = store.physical_end
+    with MessageStore.open(tmp_path / "left", config) as store:
+        assert bodies(store, "t", 0) == expected
+        assert store.physical_end == end
+        assert store.recovery.damaged == ()
+        require_clean(store.check())
