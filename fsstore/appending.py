@@ -35,6 +35,7 @@ class AppendFile(Node):
         self._topic = topic
         self._queue = queue
         self._options = options
+        self._generation = context.store.topics_generation
         self._open_handles = 0
 
     def attributes(self) -> Attributes:
@@ -47,7 +48,7 @@ class AppendFile(Node):
         self._context.must_be_writable()
         store = self._context.store
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
-        publisher = Publisher(store, self._topic, self._queue, self._options)
+        publisher = Publisher(store, self._topic, self._queue, self._options, self._generation)
         self._open_handles += 1
         return _HANDLES[self._options.frame](publisher, sync, self._released), _OPENED
 
@@ -75,15 +76,19 @@ class EmptyHandle(OpenFile):
 
 
 class Publisher:
-    """Puts framed bytes into one topic or queue, as its options say."""
+    """Puts framed bytes into one topic or queue, as its options say; ENOENT when that was deleted meanwhile."""
 
-    __slots__ = ("_is_json", "_options", "_queue", "_topic", "line_limit_bytes", "store")
+    __slots__ = ("_generation", "_is_json", "_options", "_queue", "_topic", "line_limit_bytes", "store")
 
-    def __init__(self, store: MessageStore, topic: str, queue: int | None, options: AppendOptions) -> None:
+    def __init__(
+        self, store: MessageStore, topic: str, queue: int | None, options: AppendOptions, generation: int
+    ) -> None:
+        """`generation` is the store's of when the topic was there."""
         self.store = store
         self._topic = topic
         self._queue = queue
         self._options = options
+        self._generation = generation
         self._is_json = options.format is BodyFormat.JSON
         limit = store.config.max_message_bytes
         self.line_limit_bytes = json_line_limit_bytes(limit) if self._is_json else limit
@@ -91,6 +96,7 @@ class Publisher:
 
     def one(self, frame: bytes) -> int:
         """Publish one message; the physical offset after it."""
+        self._must_exist()
         options = self._options
         if self._is_json:
             message = parse_json_message(self._topic, frame, options)
@@ -100,6 +106,7 @@ class Publisher:
 
     def lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
         """Publish whole lines, all or none; the physical offset after them, 0 when all were empty."""
+        self._must_exist()
         options = self._options
         if not self._is_json:
             keys, tags = options.keys, options.tags
@@ -107,6 +114,13 @@ class Publisher:
             return put.physical_end if put.count else 0
         messages = parse_json_lines(self._topic, lines, options)
         return self.store.put_batch(messages, self._queue).physical_end if messages else 0
+
+    def _must_exist(self) -> None:
+        """TopicNotFoundError for a topic that was deleted while this was open: a put would make it again."""
+        generation = self.store.topics_generation
+        if generation != self._generation:
+            self.store.queues(self._topic)
+            self._generation = generation
 
 
 class AppendHandle(OpenFile):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -257,6 +258,22 @@ def test_publishing_to_a_topic_that_was_deleted_does_not_make_it_again(
     directory = mount.stat(f"orders/{path}".rpartition("/")[0]).inode
     store.delete_topic("orders")
     assert refused_with(lambda: mount.fs.lookup(directory, b"append")) == errno.ENOENT
+
+
+@pytest.mark.parametrize("path", ["append", "0/append"])
+def test_an_append_looked_up_before_its_topic_was_deleted_publishes_to_one_made_again(
+    mount: Mount, store: FakeStore, path: str
+) -> None:
+    inode = mount.stat(f"orders/{path}").inode
+    early = mount.open(f"orders/{path}", os.O_WRONLY).handle
+    store.delete_topic("orders")
+    late = mount.fs.open(inode, os.O_WRONLY).handle
+    for handle in (early, late):
+        assert refused_with(partial(mount.fs.write, handle, 0, b"lost\n")) == errno.ENOENT
+    store.create_topic("orders")
+    for handle in (early, late):
+        mount.fs.write(handle, 0, b"new\n")
+    assert [body for queue in range(4) for body in store.bodies("orders", queue)] == [b"new", b"new"]
 
 
 def test_every_look_up_is_another_inode_and_stat_shows_one(mount: Mount) -> None:

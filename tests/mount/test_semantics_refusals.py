@@ -181,3 +181,20 @@ def test_a_defect_of_ours(tmp_path: Path) -> None:
         log = mount.log.read_text()
     assert "Traceback" in log
     assert "ZeroDivisionError: a defect, for a test" in log
+
+
+def test_the_append_of_a_deleted_topic(mount: Mounted, topic: Path) -> None:
+    """5.10 Publishing to an `append` whose topic was deleted since it was opened is ENOENT, and does not make the topic
+    again."""
+    names = ("append", "0/append", "append@format=json", "append@frame=file")
+    handles = [os.open(topic / name, os.O_WRONLY | os.O_APPEND) for name in names]
+    os.write(handles[0], b"whole\nhalf")
+    os.write(handles[3], b"half")
+    publish(mount.root / "@store" / "control", b'{"delete_topic": "%s"}\n' % topic.name.encode())
+    for handle in handles[:3]:
+        assert refused_with(os.write, handle, b'{"body": "lost"}\n') == errno.ENOENT
+        assert refused_with(os.write, handle, b'"two"\n"lines"\n') == errno.ENOENT
+    assert [refused_with(os.close, handle) for handle in (handles[0], handles[3])] == [errno.ENOENT] * 2
+    assert topic.name not in mount.status()["topics"]
+    for handle in handles[1:3]:
+        os.close(handle)
