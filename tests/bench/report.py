@@ -171,7 +171,7 @@ def write_docs(page: Path, saved: dict[str, Any]) -> None:
         conditions_text(saved["conditions"]),
         table(rows),
         "### Growth",
-        "The same store at growing sizes; flat means at most twice the smallest store's time.",
+        "Stores of growing size, asked in turns; flat means at most twice the smallest store's time.",
         table(growth),
         f"![Time of each thing as the store grows]({page.stem}.svg)",
     ]
