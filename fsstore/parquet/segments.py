@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from itertools import pairwise
 from typing import NamedTuple
 
 from engine import MessageStore
@@ -35,6 +34,7 @@ class QueueSegments:
         self._queue = queue
         self._lock = threading.Lock()
         self._bounds: list[int] = []
+        self._whole: list[Segment] = []  # between each two of them
         self._end_physical = -1
         self.layouts: dict[tuple[int, int], Layout] = {}
         """Layouts of whole segments, by [begin, end): whoever measures one leaves it here."""
@@ -55,9 +55,10 @@ class QueueSegments:
         self._forget(offsets.min_offset, offsets.max_offset)
         bounds = self._bounds
         while (end := self._end_of(bounds[-1], offsets.max_offset)) is not None:
+            self._whole.append(Segment(bounds[-1], end, False))
             bounds.append(end)
         self._end_physical = self._physical_offset(bounds[-1])
-        segments = [Segment(begin, end, False) for begin, end in pairwise(bounds)]
+        segments = self._whole.copy()
         if bounds[-1] < offsets.max_offset:
             segments.append(Segment(bounds[-1], offsets.max_offset, True))
         return segments
@@ -67,13 +68,15 @@ class QueueSegments:
         bounds = self._bounds
         if bounds and (bounds[-1] > max_offset or self._has_changed(bounds[-1])):
             bounds.clear()
+            self._whole.clear()
             self.layouts = {}  # another one: who is measuring just now puts what it finds into the old one
         expired = bisect_left(bounds, min_offset)
-        for segment in pairwise(bounds[: expired + 1]):
-            self.layouts.pop(segment, None)
-        del bounds[:expired]
+        for segment in self._whole[:expired]:
+            self.layouts.pop(segment[:2], None)
+        del bounds[:expired], self._whole[:expired]
         if not bounds or bounds[0] != min_offset:
             bounds[:] = [min_offset]
+            self._whole.clear()
 
     def _has_changed(self, known_end: int) -> bool:
         return self._end_physical >= 0 and self._physical_offset(known_end) != self._end_physical
