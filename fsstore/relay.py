@@ -74,7 +74,7 @@ class Relay:
             if not reply:
                 return
             if not self.serving.is_set():
-                reply = wire.listing_as_wanted(reply)
+                reply = wire.serving_as_wanted(reply)
             self._channel.send(reply)
             self.serving.set()
             self.waiting -= 1

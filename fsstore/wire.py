@@ -92,6 +92,7 @@ _INIT_FLAGS = Struct("=I")
 _INIT_FLAGS_POSITION = REPLY.size + 12
 _LIST_WITH_ATTRIBUTES = 1 << 13
 _LIST_AS_WANTED = 1 << 14
+_PARALLEL = 1 << 18  # look-ups and listings of one directory need not wait for one another
 
 
 def failed(unique: int, errno: int) -> bytes:
@@ -159,9 +160,10 @@ def data_of(inode: int, size: int) -> bytes:
     return _STORE.pack(_STORE.size + size, _STORE_DATA, 0, inode, 0, size, 0)
 
 
-def listing_as_wanted(init_reply: bytes) -> bytes:
-    """libfuse's reply to the kernel's first request, changed: a listing brings attributes when they are wanted."""
+def serving_as_wanted(init_reply: bytes) -> bytes:
+    """libfuse's reply to the kernel's first request, changed: a listing brings attributes when they are wanted, and one
+    slow look-up in a directory holds up no other."""
     (flags,) = _INIT_FLAGS.unpack_from(init_reply, _INIT_FLAGS_POSITION)
     changed = bytearray(init_reply)
-    _INIT_FLAGS.pack_into(changed, _INIT_FLAGS_POSITION, flags | _LIST_WITH_ATTRIBUTES | _LIST_AS_WANTED)
+    _INIT_FLAGS.pack_into(changed, _INIT_FLAGS_POSITION, flags | _LIST_WITH_ATTRIBUTES | _LIST_AS_WANTED | _PARALLEL)
     return bytes(changed)

@@ -114,8 +114,9 @@ def test_requests_go_on_while_a_stream_is_summed(tmp_path: Path) -> None:
         with meanwhile(summing, gate=gate):
             assert (mount.root / "orders" / "0" / "29999").read_bytes() == b"a line"
             publish(mount.root / "orders" / "0" / "append", b"another\n")
+            publish(mount.root / "orders" / "append", b"beside\n")  # in the directory of the stream itself
             assert sizes == []
-        assert sizes == [30_000 * 7 + 32 + 8]
+        assert sizes == [30_000 * 7 + 32 + 8 + 7]
 
 
 def test_each_look_up_of_append_is_a_file_of_its_own(tmp_path: Path) -> None:
