@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from mountctl import daemon, preflight
+from mountctl.allocator import share_one_arena
 from mountctl.options import MountRequest, parse, parse_mode
 from mountctl.output import progress
 from mountctl.places import absolute
@@ -86,6 +87,7 @@ def _start_daemon(request: MountRequest, log_file: Path) -> None:
 
 def _server(request: MountRequest) -> daemon.Server:
     def server(reporter: daemon.Reporter) -> None:
+        share_one_arena()  # before anything starts a thread
         from mountctl.serving import serve_request  # the engine is loaded in the process that serves
 
         serve_request(request, reporter)

@@ -25,6 +25,7 @@ from fsstore.listing import Batch
 from fsstore.mounting import run_mount
 from fsstore.parquet.nodes import OpenRange
 from fsstore.parquet.options import ParquetOptions
+from mountctl.allocator import share_one_arena
 
 DEFECT = b"a-defect-of-ours"
 """Looking up this name fails as a bug would."""
@@ -129,6 +130,7 @@ def options_of(asked: dict[str, Any]) -> ServeOptions:
 
 def main() -> None:
     """Serve one mount as the JSON argument says."""
+    share_one_arena()
     asked = json.loads(sys.argv[1])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = config_of(asked["config"])
