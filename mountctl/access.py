@@ -9,6 +9,7 @@ Both answer alike, so that a person need not know which it is.
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ def find_topic(access: Access, name: str) -> Topic:
         if topic.name == name:
             return topic
     known = ", ".join(topic.name for topic in topics[:10]) or "none yet"
-    raise CommandError(f"no topic {name!r}", f"there are: {known}", 64)
+    raise CommandError(f"no topic {name!r}", f"there are: {known}", os.EX_USAGE)
 
 
 @contextmanager

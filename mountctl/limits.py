@@ -4,6 +4,6 @@ import resource
 
 
 def raise_open_files() -> None:
-    """Allow as many descriptors as the system lets us have: each queue in use holds two, 1,024 are few."""
+    """Allow as many descriptors as the system lets us have: the more there are, the more files a store keeps mapped."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

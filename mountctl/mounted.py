@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,9 @@ from fsstore.names import NAME_MAX_BYTES, encode_key, offset_name
 from mountctl.access import ATTRIBUTE_PREFIX, Labels, Queue, Shown, Topic
 from mountctl.errors import CommandError
 from mountctl.places import Mount
+
+_LEFT_OUT = frozenset((errno.EIO, errno.ENOENT, errno.ESTALE))
+"""What reading one message may answer; everything else, a daemon that is gone above all, is about them all."""
 
 
 class MountedStore:
@@ -46,8 +50,9 @@ class MountedStore:
         for offset in range(max(start, bounds.min_offset), end):
             try:
                 yield self._message(topic, queue, offset, attributes)
-            except OSError:  # damaged, or expired since: left out, and the offsets show it
-                continue
+            except OSError as error:  # damaged, or expired since: left out, and the offsets show it
+                if error.errno not in _LEFT_OUT:
+                    raise
 
     def _message(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown:
         path = self._root / topic / str(queue) / offset_name(offset).decode()

@@ -16,7 +16,6 @@ from engine import (
     StoreConfig,
     StoredMessage,
     StoreLockedError,
-    TopicNotFoundError,
 )
 from fsstore.names import parse_time_ms
 from fsstore.reports import status_of
@@ -101,8 +100,6 @@ class OpenedStore:
         self._store.create_topic(topic, queues)
 
     def delete_topic(self, topic: str) -> None:
-        if topic not in self._store.topics():
-            raise TopicNotFoundError(topic)
         self._store.delete_topic(topic)
 
 

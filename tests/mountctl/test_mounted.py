@@ -1,0 +1,40 @@
+"""A mounted store as the verbs read it: what one message answers, and what all of them do."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from mountctl.access import Shown
+from mountctl.mounted import MountedStore
+from mountctl.places import Mount
+
+
+def read(mountpoint: Path) -> list[Shown]:
+    mounted = MountedStore(Mount(mountpoint, mountpoint / "store", read_only=False))
+    return list(mounted.messages("orders", 0, 0, None, attributes=False))
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Path:
+    """What a mount shows of a queue of three messages, the second of which has gone."""
+    queue = tmp_path / "orders" / "0"
+    queue.mkdir(parents=True)
+    for name, offset in (("@first", 0), ("@last", 2)):
+        (queue / name).symlink_to(f"{offset:020d}")
+    for offset in (0, 2):
+        (queue / f"{offset:020d}").write_bytes(b"%d" % offset)
+    return queue
+
+
+def test_a_message_that_has_gone_is_left_out(queue: Path) -> None:
+    assert [message.body for message in read(queue.parents[1])] == [b"0", b"2"]
+
+
+def test_a_failure_that_is_not_one_messages_ends_the_reading(queue: Path) -> None:
+    (queue / f"{1:020d}").symlink_to(f"{1:020d}")
+    with pytest.raises(OSError, match="symbolic links") as caught:
+        read(queue.parents[1])
+    assert caught.value.errno == errno.ELOOP
