@@ -217,7 +217,8 @@ class MappedFile:
 
     def writable(self) -> memoryview:
         """The whole file for writing in place (WRITE, PRIVATE): moves no position. StoreFullError."""
-        return self._target if self._target is not None else self._prepare_target()
+        target = self._target  # one look: `let_go` may take it back at any moment
+        return target if target is not None else self._prepare_target()
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write at `wrote`, then publish; the position written at. The caller checked that it fits. StoreFullError."""
@@ -229,7 +230,9 @@ class MappedFile:
     def append_fields(self, layout: Struct, *fields: int) -> None:
         """As `append`, packed in place: for a file without a write buffer."""
         position, target = self.wrote, self._target
-        layout.pack_into(target if target is not None else self._prepare_target(), position, *fields)
+        if target is None:
+            target = self._prepare_target()
+        layout.pack_into(target, position, *fields)
         self.wrote = self.readable = position + layout.size
 
     def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
@@ -237,7 +240,9 @@ class MappedFile:
 
         OSError: nothing of it is left, so that no whole record of a batch can ever be found behind the next append.
         """
-        target = self._target if self._target is not None else self._prepare_target()
+        target = self._target
+        if target is None:
+            target = self._prepare_target()
         position = self.wrote
         end = position + len(data)
         if end - position <= PAGE_BYTES:
@@ -256,7 +261,9 @@ class MappedFile:
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write `data` at `position` without publishing it. StoreFullError, OSError."""
-        target = self._target if self._target is not None else self._prepare_target()
+        target = self._target
+        if target is None:
+            target = self._prepare_target()
         if len(data) < LARGE_BYTES or self._buffer is not None or not self._descriptor.write(data, position):
             target[position : position + len(data)] = data
 
@@ -282,8 +289,8 @@ class MappedFile:
                 self._mapped = None
         elif len(self._map()[1]) < self.size:
             self._complete_in_memory()
-        self._target = memoryview(self._map()[0])
-        return self._target
+        target = self._target = memoryview(self._map()[0])
+        return target
 
     def _complete_in_memory(self) -> None:
         """PRIVATE: a file that was cut is as long as it should be from now on, in memory."""
