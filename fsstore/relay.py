@@ -19,6 +19,8 @@ import trio
 from fsstore import wire
 from fsstore.channel import Channel
 
+READY_TASKS = 8
+"""Tasks of pyfuse3 that stay: each has a buffer of 1 MiB, which is not to come and go with every burst."""
 LARGEST_REPLY_BYTES = 1 << 20
 
 
@@ -33,6 +35,7 @@ class Relay:
         self._channel = channel
         self._socket = ours
         self._backlog: deque[bytes] = deque()
+        self._reply = bytearray(LARGEST_REPLY_BYTES)  # one for all: a new one each time would leave holes in the heap
 
     @classmethod
     @contextmanager
@@ -65,14 +68,15 @@ class Relay:
         """Have pyfuse3 answer until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pass_replies_on)
-            await pyfuse3.main()
+            await pyfuse3.main(min_tasks=READY_TASKS)
 
     async def _pass_replies_on(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._socket)
-            reply = self._socket.recv(LARGEST_REPLY_BYTES)
-            if not reply:
+            size = self._socket.recv_into(self._reply)
+            if not size:
                 return
+            reply = bytes(memoryview(self._reply)[:size])
             if not self.serving.is_set():
                 reply = wire.serving_as_wanted(reply)
             self._channel.send(reply)
