@@ -106,8 +106,9 @@ def await_ready(mount: Mounted) -> None:
     """Return when the daemon says that it serves."""
     output = mount.daemon.stdout
     assert output is not None
-    readable, _, _ = select.select([output], [], [], PATIENCE_S)
-    said = output.readline() if readable else b"nothing"
+    waiting = select.poll()  # select() takes no descriptor above 1,023, and a long test run has some
+    waiting.register(output, select.POLLIN)
+    said = output.readline() if waiting.poll(PATIENCE_S * 1000) else b"nothing"
     assert said == b"ready\n", f"the daemon said {said!r}; its log:\n{mount.log.read_text()}"
 
 
