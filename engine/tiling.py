@@ -23,6 +23,7 @@ from engine.index import Index
 from engine.keyrows import index_key_rows
 from engine.logscan import ScannedRecords, scan_records
 from engine.mappedfile import MappedFile
+from engine.properties import KEYS, UNIQUE_KEY
 from engine.record import decode_record
 from engine.sequence import queued_rows
 
@@ -30,6 +31,10 @@ Array = np.ndarray[Any, Any]
 
 MANY_GAPS = 2_000
 """In one file: then reading the whole file, as a rebuild does, is the faster way."""
+
+_KEY_NAMES = tuple(name + b"\x01" for name in (KEYS, UNIQUE_KEY))
+_LONGEST_NAME_BYTES = max(map(len, _KEY_NAMES))
+_SEARCHED_BYTES = 1 << 20
 
 
 def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopics, end: int) -> bool:
@@ -129,7 +134,7 @@ def index_start(log: CommitLog, index: Index, end: int) -> int:
     """From where on the log has to be read so that its index holds every key: log.min_offset for all of it."""
     files = index.files
     if not files or index.last_physical_offset < 0:
-        return log.min_offset
+        return log.min_offset if index.foreign or _names_keys(log, end) else max(log.min_offset, end)
     bounds = [log.min_offset]
     for before, after in pairwise(files):
         bounds += [before.header.end_physical_offset, after.header.begin_physical_offset]
@@ -138,6 +143,25 @@ def index_start(log: CommitLog, index: Index, end: int) -> int:
     if any(_has_keys(log, start, stop) for start, stop in gaps if stop > start):
         return log.min_offset
     return max(log.min_offset, min(index.last_physical_offset, end))
+
+
+def _names_keys(log: CommitLog, end: int) -> bool:
+    """Whether the name of a property that holds keys stands anywhere in the log before `end`.
+
+    Where it does not, no record has a key, whatever else is there: that need not be read as records.
+    """
+    for file in log.files.files:
+        if file.start >= end:
+            break
+        try:
+            view = file.pages()[: end - file.start]
+        except StoreError:
+            continue  # what is not there names nothing
+        for start in range(0, len(view), _SEARCHED_BYTES):
+            part = bytes(view[start : start + _SEARCHED_BYTES + _LONGEST_NAME_BYTES])
+            if any(name in part for name in _KEY_NAMES):
+                return True
+    return False
 
 
 def _has_keys(log: CommitLog, start: int, stop: int) -> bool:

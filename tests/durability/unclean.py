@@ -3,7 +3,8 @@
     python -m tests.durability.unclean [--mib 1024]
 
 Three starts of the same store: with our coverage mark (read from there on), by RocketMQ's rule (no mark: from the file
-that the checkpoint names on), and from nothing (no checkpoint either: the whole log).
+that the checkpoint names on), and from nothing (no checkpoint either: the whole log). Of two stores: one whose messages
+have a key each, one without keys.
 """
 
 from __future__ import annotations
@@ -13,25 +14,48 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from engine import MessageStore, RecoveryProgress, StoreConfig
+from engine import Message, MessageStore, RecoveryProgress, StoreConfig
 from tests.durability.figures import keep
 
-LINE = b"a line of an ordinary log, as long as most of them are, with a number at its end 0123456789\n"
-BATCH = LINE * 5_000
+LINE = b"a line of an ordinary log, as long as most of them are, with a number at its end 0123456789"
+LINES = (LINE + b"\n") * 5_000
+FILLED_SECONDS = 3_600
+"""So long ago the store's first message was put, by its clock."""
+
+Put = Callable[[MessageStore, int], object]
 
 
-def make(path: Path, mib: int, left: Path) -> None:
-    """A store with `mib` MiB of log; flushed but for its newest 16 MiB. What a dead process leaves of it at `left`."""
-    with MessageStore.open(path) as store:
+def put_keyed(store: MessageStore, number: int) -> object:
+    """1,000 messages with a key each."""
+    first = number * 1_000
+    return store.put_batch([Message("lines", LINE, [f"K{first + one:09d}"]) for one in range(1_000)])
+
+
+def put_lines(store: MessageStore, number: int) -> object:
+    """5,000 messages without keys."""
+    return store.put_lines("lines", LINES)
+
+
+def make(path: Path, mib: int, left: Path, put: Put) -> None:
+    """A store with `mib` MiB of log, evenly filled; flushed but for its newest 16 MiB. What a dead process leaves of it
+    at `left`."""
+    end_bytes, began_ms, written_bytes = mib << 20, int(time.time() - FILLED_SECONDS) * 1_000, 0
+
+    def clock() -> int:
+        return began_ms + written_bytes * FILLED_SECONDS * 1_000 // end_bytes
+
+    with MessageStore.open(path, StoreConfig(clock=clock)) as store:
         store.create_topic("lines", 4)
-        flushed = False
-        while store.physical_end < mib << 20:
-            if not flushed and store.physical_end > (mib - 16) << 20:
+        flushed, number = False, 0
+        while written_bytes < end_bytes:
+            if not flushed and written_bytes > end_bytes - (16 << 20):
                 store.flush()
                 flushed = True
-            store.put_lines("lines", BATCH)
+            put(store, number)
+            written_bytes, number = store.physical_end, number + 1
         shutil.copytree(path, left)
 
 
@@ -51,10 +75,10 @@ def start(path: Path) -> dict[str, object]:
     }
 
 
-def measure(folder: Path, mib: int) -> dict[str, object]:
+def measure(folder: Path, mib: int, put: Put) -> dict[str, object]:
     """The three starts."""
     found: dict[str, object] = {}
-    make(folder / "store", mib, folder / "left")
+    make(folder / "store", mib, folder / "left", put)
     for name, lost in (
         ("with_our_mark", ()),
         ("rocketmq_rule", ("fsstore",)),
@@ -74,8 +98,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1_024)
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="unclean-") as folder:
-        keep("unclean", {"log_mib": chosen.mib, **measure(Path(folder), chosen.mib)})
+    found: dict[str, object] = {"log_mib": chosen.mib}
+    for name, put in (("a_key_each", put_keyed), ("no_keys", put_lines)):
+        with tempfile.TemporaryDirectory(prefix="unclean-") as folder:
+            found[name] = measure(Path(folder), chosen.mib, put)
+    keep("unclean", found)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from engine import (
     StoreConfig,
     check_store,
 )
-from tests.engine.storetools import SMALL, bodies, contents, killed, nothing_left_open, opened
+from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, contents, killed, nothing_left_open, opened
 from tests.golden import golden
 
 MODES = (OpenMode.WRITE, OpenMode.READ_ONLY)
@@ -178,6 +179,39 @@ def test_a_store_that_somebody_else_wrote_since_is_looked_over(crashed: Path) ->
     with opened(crashed) as store:
         assert store.recovery.scanned_messages > 0
         require_filled(store)
+
+
+def keyless(path: Path, keyed: int) -> Path:
+    """What a dead broker left of 300 messages, stored a second apart and flushed, of which only number `keyed` has a
+    key: without our marks."""
+    seconds = count(1_700_000_000)
+    with killed(path, path.with_name("left"), replace(SMALL, clock=lambda: next(seconds) * 1000)) as store:
+        store.create_topic("T", 1)
+        for number in range(300):
+            store.put(Message("T", b"body-%d" % number, ["k"] if number == keyed else []), 0)
+        store.flush()
+    bare(path.with_name("left"))
+    return path.with_name("left")
+
+
+@pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY])
+@pytest.mark.parametrize("loss", ["nothing", "the whole index"])
+def test_a_log_without_keys_is_read_from_where_rocketmq_would(tmp_path: Path, loss: str, mode: OpenMode) -> None:
+    left = keyless(tmp_path / "store", keyed=-1)
+    LOSSES[loss](left)
+    with opened(left, mode=mode) as store:
+        assert 0 < store.recovery.scanned_bytes < 2 * SMALL_SIZES.commit_log_bytes < store.physical_end
+        assert store.recovery.rebuilt == ()
+        assert bodies(store, "T", 0) == [b"body-%d" % number for number in range(300)]
+
+
+@pytest.mark.parametrize("keyed", [0, 100, 299])
+@pytest.mark.parametrize("loss", ["nothing", "the whole index", "an index file's bytes"])
+def test_a_single_key_that_the_index_lost_is_found_again(tmp_path: Path, loss: str, keyed: int) -> None:
+    left = keyless(tmp_path / "store", keyed)
+    LOSSES[loss](left)
+    with opened(left) as store:
+        assert [message.body for message in store.query("T", "k")] == [b"body-%d" % keyed]
 
 
 def test_recovery_tells_how_far_it_is(crashed: Path) -> None:
