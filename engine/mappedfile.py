@@ -473,3 +473,5 @@ class MappedFile:
             self._mapped = self._target = None
         with self._commit_lock, self._sync_lock:
             self._descriptor.close()
+        if self._open_files is not None:
+            self._open_files.discard(self)

@@ -64,6 +64,16 @@ def descriptors(path: Path) -> int:
 # the list
 
 
+def test_a_closed_file_counts_no_more(tmp_path: Path) -> None:
+    open_files, idle = OpenFiles(2), CountedFile()
+    open_files.add(idle)
+    file = MappedFile.create(tmp_path / "0", SIZE, Access.WRITE)
+    file.count_in(open_files)
+    file.close()
+    open_files.add(CountedFile())
+    assert not idle.gone
+
+
 def test_the_file_that_was_mapped_longest_ago_is_let_go() -> None:
     open_files = OpenFiles(2)
     files = [CountedFile() for _ in range(5)]
