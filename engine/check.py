@@ -18,7 +18,7 @@ from engine.consumequeues import ConsumeQueues
 from engine.coverage import read_coverage
 from engine.dispatch import Dispatcher
 from engine.errors import ConfigFileError, NotAStoreError, ReadError
-from engine.filequeue import MAX_OFFSET
+from engine.filescan import MAX_OFFSET
 from engine.index import Index
 from engine.layout import StoreLayout
 from engine.lock import StoreLock

@@ -9,6 +9,7 @@ ahead of `readable` only while a private write buffer is attached, whose bytes `
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -321,7 +322,8 @@ class MappedFile:
             buffer, end = self._buffer, self.wrote
             if buffer is None or self._closed or not self.due(self.readable, end, least_pages):
                 return None
-            self._descriptor.write(buffer[self.readable : min(end, self._filled_from)], self.readable)
+            if not self._descriptor.write(buffer[self.readable : min(end, self._filled_from)], self.readable):
+                raise OSError(errno.EBADF, "closed before its write buffer was committed", str(self.path))
             self.readable = end
             if end < self.size:
                 return None

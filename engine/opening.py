@@ -16,7 +16,7 @@ from pathlib import Path
 from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
 from engine.configfile import backup_of
 from engine.errors import ConfigFileError, NotAStoreError, ObstructedError, UnsupportedStoreError
-from engine.filequeue import MAX_OFFSET
+from engine.filescan import MAX_OFFSET
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
 from engine.sizesfile import read_sizes
