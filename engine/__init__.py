@@ -56,6 +56,7 @@ from engine.repair import repair_store
 from engine.results import PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
 from engine.store import Hold, MessageStore
 from engine.stream import QueueStream
+from engine.writing import Stored
 
 __all__ = [
     "BROKER_SIZES",
@@ -106,6 +107,7 @@ __all__ = [
     "StoreListener",
     "StoreLockedError",
     "StoreStats",
+    "Stored",
     "StoredMessage",
     "TopicError",
     "TopicExistsError",

@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError
+from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored
 from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
@@ -19,7 +19,6 @@ from fsstore.interface import (
     Attributes,
     FilesystemError,
     Opened,
-    Stored,
 )
 from fsstore.names import AppendOptions, BodyFormat, Frame
 from fsstore.nodes import Context, Node, OpenFile

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
-from engine import Expired, MessageStore
+from engine import Expired, MessageStore, Stored
 from fsstore.attributes import Appearance
 from fsstore.groups import GroupsDirectory
 from fsstore.inodes import COMPUTED, MESSAGE, InodeTable
@@ -28,7 +28,6 @@ from fsstore.interface import (
     FilesystemSpace,
     MadeInThread,
     Opened,
-    Stored,
 )
 from fsstore.listing import Batch, Listing
 from fsstore.messages import HeldBody, MessageFiles, SmallBody

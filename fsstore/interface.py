@@ -8,9 +8,9 @@ is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -110,10 +110,6 @@ class Opened(NamedTuple):
 NOTHING_TO_WAIT_FOR = 0
 """What write, flush and fsync return, when the writer may be answered at once. Else it is a physical offset: to be
 answered when everything before it is on disk (`store.request_durable`)."""
-
-Stored: TypeAlias = Callable[[str, Sequence[int]], None]
-"""Hears of a topic and those of its queues that get a write's messages, when these are in the log: the writer may be
-answered. They can be read when the write returns."""
 
 
 class DirectoryEntry(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from engine import MessageStore, OpenMode
+from engine import MessageStore, OpenMode, Stored
 from fsstore.attributes import Appearance
 from fsstore.inodes import InodeTable
 from fsstore.interface import (
@@ -18,7 +18,6 @@ from fsstore.interface import (
     Attributes,
     FilesystemError,
     Opened,
-    Stored,
 )
 from fsstore.listing import Listing, NamesListing
 from fsstore.names import never_exists

@@ -15,6 +15,7 @@ from engine import (
     OpenMode,
     Retention,
     StoreConfig,
+    Stored,
     StoreStats,
     TopicNotFoundError,
 )
@@ -25,7 +26,6 @@ from fsstore.interface import (
     FilesystemOptions,
     MadeInThread,
     Opened,
-    Stored,
 )
 from fsstore.nodes import Context, Directory, Node, OpenFile, TextFile
 

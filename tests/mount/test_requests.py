@@ -15,7 +15,7 @@ import pyfuse3
 import pytest
 import trio
 
-from engine import DamagedRecordError, MessageStore, OpenMode, StoreFullError
+from engine import DamagedRecordError, MessageStore, OpenMode, Stored, StoreFullError
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
 from fsstore.interface import (
@@ -26,7 +26,6 @@ from fsstore.interface import (
     MessageNames,
     Opened,
     SlowWork,
-    Stored,
 )
 from fsstore.openbodies import OpenBodies
 from fsstore.operations import RareOperations
