@@ -246,8 +246,8 @@ def run(folder: Path, kills: int, seed: int, tell: Callable[[Rounds], None] = la
 def figures_of(rounds: Rounds, seconds: float) -> dict[str, object]:
     """The figures to keep."""
     return {
-        "kills": rounds.kills - rounds.clean_ends,
-        "of_these_while_opening": rounds.early_kills,
+        "kills_under_load": rounds.kills - rounds.clean_ends,
+        "kills_while_opening": rounds.early_kills,
         "clean_ends_between": rounds.clean_ends,
         "log_files_rolled": rounds.rolled_files,
         **asdict(rounds.tally),
