@@ -17,6 +17,12 @@ def chunk(number: int) -> bytes:
     return bytes((number,)) * CHUNK_BYTES
 
 
+def put_twice(cache: ChunkCache, count: int) -> None:
+    """Chunks 0, 1 … as somebody who reads them all, and once more, leaves them."""
+    for number in (*range(count), *range(count)):
+        cache.put(number, chunk(number))
+
+
 def files(directory: Path) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file() and path.name != "lock"]
 
@@ -33,8 +39,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_what_memory_has_no_room_for_is_on_disk_until_that_is_full(tmp_path: Path) -> None:
     cache = ChunkCache(2 * CHUNK_BYTES, DiskChunks(tmp_path / "cache", 3 * CHUNK_BYTES))
-    for number in range(10):
-        cache.put(number, chunk(number))
+    put_twice(cache, 10)
     assert cache.disk_bytes == sum(path.stat().st_size for path in files(tmp_path)) == 3 * CHUNK_BYTES
     assert [cache.peek(number) is not None for number in range(10)] == [False] * 8 + [True] * 2
     assert [cache.find(number) for number in (4, 5)] == [None, chunk(5)]
@@ -43,6 +48,19 @@ def test_what_memory_has_no_room_for_is_on_disk_until_that_is_full(tmp_path: Pat
     assert cache.memory_bytes == 2 * CHUNK_BYTES
     cache.close()
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_memory_had_no_room_for_only_once_is_not_written_to_disk(tmp_path: Path) -> None:
+    cache = ChunkCache(2 * CHUNK_BYTES, DiskChunks(tmp_path / "cache", 30 * CHUNK_BYTES))
+    for number in range(10):
+        cache.put(number, chunk(number))
+    assert (cache.disk_bytes, list(tmp_path.iterdir())) == (0, [])
+    cache.put(0, chunk(0))
+    assert cache.disk_bytes == 0  # what went for it went for the first time
+    cache.put(1, chunk(1))
+    cache.put(2, chunk(2))
+    assert cache.disk_bytes == CHUNK_BYTES
+    assert (cache.find(0), cache.find(8)) == (chunk(0), None)
 
 
 def test_a_chunk_put_again_counts_once() -> None:
@@ -62,8 +80,7 @@ def test_a_chunk_that_fits_nowhere_is_not_kept(tmp_path: Path) -> None:
 def test_a_disk_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_bytes(b"no directory")
     cache = ChunkCache(CHUNK_BYTES, DiskChunks(tmp_path / "file" / "cache", 1 << 20))
-    for number in range(3):
-        cache.put(number, chunk(number))
+    put_twice(cache, 3)
     assert cache.find(2) == chunk(2)
     assert cache.find(1) is None
     assert len(caplog.records) == 1
@@ -71,8 +88,8 @@ def test_a_disk_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCap
 
 def test_a_file_that_somebody_removed_is_as_if_it_had_gone(tmp_path: Path) -> None:
     cache = ChunkCache(CHUNK_BYTES, DiskChunks(tmp_path, 1 << 20))
-    cache.put(0, chunk(0))
-    cache.put(1, chunk(1))
+    put_twice(cache, 2)
+    assert len(files(tmp_path)) == 1
     for path in files(tmp_path):
         path.unlink()
     assert cache.find(0) is None
