@@ -1,8 +1,8 @@
 """Spark over a mounted store beside the same data as plain files: `./run bench spark [--messages N] [--docs]`.
 
-Both sides take turns in one session (`local[2]`, reads of 1 MiB as in docs/spark.md, 2), with warm page caches; a row's
-ratio is the median of its rounds' ratios. Raw numbers go to build/bench-spark.json, with --docs the table to
-docs/spark.md.
+Both sides take turns in one session (`local[2]`, reads of 1 MiB as in docs/spark.md, 2), with warm page caches, after
+turns that don't count, in which Java compiles what it needs; a row's ratio is the median of its rounds' ratios. Raw
+numbers go to build/bench-spark.json, with --docs the table to docs/spark.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +28,10 @@ from engine import FileSizes, Message, MessageStore, StoreConfig
 from fsstore.parquet.layout import measure, range_key
 from fsstore.parquet.render import render
 from fsstore.parquet.segments import QueueSegments
-from fsstore.spark import MESSAGE_SCHEMA, messages
+from fsstore.spark import messages
 from fsstore.spark.export import export
 from fsstore.spark.exportplan import Wanted
-from tests.bench.measure import seconds
+from tests.bench.measure import interleave, seconds
 from tests.interop.mounts import mounted
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -40,6 +41,7 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 TOPIC, QUEUES, BATCH = "orders", 4, 1_000
 FILES, SEGMENTS = 20_000, 1_000
+WARMING_TURNS = 3
 NOTE_BYTES, PROSE_WORDS = 248, 1_000_000
 SMALL_LOG = FileSizes(commit_log_bytes=1 << 16, consume_queue_entries=65_536, index_slots=5_000, index_entries=20_000)
 CLICK = "id long, user string, amount double, note string"
@@ -54,7 +56,6 @@ class Result:
     target: float
     ours: list[float]
     peer: list[float]
-    note: str = ""
 
     @property
     def ratio(self) -> float:
@@ -80,14 +81,15 @@ class Bench:
     def turns(
         self, work: str, against: str, target: float, ours: Callable[[], object], peer: Callable[[], object]
     ) -> Result:
-        """Let both sides take turns, after one turn each that doesn't count."""
-        ours(), peer()
-        times: tuple[list[float], list[float]] = ([], [])
-        for number in range(self.rounds):
-            sides = ((0, ours), (1, peer))
-            for side, run in sides if number % 2 == 0 else sides[::-1]:
-                times[side].append(seconds(run))
-        return shown(Result(work, against, target, *times))
+        """Let both sides take turns."""
+        return self.timed_turns(work, against, target, partial(seconds, ours), partial(seconds, peer))
+
+    def timed_turns(
+        self, work: str, against: str, target: float, ours: Callable[[], float], peer: Callable[[], float]
+    ) -> Result:
+        """As `turns`, of sides that say themselves how many seconds they took."""
+        pairs = interleave(ours, peer, WARMING_TURNS + self.rounds)
+        return shown(Result(work, against, target, list(pairs.ours[WARMING_TURNS:]), list(pairs.peer[WARMING_TURNS:])))
 
     # the jobs
 
@@ -98,16 +100,6 @@ class Bench:
     def parquet_aggregate(self, frame: DataFrame) -> None:
         sums = (f.count("*"), f.sum(f.length("body")), f.max("store_time"))
         frame.groupBy("queue", "tags").agg(*sums).collect()
-
-    def made_up_messages(self) -> Path:
-        """A dataset of what `parquet_aggregate` reads, on ext4."""
-        folder = self.folder / "made-up"
-        columns = (
-            "'made-up' AS topic", f"CAST(id % {QUEUES} AS INT) AS queue", "IF(id % 2 = 0, 'paid', 'new') AS tags",
-            "CAST(rpad(CAST(id AS STRING), 300, '.') AS BINARY) AS body", "current_timestamp() AS store_time",
-        )  # fmt: skip
-        self.spark.range(self.count).selectExpr(*columns).write.partitionBy("topic", "queue").parquet(str(folder))
-        return folder
 
     def binary_files(self, folder: Path) -> None:
         self.spark.read.format("binaryFile").load(str(folder)).agg(f.sum(f.length("content"))).collect()
@@ -199,12 +191,6 @@ def queue_rows(bench: Bench, root: Path) -> Iterator[Result]:
     spark, jsonl, logs = bench.spark, f"{bench.plain}/*.jsonl", f"{root}/{TOPIC}/*.log"
     copy_lines(root, bench.plain)
     frame = messages(spark, root)
-    bench.json_aggregate(jsonl)  # the JVM learns both, from as many rows
-    bench.parquet_aggregate(spark.read.schema(MESSAGE_SCHEMA).parquet(str(bench.made_up_messages())))
-    first = seconds(lambda: bench.parquet_aggregate(frame))
-    same = seconds(lambda: bench.json_aggregate(jsonl))
-    work, against = "Parquet aggregate, first read (rendering included)", "the same JSON aggregate from .jsonl"
-    first_read = Result(work, against, 1.0, [first], [same], "one round: the first time comes once")
     yield bench.turns(
         "JSON aggregate over `*.log`", "the same lines as .jsonl on ext4", 0.9,
         lambda: bench.json_aggregate(logs), lambda: bench.json_aggregate(jsonl),
@@ -215,10 +201,24 @@ def queue_rows(bench: Bench, root: Path) -> Iterator[Result]:
         "Parquet aggregate, warm", "the same dataset written by Spark on ext4", 0.9,
         lambda: bench.parquet_aggregate(frame), lambda: bench.parquet_aggregate(written),
     )  # fmt: skip
-    yield shown(first_read)
     yield bench.turns(
         "export", "`spark.read.json` and write of the same data", 1.0,
         lambda: bench.export(root), bench.read_and_write_json,
+    )  # fmt: skip
+
+
+def first_read_rows(bench: Bench, store: Path) -> Iterator[Result]:
+    """The Parquet aggregate over a mount that nobody has read from: a new one each time."""
+    mountpoint, jsonl = bench.folder / "first-mount", f"{bench.plain}/*.jsonl"
+
+    def first_read() -> float:
+        with mounted(store, mountpoint) as root:
+            frame = messages(bench.spark, root)
+            return seconds(lambda: bench.parquet_aggregate(frame))
+
+    yield bench.timed_turns(
+        "Parquet aggregate, first read (rendering included)", "the same JSON aggregate from .jsonl", 1.0,
+        first_read, lambda: seconds(lambda: bench.json_aggregate(jsonl)),
     )  # fmt: skip
 
 
@@ -277,9 +277,13 @@ def run(folder: Path, count: int, rounds: int) -> tuple[list[Result], float]:
         fill_segments(folder / "many")
         with new_session(folder) as spark:
             bench = Bench(spark, folder, count, rounds)
-            for store, rows in (("store", queue_rows), ("few", file_rows), ("many", listing_rows)):
-                with mounted(folder / store, folder / f"{store}-mount") as root:
-                    results += rows(bench, root)
+            with mounted(folder / "store", folder / "store-mount") as root:
+                results += queue_rows(bench, root)
+            results += first_read_rows(bench, folder / "store")
+            with mounted(folder / "few", folder / "few-mount") as root:
+                results += file_rows(bench, root)
+            with mounted(folder / "many", folder / "many-mount") as root:
+                results += listing_rows(bench, root)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return results, rate
@@ -303,7 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run it; 0 when it could be run, whatever the verdicts."""
     parser = argparse.ArgumentParser(prog="./run bench spark", description="Spark over a mount beside plain files.")
     parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--docs", action="store_true", help="write the table into docs/spark.md")
     asked = parser.parse_args(arguments)
     loads = [os.getloadavg()[0]]
