@@ -28,6 +28,7 @@ from fsstore.interface import (
     FilesystemSpace,
     MadeInThread,
     Opened,
+    OpenedDirectory,
 )
 from fsstore.listing import Batch, Listing
 from fsstore.messages import HeldBody, MessageFiles, SmallBody
@@ -201,12 +202,12 @@ class Filesystem:
 
     # directories
 
-    def opendir(self, inode: int) -> int:
-        """Handle of a listing for readdir and releasedir."""
+    def opendir(self, inode: int) -> OpenedDirectory:
+        """Open a directory, to be listed."""
         handle = self._next_handle
-        self._listings[handle] = self._node(inode).listing()
+        self._listings[handle], opened = self._node(inode).opendir()
         self._next_handle = handle + 1
-        return handle
+        return opened._replace(handle=handle)
 
     def readdir(self, handle: int, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
         """Up to `limit` entries after `position` (0: the beginning); an empty list at the end. Messages come as
@@ -215,7 +216,7 @@ class Filesystem:
 
     def releasedir(self, handle: int) -> None:
         """Close a listing."""
-        del self._listings[handle]
+        self._listings.pop(handle).release()
 
     def fsyncdir(self, handle: int) -> int:
         """Everything published so far is to be durable."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Set
 from typing import Generic, Protocol, TypeVar
 
 from fsstore.interface import ROOT_INODE, FilesystemError
@@ -96,6 +96,10 @@ class InodeTable(Generic[N]):
     def count(self, inode: int) -> None:
         """Note that the kernel was told this number once more."""
         self._lookups[inode] = self._lookups.get(inode, 0) + 1
+
+    def are_valid(self, inodes: Set[int]) -> bool:
+        """Whether all of these numbers stand for something."""
+        return self.nodes.keys() >= inodes
 
     def forget(self, inode: int, count: int) -> None:
         """Take back `count` of them; the last one drops the node."""

@@ -112,6 +112,16 @@ NOTHING_TO_WAIT_FOR = 0
 answered when everything before it is on disk (`store.request_durable`)."""
 
 
+class OpenedDirectory(NamedTuple):
+    """An open directory. Give `handle` back to readdir and releasedir."""
+
+    handle: int
+    uses_cache: bool
+    """Names listed by this handle may go into the kernel's cache, and come from there."""
+    keep_cache: bool
+    """What the kernel has cached of this directory stays."""
+
+
 class DirectoryEntry(NamedTuple):
     """One name of a listing. After a kernel took it, tell the core with `Filesystem.listed(attributes.inode)`."""
 

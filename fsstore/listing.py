@@ -23,7 +23,7 @@ MOST_ROWS_AHEAD = 4096
 _NS_PER_MS = 1_000_000
 
 
-class Listing(Protocol):
+class Listing:
     """An open directory."""
 
     def read(self, position: int, limit: int, *, with_attributes: bool) -> Batch:
@@ -31,7 +31,10 @@ class Listing(Protocol):
 
         Where there may be millions of messages, they come as names alone unless `with_attributes`.
         """
-        ...
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Let go of what the handle holds."""
 
 
 class Described(Protocol):
@@ -45,7 +48,7 @@ class Described(Protocol):
     def describe(self, name: bytes) -> Attributes: ...
 
 
-class NamesListing:
+class NamesListing(Listing):
     """The names of a directory as they were when the listing began; what is gone meanwhile is left out."""
 
     def __init__(self, directory: Described) -> None:
@@ -60,28 +63,14 @@ class NamesListing:
                 raise SlowWork(self._collect)
             self._collect()
         self._is_fresh = False
-        entries: list[DirectoryEntry] = []
-        while not entries and position < len(self._names):
-            names = self._names[position : position + limit]
-            entries = list(self._entries(names, position))
-            position += len(names)
-        return entries
+        return describe_some(self._directory, self._names, position, limit)[0]
 
     def _collect(self) -> None:
         self._names = self._directory.names()
         self._is_fresh = True
 
-    def _entries(self, names: Sequence[bytes], position: int) -> list[DirectoryEntry]:
-        entries = []
-        for next_position, name in enumerate(names, position + 1):
-            try:
-                entries.append(DirectoryEntry(name, self._directory.describe(name), next_position))
-            except (FilesystemError, StoreError):  # gone, or not to be had: a listing shows what there is
-                continue
-        return entries
 
-
-class QueueListing:
+class QueueListing(Listing):
     """A queue: `append`, then its messages. Position 1 is after `append`, n + 2 after the message at offset n."""
 
     def __init__(
@@ -151,6 +140,29 @@ class QueueListing:
             sizes[row] = self._store.at(physical_offset).body_size
         except StoreError:
             readable[row] = False
+
+
+def describe_some(
+    directory: Described, names: Sequence[bytes], position: int, limit: int
+) -> tuple[list[DirectoryEntry], int]:
+    """Up to `limit` entries after `position`, none only at the end; and how many names that took."""
+    entries: list[DirectoryEntry] = []
+    begin = position
+    while not entries and position < len(names):
+        some = names[position : position + limit]
+        entries = _described(directory, some, position)
+        position += len(some)
+    return entries, position - begin
+
+
+def _described(directory: Described, names: Sequence[bytes], position: int) -> list[DirectoryEntry]:
+    entries = []
+    for next_position, name in enumerate(names, position + 1):
+        try:
+            entries.append(DirectoryEntry(name, directory.describe(name), next_position))
+        except (FilesystemError, StoreError):  # gone, or not to be had: a listing shows what there is
+            continue
+    return entries
 
 
 def offset_names(offsets: Array) -> Array:

@@ -18,9 +18,12 @@ from fsstore.interface import (
     Attributes,
     FilesystemError,
     Opened,
+    OpenedDirectory,
 )
 from fsstore.listing import Listing, NamesListing
 from fsstore.names import never_exists
+
+NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
 
 
 class OpenFile:
@@ -83,7 +86,8 @@ class Node:
         """Make a topic or a queue."""
         raise FilesystemError(errno.EPERM)
 
-    def listing(self) -> Listing:
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        """The open directory, and how it is to be opened; its handle is filled in later."""
         raise FilesystemError(errno.ENOTDIR)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
@@ -165,5 +169,5 @@ class Directory(Node):
     def mkdir(self, name: bytes) -> None:
         raise self._context.refusal()
 
-    def listing(self) -> Listing:
-        return NamesListing(self)
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        return NamesListing(self), NOT_CACHED

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from fsstore.appending import AppendFile
 from fsstore.inodes import shown_append_inode
-from fsstore.interface import Attributes, FilesystemError
+from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
 from fsstore.links import KeysDirectory, look_up_queue_link
 from fsstore.listing import Listing, QueueListing
 from fsstore.messages import MessageFiles
@@ -24,7 +24,7 @@ from fsstore.names import (
     parse_queue,
     to_name,
 )
-from fsstore.nodes import Context, Directory, Node, not_found
+from fsstore.nodes import NOT_CACHED, Context, Directory, Node, not_found
 from fsstore.streams import StreamFile, StreamName, newest_store_time_ms
 
 MAX_QUEUES = 1024
@@ -265,14 +265,17 @@ class QueueDirectory(Directory):
             return look_up_queue_link(self._context, self._topic, self._queue, name)
         return self._context.absence(name)
 
-    def listing(self) -> Listing:
-        return QueueListing(
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        listing = QueueListing(
             self._store,
             self._topic,
             self._queue,
             self._context.appearance.message_template,
             lambda: self._tree.listed_append(self._topic, self._queue),
         )
+        # Not to be cached: there may be a million names, and nobody here knows which of them the kernel has forgotten.
+        # To look each of those up takes five times as long as to list them anew, with their attributes.
+        return listing, NOT_CACHED
 
     def create(self, name: bytes) -> FilesystemError:
         return refused_creation(self._context, name)

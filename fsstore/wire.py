@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from struct import Struct
 
-from fsstore.interface import BLOCK_BYTES, Attributes, Opened
+from fsstore.interface import BLOCK_BYTES, Attributes, Opened, OpenedDirectory
 
 LARGEST_REQUEST_BYTES = (1 << 20) + (1 << 13)
 """A write of 1 MiB, and what comes before its bytes, with some room: the kernel wants no less."""
@@ -76,7 +76,7 @@ _TAKEN = Struct("=IiQII")
 DIRENT = Struct("=QQII")
 """inode, where to go on, length of the name, file type; the name follows, padded to 8 bytes"""
 
-DIRECT_IO, KEEP_CACHE, NO_FLUSH = 1, 2, 32
+DIRECT_IO, KEEP_CACHE, CACHE_DIRECTORY, NO_FLUSH = 1, 2, 8, 32
 _NS = 1_000_000_000
 
 # notices
@@ -140,9 +140,10 @@ def opened(unique: int, file: Opened, *, nothing_to_flush: bool) -> bytes:
     return _OPENED.pack(_OPENED.size, 0, unique, file.handle, flags, 0)
 
 
-def opened_directory(unique: int, handle: int) -> bytes:
+def opened_directory(unique: int, directory: OpenedDirectory) -> bytes:
     """The reply to opendir."""
-    return _OPENED.pack(_OPENED.size, 0, unique, handle, 0, 0)
+    flags = directory.uses_cache * CACHE_DIRECTORY | directory.keep_cache * KEEP_CACHE
+    return _OPENED.pack(_OPENED.size, 0, unique, directory.handle, flags, 0)
 
 
 def taken(unique: int, size: int) -> bytes:

@@ -56,7 +56,11 @@ class Dataset:
 
     # names and sizes
 
-    def segments(self, topic: str, queue: int) -> list[Segment]:
+    def unchanged_segments(self, topic: str, queue: int) -> tuple[Segment, ...] | None:
+        """What `segments` gave last time, the same object, if nothing has changed since. TopicNotFoundError."""
+        return self._queue(topic, queue).unchanged()
+
+    def segments(self, topic: str, queue: int) -> tuple[Segment, ...]:
         """The files of a queue, oldest first, each measured. TopicNotFoundError."""
         known = self._queue(topic, queue)
         segments, layouts = known.now(), known.layouts

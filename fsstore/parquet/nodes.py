@@ -7,8 +7,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine import MessageStore
-from fsstore.interface import Attributes, FilesystemError, Opened, SlowWork
+from engine import MessageStore, OpenMode
+from fsstore.cachednames import CachedNames
+from fsstore.interface import Attributes, FilesystemError, Opened, OpenedDirectory, SlowWork
+from fsstore.listing import Listing
 from fsstore.names import can_be_name
 from fsstore.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.parquet.dataset import Dataset
@@ -96,6 +98,7 @@ class QueuePartition(Directory):
         self._queue = queue
         self._listed: dict[bytes, RangeFile] = {}
         """Whole segments that were listed before, as files: what is known of them need not be found again."""
+        self._cached = CachedNames(self, context.inodes.are_valid)
 
     def attributes(self) -> Attributes:
         newest_ms = newest_store_time_ms(self._context, self._topic, self._queue)
@@ -120,14 +123,30 @@ class QueuePartition(Directory):
         found = parse_segment(name)
         if found is None:
             raise not_found()
-        return self._file(self._dataset.listed_layout(self._topic, self._queue, *found))
+        layout = self._dataset.listed_layout(self._topic, self._queue, *found)
+        if has_expired(self._context.store, layout.key):  # the kernel would not be told a second time
+            raise not_found()
+        return self._file(layout)
 
     @property
     def lists_slowly(self) -> bool:
         return not self._dataset.is_quick(self._topic, self._queue)
 
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        """The kernel may cache the names where it may believe attributes for long, too. Else it would ask for each file
+        of a cached listing, while one of ours brings all of them."""
+        if self._context.store.mode is OpenMode.FOLLOW:
+            return super().opendir()
+        segments = self._dataset.unchanged_segments(self._topic, self._queue)
+        if segments is None and self.lists_slowly:
+            return self._cached.open_beside()
+        segments = segments or self._dataset.segments(self._topic, self._queue)
+        return self._cached.open(segments, lambda: self._names_of(segments))
+
     def names(self) -> Sequence[bytes]:
-        segments = self._dataset.segments(self._topic, self._queue)
+        return self._names_of(self._dataset.segments(self._topic, self._queue))
+
+    def _names_of(self, segments: Sequence[Segment]) -> Sequence[bytes]:
         names = [segment_name(begin, end, is_tail=is_tail) for begin, end, is_tail in segments]
         self._listed = self._still_known(names, segments)
         return names

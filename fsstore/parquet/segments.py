@@ -25,6 +25,15 @@ class Segment(NamedTuple):
     is_tail: bool
 
 
+class Ends(NamedTuple):
+    """What tells whether a queue is as it was: its bounds, and where the record of its newest message lies (-1: none).
+    A queue that was deleted and made again has its newest one elsewhere, and most often so has one that was cut."""
+
+    min_offset: int
+    max_offset: int
+    newest_physical: int
+
+
 class QueueSegments:
     """The segments of one queue, remembered as far as they are whole. Thread safety: any thread (an own lock)."""
 
@@ -35,7 +44,8 @@ class QueueSegments:
         self._lock = threading.Lock()
         self._bounds: list[int] = []
         self._whole: list[Segment] = []  # between each two of them
-        self._end_physical = -1
+        self._segments: tuple[Segment, ...] = ()
+        self._ends = Ends(-1, -1, -1)  # of the queue, when it had these segments
         self.layouts: dict[tuple[int, int], Layout] = {}
         """Layouts of whole segments, by [begin, end): whoever measures one leaves it here."""
 
@@ -45,28 +55,38 @@ class QueueSegments:
         bounds = self._bounds
         return bounds[-1] if bounds else -1
 
-    def now(self) -> list[Segment]:
+    def now(self) -> tuple[Segment, ...]:
         """All segments, oldest first. TopicNotFoundError."""
         with self._lock:
-            return self._now()
+            return self._unchanged() or self._now()
 
-    def _now(self) -> list[Segment]:
+    def unchanged(self) -> tuple[Segment, ...] | None:
+        """What `now` gave last time, the same object, if nothing has changed since. TopicNotFoundError."""
+        with self._lock:
+            return self._unchanged()
+
+    def _unchanged(self) -> tuple[Segment, ...] | None:
+        return self._segments if self._ends.newest_physical >= 0 and self._ends == self._ends_now() else None
+
+    def _ends_now(self) -> Ends:
         offsets = self._store.bounds(self._topic, self._queue)
+        return Ends(offsets.min_offset, offsets.max_offset, self._physical_offset(offsets.max_offset - 1))
+
+    def _now(self) -> tuple[Segment, ...]:
+        offsets = self._ends_now()
         self._forget(offsets.min_offset, offsets.max_offset)
         bounds = self._bounds
         while (end := self._end_of(bounds[-1], offsets.max_offset)) is not None:
             self._whole.append(Segment(bounds[-1], end, False))
             bounds.append(end)
-        self._end_physical = self._physical_offset(bounds[-1])
-        segments = self._whole.copy()
-        if bounds[-1] < offsets.max_offset:
-            segments.append(Segment(bounds[-1], offsets.max_offset, True))
-        return segments
+        tail = (Segment(bounds[-1], offsets.max_offset, True),) if bounds[-1] < offsets.max_offset else ()
+        self._segments, self._ends = (*self._whole, *tail), offsets
+        return self._segments
 
     def _forget(self, min_offset: int, max_offset: int) -> None:
         """What expired; or everything, where the queue is not the one that it was (deleted, or cut by its writer)."""
         bounds = self._bounds
-        if bounds and (bounds[-1] > max_offset or self._has_changed(bounds[-1])):
+        if self._ends.max_offset > max_offset or self._has_changed():
             bounds.clear()
             self._whole.clear()
             self.layouts = {}  # another one: who is measuring just now puts what it finds into the old one
@@ -78,8 +98,9 @@ class QueueSegments:
             bounds[:] = [min_offset]
             self._whole.clear()
 
-    def _has_changed(self, known_end: int) -> bool:
-        return self._end_physical >= 0 and self._physical_offset(known_end) != self._end_physical
+    def _has_changed(self) -> bool:
+        known = self._ends
+        return known.newest_physical >= 0 and self._physical_offset(known.max_offset - 1) != known.newest_physical
 
     def _physical_offset(self, queue_offset: int) -> int:
         entries = self._store.entries(self._topic, self._queue, queue_offset, 1)

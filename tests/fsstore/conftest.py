@@ -68,7 +68,7 @@ class Mount:
 
     def entries(self, path: str | bytes, limit: int = 7) -> dict[bytes, tuple[int, int]]:
         """Inode and size of each name that a listing shows, in its order."""
-        handle = self.fs.opendir(self.stat(path).inode)
+        handle = self.fs.opendir(self.stat(path).inode).handle
         shown: dict[bytes, tuple[int, int]] = {}
         position = 0
         while batch := patiently(self.fs.readdir, handle, position, limit):

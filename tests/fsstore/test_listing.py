@@ -53,7 +53,7 @@ def test_names_alone_are_those_of_a_described_listing(mount: Mount, store: FakeS
     for _ in range(40):
         store.put(Message("orders", b"x"), 0)
     described = {name: inode for name, (inode, _) in mount.entries("orders/0").items() if name != b"append"}
-    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode).handle
     position, found = 1, dict[bytes, int]()
     mount.fs.readdir(handle, 0, 1, with_attributes=False)
     for limit, with_attributes in itertools.cycle([(3, False), (4, False), (2, True), (30, False)]):
@@ -70,7 +70,7 @@ def test_names_alone_are_those_of_a_described_listing(mount: Mount, store: FakeS
 
 def test_names_keep_their_inodes_when_retention_comes_in_between(mount: Mount, store: FakeStore) -> None:
     offsets = [store.put(Message("orders", b"x"), 0).physical_offset for _ in range(10)]
-    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode).handle
     mount.fs.readdir(handle, 0, 1, with_attributes=False)
     bounds = store.bounds("orders", 0)
     store.expire("orders", 0, 4)
@@ -87,7 +87,7 @@ def test_names_keep_their_inodes_when_retention_comes_in_between(mount: Mount, s
 def test_a_listing_ends_where_the_queue_ended_when_it_began(mount: Mount, store: FakeStore) -> None:
     for _ in range(3):
         store.put(Message("orders", b"x"), 0)
-    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode).handle
     position, names = 0, 0
     while batch := mount.fs.readdir(handle, position, 1):
         store.put(Message("orders", b"while it lists"), 0)
@@ -103,7 +103,7 @@ def test_a_listing_ends_where_the_queue_ended_when_it_began(mount: Mount, store:
 def test_a_listing_goes_on_after_any_position_though_messages_expired(mount: Mount, store: FakeStore) -> None:
     for _ in range(6):
         store.put(Message("orders", b"x"), 0)
-    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode).handle
     mount.fs.readdir(handle, 0, 1)
     store.expire("orders", 0, 4)
     batch = mount.fs.readdir(handle, 3, 100)
@@ -115,7 +115,7 @@ def test_a_listing_goes_on_after_any_position_though_messages_expired(mount: Mou
 def test_a_damaged_message_is_listed_as_not_readable(mount: Mount, store: FakeStore) -> None:
     put = store.put(Message("orders", b"x"), 0)
     store.damaged.add(put.physical_offset)
-    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode).handle
     mount.fs.readdir(handle, 0, 1)
     batch = mount.fs.readdir(handle, 1, 100)
     assert isinstance(batch, MessageColumns)
@@ -133,7 +133,7 @@ def test_the_size_of_a_compressed_body_is_measured_for_the_listing(mount: Mount,
 def test_a_topic_that_goes_while_the_root_is_listed_is_left_out(mount: Mount, store: FakeStore) -> None:
     for topic in ("a", "b", "c"):
         store.create_topic(topic)
-    handle = mount.fs.opendir(1)
+    handle = mount.fs.opendir(1).handle
     first = mount.fs.readdir(handle, 0, 3)
     assert isinstance(first, list)
     store.delete_topic("b")
@@ -150,7 +150,7 @@ def test_a_listed_append_is_described_without_making_an_inode_each_time(mount: M
 def test_a_topic_lists_a_stream_of_unknown_size_without_summing_it(mount: Mount, store: FakeStore) -> None:
     store.put(Message("orders", b"x"), 0)
     store.unsummed = 1_000_000
-    handle = mount.fs.opendir(mount.stat("orders").inode)
+    handle = mount.fs.opendir(mount.stat("orders").inode).handle
     batch = mount.fs.readdir(handle, 0, 100)
     assert isinstance(batch, list)
     entry = next(entry for entry in batch if entry.name == b"0.log")
@@ -166,7 +166,7 @@ def test_a_file_has_no_listing(mount: Mount, store: FakeStore, path: str) -> Non
 
 def test_keys_are_collected_in_a_thread_anew_for_each_listing(mount: Mount, store: FakeStore) -> None:
     store.put(Message("orders", b"", keys=["A"]), 0)
-    handle = mount.fs.opendir(mount.stat("orders/keys").inode)
+    handle = mount.fs.opendir(mount.stat("orders/keys").inode).handle
     for expected in ([b"A"], [b"A", b"B"]):
         with pytest.raises(SlowWork) as asked:
             mount.fs.readdir(handle, 0, 10)
@@ -180,7 +180,7 @@ def test_keys_are_collected_in_a_thread_anew_for_each_listing(mount: Mount, stor
 def test_what_was_read_ahead_and_expired_is_not_listed(mount: Mount, store: FakeStore) -> None:
     for _ in range(50):
         store.put(Message("orders", b"x"), 0)
-    handle = mount.fs.opendir(mount.stat("orders/0").inode)
+    handle = mount.fs.opendir(mount.stat("orders/0").inode).handle
     position = 0
     for limit in (1, 4, 4):  # the third call finds rows that the second read ahead
         batch = mount.fs.readdir(handle, position, limit)

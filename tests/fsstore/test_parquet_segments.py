@@ -27,7 +27,7 @@ def publish(store: MessageStore, count: int, body_bytes: int = 100, queue: int =
     store.put_lines("orders", (b"x" * body_bytes + b"\n") * count, queue)
 
 
-def by_neighbours(store: MessageStore, queue: int = 0) -> list[Segment]:
+def by_neighbours(store: MessageStore, queue: int = 0) -> tuple[Segment, ...]:
     """What the rule says, entry by entry."""
     bounds = store.bounds("orders", queue)
     entries = store.entries("orders", queue, bounds.min_offset, bounds.max_offset - bounds.min_offset)
@@ -39,15 +39,15 @@ def by_neighbours(store: MessageStore, queue: int = 0) -> list[Segment]:
         if row == 0 or offset % SEGMENT_MESSAGES == 0 or files[row] != files[row - 1]
     ]
     ends = [*starts[1:], bounds.max_offset]
-    return [
+    return tuple(
         Segment(begin, end, is_tail=end == bounds.max_offset and end % SEGMENT_MESSAGES != 0)
         for begin, end in zip(starts, ends, strict=True)
-    ]
+    )
 
 
 def test_a_segment_ends_where_the_log_rolls_and_at_each_multiple(store: MessageStore) -> None:
     segments = QueueSegments(store, "orders", 0)
-    assert segments.now() == []
+    assert segments.now() == ()
     for count, body_bytes in ((1, 1), (3_000, 300), (9_000, 200), (60_000, 1), (5, 400_000), (70_000, 2)):
         publish(store, count, body_bytes)
         publish(store, 50, 1_000, queue=1)
@@ -64,14 +64,14 @@ def test_a_segment_that_is_full_is_no_tail(store: MessageStore) -> None:
         one_file.create_topic("orders", 1)
         publish(one_file, SEGMENT_MESSAGES - 1, 1)
         segments = QueueSegments(one_file, "orders", 0)
-        assert segments.now() == [Segment(0, SEGMENT_MESSAGES - 1, True)]
+        assert segments.now() == (Segment(0, SEGMENT_MESSAGES - 1, True),)
         publish(one_file, 1, 1)
-        assert segments.now() == [Segment(0, SEGMENT_MESSAGES, False)]
+        assert segments.now() == (Segment(0, SEGMENT_MESSAGES, False),)
         publish(one_file, 1, 1)
-        assert segments.now() == [
+        assert segments.now() == (
             Segment(0, SEGMENT_MESSAGES, False),
             Segment(SEGMENT_MESSAGES, SEGMENT_MESSAGES + 1, True),
-        ]
+        )
 
 
 def test_names_agree_after_a_restart_and_for_a_reader(store: MessageStore) -> None:
@@ -101,3 +101,24 @@ def test_a_topic_made_anew_has_its_own_segments(store: MessageStore) -> None:
     store.create_topic("orders", 1)
     publish(store, 20_000, 37)
     assert segments.now() == by_neighbours(store)
+
+
+def test_a_topic_made_anew_is_found_out_though_the_one_before_had_no_tail(store: MessageStore) -> None:
+    segments = QueueSegments(store, "orders", 0)
+    for body_bytes in (1, 30):
+        store.delete_topic("orders")
+        store.create_topic("orders", 1)
+        publish(store, SEGMENT_MESSAGES, body_bytes)
+        assert segments.now() == by_neighbours(store)
+        assert not segments.now()[-1].is_tail
+
+
+def test_segments_are_the_same_object_until_something_changes(store: MessageStore) -> None:
+    segments = QueueSegments(store, "orders", 0)
+    assert segments.unchanged() is None
+    publish(store, 3_000)
+    before = segments.now()
+    assert segments.unchanged() is segments.now() is before
+    publish(store, 1)
+    assert segments.unchanged() is None
+    assert segments.now() != before

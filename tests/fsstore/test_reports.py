@@ -167,7 +167,7 @@ def test_what_asks_every_queue_is_slow_work_for_each_request(mount: Mount, store
 
 
 def test_listing_reports_asks_no_queue(mount: Mount) -> None:
-    handle = mount.fs.opendir(mount.stat("@store").inode)
+    handle = mount.fs.opendir(mount.stat("@store").inode).handle
     listed = mount.fs.readdir(handle, 0, 100)
     assert isinstance(listed, list)
     assert {entry.name: entry.attributes.size for entry in listed if entry.name != b"config.json"} == {

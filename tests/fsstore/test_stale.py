@@ -70,7 +70,7 @@ def test_a_forgotten_directory_is_found_again(mount: Mount, store: FakeStore) ->
 
 def test_a_listed_name_counts_as_one_lookup(mount: Mount, store: FakeStore) -> None:
     store.create_topic("orders")
-    handle = mount.fs.opendir(ROOT_INODE)
+    handle = mount.fs.opendir(ROOT_INODE).handle
     batch = mount.fs.readdir(handle, 0, 10)
     assert isinstance(batch, list)
     inode = batch[1].attributes.inode

@@ -25,6 +25,7 @@ from fsstore.interface import (
     MessageColumns,
     MessageNames,
     Opened,
+    OpenedDirectory,
     SlowWork,
 )
 from fsstore.openbodies import OpenBodies
@@ -208,6 +209,14 @@ def test_forgetting_is_never_answered() -> None:
     assert Frequent(None).ask(Opcode.FORGET) == b""
     two = struct.pack("=IIQQQQ", 2, 0, INODE, 1, INODE + 1, 3)
     assert Frequent(None).ask(Opcode.BATCH_FORGET, two) == b""
+
+
+@pytest.mark.parametrize(
+    ("uses_cache", "keep_cache", "flags"), [(False, False, 0), (True, False, 8), (True, True, 8 | 2), (False, True, 2)]
+)
+def test_opendir_says_what_of_the_kernels_cache_is_right(uses_cache: bool, keep_cache: bool, flags: int) -> None:
+    reply = Frequent(OpenedDirectory(5, uses_cache, keep_cache)).ask(Opcode.OPENDIR)
+    assert struct.unpack("=QII", result_of(reply)) == (5, flags, 0)
 
 
 NAMES = [
