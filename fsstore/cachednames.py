@@ -12,7 +12,8 @@ what is there, whichever handle that is. So all handles that may use it at one t
 they rewind.
 
 What the kernel could not get rid of must not get in. All that it drops is pages, and the cache of an empty directory
-has none.
+has none. And if a listing stopped halfway before the names changed, what the kernel then has can be neither completed
+nor begun anew: until it forgets the directory, each listing asks us, as all do elsewhere.
 """
 
 from __future__ import annotations
