@@ -14,7 +14,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from engine.compression import COMPRESSED_FLAG, try_decompress
-from engine.crcgroup import are_whole, common_size
+from engine.crcgroup import proved_whole
 from engine.properties import KEYS, TAGS
 from engine.propertyvalues import find_values
 from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, SECTOR_BYTES, has_lost_sector
@@ -78,7 +78,6 @@ _FIXED = np.dtype([(name, LAYOUTS[0][name].newbyteorder("=")) for name in _FIXED
 
 VIEWS_AT_ONCE = 512
 """Views of bodies that are alive together: fewer than make the garbage collector start."""
-LARGEST_COPIED_BYTES = 2048
 _LEAST_GROUP = 64
 _LARGEST_GROUPED_BYTES = 2_048
 
@@ -257,17 +256,22 @@ def _properties_sizes(log: Array, properties_starts: Array) -> Array:
 
 
 def damaged_rows(records: LocatedRecords) -> Array:
-    """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,). One crc32 call a record, or
-    one for many of the same size."""
-    if have_whole_bodies(records):
-        return _damaged_by(records, records.body_crcs.view(np.uint32))
-    return _damaged_by(records, _body_crcs(records.log, records.body_starts, records.body_sizes))
+    """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,)."""
+    damaged = ~have_whole_bodies(records)
+    damaged[lost_sector_rows(records)] = True
+    return np.asarray(damaged & records.headers["ok"])
 
 
-def have_whole_bodies(records: LocatedRecords) -> bool:
-    """Whether all bodies are what their CRCs say, as far as that is told at once: see `are_whole`."""
-    size = common_size(records.body_sizes)
-    return size > 0 and are_whole(records.log, records.body_starts, size, records.body_crcs.view(np.uint32))
+def have_whole_bodies(records: LocatedRecords) -> Array:
+    """Which bodies are empty, or what their CRCs say: bool (n,). One crc32 call for many of the same size, or one a
+    body."""
+    starts, sizes, crcs = records.body_starts, records.body_sizes, records.body_crcs.view(np.uint32)
+    whole = proved_whole(records.log, starts, sizes, crcs)
+    whole[sizes == 0] = True
+    if not whole.all():
+        rows = np.flatnonzero(~whole)
+        whole[rows] = _body_crcs(records.log, starts[rows], sizes[rows]) & 0x7FFFFFFF == crcs[rows]
+    return whole
 
 
 def _body_crcs(log: Array, starts: Array, sizes: Array) -> Array:
@@ -288,13 +292,6 @@ def _body_crcs(log: Array, starts: Array, sizes: Array) -> Array:
     bounds = zip(starts[rows].tolist(), (starts[rows] + sizes[rows]).tolist(), strict=True)
     crcs[rows] = [crc32(view[start:end]) for start, end in bounds]
     return crcs
-
-
-def _damaged_by(records: LocatedRecords, crcs: Array) -> Array:
-    """As `damaged_rows`, when the CRC-32s of the stored bodies are known: uint32 (n,)."""
-    damaged = (crcs & 0x7FFFFFFF != records.body_crcs.view(np.uint32)) & (records.body_sizes > 0)
-    damaged[lost_sector_rows(records)] = True
-    return np.asarray(damaged & records.headers["ok"])
 
 
 def lost_sector_rows(records: LocatedRecords) -> list[int]:
@@ -361,8 +358,8 @@ def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
 def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, ByteColumn]:
     """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
     those, decompressed; the others' are empty. Copies."""
-    stored, crcs = _stored_bodies(records)
-    good = records.headers["ok"] & ~_damaged_by(records, crcs)
+    stored = ByteColumn(*pack_slices(records.log, records.body_starts, records.body_sizes))
+    good = records.headers["ok"] & ~damaged_rows(records)
     is_compressed = good & (records.headers["sys_flag"] & COMPRESSED_FLAG != 0)
     if good.all() and not is_compressed.any():
         return good, stored
@@ -373,36 +370,6 @@ def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, 
         bodies[row] = body or b""
     offsets = np.cumsum([0, *map(len, bodies)], dtype=np.int64)
     return good, ByteColumn(offsets, np.frombuffer(b"".join(bodies), np.uint8))
-
-
-def _stored_bodies(records: LocatedRecords) -> tuple[ByteColumn, Array]:
-    """The bodies as stored, and their CRC-32s, uint32 (n,): some at a time, since the garbage collector visits views
-    that live on."""
-    offsets = np.zeros(len(records) + 1, np.int64)
-    np.cumsum(records.body_sizes, out=offsets[1:])
-    size, stored_crcs = common_size(records.body_sizes), records.body_crcs.view(np.uint32)
-    if size:
-        alike = items_at(records.log, records.body_starts, size).view(np.uint8)
-        if are_whole(alike, offsets[:-1], size, stored_crcs):
-            return ByteColumn(offsets, alike), stored_crcs
-    packed, crcs = np.empty(int(offsets[-1]), np.uint8), np.empty(len(records), np.uint32)
-    target = packed.data
-    for first in range(0, len(records), VIEWS_AT_ONCE):
-        rows = slice(first, first + VIEWS_AT_ONCE)
-        bodies = _some_bodies(records.log, records.body_starts[rows], records.body_sizes[rows])
-        crcs[rows] = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
-        target[offsets[first] : offsets[first + len(bodies)]] = b"".join(bodies)
-    return ByteColumn(offsets, packed), crcs
-
-
-def _some_bodies(log: Array, starts: Array, sizes: Array) -> list[bytes] | list[memoryview]:
-    """Each of log[start:start + size]: short ones of one size are copied out together, which costs less than views."""
-    size = int(sizes[0])
-    if 0 < size <= LARGEST_COPIED_BYTES and (sizes == size).all():
-        copies: list[bytes] = items_at(log, starts, size).tolist()
-        return copies
-    view, ends = log.data, starts + sizes
-    return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:

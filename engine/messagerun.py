@@ -15,8 +15,9 @@ import numpy as np
 from isal.isal_zlib import crc32
 from msgspec import Struct
 
-from engine.columns import VIEWS_AT_ONCE, LocatedRecords, have_whole_bodies, lost_sector_rows, property_texts, strays
+from engine.columns import VIEWS_AT_ONCE, LocatedRecords, lost_sector_rows, property_texts, strays
 from engine.compression import COMPRESSED_FLAG
+from engine.crcgroup import proved_whole
 from engine.message import DecodedMessage, HeaderFields, StoredMessage
 from engine.properties import KEYS, TAGS, split_keys
 from engine.record import decode_record
@@ -101,9 +102,11 @@ def message_run(
     is_plain = headers["ok"] & ~strays(records, topic, queue_id, first) & (headers["sys_flag"] & COMPRESSED_FLAG == 0)
     is_plain[lost_sector_rows(records)] = False
     wanted_crcs = np.where(records.body_sizes > 0, records.body_crcs, 0).view(np.uint32)
-    are_whole = have_whole_bodies(records)
+    starts, sizes = records.body_starts, records.body_sizes
+    # Of different sizes, groups cost more than calls, for which the views are there already.
+    are_whole = (sizes == sizes[:1]).all() and proved_whole(records.log, starts, sizes, wanted_crcs).all()
     keys, tags = property_texts(records, [KEYS, TAGS])
-    starts, ends = records.body_starts, records.body_starts + records.body_sizes
+    ends = starts + sizes
     run = Run(topic, queue_id, records.log.data, log_offset)
     log, places = run.log, headers["physical_offset"]
 
@@ -117,5 +120,5 @@ def message_run(
         messages = map(RunMessage, bodies, tags[rows], keys[rows], queue_offsets, physical_offsets, repeat(run))
         return messages if is_good.all() else compress(messages, is_good.tolist()), is_good
 
-    group = max(1, min(VIEWS_AT_ONCE, GROUP_BYTES * len(records) // max(1, int(records.body_sizes.sum()))))
+    group = max(1, min(VIEWS_AT_ONCE, GROUP_BYTES * len(records) // max(1, int(sizes.sum()))))
     return (made(slice(begin, begin + group)) for begin in range(0, len(records), group))

@@ -55,6 +55,9 @@ def are_equal(data: Array, starts: Array, sizes: Array) -> bool:
 
 def rows_by_size(sizes: Array) -> Iterator[tuple[int, Array]]:
     """Each size from 1 up that occurs in `sizes` (all below 65,536), with the rows that have it, ascending."""
+    if len(sizes) and sizes[0] and (sizes == sizes[0]).all():
+        yield int(sizes[0]), np.arange(len(sizes))
+        return
     small = sizes.astype(np.uint16)
     order = np.argsort(small, kind="stable")
     counts = np.bincount(small)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.crcgroup import LARGEST_BYTES, LEAST_ROWS, are_whole, common_size
+from engine.crcgroup import LARGEST_BYTES, LEAST_ROWS, proved_whole
 
 Array = np.ndarray[Any, Any]
 SIZES = [1, 2, 3, 4, 5, 7, 8, 12, 13, 100, 255, 256, 511, LARGEST_BYTES]
@@ -26,19 +26,29 @@ def crcs_of(bodies: Array) -> Array:
     return np.array([crc32(body.tobytes()) & 0x7FFFFFFF for body in bodies], np.uint32)
 
 
-def whole(bodies: Array, crcs: Array) -> bool:
-    """`are_whole` of rows of bytes, one behind the other."""
+def whole(bodies: Array, crcs: Array) -> Array:
+    """`proved_whole` of rows of bytes, one behind the other."""
     count, size = bodies.shape
-    return are_whole(np.ascontiguousarray(bodies).reshape(-1), np.arange(count) * size, size, crcs)
+    starts, sizes = np.arange(count) * size, np.full(count, size)
+    return proved_whole(np.ascontiguousarray(bodies).reshape(-1), starts, sizes, crcs)
+
+
+def mixed(sizes: list[int]) -> tuple[Array, Array, Array, Array]:
+    """Bodies of these sizes, a few bytes between them: (data, starts, sizes, crcs)."""
+    lengths = np.array(sizes, np.int64)
+    starts = np.cumsum(lengths + 5) - lengths
+    data = np.random.default_rng(1).integers(0, 256, int(starts[-1] + lengths[-1]), dtype=np.uint8)
+    bodies = [data[start : start + size] for start, size in zip(starts, lengths, strict=True)]
+    return data, starts, lengths, np.array([crc32(body.tobytes()) & 0x7FFFFFFF for body in bodies], np.uint32)
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("count", [1, LEAST_ROWS, 3001])
+@pytest.mark.parametrize("count", [LEAST_ROWS, 3001])
 def test_bodies_with_their_crcs_are_whole(size: int, count: int) -> None:
     bodies = bodies_of(size, count)
-    assert whole(bodies, crcs_of(bodies))
+    assert whole(bodies, crcs_of(bodies)).all()
     zeros = np.zeros_like(bodies)
-    assert whole(zeros, crcs_of(zeros))
+    assert whole(zeros, crcs_of(zeros)).all()
 
 
 @given(st.sampled_from(SIZES), st.integers(0), st.integers(0), st.integers(0, 7))
@@ -46,7 +56,7 @@ def test_one_bit_of_one_body_is_enough(size: int, row: int, position: int, bit: 
     bodies = bodies_of(size, LEAST_ROWS)
     crcs = crcs_of(bodies)
     bodies[row % LEAST_ROWS, position % size] ^= 1 << bit
-    assert not whole(bodies, crcs)
+    assert not whole(bodies, crcs)[row % LEAST_ROWS]
 
 
 @given(st.sampled_from(SIZES), st.integers(0, 1500), st.integers(0, 31))
@@ -54,35 +64,54 @@ def test_one_bit_of_one_crc_is_enough(size: int, row: int, bit: int) -> None:
     bodies = bodies_of(size, 1501)
     crcs = crcs_of(bodies)
     crcs[row] ^= 1 << bit
-    assert not whole(bodies, crcs)
+    assert not whole(bodies, crcs)[row]
 
 
 def test_bodies_that_took_each_others_place_are_seen() -> None:
     bodies = bodies_of(64, LEAST_ROWS)
     crcs = crcs_of(bodies)
-    assert not whole(np.roll(bodies, 1, axis=0), crcs)
+    assert not whole(np.roll(bodies, 1, axis=0), crcs).any()
     bodies[[3, 200]] = bodies[[200, 3]]
-    assert not whole(bodies, crcs)
+    assert not whole(bodies, crcs)[[3, 200]].any()
 
 
 def test_the_same_damage_in_two_bodies_is_seen() -> None:
     bodies = bodies_of(64, LEAST_ROWS)
     crcs = crcs_of(bodies)
     bodies[:2, 5] ^= 0x10
-    assert not whole(bodies, crcs)
+    assert not whole(bodies, crcs)[:2].any()
+
+
+def test_damage_leaves_other_groups_proved() -> None:
+    bodies = bodies_of(500, 3001)
+    crcs = crcs_of(bodies)
+    bodies[1500, 7] ^= 1
+    proved = whole(bodies, crcs)
+    assert not proved[1500]
+    assert np.count_nonzero(proved) > 2500
 
 
 @pytest.mark.parametrize(
     ("sizes", "found"),
     [
-        ([7] * LEAST_ROWS, 7),
-        ([LARGEST_BYTES] * LEAST_ROWS, LARGEST_BYTES),
-        ([LARGEST_BYTES + 1] * LEAST_ROWS, 0),
-        ([7] * (LEAST_ROWS - 1), 0),
-        ([7] * LEAST_ROWS + [8], 0),
-        ([0] * LEAST_ROWS, 0),
-        ([], 0),
+        ([7] * LEAST_ROWS, {7}),
+        ([LARGEST_BYTES] * LEAST_ROWS, {LARGEST_BYTES}),
+        ([LARGEST_BYTES + 1] * LEAST_ROWS, set()),
+        ([7] * (LEAST_ROWS - 1), set()),
+        ([7, 8] * LEAST_ROWS, {7, 8}),
+        ([297, 300, 304, 0, 5000, 70_000] * LEAST_ROWS + [3, 4], {297, 300, 304}),
+        ([0] * LEAST_ROWS, set()),
     ],
 )
-def test_many_short_bodies_of_one_size_make_groups(sizes: list[int], found: int) -> None:
-    assert common_size(np.array(sizes, np.int64)) == found
+def test_short_bodies_of_which_many_have_one_size_are_proved(sizes: list[int], found: set[int]) -> None:
+    data, starts, lengths, crcs = mixed(sizes)
+    proved = proved_whole(data, starts, lengths, crcs)
+    assert proved.tolist() == [size in found for size in sizes]
+    for row in np.flatnonzero(proved)[:: LEAST_ROWS // 2].tolist():
+        data[starts[row]] ^= 1
+        assert not proved_whole(data, starts, lengths, crcs)[row]
+
+
+def test_of_no_bodies_none_is_proved() -> None:
+    none = np.zeros(0, np.int64)
+    assert len(proved_whole(np.zeros(0, np.uint8), none, none, none.astype(np.uint32))) == 0
