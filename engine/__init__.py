@@ -6,7 +6,7 @@ This page is the public API; nothing outside the engine reaches past it.
 from engine.block import Block
 from engine.brokeroptions import OPTION_NAMES, retention_from, with_options
 from engine.check import check_store
-from engine.columns import ByteColumn
+from engine.columns import ByteColumn, CodedColumn
 from engine.config import (
     BROKER_SIZES,
     EMBEDDED_SIZES,
@@ -65,6 +65,7 @@ __all__ = [
     "Block",
     "BodyTooLargeError",
     "ByteColumn",
+    "CodedColumn",
     "CheckProgress",
     "ConfigFileError",
     "DamagedRecordError",

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import ByteColumn, LocatedRecords, locate, read_bodies, strays
+from engine.columns import ByteColumn, CodedColumn, LocatedRecords, locate, read_bodies, strays
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.hosts import Host
 from engine.logpages import runs_by_file
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.propertyitems import PropertyItems, words
-from engine.slices import items_at, pack_slices
+from engine.propertyshapes import ShapedProperties
+from engine.slices import items_at
 from engine.streamrows import InPlace
 
 Array = np.ndarray[Any, Any]
@@ -55,12 +56,12 @@ class Block:
     body: ByteColumn
     tags: ByteColumn
     unique_key: ByteColumn
-    born_host: ByteColumn
-    store_host: ByteColumn
+    born_host: CodedColumn
+    store_host: CodedColumn
     key_starts: Array
     keys: ByteColumn
     property_starts: Array
-    property_names: ByteColumn
+    property_names: ByteColumn | CodedColumn
     property_values: ByteColumn
     damaged: int
 
@@ -102,7 +103,7 @@ def _block(records: LocatedRecords, queue_offsets: Array, bodies: ByteColumn, da
     families = headers["sys_flag"] >> 4 & 3
     store_hosts = positions + _BORN_HOST_POSITION + np.where(families & 1, 20, 8) + 8
     fixed = items_at(log, positions, _FIXED.itemsize).view(_FIXED)
-    properties = PropertyItems.of(records)
+    properties = ShapedProperties.of(records) or PropertyItems.of(records)
     key_starts, keys = words(properties.value(KEYS))
     return Block(
         queue_offset=queue_offsets,
@@ -131,18 +132,16 @@ def _int32s(log: Array, positions: Array) -> Array:
     return np.asarray(items_at(log, positions, 4).view(">i4").astype(np.int64))
 
 
-def _hosts(log: Array, positions: Array, is_ipv6: Array) -> ByteColumn:
+def _hosts(log: Array, positions: Array, is_ipv6: Array) -> CodedColumn:
     """Hosts as text: there are few different ones, so each is made once."""
-    texts: list[bytes] = []
-    numbers = np.empty(len(positions), np.int64)
+    numbers: dict[bytes, int] = {}
+    codes = np.empty(len(positions), np.int32)
     for rows, size in ((np.flatnonzero(is_ipv6 == 0), 8), (np.flatnonzero(is_ipv6), 20)):
         raw = items_at(log, positions[rows], size)
         distinct, found = _distinct(raw.view("<u8") if size == 8 else raw)
-        numbers[rows] = found + len(texts)
-        texts += [str(Host.decode(host.tobytes())).encode() for host in distinct]
-    sizes = np.array([len(text) for text in texts], np.int64)
-    joined = np.frombuffer(b"".join(texts), np.uint8)
-    return ByteColumn(*pack_slices(joined, (np.cumsum(sizes) - sizes)[numbers], sizes[numbers]))
+        texts = [str(Host.decode(host.tobytes())).encode() for host in distinct]
+        codes[rows] = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)[found]
+    return CodedColumn(ByteColumn.of(list(numbers)), codes)
 
 
 def _distinct(items: Array) -> tuple[Array, Array | int]:
@@ -156,16 +155,26 @@ def concatenate(parts: Sequence[Block]) -> Block:
     """One after the other; of no parts, an empty one."""
     if len(parts) == 1:
         return parts[0]
-    nothing = ByteColumn.concatenate([])
     joined: dict[str, Any] = {}
     for field in fields(Block):
         values = [getattr(part, field.name) for part in parts]
         if field.name == "damaged":
             joined[field.name] = sum(values)
         elif field.type == "ByteColumn":
-            joined[field.name] = ByteColumn.concatenate(values) if values else nothing
+            joined[field.name] = ByteColumn.concatenate(values)
+        elif field.type == "CodedColumn":
+            joined[field.name] = CodedColumn.concatenate(values)
+        elif field.name == "property_names":
+            joined[field.name] = _joined_names(values)
         elif field.name in ("key_starts", "property_starts"):
             joined[field.name] = np.cumsum(np.concatenate([np.zeros(1, np.int64), *map(np.diff, values)]))
         else:
             joined[field.name] = np.concatenate([np.zeros(0, np.int64), *values])
     return Block(**joined)
+
+
+def _joined_names(parts: Sequence[ByteColumn | CodedColumn]) -> ByteColumn | CodedColumn:
+    coded = [part for part in parts if isinstance(part, CodedColumn)]
+    if len(coded) == len(parts):
+        return CodedColumn.concatenate(coded)
+    return ByteColumn.concatenate([part.plain() if isinstance(part, CodedColumn) else part for part in parts])

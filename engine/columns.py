@@ -124,6 +124,12 @@ class ByteColumn:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
     @classmethod
+    def of(cls, texts: Sequence[bytes]) -> "ByteColumn":
+        """Those byte strings."""
+        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        return cls(offsets, np.frombuffer(b"".join(texts), np.uint8))
+
+    @classmethod
     def concatenate(cls, parts: Sequence["ByteColumn"]) -> "ByteColumn":
         """One after the other; of no parts, an empty one."""
         if len(parts) == 1:
@@ -131,6 +137,36 @@ class ByteColumn:
         sizes = [np.diff(part.offsets) for part in parts]
         offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
         return cls(offsets, np.concatenate([np.zeros(0, np.uint8), *(part.data for part in parts)]))
+
+
+@dataclass(frozen=True, slots=True)
+class CodedColumn:
+    """n byte strings of which few differ: the i-th is texts[codes[i]]; `codes` int32 (n,)."""
+
+    texts: ByteColumn
+    codes: Array
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, row: int) -> bytes:
+        return self.texts[int(self.codes[row])]
+
+    def plain(self) -> ByteColumn:
+        """The same, each byte string for itself."""
+        offsets, codes = self.texts.offsets, self.codes
+        return ByteColumn(*pack_slices(self.texts.data, offsets[:-1][codes], np.diff(offsets)[codes]))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["CodedColumn"]) -> "CodedColumn":
+        """One after the other; of no parts, an empty one."""
+        numbers: dict[bytes, int] = {}
+        codes = [np.zeros(0, np.int32)]
+        for part in parts:
+            texts = [part.texts[row] for row in range(len(part.texts))]
+            own = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
+            codes.append(own[part.codes])
+        return cls(ByteColumn.of(list(numbers)), np.concatenate(codes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,8 +404,7 @@ def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, 
         body = try_decompress(bodies[row], int(records.headers["sys_flag"][row]), body_limit_bytes)
         good[row] = body is not None
         bodies[row] = body or b""
-    offsets = np.cumsum([0, *map(len, bodies)], dtype=np.int64)
-    return good, ByteColumn(offsets, np.frombuffer(b"".join(bodies), np.uint8))
+    return good, ByteColumn.of(bodies)
 
 
 def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:

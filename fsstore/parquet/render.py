@@ -14,14 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from engine import Block, ByteColumn, ExpiredMessageError, MessageStore
+from engine import Block, ByteColumn, CodedColumn, ExpiredMessageError, MessageStore
 from fsstore.parquet.layout import Layout, RangeKey, RowGroup, range_key
 
 Array = np.ndarray[Any, Any]
 
 _TIME = pa.timestamp("us", "UTC")
 _KEYS = pa.large_list(pa.field("element", pa.large_string(), nullable=False))
-_PROPERTIES = pa.map_(pa.large_string(), pa.field("value", pa.large_string(), nullable=False))
+_CODED = pa.dictionary(pa.int32(), pa.large_string())
+"""Text of which few values differ. Such an array is written without looking at each; in the file it is text as all."""
+_PROPERTIES = pa.map_(_CODED, pa.field("value", pa.large_string(), nullable=False))
 _ITEM = pa.struct([_PROPERTIES.key_field, _PROPERTIES.item_field])
 
 SCHEMA = pa.schema(
@@ -37,8 +39,8 @@ SCHEMA = pa.schema(
             ("properties", _PROPERTIES),
             ("born_time", _TIME),
             ("store_time", _TIME),
-            ("born_host", pa.large_string()),
-            ("store_host", pa.large_string()),
+            ("born_host", _CODED),
+            ("store_host", _CODED),
             ("flag", pa.int32()),
             ("sys_flag", pa.int32()),
             ("reconsume_times", pa.int32()),
@@ -79,16 +81,16 @@ class _Sink:
     closed = False
 
     def __init__(self) -> None:
-        self._written = bytearray()
+        self._written: list[bytes] = []
         self._is_skipping = False
         self.position = 0
         self.file = pa.PythonFile(self, mode="w")
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> int:
         size = len(data)
         self.position += size
         if not self._is_skipping:
-            self._written += data
+            self._written.append(data)
         return size
 
     def flush(self) -> None:
@@ -105,8 +107,8 @@ class _Sink:
         self._is_skipping = False
 
     def take(self) -> bytes:
-        written, self._written = bytes(self._written), bytearray()
-        return written
+        written, self._written = self._written, []
+        return b"".join(written)
 
 
 def _writer(sink: _Sink) -> pq.ParquetWriter:
@@ -199,8 +201,10 @@ def _block(store: MessageStore, key: RangeKey, row_group: RowGroup) -> Block:
 
 def _has_grown(block: Block) -> bool:
     """Whether text may be longer than it was in the log: what is no UTF-8 there has a sign of three bytes here."""
-    texts = (block.tags, block.unique_key, block.keys, block.property_names, block.property_values)
-    return any(text.data.max(initial=0) >= 0x80 and _REPLACEMENT.encode() in text.data.tobytes() for text in texts)
+    names = block.property_names
+    texts = (block.tags, block.unique_key, block.keys, block.property_values)
+    arrays = [text.data for text in (*texts, names.texts if isinstance(names, CodedColumn) else names)]
+    return any(data.max(initial=0) >= 0x80 and _REPLACEMENT.encode() in data.tobytes() for data in arrays)
 
 
 def _alone_bytes(table: pa.Table) -> int:
@@ -218,7 +222,12 @@ def table_of(block: Block, replacement: str = _REPLACEMENT) -> pa.Table:
         array = _bytes_array(pa.large_string(), column)
         return array if replacement == _REPLACEMENT else pc.replace_substring(array, _REPLACEMENT, replacement)
 
-    items = pa.StructArray.from_arrays([text(block.property_names), text(block.property_values)], fields=list(_ITEM))
+    def coded(column: ByteColumn | CodedColumn) -> pa.Array:
+        if isinstance(column, ByteColumn):
+            return text(column).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(pa.array(column.codes), text(column.texts), safe=False)
+
+    items = pa.StructArray.from_arrays([coded(block.property_names), text(block.property_values)], fields=list(_ITEM))
     columns: list[pa.Array] = [
         pa.array(block.queue_offset),
         pa.array(block.physical_offset),
@@ -229,8 +238,8 @@ def table_of(block: Block, replacement: str = _REPLACEMENT) -> pa.Table:
         _nested(_PROPERTIES, block.property_starts.astype(np.int32), items),
         _times(block.born_time_ms),
         _times(block.store_time_ms),
-        text(block.born_host),
-        text(block.store_host),
+        coded(block.born_host),
+        coded(block.store_host),
         *(pa.array(values.astype(np.int32)) for values in (block.flag, block.sys_flag, block.reconsume_times)),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)

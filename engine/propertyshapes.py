@@ -1,0 +1,189 @@
+"""Property shapes: the properties of many records, where few differ in more than their values (docs/format.md, 2).
+
+Records of one publisher have the same names in the same places, but for values of a few different lengths. A shape is
+what such records have in common: it is looked for in the first of them, and compared with the others; where names and
+values are is then known for all. What has too many shapes, or text that is none, is for `PropertyItems`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.columns import ByteColumn, CodedColumn, LocatedRecords
+from engine.slices import MAX_ITEM_BYTES, items_at, pack_slices, put_items, rows_by_size
+
+Array = np.ndarray[Any, Any]
+
+_FEW_SHAPES, _ROWS_A_SHAPE = 4, 128  # with more shapes, to look at each item costs no more
+
+
+class _Item(NamedTuple):
+    """A property of a shape: its value is at [position, position + size) of the text, and of all values joined at
+    [joined_position, joined_position + size)."""
+
+    name: bytes
+    position: int
+    size: int
+    joined_position: int
+
+
+class _Shape(NamedTuple):
+    """The rows (int64 (n,), ascending) that have a shape, and their properties as stored (uint8 (n, size))."""
+
+    rows: Array
+    texts: Array
+    items: list[_Item]
+
+    @property
+    def value_bytes(self) -> int:
+        """Of a row."""
+        return sum(item.size for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedProperties:
+    """What `PropertyItems` tells of n records, known from their shapes.
+
+    Row i has the items [row_starts[i], row_starts[i + 1]) (int64 (n + 1,)), in stored order; its values, joined, begin
+    at `value_starts` (int64 (n + 1,)) of all values.
+    """
+
+    shapes: list[_Shape]
+    row_starts: Array
+    value_starts: Array
+    joined: Array
+
+    @classmethod
+    def of(cls, records: LocatedRecords) -> ShapedProperties | None:
+        """The properties of `records`, copied out of the log; None where they have too many shapes."""
+        shapes = _shapes_of(records.log, records.properties_starts, records.properties_sizes)
+        if shapes is None:
+            return None
+        row_starts = _starts(len(records), [(shape.rows, len(shape.items)) for shape in shapes])
+        value_starts = _starts(len(records), [(shape.rows, shape.value_bytes) for shape in shapes])
+        joined = np.empty(int(value_starts[-1]), np.uint8)
+        for shape in shapes:
+            if shape.value_bytes:
+                put_items(joined, value_starts[shape.rows], _joined_values(shape))
+        return cls(shapes, row_starts, value_starts, joined)
+
+    def names(self) -> CodedColumn:
+        """The name of each item."""
+        numbers: dict[bytes, int] = {}
+        codes = np.empty(int(self.row_starts[-1]), np.int32)
+        for shape in self.shapes:
+            own = [numbers.setdefault(item.name, len(numbers)) for item in shape.items]
+            self._put(codes, shape, np.tile(np.array(own, np.int32), (len(shape.rows), 1)))
+        return CodedColumn(ByteColumn.of(list(numbers)), codes)
+
+    def values(self) -> ByteColumn:
+        """The value of each item."""
+        offsets = np.empty(int(self.row_starts[-1]) + 1, np.int64)
+        offsets[-1] = self.value_starts[-1]
+        for shape in self.shapes:
+            within = np.array([item.joined_position for item in shape.items], np.int64)
+            self._put(offsets, shape, self.value_starts[shape.rows, np.newaxis] + within)
+        return ByteColumn(offsets, self.joined)
+
+    def _put(self, column: Array, shape: _Shape, rows: Array) -> None:
+        """Put what `rows` (n, items) say of a shape's items where these are in `column`."""
+        if shape.items:
+            items = np.ascontiguousarray(rows).view(f"V{len(shape.items) * column.itemsize}")[:, 0]
+            put_items(column.view(np.uint8), self.row_starts[shape.rows] * column.itemsize, items)
+
+    def value(self, name: bytes) -> ByteColumn:
+        """The value of property `name` of each row, empty where it is absent."""
+        starts, sizes = (np.zeros(len(self.row_starts) - 1, np.int64) for _ in range(2))
+        for shape in self.shapes:
+            for item in shape.items:
+                if item.name == name:
+                    starts[shape.rows] = self.value_starts[shape.rows] + item.joined_position
+                    sizes[shape.rows] = item.size
+        return ByteColumn(*pack_slices(self.joined, starts, sizes))
+
+
+def _starts(count: int, numbers: list[tuple[Array, int]]) -> Array:
+    """Running sums of `count` numbers, 0 before them: of `numbers`, each for some rows."""
+    starts = np.zeros(count + 1, np.int64)
+    for rows, number in numbers:
+        starts[rows + 1] = number
+    return np.cumsum(starts, out=starts)
+
+
+def _joined_values(shape: _Shape) -> Array:
+    """The values of each row, one behind the other: void items (n,)."""
+    count, size = shape.texts.shape
+    joined = np.empty((count, shape.value_bytes), np.uint8)
+    for item in shape.items:
+        kind = f"V{item.size}"
+        values = np.ndarray(count, kind, shape.texts, item.position, (size,))
+        np.ndarray(count, kind, joined, item.joined_position, joined.strides[:1])[:] = values
+    return joined.view(f"V{shape.value_bytes}")[:, 0]
+
+
+def _shapes_of(log: Array, starts: Array, sizes: Array) -> list[_Shape] | None:
+    """The shapes of the properties log[start:start + size]; None where they are too many, or not to be told."""
+    most = _FEW_SHAPES + len(sizes) // _ROWS_A_SHAPE
+    if sizes.max(initial=0) >= MAX_ITEM_BYTES or np.count_nonzero(np.bincount(sizes)) > most:
+        return None
+    shapes: list[_Shape] = []
+    for size, rows in rows_by_size(sizes):
+        texts = items_at(log, starts[rows], size).view(np.uint8).reshape(-1, size)
+        if not _are_text(texts):
+            return None
+        while len(rows):
+            items = _items(texts[0].tobytes())
+            if items is None or len(shapes) == most:
+                return None
+            alike = _have_shape(texts, items)
+            shapes.append(_Shape(rows, texts, items) if alike.all() else _Shape(rows[alike], texts[alike], items))
+            rows, texts = rows[~alike], texts[~alike]
+    return shapes
+
+
+def _are_text(texts: Array) -> bool:
+    """Whether each of `texts` (uint8, (n, size)) is UTF-8."""
+    if texts.max() < 0x80:
+        return True
+    parted = np.pad(texts, ((0, 0), (1, 0)))
+    try:
+        str(parted.data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _items(properties: bytes) -> list[_Item] | None:
+    """The properties that are neither without a name nor empty, of equal names the last; None where the byte 1 stands
+    in a value."""
+    found: dict[bytes, tuple[int, int]] = {}
+    start = 0
+    for item in properties.split(b"\x02"):
+        name, _, value = item.partition(b"\x01")
+        if b"\x01" in value:
+            return None
+        if name and value:
+            found.pop(name, None)
+            found[name] = start + len(name) + 1, len(value)
+        start += len(item) + 1
+    joined = accumulate((size for _, size in found.values()), initial=0)
+    return [_Item(name, *place, before) for (name, place), before in zip(found.items(), joined, strict=False)]
+
+
+def _have_shape(texts: Array, items: list[_Item]) -> Array:
+    """Which of `texts` (uint8, (n, size)) have what the first has outside of the values, and no separator in these:
+    bool (n,)."""
+    is_fixed = np.ones(texts.shape[1], np.bool_)
+    for item in items:
+        is_fixed[item.position : item.position + item.size] = False
+    fixed = np.flatnonzero(is_fixed)
+    is_same = texts[:, fixed] == texts[0, fixed]
+    is_separator = texts - np.uint8(1) < 2
+    separators = np.count_nonzero(is_separator[0])
+    if is_same.all() and np.count_nonzero(is_separator) == len(texts) * separators:  # as it mostly is
+        return np.ones(len(texts), np.bool_)
+    return np.asarray(is_same.all(axis=1) & (np.count_nonzero(is_separator, axis=1) == separators))
