@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import ByteColumn, CodedColumn, LocatedRecords, locate, read_bodies, strays
+from engine.columns import LAYOUTS, ByteColumn, CodedColumn, LocatedRecords, locate, read_bodies, strays
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.hosts import Host
@@ -24,17 +24,6 @@ from engine.slices import items_at
 from engine.streamrows import InPlace
 
 Array = np.ndarray[Any, Any]
-
-_FIXED = np.dtype(
-    {
-        "names": ["queue_id", "flag", "queue_offset", "born_time_ms"],
-        "formats": [">i4", ">i4", ">i8", ">i8"],
-        "offsets": [12, 16, 20, 40],
-        "itemsize": 48,
-    }
-)
-_BORN_HOST_POSITION = 48
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -99,49 +88,61 @@ class BlockReader:
 
 
 def _block(records: LocatedRecords, queue_offsets: Array, bodies: ByteColumn, damaged: int) -> Block:
-    headers, log, positions = records.headers, records.log, records.positions
-    families = headers["sys_flag"] >> 4 & 3
-    store_hosts = positions + _BORN_HOST_POSITION + np.where(families & 1, 20, 8) + 8
-    fixed = items_at(log, positions, _FIXED.itemsize).view(_FIXED)
+    headers = records.headers
     properties = ShapedProperties.of(records) or PropertyItems.of(records)
     key_starts, keys = words(properties.value(KEYS))
     return Block(
         queue_offset=queue_offsets,
         physical_offset=headers["physical_offset"].astype(np.int64),
         store_size=headers["store_size"].astype(np.int64),
-        flag=fixed["flag"].astype(np.int64),
         sys_flag=headers["sys_flag"].astype(np.int64),
-        reconsume_times=_int32s(log, store_hosts + np.where(families & 2, 20, 8)),
-        born_time_ms=fixed["born_time_ms"].astype(np.int64),
         store_time_ms=headers["store_time_ms"].astype(np.int64),
         body=bodies,
         tags=properties.value(TAGS),
         unique_key=properties.value(UNIQUE_KEY),
-        born_host=_hosts(log, positions + _BORN_HOST_POSITION, families & 1),
-        store_host=_hosts(log, store_hosts, families & 2),
         key_starts=key_starts,
         keys=keys,
         property_starts=properties.row_starts,
         property_names=properties.names(),
         property_values=properties.values(),
         damaged=damaged,
+        **_fixed_fields(records),
     )
 
 
-def _int32s(log: Array, positions: Array) -> Array:
-    return np.asarray(items_at(log, positions, 4).view(">i4").astype(np.int64))
+def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:
+    """Those columns of a block that `records` have no array of."""
+    count, families = len(records), records.headers["sys_flag"] >> 4 & 3
+    fields = {name: np.empty(count, np.int64) for name in ("flag", "born_time_ms", "reconsume_times")}
+    hosts = {name: _Hosts(count) for name in ("born_host", "store_host")}
+    for family in np.flatnonzero(np.bincount(families)).tolist():
+        rows = np.flatnonzero(families == family)
+        layout = LAYOUTS[family]
+        raw = items_at(records.log, records.positions[rows], layout.itemsize).view(layout)
+        for name, field in fields.items():
+            field[rows] = raw[name]
+        for name, column in hosts.items():
+            column.put(rows, raw[name])
+    return fields | {name: column.coded() for name, column in hosts.items()}
 
 
-def _hosts(log: Array, positions: Array, is_ipv6: Array) -> CodedColumn:
+class _Hosts:
     """Hosts as text: there are few different ones, so each is made once."""
-    numbers: dict[bytes, int] = {}
-    codes = np.empty(len(positions), np.int32)
-    for rows, size in ((np.flatnonzero(is_ipv6 == 0), 8), (np.flatnonzero(is_ipv6), 20)):
-        raw = items_at(log, positions[rows], size)
-        distinct, found = _distinct(raw.view("<u8") if size == 8 else raw)
+
+    def __init__(self, count: int) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._codes = np.empty(count, np.int32)
+
+    def put(self, rows: Array, raw: Array) -> None:
+        """Set the hosts of `rows` (int64 (n,)) from what their records hold (void (n,))."""
+        distinct, found = _distinct(raw.view("<u8") if raw.itemsize == 8 else np.ascontiguousarray(raw))
         texts = [str(Host.decode(host.tobytes())).encode() for host in distinct]
-        codes[rows] = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)[found]
-    return CodedColumn(ByteColumn.of(list(numbers)), codes)
+        numbers = [self._numbers.setdefault(text, len(self._numbers)) for text in texts]
+        self._codes[rows] = np.array(numbers, np.int32)[found]
+
+    def coded(self) -> CodedColumn:
+        """All of them."""
+        return CodedColumn(ByteColumn.of(list(self._numbers)), self._codes)
 
 
 def _distinct(items: Array) -> tuple[Array, Array | int]:
