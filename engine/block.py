@@ -25,6 +25,7 @@ from engine.streamrows import InPlace
 
 Array = np.ndarray[Any, Any]
 
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Good messages of a queue range, in queue order: n rows.

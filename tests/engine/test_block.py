@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.block import Block, BlockReader
-from engine.columns import ByteColumn
+from engine.columns import ByteColumn, CodedColumn
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.hosts import Host
@@ -38,7 +38,7 @@ def never(queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
     return False
 
 
-def texts(column: ByteColumn, first: int = 0, end: int | None = None) -> list[str]:
+def texts(column: ByteColumn | CodedColumn, first: int = 0, end: int | None = None) -> list[str]:
     return [column[row].decode() for row in range(first, len(column) if end is None else end)]
 
 

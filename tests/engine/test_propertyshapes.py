@@ -1,0 +1,128 @@
+"""Property shapes: what they tell is what looking at each separator tells; and what they leave to that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from engine.columns import ByteColumn, CodedColumn, LocatedRecords
+from engine.propertyitems import PropertyItems
+from engine.propertyshapes import ShapedProperties
+
+NAMES = [b"KEYS", b"TAGS", b"a", b"ab", "имя".encode()]
+
+
+def records_of(properties: Sequence[bytes]) -> LocatedRecords:
+    """Records of which only the properties are known."""
+    sizes = np.array([len(text) for text in properties], np.int64)
+    log = np.frombuffer(b"".join(b"\x01\x02" + text for text in properties) + b"\x01", np.uint8)
+    none = np.zeros(len(sizes), np.int64)
+    starts = np.cumsum(sizes + 2) - sizes
+    return LocatedRecords(log, none, none, none, none, none, none, none, none, starts, sizes)
+
+
+def texts(column: ByteColumn | CodedColumn) -> list[bytes]:
+    return [column[row] for row in range(len(column))]
+
+
+def told(properties: ShapedProperties | PropertyItems) -> dict[str, Any]:
+    return {
+        "row_starts": properties.row_starts.tolist(),
+        "names": texts(properties.names()),
+        "values": texts(properties.values()),
+        **{name.decode(): texts(properties.value(name)) for name in NAMES},
+    }
+
+
+def shaped(properties: Sequence[bytes]) -> dict[str, Any] | None:
+    """What shapes tell, None when nothing; never anything else than `PropertyItems`."""
+    records = records_of(properties)
+    found = ShapedProperties.of(records)
+    if found is None:
+        return None
+    assert told(found) == told(PropertyItems.of(records))
+    return told(found)
+
+
+def one_by_one(items: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return b"\x02".join(name + b"\x01" + value for name, value in items)
+
+
+names = st.sampled_from([*NAMES, b""])
+values = st.sampled_from([b"", b"v", b"w", b"xyz", b"XYZ", "значение".encode(), b"\xff", b"a\x01b", b"a\x02b"])
+usual = st.lists(st.tuples(names, values), max_size=5).map(one_by_one)
+odd = st.lists(st.sampled_from([b"\x01", b"\x02", b"a", b"KEYS", b"KEYS\x01k\x02", b"\xd0", b"\xb8"]), max_size=8)
+rows = st.lists(usual | odd.map(b"".join), max_size=4).flatmap(
+    lambda kinds: st.lists(st.sampled_from(kinds or [b""]), max_size=12)
+)
+
+
+@given(rows)
+@example([b"\xb8\x01v", b"a\x01v\xd0"])
+@example([b"a\x01\xd0", b"\xb8\x01v"])
+@example([b"a\x01xx\x02b", b"a\x01xxxxx", b"a\x01x\x02xx"])
+def test_shapes_tell_what_all_separators_tell(properties: list[bytes]) -> None:
+    shaped(properties)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.booleans()), min_size=1, max_size=800))
+def test_values_of_different_lengths_are_told_apart(wanted: list[tuple[int, int, bool]]) -> None:
+    properties = [
+        one_by_one([(b"KEYS", b"kkk"[:key]), (b"TAGS" if tagged else b"LAGS", b"ttt"[:tag]), (b"a", b"%04d" % row)])
+        for row, (key, tag, tagged) in enumerate(wanted)
+    ]
+    shaped(properties)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        [b"KEYS\x01k%d\x02TAGS\x01paid" % number for number in range(10)],
+        [b"KEYS\x01k%d\x02TAGS\x01%s" % (number, (b"paid", b"new")[number % 2]) for number in range(10)],
+        [b"a\x011\x02a\x012", b"a\x013\x02a\x014"],
+        [b"a\x011\x02b\x012\x02a\x013"],
+        [b"a\x011\x02a\x01", b"a\x013\x02a\x01"],
+        [b"a\x01v\x02", b"a\x01w\x02"],
+        ["имя\x01да".encode(), "имя\x01не".encode()],
+        [b"a\x01v", b"", b"a\x01w"],
+        [b"", b""],
+        [b"no separator"],
+        [],
+    ],
+)
+def test_few_shapes_are_known(properties: list[bytes]) -> None:
+    assert shaped(properties) is not None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        [b"a\x01v\x01w"],
+        [b"a\x01\xff"],
+        [b"a\x01v\xd0", b"\xb8\x01vw"],
+        [b"a\x01" + b"v" * 1_100],
+        [b"a\x01" + b"v" * size for size in range(1, 8)],
+        [b"a\x01vvvvvvvvv", b"ab\x01vvvvvvvv", b"abc\x01vvvvvvv", b"abcd\x01vvvvvv", b"abcde\x01vvvvv"],
+    ],
+)
+def test_other_properties_are_left_to_be_looked_at_one_by_one(properties: list[bytes]) -> None:
+    assert shaped(properties) is None
+
+
+def test_a_separator_in_a_value_is_not_hidden_by_one_that_another_row_lacks() -> None:
+    assert shaped([b"a\x01vvvv\x02b\x01w", b"a\x01vvvv_b_w", b"a\x01v\x02\x01v\x02b\x01w"]) is not None
+
+
+def test_coded_columns_are_put_one_behind_the_other() -> None:
+    one, other = ([b"x", b"y", b"x"], [b"z", b"x"])
+    parts = [CodedColumn(ByteColumn.of([b"x", b"y"]), np.array([0, 1, 0], np.int32))]
+    parts.append(CodedColumn(ByteColumn.of([b"z", b"x"]), np.array([0, 1], np.int32)))
+    joined = CodedColumn.concatenate(parts)
+    assert texts(joined) == texts(joined.plain()) == [*one, *other]
+    assert texts(joined.texts) == [b"x", b"y", b"z"]
+    assert len(CodedColumn.concatenate([])) == 0
