@@ -5,8 +5,8 @@ This page is the public API; nothing outside the engine reaches past it.
 
 from engine.block import Block
 from engine.brokeroptions import OPTION_NAMES, retention_from, with_options
+from engine.bytecolumns import ByteColumn, CodedColumn, SliceColumn
 from engine.check import check_store
-from engine.columns import ByteColumn, CodedColumn
 from engine.config import (
     BROKER_SIZES,
     EMBEDDED_SIZES,
@@ -101,6 +101,7 @@ __all__ = [
     "RecoveryReport",
     "Retention",
     "RetiredFileError",
+    "SliceColumn",
     "StoreClosedError",
     "StoreConfig",
     "StoreError",

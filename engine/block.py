@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import LAYOUTS, ByteColumn, CodedColumn, LocatedRecords, locate, read_bodies, strays
+from engine.bytecolumns import ByteColumn, CodedColumn, SliceColumn
+from engine.columns import LAYOUTS, LocatedRecords, locate, read_bodies, strays
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.hosts import Host
@@ -26,13 +27,16 @@ from engine.streamrows import InPlace
 Array = np.ndarray[Any, Any]
 
 
+_COLUMNS: dict[str, Any] = {kind.__name__: kind for kind in (ByteColumn, CodedColumn, SliceColumn)}
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Good messages of a queue range, in queue order: n rows.
 
     Numbers are int64 (n,). `keys` and `properties` are lists: row i has the items [x_starts[i], x_starts[i + 1])
-    (int64, (n + 1,)). `properties` are all that are stored, KEYS and TAGS among them; of equal names the last.
-    `damaged` counts the messages that were left out.
+    (int64, (n + 1,)). `properties` are all that are stored, KEYS and TAGS among them; of equal names the last. `body`
+    may lie in the mapped log itself. `damaged` counts the messages that were left out.
     """
 
     queue_offset: Array
@@ -43,7 +47,7 @@ class Block:
     reconsume_times: Array
     born_time_ms: Array
     store_time_ms: Array
-    body: ByteColumn
+    body: SliceColumn
     tags: ByteColumn
     unique_key: ByteColumn
     born_host: CodedColumn
@@ -84,11 +88,10 @@ class BlockReader:
         good, bodies = read_bodies(records, self._body_limit_bytes)
         if good.all():
             return _block(records, offsets, bodies, 0)
-        kept = ByteColumn(np.append(bodies.offsets[:-1][good], bodies.offsets[-1:]), bodies.data)
-        return _block(records.take(good), offsets[good], kept, int(np.count_nonzero(~good)))
+        return _block(records.take(good), offsets[good], bodies.take(good), int(np.count_nonzero(~good)))
 
 
-def _block(records: LocatedRecords, queue_offsets: Array, bodies: ByteColumn, damaged: int) -> Block:
+def _block(records: LocatedRecords, queue_offsets: Array, bodies: SliceColumn, damaged: int) -> Block:
     headers = records.headers
     properties = ShapedProperties.of(records) or PropertyItems.of(records)
     key_starts, keys = words(properties.value(KEYS))
@@ -162,10 +165,8 @@ def concatenate(parts: Sequence[Block]) -> Block:
         values = [getattr(part, field.name) for part in parts]
         if field.name == "damaged":
             joined[field.name] = sum(values)
-        elif field.type == "ByteColumn":
-            joined[field.name] = ByteColumn.concatenate(values)
-        elif field.type == "CodedColumn":
-            joined[field.name] = CodedColumn.concatenate(values)
+        elif isinstance(field.type, str) and field.type in _COLUMNS:
+            joined[field.name] = _COLUMNS[field.type].concatenate(values)
         elif field.name == "property_names":
             joined[field.name] = _joined_names(values)
         elif field.name in ("key_starts", "property_starts"):

@@ -2,8 +2,8 @@
 (docs/format.md, 2).
 
 `locate` reads the fixed fields of records at given positions and where their parts are; `find_properties` finds named
-properties of all of them in one pass; `read_bodies` copies bodies out. A `Columns` is a copy that stands alone: bodies,
-keys and tags as bytes with offsets, as Arrow lays them out.
+properties of all of them in one pass; `read_bodies` tells bodies that are whole. A `Columns` is a copy that stands
+alone.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
+from engine.bytecolumns import ByteColumn, SliceColumn
 from engine.compression import COMPRESSED_FLAG, try_decompress
 from engine.crcgroup import proved_whole
 from engine.properties import KEYS, TAGS
@@ -108,65 +109,6 @@ class LocatedRecords:
     def take(self, rows: Array | slice) -> "LocatedRecords":
         """Only the records at `rows` (a slice, indices or a mask)."""
         return LocatedRecords(self.log, *(getattr(self, name)[rows] for name in self.__slots__[1:]))
-
-
-@dataclass(frozen=True, slots=True)
-class ByteColumn:
-    """n byte strings: the i-th is data[offsets[i]:offsets[i + 1]]; `offsets` int64 (n + 1,), `data` uint8."""
-
-    offsets: Array
-    data: Array
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, row: int) -> bytes:
-        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
-
-    @classmethod
-    def of(cls, texts: Sequence[bytes]) -> "ByteColumn":
-        """Those byte strings."""
-        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        return cls(offsets, np.frombuffer(b"".join(texts), np.uint8))
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["ByteColumn"]) -> "ByteColumn":
-        """One after the other; of no parts, an empty one."""
-        if len(parts) == 1:
-            return parts[0]
-        sizes = [np.diff(part.offsets) for part in parts]
-        offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes]))
-        return cls(offsets, np.concatenate([np.zeros(0, np.uint8), *(part.data for part in parts)]))
-
-
-@dataclass(frozen=True, slots=True)
-class CodedColumn:
-    """n byte strings of which few differ: the i-th is texts[codes[i]]; `codes` int32 (n,)."""
-
-    texts: ByteColumn
-    codes: Array
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def __getitem__(self, row: int) -> bytes:
-        return self.texts[int(self.codes[row])]
-
-    def plain(self) -> ByteColumn:
-        """The same, each byte string for itself."""
-        offsets, codes = self.texts.offsets, self.codes
-        return ByteColumn(*pack_slices(self.texts.data, offsets[:-1][codes], np.diff(offsets)[codes]))
-
-    @classmethod
-    def concatenate(cls, parts: Sequence["CodedColumn"]) -> "CodedColumn":
-        """One after the other; of no parts, an empty one."""
-        numbers: dict[bytes, int] = {}
-        codes = [np.zeros(0, np.int32)]
-        for part in parts:
-            texts = [part.texts[row] for row in range(len(part.texts))]
-            own = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
-            codes.append(own[part.codes])
-        return cls(ByteColumn.of(list(numbers)), np.concatenate(codes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,29 +333,30 @@ def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
     return [name.decode(errors="replace") for name in numbers], rows
 
 
-def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, ByteColumn]:
+def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, SliceColumn]:
     """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
-    those, decompressed; the others' are empty. Copies."""
-    stored = ByteColumn(*pack_slices(records.log, records.body_starts, records.body_sizes))
+    those, decompressed; the others' are empty. What is not compressed is not copied, if nothing is."""
     good = records.headers["ok"] & ~damaged_rows(records)
+    stored = SliceColumn(records.log, records.body_starts, np.where(good, records.body_sizes, 0))
     is_compressed = good & (records.headers["sys_flag"] & COMPRESSED_FLAG != 0)
-    if good.all() and not is_compressed.any():
+    if not is_compressed.any():
         return good, stored
-    bodies = [stored[row] if good[row] else b"" for row in range(len(stored))]
+    bodies = [stored[row] for row in range(len(stored))]
     for row in np.flatnonzero(is_compressed).tolist():
         body = try_decompress(bodies[row], int(records.headers["sys_flag"][row]), body_limit_bytes)
         good[row] = body is not None
         bodies[row] = body or b""
-    return good, ByteColumn.of(bodies)
+    joined = ByteColumn.of(bodies)
+    return good, SliceColumn(joined.data, joined.offsets[:-1], np.diff(joined.offsets))
 
 
 def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:
     """The messages of `records`; one that is damaged, or cannot be decompressed, is not `ok`."""
     good, bodies = read_bodies(records, body_limit_bytes)
     headers = records.headers.copy()
-    headers["ok"], headers["body_size"] = good, np.diff(bodies.offsets)
+    headers["ok"], headers["body_size"] = good, bodies.sizes
     keys, tags = (
         ByteColumn(*pack_slices(records.log, starts, np.where(good, sizes, 0)))
         for starts, sizes in find_properties(records, [KEYS, TAGS])
     )
-    return Columns(headers, bodies, keys, tags)
+    return Columns(headers, bodies.packed(), keys, tags)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import ByteColumn, LocatedRecords
+from engine.bytecolumns import ByteColumn
+from engine.columns import LocatedRecords
 from engine.slices import items_at, pack_slices
 
 Array = np.ndarray[Any, Any]

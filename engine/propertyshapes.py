@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.columns import ByteColumn, CodedColumn, LocatedRecords
+from engine.bytecolumns import ByteColumn, CodedColumn
+from engine.columns import LocatedRecords
 from engine.slices import MAX_ITEM_BYTES, items_at, pack_slices, put_items, rows_by_size
 
 Array = np.ndarray[Any, Any]

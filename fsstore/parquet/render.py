@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from engine import Block, ByteColumn, CodedColumn, ExpiredMessageError, MessageStore
+from engine import Block, ByteColumn, CodedColumn, ExpiredMessageError, MessageStore, SliceColumn
 from fsstore.parquet.layout import Layout, RangeKey, RowGroup, range_key
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
         for name, kind in (
             ("queue_offset", pa.int64()),
             ("physical_offset", pa.int64()),
-            ("body", pa.large_binary()),
+            ("body", pa.binary_view()),
             ("keys", _KEYS),
             ("tags", pa.large_string()),
             ("unique_key", pa.large_string()),
@@ -231,7 +231,7 @@ def table_of(block: Block, replacement: str = _REPLACEMENT) -> pa.Table:
     columns: list[pa.Array] = [
         pa.array(block.queue_offset),
         pa.array(block.physical_offset),
-        _bytes_array(pa.large_binary(), block.body),
+        _views_array(block.body),
         _nested(_KEYS, block.key_starts, text(block.keys)),
         text(block.tags),
         text(block.unique_key),
@@ -247,6 +247,12 @@ def table_of(block: Block, replacement: str = _REPLACEMENT) -> pa.Table:
 
 def _bytes_array(kind: pa.DataType, column: ByteColumn) -> pa.Array:
     return pa.Array.from_buffers(kind, len(column), [None, _buffer(column.offsets), _buffer(column.data)])
+
+
+def _views_array(column: SliceColumn) -> pa.Array:
+    """Those bytes where they are: pyarrow takes them from there."""
+    buffers = [None, _buffer(column.views()), _buffer(column.data)]
+    return pa.Array.from_buffers(pa.binary_view(), len(column), buffers)
 
 
 def _nested(kind: pa.DataType, starts: Array, values: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.block import Block, BlockReader
-from engine.columns import ByteColumn, CodedColumn
+from engine.bytecolumns import ByteColumn, CodedColumn
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.hosts import Host
@@ -170,4 +170,4 @@ def test_a_range_without_messages_is_an_empty_block(tmp_path: Path) -> None:
     store = SmallStore(tmp_path)
     block = BlockReader(store.log_files, LIMIT, never).read(store.queue("t"), 0, 100)
     assert (len(block), block.damaged, block.key_starts.tolist()) == (0, 0, [0])
-    assert block.body.offsets.dtype == np.int64
+    assert block.body.starts.dtype == np.int64

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import lz4.frame
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.columns import (
-    ByteColumn,
-    Columns,
-    damaged_rows,
-    find_properties,
-    locate,
-    read_bodies,
-    read_columns,
-    strays,
-    topics_of,
-)
+from engine.bytecolumns import ByteColumn, SliceColumn
+from engine.columns import Columns, damaged_rows, find_properties, locate, read_bodies, read_columns, strays, topics_of
 from engine.keyhash import index_hash, java_hashes, tags_hash
 from engine.keyrows import index_key_rows
 from engine.logscan import ScannedRecords
@@ -236,3 +228,18 @@ def test_nothing_is_found_in_nothing() -> None:
     assert locate(as_array(b""), np.zeros(2, np.int64), np.zeros(2, np.int64)).headers["ok"].tolist() == [False, False]
     good, bodies = read_bodies(locate(as_array(EXAMPLE), none, none), LIMIT)
     assert (len(good), len(bodies)) == (0, 0)
+
+
+@given(st.lists(st.binary(max_size=40)), st.integers(0, 3))
+def test_views_are_what_arrow_makes_of_the_same_bytes(texts: list[bytes], gap: int) -> None:
+    packed = ByteColumn.of([b"-" * gap + text for text in texts])
+    column = SliceColumn(packed.data, packed.offsets[:-1] + gap, np.diff(packed.offsets) - gap)
+    assert [column[row] for row in range(len(column))] == texts
+    array = pa.Array.from_buffers(
+        pa.binary_view(), len(texts), [None, pa.py_buffer(column.views()), pa.py_buffer(column.data)]
+    )
+    array.validate(full=True)
+    assert array.to_pylist() == texts
+    assert array.equals(pa.array(texts, pa.binary_view()))
+    parts = SliceColumn.concatenate([column, column.take(column.sizes > 1)])
+    assert [parts[row] for row in range(len(parts))] == texts + [text for text in texts if len(text) > 1]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.columns import ByteColumn, CodedColumn, LocatedRecords
+from engine.bytecolumns import ByteColumn, CodedColumn
+from engine.columns import LocatedRecords
 from engine.propertyitems import PropertyItems
 from engine.propertyshapes import ShapedProperties
 
