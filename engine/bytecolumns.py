@@ -76,11 +76,12 @@ class SliceColumn:
         """As Arrow describes them in a BinaryView array whose only buffer is `data`, of less than 2 GiB: VIEW (n,)."""
         views = np.zeros(len(self), VIEW)
         views["size"] = self.sizes
-        is_long = self.sizes > INLINE_BYTES
-        long = slice(None) if is_long.all() else np.flatnonzero(is_long)
+        short = np.flatnonzero(self.sizes <= INLINE_BYTES)
+        long = np.flatnonzero(self.sizes > INLINE_BYTES) if len(short) else slice(None)
         views["start"][long] = items_at(self.data, self.starts[long], _VIEW_START_BYTES)
         views["position"][long] = self.starts[long]
-        for size, rows in rows_by_size(np.where(is_long, 0, self.sizes)):
+        for size, found in rows_by_size(self.sizes[short]):
+            rows = short[found]
             places = rows * VIEW.itemsize + VIEW.itemsize - INLINE_BYTES
             put_items(views.view(np.uint8), places, items_at(self.data, self.starts[rows], size))
         return views
