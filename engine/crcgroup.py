@@ -1,4 +1,4 @@
-"""CRC groups: the CRC-32s of bodies of which many have one size, checked by one call for some hundred of them.
+"""CRC groups: the CRC-32s of many bodies of about one size, checked by one call for some hundred of them.
 
 A CRC is linear. Let R(x) be that of x when its register starts at zero; then
 
@@ -28,6 +28,7 @@ Array = np.ndarray[Any, Any]
 _POLYNOMIAL = 0xEDB88320
 _ZERO_REGISTER = 0xFFFFFFFF  # the CRC-32 that stands for it
 _TOP_BIT = 31
+_LEADS = np.array([(1 << 64) - (1 << 8 * lead) for lead in range(8)], np.uint64)  # all but the first `lead` bytes
 _SUM_BYTES, _WORD_BYTES = 4, 8
 LEAST_ROWS = 256
 LARGEST_BYTES = 516
@@ -39,57 +40,68 @@ def proved_whole(data: Array, starts: Array, sizes: Array, crcs: Array) -> Array
     """Which of the bodies data[start:start + size] (uint8) have the CRC-32 that `crcs` (uint32, 31 bits) says, as far
     as groups tell: bool (n,).
 
-    Where it is false, a call for the body must tell: it is long, or there are few of its size, or one of its group is
-    not whole.
+    Where it is false, a call for the body must tell: it is long, or there are few of about its size, or one of its
+    group is not whole, or it is at the very begin or end of `data`.
     """
     proved = np.zeros(len(starts), np.bool_)
-    for size, rows in rows_by_size(np.where(sizes <= LARGEST_BYTES, sizes, 0)):
+    ends = starts + sizes
+    words = (sizes + (_SUM_BYTES + _WORD_BYTES - 1)) // _WORD_BYTES
+    fits = (sizes > 0) & (sizes <= LARGEST_BYTES) & (ends + _SUM_BYTES <= len(data))
+    fits &= words * _WORD_BYTES - _SUM_BYTES <= ends
+    for row_words, rows in rows_by_size(words if fits.all() else np.where(fits, words, 0)):
         if len(rows) == len(starts) >= LEAST_ROWS:
-            _prove(proved, data, starts, size, crcs)
-        elif len(rows) >= LEAST_ROWS:
-            found = np.zeros(len(rows), np.bool_)
-            _prove(found, data, starts[rows], size, crcs[rows])
-            proved[rows] = found
+            return _prove(data, ends, sizes, crcs, row_words)
+        if len(rows) >= LEAST_ROWS:
+            proved[rows] = _prove(data, ends[rows], sizes[rows], crcs[rows], row_words)
     return proved
 
 
-def _prove(proved: Array, data: Array, starts: Array, size: int, crcs: Array) -> None:
-    """Set in `proved` (bool (n,)) what the groups of bodies of one size tell."""
-    row_bytes = -(-(size + _SUM_BYTES) // _WORD_BYTES) * _WORD_BYTES
-    rows = np.zeros((_GROUP_BYTES // row_bytes, row_bytes), np.uint8)
-    sums = crcs ^ np.uint32(crc32(bytes(size)) & 0x7FFFFFFF)
-    for first in range(0, len(starts), len(rows)):
-        group = slice(first, first + len(rows))
-        proved[group] = _group_is_whole(rows, items_at(data, starts[group], size), sums[group])
+def _prove(data: Array, ends: Array, sizes: Array, crcs: Array, row_words: int) -> Array:
+    """What the groups tell of bodies that fit, with a sum, into `row_words` words: bool (n,)."""
+    proved = np.empty(len(ends), np.bool_)
+    sums = crcs ^ _zeros_crcs()[sizes]
+    row_bytes = row_words * _WORD_BYTES
+    firsts = ends - (row_bytes - _SUM_BYTES)
+    leads = _LEADS[row_bytes - _SUM_BYTES - sizes]
+    rows_at_once = _GROUP_BYTES // row_bytes
+    for first in range(0, len(ends), rows_at_once):
+        group = slice(first, first + rows_at_once)
+        rows = items_at(data, firsts[group], row_bytes).view(np.uint64).reshape(-1, row_words)
+        rows[:, 0] &= leads[group]
+        proved[group] = _group_is_whole(rows, sums[group])
+    return proved
 
 
-def _group_is_whole(rows: Array, bodies: Array, sums: Array) -> bool:
-    """Whether R of each body (void items) has the low 31 bits in `sums`. Writes over `rows`: zeros, room for a body,
-    for a sum."""
+def _group_is_whole(rows: Array, sums: Array) -> bool:
+    """Whether R of each body has the low 31 bits in `sums`. `rows` (uint64, (n, words)) are zeros, a body, and room for
+    a sum, which is written."""
     if sums.max() >> _TOP_BIT:
         return False
-    rows, size, row_bytes = rows[: len(bodies)], bodies.dtype.itemsize, rows.shape[1]
-    end = row_bytes - _SUM_BYTES
-    np.ndarray(len(bodies), bodies.dtype, rows, end - size, (row_bytes,))[:] = bodies
-    np.ndarray(len(bodies), "<u4", rows, end, (row_bytes,))[:] = sums | _top_bits(rows)
+    rows.view("<u4")[:, -1] = sums | _top_bits(rows)
     return crc32(rows.reshape(-1).data, _ZERO_REGISTER) == _ZERO_REGISTER
 
 
 def _top_bits(rows: Array) -> Array:
-    """The highest bit, in its place, of R(body) for each of `rows`, which end in the body and room for a sum:
-    uint32."""
-    words = rows.reshape(-1).view(np.uint64)
-    row_starts = np.arange(0, len(words), rows.shape[1] // _WORD_BYTES)
+    """The highest bit, in its place, of R of each body: uint32."""
+    words = rows.reshape(-1)
+    row_starts = np.arange(0, len(words), rows.shape[1])
     folded = np.bitwise_xor.reduceat(words & _masks(rows.shape[1])[: len(words)], row_starts)
     return (np.bitwise_count(folded) & 1).astype(np.uint32) << _TOP_BIT
 
 
 @lru_cache(maxsize=16)
-def _masks(row_bytes: int) -> Array:
+def _masks(row_words: int) -> Array:
     """Which bits of a body make that bit, for all rows of a group: uint64. The zeros before a short body have none."""
+    row_bytes = row_words * _WORD_BYTES
     masks = np.zeros((_GROUP_BYTES // row_bytes, row_bytes), np.uint8)
-    masks[:, : row_bytes - _SUM_BYTES] = _longest_mask()[LARGEST_BYTES + _SUM_BYTES - row_bytes :]
+    masks[:, :-_SUM_BYTES] = _longest_mask()[LARGEST_BYTES + _SUM_BYTES - row_bytes :]
     return masks.reshape(-1).view(np.uint64)
+
+
+@lru_cache(maxsize=1)
+def _zeros_crcs() -> Array:
+    """The low 31 bits of the CRC-32 of zeros, by their number: uint32."""
+    return np.array([crc32(bytes(size)) & 0x7FFFFFFF for size in range(LARGEST_BYTES + 1)], np.uint32)
 
 
 @lru_cache(maxsize=1)

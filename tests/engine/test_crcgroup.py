@@ -27,17 +27,17 @@ def crcs_of(bodies: Array) -> Array:
 
 
 def whole(bodies: Array, crcs: Array) -> Array:
-    """`proved_whole` of rows of bytes, one behind the other."""
+    """`proved_whole` of rows of bytes, one behind the other, with something before and behind them all."""
     count, size = bodies.shape
-    starts, sizes = np.arange(count) * size, np.full(count, size)
-    return proved_whole(np.ascontiguousarray(bodies).reshape(-1), starts, sizes, crcs)
+    starts, sizes = np.arange(count) * size + 8, np.full(count, size)
+    return proved_whole(np.pad(bodies.reshape(-1), 8, constant_values=0xFF), starts, sizes, crcs)
 
 
 def mixed(sizes: list[int]) -> tuple[Array, Array, Array, Array]:
     """Bodies of these sizes, a few bytes between them: (data, starts, sizes, crcs)."""
     lengths = np.array(sizes, np.int64)
-    starts = np.cumsum(lengths + 5) - lengths
-    data = np.random.default_rng(1).integers(0, 256, int(starts[-1] + lengths[-1]), dtype=np.uint8)
+    starts = np.cumsum(lengths + 5) - lengths + 3
+    data = np.random.default_rng(1).integers(0, 256, int(starts[-1] + lengths[-1]) + 4, dtype=np.uint8)
     bodies = [data[start : start + size] for start, size in zip(starts, lengths, strict=True)]
     return data, starts, lengths, np.array([crc32(body.tobytes()) & 0x7FFFFFFF for body in bodies], np.uint32)
 
@@ -99,17 +99,26 @@ def test_damage_leaves_other_groups_proved() -> None:
         ([LARGEST_BYTES + 1] * LEAST_ROWS, set()),
         ([7] * (LEAST_ROWS - 1), set()),
         ([7, 8] * LEAST_ROWS, {7, 8}),
+        ([4, 5] * (LEAST_ROWS - 1) + [12], {5, 12}),
+        ([5, 6, 7, 12] * (LEAST_ROWS // 4), {5, 6, 7, 12}),
         ([297, 300, 304, 0, 5000, 70_000] * LEAST_ROWS + [3, 4], {297, 300, 304}),
         ([0] * LEAST_ROWS, set()),
     ],
 )
-def test_short_bodies_of_which_many_have_one_size_are_proved(sizes: list[int], found: set[int]) -> None:
+def test_short_bodies_of_which_many_take_as_many_words_are_proved(sizes: list[int], found: set[int]) -> None:
     data, starts, lengths, crcs = mixed(sizes)
     proved = proved_whole(data, starts, lengths, crcs)
     assert proved.tolist() == [size in found for size in sizes]
     for row in np.flatnonzero(proved)[:: LEAST_ROWS // 2].tolist():
         data[starts[row]] ^= 1
         assert not proved_whole(data, starts, lengths, crcs)[row]
+
+
+def test_bodies_at_the_very_edge_are_for_a_call_each() -> None:
+    bodies = bodies_of(61, LEAST_ROWS + 2)
+    starts, sizes = np.arange(len(bodies)) * 61, np.full(len(bodies), 61)
+    proved = proved_whole(bodies.reshape(-1), starts, sizes, crcs_of(bodies))
+    assert proved.tolist() == [False, *[True] * LEAST_ROWS, False]
 
 
 def test_of_no_bodies_none_is_proved() -> None:
