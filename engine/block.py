@@ -119,8 +119,9 @@ def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:
     count, families = len(records), records.headers["sys_flag"] >> 4 & 3
     fields = {name: np.empty(count, np.int64) for name in ("flag", "born_time_ms", "reconsume_times")}
     hosts = {name: _Hosts(count) for name in ("born_host", "store_host")}
-    for family in np.flatnonzero(np.bincount(families)).tolist():
-        rows = np.flatnonzero(families == family)
+    present = np.flatnonzero(np.bincount(families)).tolist()
+    for family in present:
+        rows = slice(None) if len(present) == 1 else np.flatnonzero(families == family)
         layout = LAYOUTS[family]
         raw = items_at(records.log, records.positions[rows], layout.itemsize).view(layout)
         for name, field in fields.items():
@@ -137,8 +138,8 @@ class _Hosts:
         self._numbers: dict[bytes, int] = {}
         self._codes = np.empty(count, np.int32)
 
-    def put(self, rows: Array, raw: Array) -> None:
-        """Set the hosts of `rows` (int64 (n,)) from what their records hold (void (n,))."""
+    def put(self, rows: Array | slice, raw: Array) -> None:
+        """Set the hosts of `rows` from what their records hold (void (n,))."""
         distinct, found = _distinct(raw.view("<u8") if raw.itemsize == 8 else np.ascontiguousarray(raw))
         texts = [str(Host.decode(host.tobytes())).encode() for host in distinct]
         numbers = [self._numbers.setdefault(text, len(self._numbers)) for text in texts]

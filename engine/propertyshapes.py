@@ -75,11 +75,14 @@ class ShapedProperties:
     def names(self) -> CodedColumn:
         """The name of each item."""
         numbers: dict[bytes, int] = {}
-        codes = np.empty(int(self.row_starts[-1]), np.int32)
-        for shape in self.shapes:
-            own = [numbers.setdefault(item.name, len(numbers)) for item in shape.items]
-            self._put(codes, shape, np.tile(np.array(own, np.int32), (len(shape.rows), 1)))
-        return CodedColumn(ByteColumn.of(list(numbers)), codes)
+        own = [[numbers.setdefault(item.name, len(numbers)) for item in shape.items] for shape in self.shapes]
+        texts, count, rows = ByteColumn.of(list(numbers)), int(self.row_starts[-1]), len(self.row_starts) - 1
+        if own and all(codes == own[0] for codes in own) and len(own[0]) * rows == count:  # as it mostly is
+            return CodedColumn(texts, np.tile(np.array(own[0], np.int32), rows))
+        codes = np.empty(count, np.int32)
+        for shape, shape_codes in zip(self.shapes, own, strict=True):
+            self._put(codes, shape, np.tile(np.array(shape_codes, np.int32), (len(shape.rows), 1)))
+        return CodedColumn(texts, codes)
 
     def values(self) -> ByteColumn:
         """The value of each item."""
