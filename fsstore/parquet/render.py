@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from engine import Block, ByteColumn, CodedColumn, ExpiredMessageError, MessageStore, SliceColumn
@@ -220,17 +219,17 @@ def table_of(block: Block, replacement: str = _REPLACEMENT) -> pa.Table:
 
     def text(column: ByteColumn) -> pa.Array:
         array = _bytes_array(pa.large_string(), column)
-        return array if replacement == _REPLACEMENT else pc.replace_substring(array, _REPLACEMENT, replacement)
+        return array if replacement == _REPLACEMENT else _replaced(array, replacement)
 
     def coded(column: ByteColumn | CodedColumn) -> pa.Array:
         if isinstance(column, ByteColumn):
             return text(column).dictionary_encode()
-        return pa.DictionaryArray.from_arrays(pa.array(column.codes), text(column.texts), safe=False)
+        return pa.DictionaryArray.from_arrays(_numbers(pa.int32(), column.codes), text(column.texts), safe=False)
 
     items = pa.StructArray.from_arrays([coded(block.property_names), text(block.property_values)], fields=list(_ITEM))
     columns: list[pa.Array] = [
-        pa.array(block.queue_offset),
-        pa.array(block.physical_offset),
+        _numbers(pa.int64(), block.queue_offset),
+        _numbers(pa.int64(), block.physical_offset),
         _views_array(block.body),
         _nested(_KEYS, block.key_starts, text(block.keys)),
         text(block.tags),
@@ -240,9 +239,18 @@ def table_of(block: Block, replacement: str = _REPLACEMENT) -> pa.Table:
         _times(block.store_time_ms),
         coded(block.born_host),
         coded(block.store_host),
-        *(pa.array(values.astype(np.int32)) for values in (block.flag, block.sys_flag, block.reconsume_times)),
+        *(
+            _numbers(pa.int32(), values.astype(np.int32))
+            for values in (block.flag, block.sys_flag, block.reconsume_times)
+        ),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _replaced(array: pa.Array, replacement: str) -> pa.Array:
+    from pyarrow import compute  # hardly ever needed, and loading it takes as long as rendering many messages
+
+    return compute.replace_substring(array, _REPLACEMENT, replacement)
 
 
 def _bytes_array(kind: pa.DataType, column: ByteColumn) -> pa.Array:
@@ -260,7 +268,13 @@ def _nested(kind: pa.DataType, starts: Array, values: pa.Array) -> pa.Array:
 
 
 def _times(times_ms: Array) -> pa.Array:
-    return pa.array(np.clip(times_ms, _FIRST_TIME_MS, _LAST_TIME_MS) * 1000).view(_TIME)
+    return _numbers(_TIME, np.clip(times_ms, _FIRST_TIME_MS, _LAST_TIME_MS) * 1000)
+
+
+def _numbers(kind: pa.DataType, values: Array) -> pa.Array:
+    """`values`, which have the width of `kind`. (`pa.array` would load pandas, which takes longer than to
+    render many files.)"""
+    return pa.Array.from_buffers(kind, len(values), [None, _buffer(values)])
 
 
 def _buffer(values: Array) -> pa.Buffer:

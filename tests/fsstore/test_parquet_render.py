@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +202,22 @@ def test_a_row_group_rendered_alone_is_the_same_bytes(lines: MessageStore) -> No
         alone = render_row_group(lines, layout, index)
         assert text[row_group.position : row_group.position + len(alone)] == alone
         assert not any(text[row_group.position + len(alone) : row_group.position + row_group.size])
+
+
+def test_the_first_rendering_does_not_wait_for_pandas_to_load(lines: MessageStore) -> None:
+    lines.close()
+    script = """if True:
+        import sys
+        from engine import MessageStore
+        from tests.fsstore.parquetfiles import layout_of
+        from fsstore.parquet.render import render
+        with MessageStore.open(sys.argv[1]) as store:
+            render(store, layout_of(store, "orders"), lambda index, row_group: None)
+        print("pandas" in sys.modules)
+    """
+    command = [sys.executable, "-c", script, str(lines.path)]
+    shown = subprocess.run(command, capture_output=True, check=True, text=True, cwd=Path(__file__).parents[2])
+    assert shown.stdout == "False\n"
 
 
 def test_statistics_of_row_groups_say_which_offsets_and_times_are_in_them(lines: MessageStore) -> None:
