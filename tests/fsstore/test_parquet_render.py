@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from engine import Block, ExpiredMessageError, Host, Message, MessageStore, Retention
 from fsstore.parquet import layout as layouts
-from fsstore.parquet.render import BoundError, render_row_group
+from fsstore.parquet.render import BoundError, render_row_group, table_of
 from tests.fsstore.parquetfiles import expected_rows, layout_of, rendered, rows, small_files
 
 COMPRESSED = 0x1
@@ -297,3 +297,13 @@ def test_a_row_group_that_became_longer_than_its_place_is_refused(
     layout = layout_of(lines, "orders")
     with pytest.raises(BoundError):
         rendered(lines, layout)
+
+
+def test_names_that_become_equal_stay_the_names_of_their_properties(store: MessageStore) -> None:
+    store.create_topic("orders", 1)
+    for row in range(9):
+        store.put(Message("orders", b"", properties={"\ufffd": f"a{row}", "?": f"b{row}"}), 0)
+    table = table_of(store.block("orders", 0, 0, 9), replacement="?")
+    target = io.BytesIO()
+    pq.write_table(table, target, store_schema=False)
+    assert pq.read_table(target)["properties"].to_pylist() == [[("?", f"a{row}"), ("?", f"b{row}")] for row in range(9)]
