@@ -29,7 +29,7 @@ _POLYNOMIAL = 0xEDB88320
 _ZERO_REGISTER = 0xFFFFFFFF  # the CRC-32 that stands for it
 _TOP_BIT = 31
 _LEADS = np.array([(1 << 64) - (1 << 8 * lead) for lead in range(8)], np.uint64)  # all but the first `lead` bytes
-_SUM_BYTES, _WORD_BYTES = 4, 8
+_SUM_BYTES, _WORD_BYTES, _WORD_SHIFT = 4, 8, 3
 LEAST_ROWS = 256
 LARGEST_BYTES = 516
 """Of longer ones, a call for each costs no more. With its sum, it takes whole words."""
@@ -45,15 +45,23 @@ def proved_whole(data: Array, starts: Array, sizes: Array, crcs: Array) -> Array
     """
     proved = np.zeros(len(starts), np.bool_)
     ends = starts + sizes
-    words = (sizes + (_SUM_BYTES + _WORD_BYTES - 1)) // _WORD_BYTES
-    fits = (sizes > 0) & (sizes <= LARGEST_BYTES) & (ends + _SUM_BYTES <= len(data))
-    fits &= words * _WORD_BYTES - _SUM_BYTES <= ends
-    for row_words, rows in rows_by_size(words if fits.all() else np.where(fits, words, 0)):
+    words = sizes + (_SUM_BYTES + _WORD_BYTES - 1) >> _WORD_SHIFT
+    if not _are_for_groups(data, starts, sizes, ends):
+        fits = (sizes > 0) & (sizes <= LARGEST_BYTES) & (starts >= _WORD_BYTES) & (ends <= len(data) - _SUM_BYTES)
+        words = np.where(fits, words, 0)
+    for row_words, rows in rows_by_size(words):
         if len(rows) == len(starts) >= LEAST_ROWS:
             return _prove(data, ends, sizes, crcs, row_words)
         if len(rows) >= LEAST_ROWS:
             proved[rows] = _prove(data, ends[rows], sizes[rows], crcs[rows], row_words)
     return proved
+
+
+def _are_for_groups(data: Array, starts: Array, sizes: Array, ends: Array) -> bool:
+    """Whether all bodies are neither empty nor long, nor at the very begin or end of `data`."""
+    if not len(sizes) or sizes.min() < 1 or sizes.max() > LARGEST_BYTES:
+        return False
+    return bool(starts.min() >= _WORD_BYTES and ends.max() <= len(data) - _SUM_BYTES)
 
 
 def _prove(data: Array, ends: Array, sizes: Array, crcs: Array, row_words: int) -> Array:
