@@ -19,7 +19,7 @@ from engine.slices import MAX_ITEM_BYTES, items_at, pack_slices, put_items, rows
 
 Array = np.ndarray[Any, Any]
 
-_FEW_SHAPES, _ROWS_A_SHAPE = 4, 128  # with more shapes, to look at each item costs no more
+_FEW_SHAPES, _ROWS_A_SHAPE = 4, 128
 
 
 class _Item(NamedTuple):
@@ -131,22 +131,28 @@ def _joined_values(shape: _Shape) -> Array:
 
 def _shapes_of(log: Array, starts: Array, sizes: Array) -> list[_Shape] | None:
     """The shapes of the properties log[start:start + size]; None where they are too many, or not to be told."""
-    most = _FEW_SHAPES + len(sizes) // _ROWS_A_SHAPE
-    if sizes.max(initial=0) >= MAX_ITEM_BYTES or np.count_nonzero(np.bincount(sizes)) > most:
+    if sizes.max(initial=0) >= MAX_ITEM_BYTES or np.count_nonzero(np.bincount(sizes)) > _most_shapes(len(sizes)):
         return None
     shapes: list[_Shape] = []
-    for size, rows in rows_by_size(sizes):
+    done = 0
+    for size, rows in sorted(rows_by_size(sizes), key=lambda found: -len(found[1])):  # the usual ones first
         texts = items_at(log, starts[rows], size).view(np.uint8).reshape(-1, size)
         if not _are_text(texts):
             return None
         while len(rows):
             items = _items(texts[0].tobytes())
-            if items is None or len(shapes) == most:
+            if items is None or len(shapes) == _most_shapes(done):
                 return None
             alike = _have_shape(texts, items)
             shapes.append(_Shape(rows, texts, items) if alike.all() else _Shape(rows[alike], texts[alike], items))
             rows, texts = rows[~alike], texts[~alike]
+            done += len(shapes[-1].rows)
     return shapes
+
+
+def _most_shapes(rows: int) -> int:
+    """How many shapes `rows` may have: with more, to look at each item costs less."""
+    return _FEW_SHAPES + rows // _ROWS_A_SHAPE
 
 
 def _are_text(texts: Array) -> bool:

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from engine import propertyshapes
 from engine.bytecolumns import ByteColumn, CodedColumn
 from engine.columns import LocatedRecords
 from engine.propertyitems import PropertyItems
 from engine.propertyshapes import ShapedProperties
+
+Array = np.ndarray[Any, Any]
 
 NAMES = [b"KEYS", b"TAGS", b"a", b"ab", "имя".encode()]
 
@@ -113,6 +116,27 @@ def test_few_shapes_are_known(properties: list[bytes]) -> None:
 )
 def test_other_properties_are_left_to_be_looked_at_one_by_one(properties: list[bytes]) -> None:
     assert shaped(properties) is None
+
+
+def test_odd_ones_among_many_of_one_shape_are_shapes_of_their_own() -> None:
+    usual = [b"KEYS\x01k%04d\x02TAGS\x01paid" % number for number in range(1_000)]
+    odd = [b"a\x01" + b"v" * size for size in range(1, 9)]
+    assert shaped(odd + usual) is not None
+    assert shaped(odd + usual[:500]) is None
+
+
+def test_values_of_any_length_are_soon_left_to_be_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, looks = propertyshapes._have_shape, []
+
+    def counted(texts: Array, items: list[propertyshapes._Item]) -> Array:
+        looks.append(len(texts))
+        return look(texts, items)
+
+    monkeypatch.setattr(propertyshapes, "_have_shape", counted)
+    lengths = np.random.default_rng(1).integers(1, 10, (5_000, 4)).tolist()
+    properties = [one_by_one([(b"a%d" % at, b"v" * size) for at, size in enumerate(row)]) for row in lengths]
+    assert shaped(properties) is None
+    assert len(looks) < 10
 
 
 def test_a_separator_in_a_value_is_not_hidden_by_one_that_another_row_lacks() -> None:
