@@ -29,6 +29,9 @@ _OPENED = Opened(0, True, False, None)
 class AppendFile(Node):
     """An `append` name with its options, of a topic or (`queue` given) of one of its queues."""
 
+    shown_inode: int = 0
+    """What stat says instead of `inode`, where it is not 0."""
+
     def __init__(self, context: Context, topic: str, queue: int | None, options: AppendOptions) -> None:
         self._context = context
         self._topic = topic
@@ -38,7 +41,8 @@ class AppendFile(Node):
         self._open_handles = 0
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.append(self.inode, writable=not self._context.read_only)
+        writable = not self._context.read_only
+        return self._context.appearance.append(self.inode, self.shown_inode, writable=writable)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE == os.O_RDONLY:

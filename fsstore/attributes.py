@@ -66,10 +66,10 @@ class Appearance:
             self._name_timeout if mtime_ms is None else BRIEF_S,
         )
 
-    def append(self, inode: int, *, writable: bool) -> Attributes:
+    def append(self, inode: int, shown_inode: int, *, writable: bool) -> Attributes:
         """An `append` file. Never cached: each look-up is to give a number of its own."""
         mode = self._append_mode if writable else self._append_mode & ~0o222
-        return self._uncached(inode, mode, 0, self._started_ns)
+        return self._uncached(inode, mode, 0, self._started_ns)._replace(shown_inode=shown_inode)
 
     def unchanging(self, inode: int, size: int, mtime_ms: int) -> Attributes:
         """A file that stays as it is until its name expires."""
@@ -77,15 +77,21 @@ class Appearance:
         known = self._unchanging_timeout
         return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, known, known)
 
-    def stream(self, inode: int, size: int, mtime_ms: int | None) -> Attributes:
-        """A `<queue>.log`; its name means another inode when the queue begins later."""
-        mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
-        growing = self._growing_timeout
-        return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, growing)
+    def growing_stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None) -> Attributes:
+        """A `<queue>.log` as it grows; its name means another inode when it comes to rest, or begins later."""
+        return self._stream(inode, shown_inode, size, mtime_ms, self._growing_timeout)
 
-    def unsummed_stream(self, inode: int) -> Attributes:
+    def resting_stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None) -> Attributes:
+        """A `<queue>.log` at rest; as above. The kernel is told when its size changes, whoever writes."""
+        return self._stream(inode, shown_inode, size, mtime_ms, CHANGES_ARE_TOLD_S)
+
+    def unsummed_stream(self, inode: int, shown_inode: int) -> Attributes:
         """A `<queue>.log` in a listing whose size is not known yet: to be asked for again."""
-        return self._uncached(inode, stat.S_IFREG | 0o444, 0, self._started_ns)
+        return self._stream(inode, shown_inode, 0, None, 0)
+
+    def _stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None, known: int) -> Attributes:
+        mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, known, shown_inode)
 
     def link(self, inode: int, target: bytes, mtime_ms: int | None = None) -> Attributes:
         """A symbolic link; what it points to may be another message the next moment."""

@@ -128,9 +128,26 @@ class Channel:
     def push(self, inode: int, body: bytes) -> bool:
         """Put the first bytes of an inode into the kernel's cache; False when it does not know the inode, or can't."""
         try:
-            os.writev(self._descriptor, (wire.data_of(inode, len(body)), body))
+            os.writev(self._descriptor, (wire.data_of(inode, 0, len(body)), body))
         except OSError:
             return False
+        return True
+
+    def drop_data(self, inode: int, position: int) -> None:
+        """Have the kernel ask again for an inode's bytes from `position` on. Waits for whoever is reading them, so for
+        us: in a thread."""
+        with suppress(OSError):
+            os.write(self._descriptor, wire.data_changed(inode, position))
+
+    def extend(self, inode: int, size: int, last: bytes) -> bool:
+        """Have the kernel know that an inode has `size` bytes now, of which `last` is the last one; False when it does
+        not know the inode. In a thread, as `drop_data`."""
+        try:
+            os.writev(self._descriptor, (wire.data_of(inode, size - 1, 1), last))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # no memory for the byte, or no mount any more: it has taken the size
         return True
 
     # the end

@@ -1,6 +1,7 @@
 """The filesystem core: paths, inodes and handles mapped to engine calls. It knows no FUSE type and no event loop.
 
     tree.py links.py streams.py appending.py reports.py groups.py    what each name is (nodes)
+    streamtable.py                                                   which of its two files a stream is shown as
     messages.py inodes.py                                            message files: computed inodes, no node, no table
     here                                                             a short method a request: inodes, handles to nodes
 
@@ -46,6 +47,7 @@ from fsstore.reports import (
     to_json,
 )
 from fsstore.stale import StaleInodes
+from fsstore.streams import RestingStream
 from fsstore.tree import RootDirectory, Tree
 from fsstore.xattrs import list_names, no_attribute, read_value
 
@@ -129,7 +131,7 @@ class Filesystem:
     def getattr(self, inode: int) -> Attributes:
         """Attributes of an inode; ESTALE for an expired message not open: the kernel looks its path up again."""
         if inode < COMPUTED:
-            return self._shown(inode)
+            return self._inodes.node(inode).attributes()
         try:
             return self._messages.attributes(inode)
         except FilesystemError:
@@ -142,7 +144,7 @@ class Filesystem:
         """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else."""
         if inode >= COMPUTED or not self._inodes.node(inode).ignores_setattr:
             raise self._context.refusal()
-        return self._shown(inode)
+        return self._inodes.node(inode).attributes()
 
     def readlink(self, inode: int) -> bytes:
         """Where a symbolic link points; EINVAL for anything else."""
@@ -270,8 +272,21 @@ class Filesystem:
     # what a kernel has to forget, when the store says that something happened
 
     def grown(self, topic: str, queue: int) -> list[int]:
-        """Inodes whose attributes were answered and have changed since; each once until it is answered again."""
-        return self._tree.answered.take(topic, queue)
+        """Inodes whose attributes were answered and have changed since; each once until it is answered again. Streams
+        at rest are not among them: they fall behind."""
+        return self._tree.streams.grown(topic, queue)
+
+    def on_streams_behind(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called when `streams_behind` has something to give."""
+        self._tree.streams.fell_behind = listener
+
+    def streams_behind(self) -> list[RestingStream]:
+        """Streams that the kernel is to be told more of; each once until `stream_caught_up`."""
+        return self._tree.streams.behind()
+
+    def stream_caught_up(self, stream: RestingStream) -> None:
+        """The kernel was told what there was when the stream was taken."""
+        self._tree.streams.caught_up(stream)
 
     def expired(self, expired: Expired) -> Iterator[int]:
         """Inodes of what went with the oldest messages of a queue."""
@@ -289,12 +304,6 @@ class Filesystem:
         if inode >= COMPUTED:
             raise self._context.refusal()
         return self._inodes.node(inode)
-
-    def _shown(self, inode: int) -> Attributes:
-        """Attributes of a node, as stat shows them."""
-        node = self._inodes.node(inode)
-        attributes = node.attributes()
-        return attributes._replace(inode=node.shown_inode) if node.shown_inode else attributes
 
     def _everything(self, physical_end: int) -> int:
         """Wait for all that was published by now."""

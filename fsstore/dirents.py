@@ -64,7 +64,7 @@ def _packed_attributes(attributes: Attributes) -> bytes:
 def _packed(entries: Sequence[tuple[DirectoryEntry, bytes]], size: int) -> tuple[bytes, int]:
     parts: list[bytes] = []
     for (name, attributes, next_position), before in entries:
-        head = DIRENT.pack(attributes.inode, next_position, len(name), attributes.mode >> 12)
+        head = DIRENT.pack(attributes.st_ino, next_position, len(name), attributes.mode >> 12)
         part = before + head + name + bytes(-len(name) % 8)
         if len(part) > size:
             break

@@ -4,18 +4,21 @@
     bit 61 | physical offset      keys/<key>: a link to the message, from one folder below the topic
     bit 60 | physical offset      keys/<key>@all/<queue>-<offset>: a link to the message, from two folders below
     bit 59 | directory, name      what stat says of an `append`: no inode is ever known by it
+    bit 58 | hash                 what stat says of a stream: topic, queue, first offset; no inode is known by it either
     below                         topics, queues, streams, append files, reports: numbers from a table, never used twice
 
 So a million messages that the kernel has seen cost no memory here, and a number never comes to mean another message. A
 log would need 2**60 bytes for the ranges to meet.
 
 Each look-up of an `append` gives a number of its own, so that the kernel lets writers go at once. Programs that compare
-what they looked up with what they opened (cp, tar) must not see that: stat answers one number for the name.
+what they looked up with what they opened (cp, tar) must not see that: stat answers one number for the name. So it does
+for a stream, which has an inode while it grows and another while it rests.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import zlib
 from collections.abc import Callable, Hashable, Set
 from typing import Generic, Protocol, TypeVar
@@ -28,12 +31,19 @@ MATCH_LINK = 1 << 60
 COMPUTED = MATCH_LINK
 """Inodes from here on are computed from a physical offset."""
 SHOWN_APPEND = 1 << 59
+SHOWN_STREAM = 1 << 58
 PHYSICAL_OFFSET_MASK = MATCH_LINK - 1
 
 
 def shown_append_inode(directory_inode: int, name: bytes) -> int:
     """The number that stat says of an `append` name in a directory."""
     return SHOWN_APPEND | (directory_inode << 24 & SHOWN_APPEND - 1) | zlib.crc32(name) & 0xFFFFFF
+
+
+def shown_stream_inode(topic: str, queue: int, first_offset: int) -> int:
+    """The number that stat says of a queue's stream from one first message on."""
+    digest = hashlib.blake2b(f"{topic}/{queue}/{first_offset}".encode(errors="surrogateescape"), digest_size=8).digest()
+    return SHOWN_STREAM | int.from_bytes(digest) & SHOWN_STREAM - 1
 
 
 class Numbered(Protocol):
@@ -111,6 +121,10 @@ class InodeTable(Generic[N]):
         if inode not in self._pinned:
             self.nodes.pop(inode, None)
             self._unname(inode)
+
+    def drop_unknown(self, inode: int) -> None:
+        """Drop the node of a number that the kernel does not know (any more)."""
+        self.forget(inode, 0)
 
     def let_go(self, inode: int) -> None:
         """Drop a node that has no name before the kernel forgets it: nobody will ask for that number again."""

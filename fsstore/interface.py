@@ -93,6 +93,13 @@ class Attributes(NamedTuple):
     """Seconds the name may be cached."""
     attr_timeout: int
     """Seconds the attributes may be cached."""
+    shown_inode: int = 0
+    """What stat says instead of `inode`, where it is not 0."""
+
+    @property
+    def st_ino(self) -> int:
+        """The number that stat says."""
+        return self.shown_inode or self.inode
 
 
 class Opened(NamedTuple):

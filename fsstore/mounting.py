@@ -5,6 +5,7 @@
                                             ├─ ready, once the kernel's first request is answered
                                             ├─ signals: SIGTERM and SIGINT end it all
                                             ├─ expiry (what is gone)
+                                            ├─ growth (streams that had come to rest)
                                             └─ follow (a store that another process writes)
 
 All of it runs on trio's thread, which has to be the process's main thread (signals); expiry, follow and slow work use
@@ -27,6 +28,7 @@ from engine import MessageStore, OpenMode, StoreError
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
 from fsstore.expiry import Expiry
+from fsstore.growth import Growth
 from fsstore.interface import FilesystemOptions
 from fsstore.invalidation import Invalidation
 from fsstore.operations import RareOperations
@@ -82,6 +84,7 @@ class Mount:
         self._options = options
         self._ready = ready
         self._everything = trio.CancelScope()
+        self._telling = trio.CancelScope()
         self._token: trio.lowlevel.TrioToken | None = None
 
     async def serve(self) -> None:
@@ -96,15 +99,17 @@ class Mount:
         invalidation = Invalidation(self._core, self._channel, expiry)
         handlers.published = invalidation.tell_kernel
         handlers.growing = invalidation.growing
+        loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow)
         unsubscribe = self._store.subscribe(invalidation)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(relay.run)
                 nursery.start_soon(self._announce, relay)
                 nursery.start_soon(expiry.run)
+                nursery.start_soon(self._tell_growth, loop)
                 if self._store.mode is OpenMode.FOLLOW:
                     nursery.start_soon(self._follow)
-                await RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow).run()
+                await loop.run()
                 nursery.cancel_scope.cancel()
         finally:
             unsubscribe()
@@ -116,7 +121,13 @@ class Mount:
             self._everything.cancel()
             return
         with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._everything.cancel, idempotent=True)
+            self._token.run_sync_soon(self._telling.cancel, idempotent=True)
+
+    async def _tell_growth(self, loop: RequestLoop) -> None:
+        """Until the end, which waits for this: a notice may wait for requests, and they are served meanwhile."""
+        with self._telling:
+            await Growth(self._core, self._channel, loop.holds).run()
+        self._everything.cancel()
 
     async def _announce(self, relay: Relay) -> None:
         await relay.serving.wait()

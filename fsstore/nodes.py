@@ -68,8 +68,6 @@ class Node:
     """A file or directory that the kernel knows by `inode`."""
 
     inode: int = 0
-    shown_inode: int = 0
-    """What stat says instead of `inode`, where it is not 0."""
 
     def attributes(self) -> Attributes:
         raise NotImplementedError

@@ -97,7 +97,7 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
 def filled(attributes: Attributes) -> EntryAttributes:
     """Attributes as pyfuse3 wants them."""
     entry = EntryAttributes()
-    entry.st_ino = attributes.inode
+    entry.st_ino = attributes.st_ino
     entry.st_mode = attributes.mode
     entry.st_size = attributes.size
     entry.st_blksize = BLOCK_BYTES

@@ -41,7 +41,11 @@ class RequestLoop:
         self._handlers = handlers
         self._relay = relay
         self._threads = trio.CapacityLimiter(max_slow)
-        self._slow = 0
+        self._slow: list[int] = []
+
+    def holds(self, inode: int) -> bool:
+        """Whether a request for an inode is at slow work."""
+        return inode in self._slow
 
     async def run(self) -> None:
         """Serve until the mount is gone, or cancelled."""
@@ -69,7 +73,7 @@ class RequestLoop:
         try:
             handler(unique, inode, request)
         except SlowWork as slow:
-            self._slow += 1
+            self._slow.append(inode)
             nursery.start_soon(self._after, slow.work, handler, unique, inode, memoryview(bytes(request)))
         except Exception as error:
             self._refuse(error, handler, unique, request)
@@ -97,4 +101,4 @@ class RequestLoop:
                 else:
                     return
         finally:
-            self._slow -= 1
+            self._slow.remove(inode)

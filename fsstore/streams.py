@@ -1,29 +1,39 @@
-"""`<queue>.log`: a queue as one growing text. The engine sums and reads it; here are its inode and its handles.
+"""`<queue>.log`: a queue as one growing text. The engine sums and reads it; here are its files and their handles.
 
-The inode stands for (queue, first offset): a handle keeps its positions when retention moves the queue's beginning, and
-a new look-up gets a new inode that begins at the new first message.
+A file stands for (queue, first offset): a handle keeps its positions when retention moves the queue's beginning, and a
+new look-up gets a new file that begins at the new first message. There are two of it, with inodes of their own, and
+which one a look-up gives is for `streamtable` to say:
+
+    StreamFile      of a stream that grows: the kernel asks for each read, and for the size whenever that has changed
+    RestingStream   of a stream that has come to rest: the kernel caches its bytes
+
+The kernel keeps the last page of a file with zeros behind the end. Were it told a larger size while a reader has that
+page in its hands, the reader would be given those zeros. That is why what grows is not cached, and why the kernel hears
+of what came to a stream at rest in steps (`RestingStream.tell`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from engine import ExpiredMessageError, OpenMode, QueueStream, StoreError
+from engine import ExpiredMessageError, QueueStream, StoreError
+from fsstore.inodes import shown_stream_inode
 from fsstore.interface import Attributes, FilesystemError, Opened, SlowWork
 from fsstore.nodes import Context, Node, OpenFile
 
 QUICK_SUM_MESSAGES = 20_000
 """More messages than this are summed in a thread: about ten milliseconds' work."""
 
-_AT_REST = Opened(0, False, True, None)
+TELLING_S = 0.01
+"""How long a request waits in a thread, before it makes room for others, while the kernel is told a size."""
 
-# The kernel keeps the last page of a file with zeros behind the end. When another process's stat tells it a larger
-# size at that moment, a reader is given those zeros; so what may grow is read past its cache.
-_GROWING = Opened(0, True, False, None)
+_CACHED = Opened(0, False, True, None)
+_UNCACHED = Opened(0, True, False, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +45,105 @@ class StreamName:
     first_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class RestingName(StreamName):
+    """What a RestingStream is known by in the inode table; never equal to a StreamName."""
+
+
 class StreamFile(Node):
-    """A queue's stream from one first message on."""
+    """A queue's stream from one first message on, as it grows."""
 
     def __init__(
-        self, context: Context, name: StreamName, stream: QueueStream, answered: Callable[[int], None]
+        self, context: Context, name: StreamName, stream: QueueStream, answered: Callable[[StreamFile], None]
     ) -> None:
-        """`answered` is told the inode whenever a size is given away."""
+        """`answered` is told whenever a size is given away."""
+        self.name = name
         self._context = context
-        self._name = name
         self._stream = stream
         self._answered = answered
+        self._shown_inode = shown_stream_inode(name.topic, name.queue, name.first_offset)
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether its size is quickly known."""
+        return self._stream.unsummed <= QUICK_SUM_MESSAGES
 
     def attributes(self) -> Attributes:
         stream = self._stream
-        if stream.unsummed > QUICK_SUM_MESSAGES:
+        if not self.is_summed:
             raise SlowWork(lambda: stream.size)
-        self._answered(self.inode)
-        return self._context.appearance.stream(self.inode, stream.size, self._newest_ms())
+        self._answered(self)
+        return self._context.appearance.growing_stream(self.inode, self._shown_inode, stream.size, self._newest_ms())
 
     def listed_attributes(self) -> Attributes:
         """As `attributes`, but never slow: a size that would take long is left for the stat that follows."""
-        if self._stream.unsummed > QUICK_SUM_MESSAGES:
-            return self._context.appearance.unsummed_stream(self.inode)
+        if not self.is_summed:
+            return self._context.appearance.unsummed_stream(self.inode, self._shown_inode)
         return self.attributes()
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        at_rest = self._context.store.mode is OpenMode.READ_ONLY
-        return OpenStream(self._stream, self._context.background), _AT_REST if at_rest else _GROWING
+        return OpenStream(self._stream, self._context.background), self._opened()
+
+    def _opened(self) -> Opened:
+        return _UNCACHED
 
     def _newest_ms(self) -> int | None:
-        return newest_store_time_ms(self._context, self._name.topic, self._name.queue)
+        return newest_store_time_ms(self._context, self.name.topic, self.name.queue)
+
+
+class RestingStream(StreamFile):
+    """The same at rest. Only what its kernel was told of is shown, so that a size never runs ahead of cached bytes.
+
+    Thread safety: `size` and `tell` from a thread, of one caller at a time, while requests are answered.
+    """
+
+    def __init__(
+        self, context: Context, name: StreamName, stream: QueueStream, answered: Callable[[StreamFile], None]
+    ) -> None:
+        super().__init__(context, name, stream, answered)
+        self.told_bytes = stream.size
+        """The size that the kernel knows."""
+        self._is_settled = threading.Event()
+        self._is_settled.set()
+
+    @property
+    def size(self) -> int:
+        """Bytes in the stream now; may take long."""
+        return self._stream.size
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the kernel knows all there is. False where finding that out would take long."""
+        return self._is_settled.is_set() and self.is_summed and self._stream.size == self.told_bytes
+
+    def tell(self, size: int, told: Callable[[int], bool]) -> None:
+        """Have the kernel know a larger size, by `told(size)`, which may have to wait for a reader whom we are about to
+        answer; False: it doesn't know the file.
+
+        Meanwhile no size is answered: the kernel would take the old one for a newer one.
+        """
+        self._is_settled.clear()
+        try:
+            if told(size):
+                self.told_bytes = size
+        finally:
+            self._is_settled.set()
+
+    def attributes(self) -> Attributes:
+        if not self._is_settled.is_set():
+            raise SlowWork(lambda: self._is_settled.wait(TELLING_S))
+        self._answered(self)
+        return self._context.appearance.resting_stream(
+            self.inode, self._shown_inode, self.told_bytes, self._newest_ms()
+        )
+
+    def listed_attributes(self) -> Attributes:
+        return self.attributes()
+
+    def _opened(self) -> Opened:
+        return _CACHED
 
 
 class OpenStream(OpenFile):

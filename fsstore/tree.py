@@ -25,7 +25,8 @@ from fsstore.names import (
     to_name,
 )
 from fsstore.nodes import NOT_CACHED, Context, Directory, Node, not_found
-from fsstore.streams import StreamFile, StreamName, newest_store_time_ms
+from fsstore.streams import StreamFile, newest_store_time_ms
+from fsstore.streamtable import StreamTable
 
 MAX_QUEUES = 1024
 KEYS = b"keys"
@@ -69,28 +70,13 @@ def stream_name(queue: int) -> bytes:
     return b"%d%s" % (queue, STREAM_SUFFIX)
 
 
-class Answered:
-    """Inodes of streams whose attributes a kernel holds, by queue."""
-
-    def __init__(self) -> None:
-        self._inodes: dict[tuple[str, int], set[int]] = {}
-
-    def add(self, topic: str, queue: int, inode: int) -> None:
-        """Note that attributes of `inode` were answered."""
-        self._inodes.setdefault((topic, queue), set()).add(inode)
-
-    def take(self, topic: str, queue: int) -> list[int]:
-        """The inodes answered since the last call, to be invalidated."""
-        return sorted(self._inodes.pop((topic, queue), ()))
-
-
 class Tree:
     """Makes the nodes below the root, each known by its name in the inode table."""
 
     def __init__(self, context: Context, messages: MessageFiles) -> None:
         self.context = context
         self.messages = messages
-        self.answered = Answered()
+        self.streams = StreamTable(context)
 
     def topic(self, topic: str) -> Node:
         """The directory of a topic."""
@@ -103,16 +89,6 @@ class Tree:
     def keys(self, topic: str) -> Node:
         """The directory `keys` of a topic."""
         return self.context.inodes.named(KeysName(topic), lambda: KeysDirectory(self.context, self.messages, topic))
-
-    def stream(self, topic: str, queue: int) -> StreamFile:
-        """The stream of a queue as it begins now."""
-        stream = self.context.store.stream(topic, queue)
-        name = StreamName(topic, queue, stream.first_offset)
-        node = self.context.inodes.named(
-            name, lambda: StreamFile(self.context, name, stream, lambda inode: self.answered.add(topic, queue, inode))
-        )
-        assert isinstance(node, StreamFile)
-        return node
 
     def append(self, directory: Node, topic: str, queue: int | None, name: bytes) -> Attributes:
         """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other."""
@@ -235,7 +211,7 @@ class TopicDirectory(Directory):
         queue = parse_queue(name[: -len(STREAM_SUFFIX)] if is_stream else name)
         if queue is None or not self._context.store.has_queue(self._topic, queue):
             raise not_found()
-        return self._tree.stream(self._topic, queue) if is_stream else self._tree.queue(self._topic, queue)
+        return self._tree.streams.file(self._topic, queue) if is_stream else self._tree.queue(self._topic, queue)
 
 
 class QueueDirectory(Directory):

@@ -85,6 +85,7 @@ _INVALIDATE = Struct("=IiQQqq")
 _STORE = Struct("=IiQQQII")
 _INVALIDATE_INODE, _STORE_DATA = 2, 4
 _ATTRIBUTES_ALONE = -1
+_TO_THE_END = 0
 
 # what both sides agreed on
 
@@ -92,6 +93,7 @@ _INIT_FLAGS = Struct("=I")
 _INIT_FLAGS_POSITION = REPLY.size + 12
 _LIST_WITH_ATTRIBUTES = 1 << 13
 _LIST_AS_WANTED = 1 << 14
+_DROP_AT_EACH_MTIME = 1 << 12  # what changes otherwise than at its end is never cached here
 _PARALLEL = 1 << 18  # look-ups and listings of one directory need not wait for one another
 
 
@@ -112,10 +114,27 @@ def header(unique: int, size: int) -> bytes:
 
 def attribute_fields(attributes: Attributes) -> tuple[int, ...]:
     """The fields of ATTRIBUTES_FORMAT."""
-    inode, mode, size, mtime_ns, nlink, uid, gid, _, _ = attributes
+    inode, mode, size, mtime_ns, nlink, uid, gid, _, _, shown_inode = attributes
     seconds, ns = divmod(mtime_ns, _NS)
     blocks = (size + 511) >> 9
-    return inode, size, blocks, seconds, seconds, seconds, ns, ns, ns, mode, nlink, uid, gid, 0, BLOCK_BYTES, 0
+    return (
+        shown_inode or inode,
+        size,
+        blocks,
+        seconds,
+        seconds,
+        seconds,
+        ns,
+        ns,
+        ns,
+        mode,
+        nlink,
+        uid,
+        gid,
+        0,
+        BLOCK_BYTES,
+        0,
+    )
 
 
 def entry_fields(attributes: Attributes) -> tuple[int, ...]:
@@ -156,15 +175,22 @@ def attributes_changed(inode: int) -> bytes:
     return _INVALIDATE.pack(_INVALIDATE.size, _INVALIDATE_INODE, 0, inode, _ATTRIBUTES_ALONE, 0)
 
 
-def data_of(inode: int, size: int) -> bytes:
-    """What stands before the first `size` bytes of an inode, to be put into the kernel's cache."""
-    return _STORE.pack(_STORE.size + size, _STORE_DATA, 0, inode, 0, size, 0)
+def data_changed(inode: int, position: int) -> bytes:
+    """The notice that an inode's bytes from `position` on are to be asked for again, with the rest of their page."""
+    return _INVALIDATE.pack(_INVALIDATE.size, _INVALIDATE_INODE, 0, inode, position, _TO_THE_END)
+
+
+def data_of(inode: int, position: int, size: int) -> bytes:
+    """What stands before `size` bytes of an inode from `position` on, to be put into the kernel's cache. An inode that
+    ended before has as many bytes then."""
+    return _STORE.pack(_STORE.size + size, _STORE_DATA, 0, inode, position, size, 0)
 
 
 def serving_as_wanted(init_reply: bytes) -> bytes:
-    """libfuse's reply to the kernel's first request, changed: a listing brings attributes when they are wanted, and one
-    slow look-up in a directory holds up no other."""
+    """libfuse's reply to the kernel's first request, changed: a listing brings attributes when they are wanted, one
+    slow look-up in a directory holds up no other, and cached bytes outlast a change of the modification time."""
     (flags,) = _INIT_FLAGS.unpack_from(init_reply, _INIT_FLAGS_POSITION)
+    wanted = (flags | _LIST_WITH_ATTRIBUTES | _LIST_AS_WANTED | _PARALLEL) & ~_DROP_AT_EACH_MTIME
     changed = bytearray(init_reply)
-    _INIT_FLAGS.pack_into(changed, _INIT_FLAGS_POSITION, flags | _LIST_WITH_ATTRIBUTES | _LIST_AS_WANTED | _PARALLEL)
+    _INIT_FLAGS.pack_into(changed, _INIT_FLAGS_POSITION, wanted)
     return bytes(changed)

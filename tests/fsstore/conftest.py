@@ -20,7 +20,7 @@ from fsstore.interface import (
     Opened,
     SlowWork,
 )
-from tests.fsstore.fakestore import FakeStore
+from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
 
 T = TypeVar("T")
 
@@ -31,7 +31,8 @@ class Mount:
     """What a person does with a mounted tree, as calls of the core."""
 
     def __init__(self, store: MessageStore, options: FilesystemOptions = OPTIONS) -> None:
-        self.fs = Filesystem(store, options)
+        self.now_ms = FIRST_STORE_TIME_MS
+        self.fs = Filesystem(store, options, clock_ns=lambda: self.now_ms * 1_000_000)
 
     def stat(self, path: str | bytes) -> Attributes:
         """Look up each name of a path."""

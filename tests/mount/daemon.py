@@ -12,7 +12,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from engine import FileSizes, FlushPolicy, MessageStore, OpenMode, Retention, St
 from engine.durable import Disk
 from fsstore import ServeOptions
 from fsstore.core import Filesystem
-from fsstore.interface import Attributes, SlowWork
+from fsstore.interface import Attributes, FilesystemOptions, SlowWork
 from fsstore.listing import Batch
 from fsstore.mounting import run_mount
+from fsstore.nodes import OpenFile
 from fsstore.parquet.nodes import OpenRange
 from fsstore.parquet.options import ParquetOptions
+from fsstore.streams import OpenStream
 from mountctl.allocator import share_one_arena
 
 DEFECT = b"a-defect-of-ours"
@@ -38,6 +40,11 @@ HELD_LISTINGS = "hold-listings"
 
 HELD_RANGES = "hold-ranges"
 """And while this one is, reading a file of `@parquet`."""
+
+HELD_STREAMS = "hold-streams"
+"""And while this one is, reading a stream."""
+
+HELD_FILES: tuple[tuple[type[OpenFile], str], ...] = ((OpenRange, HELD_RANGES), (OpenStream, HELD_STREAMS))
 
 
 class Gate:
@@ -54,7 +61,22 @@ class Gate:
             time.sleep(0.01)
 
 
-class FaultyFilesystem(Filesystem):
+class LaterFilesystem(Filesystem):
+    """The core with a clock that is ahead."""
+
+    ahead_ns = 0
+
+    def __init__(
+        self,
+        store: MessageStore,
+        options: FilesystemOptions,
+        *,
+        status: Callable[[], Mapping[str, object]] | None = None,
+    ) -> None:
+        super().__init__(store, options, status=status, clock_ns=lambda: time.time_ns() + self.ahead_ns)
+
+
+class FaultyFilesystem(LaterFilesystem):
     """The core with a bug in it, and with streams that are summed as slowly as the test wants."""
 
     gate: Gate
@@ -79,9 +101,10 @@ class FaultyFilesystem(Filesystem):
         return super().readdir(handle, position, limit, with_attributes=with_attributes)
 
     def read(self, handle: int, position: int, size: int) -> bytes | memoryview:
-        """As the real one, unless ranges are held."""
-        if isinstance(self._files[handle], OpenRange) and self.gate.path.with_name(HELD_RANGES).exists():
-            raise SlowWork(self._hold)
+        """As the real one, unless such files are held."""
+        for kind, held in HELD_FILES:
+            if isinstance(self._files[handle], kind) and self.gate.path.with_name(held).exists():
+                raise SlowWork(self._hold)
         return super().read(handle, position, size)
 
     def _hold(self) -> None:
@@ -134,7 +157,9 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = config_of(asked["config"])
-    core: type[Filesystem] = Filesystem
+    core: type[Filesystem] = LaterFilesystem
+    if asked["rests_at_once"]:
+        LaterFilesystem.ahead_ns = 3_600_000_000_000
     if asked["gate"]:
         core, FaultyFilesystem.gate = FaultyFilesystem, Gate(Path(asked["gate"]))
         config = dataclasses.replace(config, disk=SlowDisk(FaultyFilesystem.gate))

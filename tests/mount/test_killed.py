@@ -1,7 +1,8 @@
 """A daemon that is killed while the kernel is told what is gone leaves nobody waiting.
 
 The kernel holds a directory's lock while a look-up or a listing in it waits for the daemon. Who told it to drop a name
-there would wait for that lock, could not be killed, and so would keep all three waiting for ever.
+there would wait for that lock, could not be killed, and so would keep all three waiting for ever. So would who told it
+to drop the end of a stream while that is being read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.daemon import HELD_LISTINGS, HELD_NAME
+from tests.mount.daemon import HELD_LISTINGS, HELD_NAME, HELD_STREAMS
 from tests.mount.harness import PATIENCE_S, Mounted, mounted, publish, unmount_lazily, until
 
 RETENTION = {"max_bytes": 2 << 20, "clean_interval_ms": 50, "delete_pause_ms": 0}
@@ -84,4 +85,23 @@ def test_nobody_waits_for_a_daemon_killed_after_it_told_what_is_gone(
             mount.daemon.kill()
             assert mount.daemon.wait(PATIENCE_S) == -signal.SIGKILL
             assert waiter.wait(PATIENCE_S) not in (0, None)
+        unmount_lazily(mount.root)
+
+
+def test_nobody_waits_for_a_daemon_killed_while_a_stream_that_grew_is_read(tmp_path: Path) -> None:
+    (tmp_path / "gate").touch()
+    with mounted(tmp_path, gate=tmp_path / "gate", rests_at_once=True) as mount:
+        topic = mount.topic("orders")
+        for queue in ("0", "1"):
+            publish(topic / queue / "append", b"one\n")
+        with (topic / "1.log").open("rb") as other:
+            (tmp_path / HELD_STREAMS).touch()
+            with process("cat", topic / "0.log") as reader:
+                until("the read has come", (tmp_path / "held").exists)
+                for queue in ("0", "1"):
+                    publish(topic / queue / "append", b"two\n")
+                until("the kernel was told of the other stream", lambda: os.fstat(other.fileno()).st_size == 8)
+                mount.daemon.kill()
+                assert mount.daemon.wait(PATIENCE_S) == -signal.SIGKILL
+                assert reader.wait(PATIENCE_S) not in (0, None)
         unmount_lazily(mount.root)

@@ -121,6 +121,12 @@ def test_a_look_up_answers_attributes_and_how_long_they_hold() -> None:
     assert fields == (INODE, 0, 15, 25, 0, 0, *ATTRIBUTES_REPLIED)
 
 
+def test_stat_shows_another_number_than_the_kernel_is_to_ask_with() -> None:
+    shown = ATTRIBUTES._replace(shown_inode=88)
+    fields = ENTRY.unpack(result_of(Frequent(shown).ask(Opcode.LOOKUP, b"name\0")))
+    assert fields == (INODE, 0, 15, 25, 0, 0, 88, *ATTRIBUTES_REPLIED[1:])
+
+
 def test_getattr_answers_attributes() -> None:
     reply = result_of(Frequent(ATTRIBUTES).ask(Opcode.GETATTR))
     assert struct.unpack("=QIIQQQQQQIIIIIIIIII", reply) == (25, 0, 0, *ATTRIBUTES_REPLIED)

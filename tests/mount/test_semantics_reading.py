@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import subprocess
 import zlib
@@ -146,6 +147,22 @@ def test_tail_follows_the_stream(queue: Path, tmp_path: Path) -> None:
     finally:
         tail.kill()
         tail.wait()
+
+
+def test_what_rests_is_cached(tmp_path: Path) -> None:
+    """2.11 A `0.log` whose newest message is older than 10 s is cached, and can be mapped shared. A handle that was
+    opened then shows later messages a second or two after they came, each of them whole; by its name the file always
+    shows what there is."""
+    with mounted(tmp_path, rests_at_once=True) as mount:
+        append, log = mount.topic("orders") / "0" / "append", mount.root / "orders" / "0.log"
+        publish(append, b"one\n")
+        with log.open("rb") as kept:
+            with mmap.mmap(kept.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+                assert mapped[:] == kept.read() == b"one\n"
+            publish(append, b"two\n")
+            assert (log.read_bytes(), log.stat().st_ino) == (b"one\ntwo\n", os.fstat(kept.fileno()).st_ino)
+            until("the handle shows the message", lambda: os.fstat(kept.fileno()).st_size == 8)
+            assert kept.read() == b"two\n"
 
 
 def test_damage_costs_one_message(prepared: Mounted) -> None:

@@ -1,0 +1,94 @@
+"""Which file a look-up of `<queue>.log` gives, and which of those files a kernel knows too little of.
+
+    look up ──► nothing came for REST_S, and the kernel knows its whole size ──► RestingStream, else StreamFile
+    grown   ──► StreamFile: its attributes are to be dropped
+            ──► RestingStream: falls behind; the kernel is told in steps (growth.py)
+
+Both show one inode number, so programs that compare what they opened with what they find under the name see one file.
+The name is looked up each time: whoever comes by path sees the exact size. Only a handle that was opened at rest, and
+that is kept, learns of what came a step later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine import OpenMode, QueueStream
+from fsstore.nodes import Context
+from fsstore.streams import RestingName, RestingStream, StreamFile, StreamName, newest_store_time_ms
+
+REST_S = 10
+"""A stream whose newest message is older than this has come to rest."""
+
+_NS_PER_MS = 1_000_000
+_REST_NS = REST_S * 1_000 * _NS_PER_MS
+
+
+class StreamTable:
+    """The streams of one mount. Thread safety: one thread."""
+
+    def __init__(self, context: Context) -> None:
+        self.fell_behind: Callable[[], None] = lambda: None
+        """Called when there is something to take with `behind`."""
+        self._context = context
+        self._answered: dict[tuple[str, int], set[StreamFile]] = {}
+        self._behind: set[RestingStream] = set()
+        self._under_way: set[RestingStream] = set()
+
+    def file(self, topic: str, queue: int) -> StreamFile:
+        """The stream of a queue as it begins now."""
+        stream = self._context.store.stream(topic, queue)
+        place = (topic, queue, stream.first_offset)
+        growing = StreamFile(self._context, StreamName(*place), stream, self._was_answered)
+        if growing.is_summed and self._is_at_rest(topic, queue):
+            resting = self._resting(RestingName(*place), stream)
+            if resting.is_exact:
+                return resting
+            self._falls_behind(resting)
+        node = self._context.inodes.named(growing.name, lambda: growing)
+        assert isinstance(node, StreamFile)
+        return node
+
+    def _resting(self, name: RestingName, stream: QueueStream) -> RestingStream:
+        """The file at rest; a new one if the kernel knows none, whatever that one would have been told."""
+        inodes = self._context.inodes
+        known = inodes.find(name)
+        if known is not None:
+            inodes.drop_unknown(known)
+        node = inodes.named(name, lambda: RestingStream(self._context, name, stream, self._was_answered))
+        assert isinstance(node, RestingStream)
+        return node
+
+    def grown(self, topic: str, queue: int) -> list[int]:
+        """The inodes whose exact size was answered since the last call, to be asked for again."""
+        files = self._answered.pop((topic, queue), set())
+        resting = {file for file in files if isinstance(file, RestingStream)}
+        for file in resting:
+            self._falls_behind(file)
+        return sorted(file.inode for file in files - resting)
+
+    def behind(self) -> list[RestingStream]:
+        """Those that fell behind since the last call; say of each when it has `caught_up`."""
+        taken, self._behind = self._behind, set()
+        self._under_way |= taken
+        return list(taken)
+
+    def caught_up(self, stream: RestingStream) -> None:
+        """The kernel knows what there was when the step began; what came since is for the next one."""
+        self._under_way.discard(stream)
+
+    def _is_at_rest(self, topic: str, queue: int) -> bool:
+        if self._context.store.mode is OpenMode.READ_ONLY:
+            return True
+        newest_ms = newest_store_time_ms(self._context, topic, queue)
+        return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _REST_NS
+
+    def _was_answered(self, file: StreamFile) -> None:
+        self._answered.setdefault((file.name.topic, file.name.queue), set()).add(file)
+        if isinstance(file, RestingStream) and not file.is_exact:
+            self._falls_behind(file)
+
+    def _falls_behind(self, stream: RestingStream) -> None:
+        if stream not in self._under_way:
+            self._behind.add(stream)
+            self.fell_behind()
