@@ -122,9 +122,10 @@ class InodeTable(Generic[N]):
             self.nodes.pop(inode, None)
             self._unname(inode)
 
-    def drop_unknown(self, inode: int) -> None:
-        """Drop the node of a number that the kernel does not know (any more)."""
+    def drop_unknown(self, inode: int) -> bool:
+        """Drop the node of a number that the kernel does not know (any more); whether that was so."""
         self.forget(inode, 0)
+        return inode not in self.nodes
 
     def let_go(self, inode: int) -> None:
         """Drop a node that has no name before the kernel forgets it: nobody will ask for that number again."""

@@ -66,20 +66,22 @@ class StreamFile(Node):
     @property
     def is_summed(self) -> bool:
         """Whether its size is quickly known."""
-        return self._stream.unsummed <= QUICK_SUM_MESSAGES
+        return is_summed(self._stream)
 
     def attributes(self) -> Attributes:
+        return self.described(newest_store_time_ms(self._context, self.name.topic, self.name.queue))
+
+    def described(self, newest_ms: int | None) -> Attributes:
+        """As `attributes`, for one who knows when the newest message was stored."""
         stream = self._stream
         if not self.is_summed:
             raise SlowWork(lambda: stream.size)
         self._answered(self)
-        return self._context.appearance.growing_stream(self.inode, self._shown_inode, stream.size, self._newest_ms())
+        return self._context.appearance.growing_stream(self.inode, self._shown_inode, stream.size, newest_ms)
 
-    def listed_attributes(self) -> Attributes:
-        """As `attributes`, but never slow: a size that would take long is left for the stat that follows."""
-        if not self.is_summed:
-            return self._context.appearance.unsummed_stream(self.inode, self._shown_inode)
-        return self.attributes()
+    def undescribed(self) -> Attributes:
+        """What a listing says as long as the size is not known."""
+        return self._context.appearance.unsummed_stream(self.inode, self._shown_inode)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
@@ -88,9 +90,6 @@ class StreamFile(Node):
 
     def _opened(self) -> Opened:
         return _UNCACHED
-
-    def _newest_ms(self) -> int | None:
-        return newest_store_time_ms(self._context, self.name.topic, self.name.queue)
 
 
 class RestingStream(StreamFile):
@@ -131,16 +130,11 @@ class RestingStream(StreamFile):
         finally:
             self._is_settled.set()
 
-    def attributes(self) -> Attributes:
+    def described(self, newest_ms: int | None) -> Attributes:
         if not self._is_settled.is_set():
             raise SlowWork(lambda: self._is_settled.wait(TELLING_S))
         self._answered(self)
-        return self._context.appearance.resting_stream(
-            self.inode, self._shown_inode, self.told_bytes, self._newest_ms()
-        )
-
-    def listed_attributes(self) -> Attributes:
-        return self.attributes()
+        return self._context.appearance.resting_stream(self.inode, self._shown_inode, self.told_bytes, newest_ms)
 
     def _opened(self) -> Opened:
         return _CACHED
@@ -159,12 +153,17 @@ class OpenStream(OpenFile):
 
     def read(self, position: int, size: int) -> bytes | memoryview:
         stream = self._stream
-        if stream.unsummed > QUICK_SUM_MESSAGES:
+        if not is_summed(stream):
             raise SlowWork(lambda: stream.size)
         try:
             return self._reader.read(position, size)
         except ExpiredMessageError:
             raise FilesystemError(errno.EIO) from None
+
+
+def is_summed(stream: QueueStream) -> bool:
+    """Whether a stream's size is quickly known."""
+    return stream.unsummed <= QUICK_SUM_MESSAGES
 
 
 def newest_store_time_ms(context: Context, topic: str, queue: int) -> int | None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine import OpenMode, QueueStream
+from fsstore.interface import Attributes
 from fsstore.nodes import Context
-from fsstore.streams import RestingName, RestingStream, StreamFile, StreamName, newest_store_time_ms
+from fsstore.streams import RestingName, RestingStream, StreamFile, StreamName, is_summed, newest_store_time_ms
 
 REST_S = 10
 """A stream whose newest message is older than this has come to rest."""
@@ -35,27 +36,44 @@ class StreamTable:
         self._behind: set[RestingStream] = set()
         self._under_way: set[RestingStream] = set()
 
-    def file(self, topic: str, queue: int) -> StreamFile:
-        """The stream of a queue as it begins now."""
+    def look_up(self, topic: str, queue: int) -> Attributes:
+        """Attributes of the stream of a queue as it begins now. SlowWork where its size takes long to find out."""
+        file, newest_ms = self._file(topic, queue)
+        return file.described(newest_ms)
+
+    def listed(self, topic: str, queue: int) -> Attributes:
+        """The same for a listing, and never slow: a size that would take long is left for the stat that follows."""
+        file, newest_ms = self._file(topic, queue)
+        return file.described(newest_ms) if file.is_summed else file.undescribed()
+
+    def _file(self, topic: str, queue: int) -> tuple[StreamFile, int | None]:
+        """The file to show, and when its newest message was stored."""
         stream = self._context.store.stream(topic, queue)
-        place = (topic, queue, stream.first_offset)
-        growing = StreamFile(self._context, StreamName(*place), stream, self._was_answered)
-        if growing.is_summed and self._is_at_rest(topic, queue):
-            resting = self._resting(RestingName(*place), stream)
+        newest_ms = newest_store_time_ms(self._context, topic, queue)
+        if self._has_come_to_rest(newest_ms) and is_summed(stream):
+            resting = self._resting(RestingName(topic, queue, stream.first_offset), stream)
             if resting.is_exact:
-                return resting
+                return resting, newest_ms
             self._falls_behind(resting)
-        node = self._context.inodes.named(growing.name, lambda: growing)
+        name = StreamName(topic, queue, stream.first_offset)
+        node = self._context.inodes.named(name, lambda: StreamFile(self._context, name, stream, self._was_answered))
         assert isinstance(node, StreamFile)
-        return node
+        return node, newest_ms
+
+    def _has_come_to_rest(self, newest_ms: int | None) -> bool:
+        if self._context.store.mode is OpenMode.READ_ONLY:
+            return True
+        return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _REST_NS
 
     def _resting(self, name: RestingName, stream: QueueStream) -> RestingStream:
-        """The file at rest; a new one if the kernel knows none, whatever that one would have been told."""
-        inodes = self._context.inodes
-        known = inodes.find(name)
-        if known is not None:
-            inodes.drop_unknown(known)
-        node = inodes.named(name, lambda: RestingStream(self._context, name, stream, self._was_answered))
+        """The file at rest. If the kernel does not know the one there is, a new one, which needs no telling."""
+        node = self._named_resting(name, stream)
+        if not node.is_exact and self._context.inodes.drop_unknown(node.inode):
+            node = self._named_resting(name, stream)
+        return node
+
+    def _named_resting(self, name: RestingName, stream: QueueStream) -> RestingStream:
+        node = self._context.inodes.named(name, lambda: RestingStream(self._context, name, stream, self._was_answered))
         assert isinstance(node, RestingStream)
         return node
 
@@ -76,12 +94,6 @@ class StreamTable:
     def caught_up(self, stream: RestingStream) -> None:
         """The kernel knows what there was when the step began; what came since is for the next one."""
         self._under_way.discard(stream)
-
-    def _is_at_rest(self, topic: str, queue: int) -> bool:
-        if self._context.store.mode is OpenMode.READ_ONLY:
-            return True
-        newest_ms = newest_store_time_ms(self._context, topic, queue)
-        return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _REST_NS
 
     def _was_answered(self, file: StreamFile) -> None:
         self._answered.setdefault((file.name.topic, file.name.queue), set()).add(file)

@@ -25,7 +25,7 @@ from fsstore.names import (
     to_name,
 )
 from fsstore.nodes import NOT_CACHED, Context, Directory, Node, not_found
-from fsstore.streams import StreamFile, newest_store_time_ms
+from fsstore.streams import newest_store_time_ms
 from fsstore.streamtable import StreamTable
 
 MAX_QUEUES = 1024
@@ -177,13 +177,16 @@ class TopicDirectory(Directory):
             return self._tree.append(self, self._topic, None, name)
         if never_exists(name):
             return self._context.appearance.cacheable_absence()
+        if name.endswith(STREAM_SUFFIX):
+            return self._tree.streams.look_up(self._topic, self._queue(name[: -len(STREAM_SUFFIX)]))
         return self._queue_or_keys(name).attributes()
 
     def describe(self, name: bytes) -> Attributes:
         if name == APPEND:
             return self._tree.listed_append(self._topic, None)
-        node = self._queue_or_keys(name)
-        return node.listed_attributes() if isinstance(node, StreamFile) else node.attributes()
+        if name.endswith(STREAM_SUFFIX):
+            return self._tree.streams.listed(self._topic, self._queue(name[: -len(STREAM_SUFFIX)]))
+        return self._queue_or_keys(name).attributes()
 
     def names(self) -> Sequence[bytes]:
         names = [APPEND]
@@ -207,11 +210,14 @@ class TopicDirectory(Directory):
     def _queue_or_keys(self, name: bytes) -> Node:
         if name == KEYS:
             return self._tree.keys(self._topic)
-        is_stream = name.endswith(STREAM_SUFFIX)
-        queue = parse_queue(name[: -len(STREAM_SUFFIX)] if is_stream else name)
+        return self._tree.queue(self._topic, self._queue(name))
+
+    def _queue(self, name: bytes) -> int:
+        """The queue of that name; ENOENT."""
+        queue = parse_queue(name)
         if queue is None or not self._context.store.has_queue(self._topic, queue):
             raise not_found()
-        return self._tree.streams.file(self._topic, queue) if is_stream else self._tree.queue(self._topic, queue)
+        return queue
 
 
 class QueueDirectory(Directory):
