@@ -1,6 +1,7 @@
 """The data of all rows: 256-byte bodies, a unique key each, one tag; the same for every engine."""
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,10 +57,15 @@ def make_store(path: Path, count: int, sizes: FileSizes | None = None, topic: st
             store.put_batch(batch, 0)
 
 
+def an_hour_ago_ms() -> int:
+    """A clock for messages that are not new."""
+    return int(time.time() * 1000) - 3_600_000
+
+
 def make_stream_store(path: Path, count: int) -> None:
-    """A closed store of `count` messages without keys in one queue, its stream already summed."""
+    """A closed store of `count` messages without keys in one queue, its stream already summed and at rest."""
     buffer = lines(LINES_A_PUT)
-    with MessageStore.open(path) as store:
+    with MessageStore.open(path, StoreConfig(clock=an_hour_ago_ms)) as store:
         store.create_topic(TOPIC, 1)
         for begin in range(0, count, LINES_A_PUT):
             store.put_lines(TOPIC, buffer[: (BODY_BYTES + 1) * min(LINES_A_PUT, count - begin)], 0, tags=TAG)
