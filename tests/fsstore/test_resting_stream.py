@@ -186,13 +186,19 @@ def test_without_a_newest_message_that_can_be_read_nothing_rests(
     assert mount.open(LOG).direct_io
 
 
-def test_a_stream_that_takes_long_to_sum_is_summed_first(mount: Mount, store: FakeStore, at_rest: Attributes) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_stream_that_takes_long_to_sum_is_summed_first(
+    mount: Mount, store: FakeStore, at_rest: Attributes, is_known: bool
+) -> None:
+    if not is_known:
+        mount.fs.forget(at_rest.inode, 1)
     store.unsummed = 1_000_000
     assert mount.entries("orders")[b"0.log"][1] == 0
     with pytest.raises(SlowWork) as asked:
         mount.fs.lookup(mount.stat("orders").inode, b"0.log")
     asked.value.work()
-    assert mount.stat(LOG).inode == at_rest.inode
+    assert (mount.stat(LOG).inode == at_rest.inode) == is_known
+    assert mount.open(LOG).keep_cache
 
 
 def test_after_retention_a_new_look_up_begins_at_the_new_first_message(
