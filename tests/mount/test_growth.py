@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import trio
@@ -34,8 +34,8 @@ class FakeCore:
 
     def __init__(self) -> None:
         self.stream = FakeStream()
+        self.caught_up = trio.Event()
         self._behind = [cast(RestingStream, self.stream)]
-        self.caught_up = 0
 
     def on_streams_behind(self, listener: Callable[[], None]) -> None:
         listener()
@@ -45,7 +45,7 @@ class FakeCore:
         return taken
 
     def stream_caught_up(self, _: RestingStream) -> None:
-        self.caught_up += 1
+        self.caught_up.set()
 
 
 class RecordingChannel:
@@ -54,11 +54,13 @@ class RecordingChannel:
     def __init__(self) -> None:
         self.notices: list[tuple[str, int, int]] = []
         self.times_s: list[float] = []
+        self.is_dropping = trio.Event()
         self.pages_are_free = threading.Event()
         self.pages_are_free.set()
 
     def drop_data(self, inode: int, position: int) -> None:
         self._note("drop", inode, position)
+        trio.from_thread.run_sync(self.is_dropping.set)
         assert self.pages_are_free.wait(60)
 
     def extend(self, inode: int, size: int, last: bytes) -> bool:
@@ -67,34 +69,30 @@ class RecordingChannel:
         return True
 
     def drop_attributes(self, inode: int) -> None:
-        self._note("attributes", inode, 0)
+        self.notices.append(("attributes", inode, 0))
 
     def _note(self, notice: str, inode: int, number: int) -> None:
         self.notices.append((notice, inode, number))
-        now = trio.current_time if trio.lowlevel.in_trio_run() else lambda: trio.from_thread.run_sync(trio.current_time)
-        self.times_s.append(now())
+        self.times_s.append(trio.from_thread.run_sync(trio.current_time))
 
 
-def growth(core: FakeCore, channel: RecordingChannel, holds: Callable[[int], bool] = lambda inode: False) -> Growth:
-    return Growth(cast(Filesystem, core), cast(Channel, channel), holds)
-
-
-async def run_until(true: Callable[[], bool], run: Growth) -> None:
-    """Run until something is so, and then to the end."""
+async def tell(core: FakeCore, channel: RecordingChannel, holds: Callable[[int], bool] = lambda inode: False) -> None:
+    """Tell the kernel until the stream has caught up."""
+    growth = Growth(cast(Filesystem, core), cast(Channel, channel), holds)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.run)
-        while not true():
-            await trio.sleep(0.01)
+        nursery.start_soon(growth.run)
+        await core.caught_up.wait()
         nursery.cancel_scope.cancel()
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """In a time that passes only when everybody waits for it."""
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_the_old_end_is_dropped_a_grace_before_the_new_size_is_told() -> None:
     core, channel = FakeCore(), RecordingChannel()
-
-    async def main() -> None:
-        await run_until(lambda: core.caught_up == 1 and len(channel.notices) == 3, growth(core, channel))
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run(lambda: tell(core, channel))
     assert channel.notices == [("drop", INODE, 10), ("extend", INODE, 20), ("attributes", INODE, 0)]
     assert channel.times_s[1] - channel.times_s[0] >= 1
     assert core.stream.told_bytes == 20
@@ -103,42 +101,40 @@ def test_the_old_end_is_dropped_a_grace_before_the_new_size_is_told() -> None:
 def test_a_stream_that_did_not_grow_is_only_asked_for_again() -> None:
     core, channel = FakeCore(), RecordingChannel()
     core.stream.size = 10
-
-    async def main() -> None:
-        await run_until(lambda: len(channel.notices) == 1, growth(core, channel))
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    run(lambda: tell(core, channel))
     assert channel.notices == [("attributes", INODE, 0)]
 
 
 def test_no_notice_is_begun_while_a_request_for_the_file_is_in_hand() -> None:
-    core, channel, looks = FakeCore(), RecordingChannel(), [0]
+    core, channel, seen = FakeCore(), RecordingChannel(), []
+    answers = [True, True, False, True, False]
 
     def holds(inode: int) -> bool:
-        assert inode == INODE
-        looks[0] += 1
-        assert channel.notices == []
-        return looks[0] < 5
+        seen.append((inode, len(channel.notices)))
+        return answers[len(seen) - 1]
 
-    async def main() -> None:
-        await run_until(lambda: bool(channel.notices), growth(core, channel, holds))
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert looks == [5]
+    run(lambda: tell(core, channel, holds))
+    assert seen == [(INODE, 0)] * 3 + [(INODE, 1)] * 2
 
 
 def test_the_end_waits_for_a_notice_that_is_being_written() -> None:
-    core, channel = FakeCore(), RecordingChannel()
+    core, channel, ended = FakeCore(), RecordingChannel(), trio.Event()
     channel.pages_are_free.clear()
-    ended_early = []
+
+    async def until_cancelled(scope: trio.CancelScope) -> None:
+        with scope:
+            await tell(core, channel)
+        ended.set()
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run_until, lambda: bool(channel.notices), growth(core, channel))
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            ended_early.append(not nursery.child_tasks)
+            scope = trio.CancelScope()
+            nursery.start_soon(until_cancelled, scope)
+            await channel.is_dropping.wait()
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not ended.is_set()
             channel.pages_are_free.set()
 
     trio.run(main)
-    assert ended_early == [False]
-    assert channel.notices == [("drop", INODE, 10)]
+    assert ended.is_set()
