@@ -208,13 +208,12 @@ def queue_rows(bench: Bench, root: Path) -> Iterator[Result]:
 
 
 def first_read_rows(bench: Bench, store: Path) -> Iterator[Result]:
-    """The Parquet aggregate over a mount that nobody has read from: a new one each time."""
+    """The Parquet aggregate over a mount that nobody has listed or read from: a new one each time."""
     mountpoint, jsonl = bench.folder / "first-mount", f"{bench.plain}/*.jsonl"
 
     def first_read() -> float:
         with mounted(store, mountpoint) as root:
-            frame = messages(bench.spark, root)
-            return seconds(lambda: bench.parquet_aggregate(frame))
+            return seconds(lambda: bench.parquet_aggregate(messages(bench.spark, root)))
 
     yield bench.timed_turns(
         "Parquet aggregate, first read (rendering included)", "the same JSON aggregate from .jsonl", 1.0,
