@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.bytecolumns import ByteColumn, CodedColumn
 from engine.columns import LocatedRecords
+from engine.propertyvalues import alike_rows, value_places
 from engine.slices import MAX_ITEM_BYTES, items_at, pack_slices, put_items, rows_by_size
 
 Array = np.ndarray[Any, Any]
@@ -143,7 +144,7 @@ def _shapes_of(log: Array, starts: Array, sizes: Array) -> list[_Shape] | None:
             items = _items(texts[0].tobytes())
             if items is None or len(shapes) == _most_shapes(done):
                 return None
-            alike = _have_shape(texts, items)
+            alike = alike_rows(texts, [(item.position, item.size) for item in items])
             shapes.append(_Shape(rows, texts, items) if alike.all() else _Shape(rows[alike], texts[alike], items))
             rows, texts = rows[~alike], texts[~alike]
             done += len(shapes[-1].rows)
@@ -168,32 +169,9 @@ def _are_text(texts: Array) -> bool:
 
 
 def _items(properties: bytes) -> list[_Item] | None:
-    """The properties that are neither without a name nor empty, of equal names the last; None where the byte 1 stands
-    in a value."""
-    found: dict[bytes, tuple[int, int]] = {}
-    start = 0
-    for item in properties.split(b"\x02"):
-        name, _, value = item.partition(b"\x01")
-        if b"\x01" in value:
-            return None
-        if name and value:
-            found.pop(name, None)
-            found[name] = start + len(name) + 1, len(value)
-        start += len(item) + 1
-    joined = accumulate((size for _, size in found.values()), initial=0)
-    return [_Item(name, *place, before) for (name, place), before in zip(found.items(), joined, strict=False)]
-
-
-def _have_shape(texts: Array, items: list[_Item]) -> Array:
-    """Which of `texts` (uint8, (n, size)) have what the first has outside of the values, and no separator in these:
-    bool (n,)."""
-    is_fixed = np.ones(texts.shape[1], np.bool_)
-    for item in items:
-        is_fixed[item.position : item.position + item.size] = False
-    fixed = np.flatnonzero(is_fixed)
-    is_same = texts[:, fixed] == texts[0, fixed]
-    is_separator = texts - np.uint8(1) < 2
-    separators = np.count_nonzero(is_separator[0])
-    if is_same.all() and np.count_nonzero(is_separator) == len(texts) * separators:  # as it mostly is
-        return np.ones(len(texts), np.bool_)
-    return np.asarray(is_same.all(axis=1) & (np.count_nonzero(is_separator, axis=1) == separators))
+    """The properties as `value_places` finds them."""
+    places = value_places(properties)
+    if places is None:
+        return None
+    joined = accumulate((size for _, size in places.values()), initial=0)
+    return [_Item(name, *place, before) for (name, place), before in zip(places.items(), joined, strict=False)]

@@ -6,7 +6,7 @@ comparison tells that the others are alike. Otherwise every separator is looked 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,39 +38,41 @@ def alike_values(log: Array, starts: Array, sizes: Array, names: Sequence[bytes]
     if not 0 < size < MAX_ITEM_BYTES or not (sizes == size).all():
         return None
     rows = items_at(log, starts, size).view(np.uint8).reshape(-1, size)
-    values = _values(rows[0].tobytes())
-    if values is None or not _have_shape(rows, list(values.values())):
+    places = value_places(rows[0].tobytes())
+    if places is None or not alike_rows(rows, places.values()).all():
         return None
-    return [values.get(name, (0, 0)) for name in names]
+    return [places.get(name, (0, 0)) for name in names]
 
 
-def _values(properties: bytes) -> dict[bytes, tuple[int, int]] | None:
-    """(position, size) of each value that is not empty; None where the byte 1 stands in a value."""
-    values, start = {}, 0
+def value_places(properties: bytes) -> dict[bytes, tuple[int, int]] | None:
+    """(position, size) of each value by its name, in stored order, of equal names the last; what has no name, or is
+    empty, is left out. None where the byte 1 stands in a value."""
+    places: dict[bytes, tuple[int, int]] = {}
+    start = 0
     for item in properties.split(b"\x02"):
         name, _, value = item.partition(b"\x01")
         if b"\x01" in value:
             return None
-        if value:
-            values[name] = start + len(name) + 1, len(value)
+        if name and value:
+            places.pop(name, None)
+            places[name] = start + len(name) + 1, len(value)
         start += len(item) + 1
-    return values
+    return places
 
 
-def _have_shape(rows: Array, values: Sequence[tuple[int, int]]) -> bool:
-    """Whether all of `rows` (uint8, (n, size)) have what the first has outside of `values`, and no other separator."""
+def alike_rows(rows: Array, places: Iterable[tuple[int, int]]) -> Array:
+    """Which of `rows` (uint8, (n, size)) have what the first has outside of the values at `places`, and no other
+    separator: bool (n,)."""
     is_fixed = np.ones(rows.shape[1], np.bool_)
-    for start, size in values:
+    for start, size in places:
         is_fixed[start : start + size] = False
-    fixed, first = np.flatnonzero(is_fixed), rows[0]
-    if not (rows[:, fixed] == first[fixed]).all():
-        return False
-    return _separators(rows) == len(rows) * _separators(first)
-
-
-def _separators(data: Array) -> int:
-    """How many bytes 1 and 2 there are."""
-    return int(np.count_nonzero(data - np.uint8(1) < 2))
+    fixed = np.flatnonzero(is_fixed)
+    is_same = rows[:, fixed] == rows[0, fixed]
+    is_separator = rows - np.uint8(1) < 2
+    separators = np.count_nonzero(is_separator[0])
+    if is_same.all() and np.count_nonzero(is_separator) == len(rows) * separators:  # as it mostly is
+        return np.ones(len(rows), np.bool_)
+    return np.asarray(is_same.all(axis=1) & (np.count_nonzero(is_separator, axis=1) == separators))
 
 
 def _find_packed(offsets: Array, packed: Array, names: Sequence[bytes]) -> list[tuple[Array, Array]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.bytecolumns import ByteColumn, CodedColumn
 from engine.columns import LocatedRecords
 from engine.propertyitems import PropertyItems
 from engine.propertyshapes import ShapedProperties
+from engine.propertyvalues import alike_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -126,13 +127,13 @@ def test_odd_ones_among_many_of_one_shape_are_shapes_of_their_own() -> None:
 
 
 def test_values_of_any_length_are_soon_left_to_be_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    look, looks = propertyshapes._have_shape, []
+    looks: list[int] = []
 
-    def counted(texts: Array, items: list[propertyshapes._Item]) -> Array:
-        looks.append(len(texts))
-        return look(texts, items)
+    def counted(rows: Array, places: Iterable[tuple[int, int]]) -> Array:
+        looks.append(len(rows))
+        return alike_rows(rows, places)
 
-    monkeypatch.setattr(propertyshapes, "_have_shape", counted)
+    monkeypatch.setattr(propertyshapes, "alike_rows", counted)
     lengths = np.random.default_rng(1).integers(1, 10, (5_000, 4)).tolist()
     properties = [one_by_one([(b"a%d" % at, b"v" * size) for at, size in enumerate(row)]) for row in lengths]
     assert shaped(properties) is None
