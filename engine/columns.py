@@ -241,8 +241,8 @@ def damaged_rows(records: LocatedRecords) -> Array:
 
 
 def have_whole_bodies(records: LocatedRecords) -> Array:
-    """Which bodies are empty, or what their CRCs say: bool (n,). One crc32 call for many of the same size, or one a
-    body."""
+    """Which bodies are empty, or what their CRCs say: bool (n,). One crc32 call for many of about one size, or one
+    a body."""
     starts, sizes, crcs = records.body_starts, records.body_sizes, records.body_crcs.view(np.uint32)
     whole = proved_whole(records.log, starts, sizes, crcs)
     whole[sizes == 0] = True

@@ -1,7 +1,7 @@
 """Rendered bytes that are kept: in memory, then on disk, the least recently used out.
 
-Only what memory has no room for a second time goes to disk. Most is read once, the kernel then has it, and writing it
-costs a job that reads everything up to a fifth of its time; who has a chunk rendered again will want it again.
+Only what memory has no room for a second time goes to disk. Most is read once, the kernel then has it, and a job that
+reads everything would pay for writing it; who has a chunk rendered again will want it again.
 
 What is on disk belongs to one process: each has a directory of its own, locked as long as it lives. What a killed one
 left behind is removed by the next that starts there.

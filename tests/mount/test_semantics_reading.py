@@ -134,7 +134,7 @@ def test_any_range_of_the_stream_can_be_read(queue: Path) -> None:
 
 
 def test_tail_follows_the_stream(queue: Path, tmp_path: Path) -> None:
-    """2.8 `tail -f 0.log` prints each message as it comes."""
+    """2.8 `tail -f 0.log` prints each message as it comes; 2.11 says how late at most."""
     publish(queue / "append", b"before\n")
     with (tmp_path / "out").open("wb") as out:
         tail = subprocess.Popen(["tail", "-f", "-s", "0.05", "-n", "1", str(queue.parent / "0.log")], stdout=out)
