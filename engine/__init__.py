@@ -3,9 +3,9 @@
 This page is the public API; nothing outside the engine reaches past it.
 """
 
-from engine.block import Block
+from engine.block import Block, Bodies
 from engine.brokeroptions import OPTION_NAMES, retention_from, with_options
-from engine.bytecolumns import ByteColumn, CodedColumn, SliceColumn
+from engine.bytecolumns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
 from engine.check import check_store
 from engine.config import (
     BROKER_SIZES,
@@ -52,6 +52,7 @@ from engine.hosts import Host
 from engine.listeners import Expired, StoreListener
 from engine.message import Message, StoredMessage
 from engine.problem import CheckProgress, Problem, ProblemKind
+from engine.properties import UNIQUE_KEY
 from engine.repair import repair_store
 from engine.results import PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
 from engine.store import Hold, MessageStore
@@ -61,8 +62,11 @@ from engine.writing import Stored
 __all__ = [
     "BROKER_SIZES",
     "EMBEDDED_SIZES",
+    "MOST_OVERRUN_BYTES",
     "OPTION_NAMES",
+    "UNIQUE_KEY",
     "Block",
+    "Bodies",
     "BodyTooLargeError",
     "ByteColumn",
     "CheckProgress",

@@ -1,24 +1,25 @@
 """Blocks: a range of a queue as columns, for readers that want arrays (docs/format.md, 2).
 
 Everything that a message has, gathered with numpy: no object for a message. Text is UTF-8, always: what is not valid in
-the log has U+FFFD in its place, as in a StoredMessage.
+the log has U+FFFD in its place, as in a StoredMessage. What takes long to gather waits until somebody wants it: values
+of properties, and bodies, which stay in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from engine.bytecolumns import ByteColumn, CodedColumn, SliceColumn
-from engine.columns import LAYOUTS, LocatedRecords, locate, read_bodies, strays
+from engine.columns import LAYOUTS, LocatedRecords, have_whole_bodies, locate, read_bodies, strays
+from engine.commitlog import CommitLog
 from engine.consumequeue import ConsumeQueue
-from engine.filequeue import FileQueue
+from engine.errors import DamagedRecordError
 from engine.hosts import Host
 from engine.logpages import runs_by_file
-from engine.properties import KEYS, TAGS, UNIQUE_KEY
+from engine.properties import KEYS, TAGS
 from engine.propertyitems import PropertyItems, words
 from engine.propertyshapes import ShapedProperties
 from engine.slices import items_at
@@ -27,91 +28,112 @@ from engine.streamrows import InPlace
 Array = np.ndarray[Any, Any]
 
 
-_COLUMNS: dict[str, Any] = {kind.__name__: kind for kind in (ByteColumn, CodedColumn, SliceColumn)}
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Where the bodies of n messages are: at `starts` (int64 (n,)) of the file of the log at physical offset
+    `log_file`, with the CRCs in `crcs` (int32 (n,)); or, when any is compressed, of `decompressed` (uint8)."""
+
+    log_file: int
+    starts: Array
+    sizes: Array
+    crcs: Array
+    decompressed: Array | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept."""
+        kept = 0 if self.decompressed is None else self.decompressed.nbytes
+        return self.starts.nbytes + self.sizes.nbytes + self.crcs.nbytes + kept
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Good messages of a queue range, in queue order: n rows.
+    """Good messages of a queue range in one file of the log, in queue order: n rows, copied out of it but for bodies.
 
-    Numbers are int64 (n,). `keys` and `properties` are lists: row i has the items [x_starts[i], x_starts[i + 1])
-    (int64, (n + 1,)). `properties` are all that are stored, KEYS and TAGS among them; of equal names the last. `body`
-    may lie in the mapped log itself. `damaged` counts the messages that were left out.
+    Numbers are int64 (n,). `properties` are all that are stored, KEYS and TAGS among them; of equal names the last.
+    `damaged` counts the messages that were left out.
     """
 
     queue_offset: Array
     physical_offset: Array
-    store_size: Array
     flag: Array
     sys_flag: Array
     reconsume_times: Array
     born_time_ms: Array
     store_time_ms: Array
-    body: SliceColumn
-    tags: ByteColumn
-    unique_key: ByteColumn
     born_host: CodedColumn
     store_host: CodedColumn
-    key_starts: Array
-    keys: ByteColumn
-    property_starts: Array
-    property_names: ByteColumn | CodedColumn
-    property_values: ByteColumn
+    properties: ShapedProperties | PropertyItems
+    bodies: Bodies
     damaged: int
 
     def __len__(self) -> int:
         return len(self.queue_offset)
 
+    def tags(self) -> ByteColumn:
+        """TAGS, empty where absent."""
+        return self.properties.value(TAGS)
+
+    def keys(self) -> tuple[Array, ByteColumn]:
+        """(starts, keys): row i has the keys [starts[i], starts[i + 1]) (int64, (n + 1,))."""
+        return words(self.properties.value(KEYS))
+
 
 class BlockReader:
     """Reads blocks. Thread safety: stateless; any thread."""
 
-    def __init__(self, log: FileQueue, body_limit_bytes: int, in_place: InPlace) -> None:
+    def __init__(self, log: CommitLog, body_limit_bytes: int, in_place: InPlace) -> None:
         """`in_place` judges records that name another place than the entry that leads to them."""
         self._log = log
         self._body_limit_bytes = body_limit_bytes
         self._in_place = in_place
 
-    def read(self, queue: ConsumeQueue, first: int, count: int) -> Block:
-        """The messages at queue offsets [first, first + count), as far as they are there."""
-        parts = []
-        for pages, base, places in runs_by_file(self._log, queue.entries(first, count)):
-            parts.append(self._part(queue, first, locate(pages, places - base, places)))
+    def read(self, queue: ConsumeQueue, first: int, count: int) -> list[Block]:
+        """The messages at queue offsets [first, first + count), as far as they are there: a block for each file of the
+        log that they lead into, one after the other."""
+        blocks = []
+        for pages, log_file, places in runs_by_file(self._log.files, queue.entries(first, count)):
+            blocks.append(self._block(queue, first, log_file, locate(pages, places - log_file, places)))
             first += len(places)
-        return concatenate(parts)
+        return blocks
 
-    def _part(self, queue: ConsumeQueue, first: int, records: LocatedRecords) -> Block:
+    def bodies(self, bodies: Bodies) -> SliceColumn:
+        """Those bodies, where they are. Errors as `CommitLog.view`; none where there are no bodies.
+
+        They were whole when the block was read, and are checked again: meanwhile their pages may have been read anew
+        from a disk that lost them.
+        """
+        if bodies.decompressed is not None or not len(bodies.starts):
+            data = np.empty(0, np.uint8) if bodies.decompressed is None else bodies.decompressed
+            return SliceColumn(data, bodies.starts, bodies.sizes)
+        data = np.frombuffer(self._log.rest(bodies.log_file), np.uint8)
+        if len(data) < (bodies.starts + bodies.sizes).max():
+            raise DamagedRecordError(bodies.log_file, "its file has become shorter")
+        whole = have_whole_bodies(data, bodies.starts, bodies.sizes, bodies.crcs)
+        if not whole.all():
+            raise DamagedRecordError(bodies.log_file + int(bodies.starts[~whole][0]), "the body has changed")
+        return SliceColumn(data, bodies.starts, bodies.sizes)
+
+    def _block(self, queue: ConsumeQueue, first: int, log_file: int, records: LocatedRecords) -> Block:
         offsets = np.arange(first, first + len(records))
         for row in np.flatnonzero(strays(records, queue.topic, queue.queue_id, first)).tolist():
             place = int(records.headers["physical_offset"][row])
             records.headers["ok"][row] = self._in_place(queue, first + row, place)
         good, bodies = read_bodies(records, self._body_limit_bytes)
-        if good.all():
-            return _block(records, offsets, bodies, 0)
-        return _block(records.take(good), offsets[good], bodies.take(good), int(np.count_nonzero(~good)))
-
-
-def _block(records: LocatedRecords, queue_offsets: Array, bodies: SliceColumn, damaged: int) -> Block:
-    headers = records.headers
-    properties = ShapedProperties.of(records) or PropertyItems.of(records)
-    key_starts, keys = words(properties.value(KEYS))
-    return Block(
-        queue_offset=queue_offsets,
-        physical_offset=headers["physical_offset"].astype(np.int64),
-        store_size=headers["store_size"].astype(np.int64),
-        sys_flag=headers["sys_flag"].astype(np.int64),
-        store_time_ms=headers["store_time_ms"].astype(np.int64),
-        body=bodies,
-        tags=properties.value(TAGS),
-        unique_key=properties.value(UNIQUE_KEY),
-        key_starts=key_starts,
-        keys=keys,
-        property_starts=properties.row_starts,
-        property_names=properties.names(),
-        property_values=properties.values(),
-        damaged=damaged,
-        **_fixed_fields(records),
-    )
+        if not good.all():
+            records, offsets, bodies = records.take(good), offsets[good], bodies.take(good)
+        headers = records.headers
+        decompressed = None if bodies.data is records.log else bodies.data
+        return Block(
+            queue_offset=offsets,
+            physical_offset=headers["physical_offset"].astype(np.int64),
+            sys_flag=headers["sys_flag"].astype(np.int64),
+            store_time_ms=headers["store_time_ms"].astype(np.int64),
+            properties=ShapedProperties.of(records) or PropertyItems.of(records),
+            bodies=Bodies(log_file, bodies.starts, bodies.sizes, records.body_crcs.copy(), decompressed),
+            damaged=int(np.count_nonzero(~good)),
+            **_fixed_fields(records),
+        )
 
 
 def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:
@@ -155,30 +177,3 @@ def _distinct(items: Array) -> tuple[Array, Array | int]:
     if len(items) and (items == items[0]).all():  # as it mostly is
         return items[:1], 0
     return np.unique(items, return_inverse=True)
-
-
-def concatenate(parts: Sequence[Block]) -> Block:
-    """One after the other; of no parts, an empty one."""
-    if len(parts) == 1:
-        return parts[0]
-    joined: dict[str, Any] = {}
-    for field in fields(Block):
-        values = [getattr(part, field.name) for part in parts]
-        if field.name == "damaged":
-            joined[field.name] = sum(values)
-        elif isinstance(field.type, str) and field.type in _COLUMNS:
-            joined[field.name] = _COLUMNS[field.type].concatenate(values)
-        elif field.name == "property_names":
-            joined[field.name] = _joined_names(values)
-        elif field.name in ("key_starts", "property_starts"):
-            joined[field.name] = np.cumsum(np.concatenate([np.zeros(1, np.int64), *map(np.diff, values)]))
-        else:
-            joined[field.name] = np.concatenate([np.zeros(0, np.int64), *values])
-    return Block(**joined)
-
-
-def _joined_names(parts: Sequence[ByteColumn | CodedColumn]) -> ByteColumn | CodedColumn:
-    coded = [part for part in parts if isinstance(part, CodedColumn)]
-    if len(coded) == len(parts):
-        return CodedColumn.concatenate(coded)
-    return ByteColumn.concatenate([part.plain() if isinstance(part, CodedColumn) else part for part in parts])

@@ -1,5 +1,5 @@
-"""Byte columns: many byte strings as numpy arrays, in three forms that Arrow has, too: one behind the other, wherever
-they are in a buffer, and as numbers of a few.
+"""Byte columns: many byte strings as numpy arrays, in three forms: one behind the other, wherever they are in a buffer,
+and as numbers of a few.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from engine.slices import items_at, pack_slices, put_items, rows_by_size
+from engine.slices import MAX_ITEM_BYTES, items_at, pack_into, pack_slices, put_items
 
 Array = np.ndarray[Any, Any]
 
-_VIEW_START_BYTES, INLINE_BYTES = 4, 12
-VIEW = np.dtype([("size", "<i4"), ("start", f"V{_VIEW_START_BYTES}"), ("buffer", "<i4"), ("position", "<i4")])
-"""Of a byte string of up to INLINE_BYTES, all of it stands behind the size, and zeros."""
-assert VIEW.itemsize == 4 + INLINE_BYTES
+_SIZE = np.dtype("<i4")
+
+MOST_OVERRUN_BYTES = MAX_ITEM_BYTES
+"""What `put_sized` may write behind the end."""
+
+_MOST_DIFFERENT, _LEAST_ALIKE = 64, 32
+"""So many different texts are looked for at most, and no longer than each found one stands for so many rows, on
+average."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteColumn:
-    """n byte strings: the i-th is data[offsets[i]:offsets[i + 1]]; `offsets` int64 (n + 1,), `data` uint8."""
+    """n byte strings: the i-th is data[offsets[i]:offsets[i + 1]]; `offsets` int64 (n + 1,) from 0 on, `data` uint8."""
 
     offsets: Array
     data: Array
@@ -32,6 +36,34 @@ class ByteColumn:
 
     def __getitem__(self, row: int) -> bytes:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of all together."""
+        return int(self.offsets[-1])
+
+    @property
+    def slices(self) -> SliceColumn:
+        """The same, by where they are."""
+        return SliceColumn(self.data, self.offsets[:-1], np.diff(self.offsets))
+
+    def coded(self) -> CodedColumn | None:
+        """The same, as the texts that differ, by their first rows, and their numbers; None when these are too many."""
+        starts, sizes = self.offsets[:-1], np.diff(self.offsets)
+        codes, found = np.zeros(len(self), np.int32), list[bytes]()
+        rows = np.arange(len(self))
+        while len(rows):
+            if len(found) == _MOST_DIFFERENT or len(self) - len(rows) < _LEAST_ALIKE * len(found):
+                return None
+            first, size = int(starts[rows[0]]), int(sizes[rows[0]])
+            text = self.data[first : first + size].tobytes()
+            alike = sizes[rows] == size
+            if size:
+                alike[alike] = items_at(self.data, starts[rows[alike]], size).view(f"S{size}") == text
+            codes[rows[alike]] = len(found)
+            found.append(text)
+            rows = rows[~alike]
+        return CodedColumn(ByteColumn.of(found), codes)
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> ByteColumn:
@@ -72,27 +104,11 @@ class SliceColumn:
         """The same, copied, one behind the other."""
         return ByteColumn(*pack_slices(self.data, self.starts, self.sizes))
 
-    def views(self) -> Array:
-        """As Arrow describes them in a BinaryView array whose only buffer is `data`, of less than 2 GiB: VIEW (n,)."""
-        views = np.zeros(len(self), VIEW)
-        views["size"] = self.sizes
-        short = np.flatnonzero(self.sizes <= INLINE_BYTES)
-        long = np.flatnonzero(self.sizes > INLINE_BYTES) if len(short) else slice(None)
-        views["start"][long] = items_at(self.data, self.starts[long], _VIEW_START_BYTES)
-        views["position"][long] = self.starts[long]
-        for size, found in rows_by_size(self.sizes[short]):
-            rows = short[found]
-            places = rows * VIEW.itemsize + VIEW.itemsize - INLINE_BYTES
-            put_items(views.view(np.uint8), places, items_at(self.data, self.starts[rows], size))
-        return views
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[SliceColumn]) -> SliceColumn:
-        """One after the other; of no parts, an empty one."""
-        if len(parts) == 1:
-            return parts[0]
-        packed = ByteColumn.concatenate([part.packed() for part in parts])
-        return cls(packed.data, packed.offsets[:-1], np.diff(packed.offsets))
+    def put_sized(self, target: Array) -> None:
+        """Write them to `target` (uint8) one behind the other, the size of each, i32 little-endian, before it. There
+        must be MOST_OVERRUN_BYTES behind the end."""
+        offsets = pack_into(target, self.data, self.starts, self.sizes, _SIZE.itemsize)
+        put_items(target, offsets[:-1], self.sizes.astype(_SIZE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +124,14 @@ class CodedColumn:
     def __getitem__(self, row: int) -> bytes:
         return self.texts[int(self.codes[row])]
 
-    def plain(self) -> ByteColumn:
-        """The same, each byte string for itself."""
-        offsets, codes = self.texts.offsets, self.codes
-        return ByteColumn(*pack_slices(self.texts.data, offsets[:-1][codes], np.diff(offsets)[codes]))
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of all together."""
+        times = np.bincount(self.codes, minlength=len(self.texts))
+        return int((times * np.diff(self.texts.offsets)).sum())
 
-    @classmethod
-    def concatenate(cls, parts: Sequence[CodedColumn]) -> CodedColumn:
-        """One after the other; of no parts, an empty one."""
-        numbers: dict[bytes, int] = {}
-        codes = [np.zeros(0, np.int32)]
-        for part in parts:
-            texts = [part.texts[row] for row in range(len(part.texts))]
-            own = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
-            codes.append(own[part.codes])
-        return cls(ByteColumn.of(list(numbers)), np.concatenate(codes))
+    @property
+    def slices(self) -> SliceColumn:
+        """The same, each by where its text is."""
+        offsets, codes = self.texts.offsets, self.codes
+        return SliceColumn(self.texts.data, offsets[:-1][codes], np.diff(offsets)[codes])

@@ -1,12 +1,12 @@
 """Columns: many records of a mapped file of the log at once, as numpy arrays, with no object for a message
 (docs/format.md, 2).
 
-`locate` reads the fixed fields of records at given positions and where their parts are; `find_properties` finds named
-properties of all of them in one pass; `read_bodies` tells bodies that are whole. A `Columns` is a copy that stands
-alone.
+`locate` reads the fixed fields of records at given positions and where their parts are, `read_sizes` no more than how
+long they are; `find_properties` finds named properties of all of them in one pass; `read_bodies` tells bodies that are
+whole. A `Columns` is a copy that stands alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,17 @@ _FIXED_NAMES = (
 )
 _FIXED = np.dtype([(name, LAYOUTS[0][name].newbyteorder("=")) for name in _FIXED_NAMES], align=True)
 
+
+def _only(layout: "np.dtype[Any]", names: list[str]) -> "np.dtype[Any]":
+    """Those fields of a layout where they stand, and nothing behind the last."""
+    fields: Mapping[str, Any] = layout.fields or {}
+    kinds, offsets = zip(*(fields[name][:2] for name in names), strict=True)
+    return np.dtype({"names": names, "formats": kinds, "offsets": offsets})
+
+
+_SIZED = _only(LAYOUTS[0], ["store_size", "magic", "sys_flag"])  # at the same place in each
+_BODY_SIZE_BYTES = 4  # what the fixed fields end with
+_HEADER_BYTES = np.array([layout.itemsize for layout in LAYOUTS])
 
 VIEWS_AT_ONCE = 512
 """Views of bodies that are alive together: fewer than make the garbage collector start."""
@@ -214,6 +225,26 @@ def _fixed_fields(log: Array, positions: Array) -> tuple[Array, Array]:
     return fixed, header_bytes
 
 
+def read_sizes(log: Array, positions: Array) -> tuple[Array, Array]:
+    """Store sizes and body sizes (int64 (n,)) of records at `positions` of `log` (uint8): both 0 where no record is, -1
+    for a body that is compressed. By their fixed fields alone: what `locate` finds is told, and maybe more."""
+    store_sizes, body_sizes = np.zeros((2, len(positions)), np.int64)
+    inside = np.flatnonzero((positions >= 0) & (positions <= len(log) - MIN_RECORD_BYTES))
+    starts = positions[inside]
+    fixed = items_at(log, starts, _SIZED.itemsize).view(_SIZED)
+    flags, sizes, magics = fixed["sys_flag"].astype(np.int32), fixed["store_size"].astype(np.int64), fixed["magic"]
+    ends = starts + _HEADER_BYTES[flags >> 4 & 3]
+    found = (magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2)
+    found &= (sizes >= MIN_RECORD_BYTES) & (starts + sizes <= len(log)) & (ends <= len(log))
+    body_size_ends = _where(found, ends, _BODY_SIZE_BYTES)
+    bodies = items_at(log, body_size_ends - _BODY_SIZE_BYTES, _BODY_SIZE_BYTES).view(">i4").astype(np.int64)
+    np.maximum(bodies, 0, out=bodies)  # a negative size is read as none
+    found &= ends + bodies <= starts + sizes
+    store_sizes[inside] = _where(found, sizes, 0)
+    body_sizes[inside] = _where(found, _where(flags & COMPRESSED_FLAG == 0, bodies, -1), 0)
+    return store_sizes, body_sizes
+
+
 def _read_layout(log: Array, positions: Array, layout: "np.dtype[Any]", rows: Array | slice, fixed: Array) -> None:
     raw = items_at(log, positions[rows], layout.itemsize).view(layout)
     for name in _FIXED_NAMES:
@@ -235,20 +266,19 @@ def _properties_sizes(log: Array, properties_starts: Array) -> Array:
 
 def damaged_rows(records: LocatedRecords) -> Array:
     """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,)."""
-    damaged = ~have_whole_bodies(records)
+    damaged = ~have_whole_bodies(records.log, records.body_starts, records.body_sizes, records.body_crcs)
     damaged[lost_sector_rows(records)] = True
     return np.asarray(damaged & records.headers["ok"])
 
 
-def have_whole_bodies(records: LocatedRecords) -> Array:
-    """Which bodies are empty, or what their CRCs say: bool (n,). One crc32 call for many of about one size, or one
-    a body."""
-    starts, sizes, crcs = records.body_starts, records.body_sizes, records.body_crcs.view(np.uint32)
-    whole = proved_whole(records.log, starts, sizes, crcs)
+def have_whole_bodies(log: Array, starts: Array, sizes: Array, crcs: Array) -> Array:
+    """Which of the bodies log[start:start + size] are empty, or what their CRCs (int32 (n,)) say: bool (n,). One crc32
+    call for many of about one size, or one a body."""
+    whole = proved_whole(log, starts, sizes, crcs.view(np.uint32))
     whole[sizes == 0] = True
     if not whole.all():
         rows = np.flatnonzero(~whole)
-        whole[rows] = _body_crcs(records.log, starts[rows], sizes[rows]) & 0x7FFFFFFF == crcs[rows]
+        whole[rows] = _body_crcs(log, starts[rows], sizes[rows]) & 0x7FFFFFFF == crcs.view(np.uint32)[rows]
     return whole
 
 

@@ -62,9 +62,19 @@ class PropertyItems:
         sizes = name_ends - starts
         return cls(data, row_starts, rows, starts, sizes, fingerprints, name_ends + 1, ends - name_ends - 1)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept."""
+        return sum(getattr(self, name).nbytes for name in self.__slots__)
+
     def names(self) -> ByteColumn:
         """The name of each item."""
         return ByteColumn(*pack_slices(self.data, self.name_starts, self.name_sizes))
+
+    @property
+    def values_bytes(self) -> int:
+        """Bytes of all values."""
+        return int(self.value_sizes.sum())
 
     def values(self) -> ByteColumn:
         """The value of each item."""
@@ -72,15 +82,22 @@ class PropertyItems:
 
     def value(self, name: bytes) -> ByteColumn:
         """The value of property `name` of each row, empty where it is absent."""
+        hits, count = self._named(name), len(self.row_starts) - 1
+        starts, sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        starts[self.rows[hits]], sizes[self.rows[hits]] = self.value_starts[hits], self.value_sizes[hits]
+        return ByteColumn(*pack_slices(self.data, starts, sizes))
+
+    def value_bytes(self, name: bytes) -> int:
+        """Bytes of all that `value` returns."""
+        return int(self.value_sizes[self._named(name)].sum())
+
+    def _named(self, name: bytes) -> Array:
+        """The items of that name."""
         wanted = np.frombuffer(name, np.uint8)
         fingerprint = _fingerprints(wanted, np.zeros(1, np.int64), np.array([len(name)]))
         hits = np.flatnonzero((self.fingerprints == fingerprint) & (self.name_sizes == len(name)))
         found = items_at(self.data, self.name_starts[hits], len(name)).view(np.uint8).reshape(-1, len(name))
-        hits = hits[(found == wanted).all(axis=1)]
-        count = len(self.row_starts) - 1
-        starts, sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        starts[self.rows[hits]], sizes[self.rows[hits]] = self.value_starts[hits], self.value_sizes[hits]
-        return ByteColumn(*pack_slices(self.data, starts, sizes))
+        return np.asarray(hits[(found == wanted).all(axis=1)])
 
 
 def words(texts: ByteColumn) -> tuple[Array, ByteColumn]:

@@ -16,7 +16,7 @@ import numpy as np
 from engine.bytecolumns import ByteColumn, CodedColumn
 from engine.columns import LocatedRecords
 from engine.propertyvalues import alike_rows, value_places
-from engine.slices import MAX_ITEM_BYTES, items_at, pack_slices, put_items, rows_by_size
+from engine.slices import MAX_ITEM_BYTES, items_at, put_items, rows_by_size
 
 Array = np.ndarray[Any, Any]
 
@@ -24,13 +24,11 @@ _FEW_SHAPES, _ROWS_A_SHAPE = 4, 128
 
 
 class _Item(NamedTuple):
-    """A property of a shape: its value is at [position, position + size) of the text, and of all values joined at
-    [joined_position, joined_position + size)."""
+    """A property of a shape: its value is at [position, position + size) of the text."""
 
     name: bytes
     position: int
     size: int
-    joined_position: int
 
 
 class _Shape(NamedTuple):
@@ -42,22 +40,24 @@ class _Shape(NamedTuple):
 
     @property
     def value_bytes(self) -> int:
-        """Of a row."""
+        """Bytes of the values of a row."""
         return sum(item.size for item in self.items)
+
+    def values_of(self, item: _Item) -> Array:
+        """The value of each row, where it is: void (n,)."""
+        return np.ndarray(len(self.rows), f"V{item.size}", self.texts, item.position, self.texts.strides[:1])
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedProperties:
     """What `PropertyItems` tells of n records, known from their shapes.
 
-    Row i has the items [row_starts[i], row_starts[i + 1]) (int64 (n + 1,)), in stored order; its values, joined, begin
-    at `value_starts` (int64 (n + 1,)) of all values.
+    Row i has the items [row_starts[i], row_starts[i + 1]) (int64 (n + 1,)), in stored order. Values are gathered by who
+    asks for them.
     """
 
     shapes: list[_Shape]
     row_starts: Array
-    value_starts: Array
-    joined: Array
 
     @classmethod
     def of(cls, records: LocatedRecords) -> ShapedProperties | None:
@@ -65,13 +65,12 @@ class ShapedProperties:
         shapes = _shapes_of(records.log, records.properties_starts, records.properties_sizes)
         if shapes is None:
             return None
-        row_starts = _starts(len(records), [(shape.rows, len(shape.items)) for shape in shapes])
-        value_starts = _starts(len(records), [(shape.rows, shape.value_bytes) for shape in shapes])
-        joined = np.empty(int(value_starts[-1]), np.uint8)
-        for shape in shapes:
-            if shape.value_bytes:
-                put_items(joined, value_starts[shape.rows], _joined_values(shape))
-        return cls(shapes, row_starts, value_starts, joined)
+        return cls(shapes, _starts(len(records), [(shape.rows, len(shape.items)) for shape in shapes]))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept."""
+        return self.row_starts.nbytes + sum(shape.rows.nbytes + shape.texts.nbytes for shape in self.shapes)
 
     def names(self) -> CodedColumn:
         """The name of each item."""
@@ -85,14 +84,24 @@ class ShapedProperties:
             self._put(codes, shape, np.tile(np.array(shape_codes, np.int32), (len(shape.rows), 1)))
         return CodedColumn(texts, codes)
 
+    @property
+    def values_bytes(self) -> int:
+        """Bytes of all values."""
+        return sum(len(shape.rows) * shape.value_bytes for shape in self.shapes)
+
     def values(self) -> ByteColumn:
         """The value of each item."""
+        rows = len(self.row_starts) - 1
+        starts = _starts(rows, [(shape.rows, shape.value_bytes) for shape in self.shapes])
         offsets = np.empty(int(self.row_starts[-1]) + 1, np.int64)
-        offsets[-1] = self.value_starts[-1]
+        offsets[-1] = starts[-1]
+        joined = np.empty(int(starts[-1]), np.uint8)
         for shape in self.shapes:
-            within = np.array([item.joined_position for item in shape.items], np.int64)
-            self._put(offsets, shape, self.value_starts[shape.rows, np.newaxis] + within)
-        return ByteColumn(offsets, self.joined)
+            if shape.value_bytes:
+                put_items(joined, starts[shape.rows], _joined_values(shape))
+            within = np.array([0, *accumulate(item.size for item in shape.items)][:-1], np.int64)
+            self._put(offsets, shape, starts[shape.rows, np.newaxis] + within)
+        return ByteColumn(offsets, joined)
 
     def _put(self, column: Array, shape: _Shape, rows: Array) -> None:
         """Put what `rows` (n, items) say of a shape's items where these are in `column`."""
@@ -102,13 +111,20 @@ class ShapedProperties:
 
     def value(self, name: bytes) -> ByteColumn:
         """The value of property `name` of each row, empty where it is absent."""
-        starts, sizes = (np.zeros(len(self.row_starts) - 1, np.int64) for _ in range(2))
-        for shape in self.shapes:
-            for item in shape.items:
-                if item.name == name:
-                    starts[shape.rows] = self.value_starts[shape.rows] + item.joined_position
-                    sizes[shape.rows] = item.size
-        return ByteColumn(*pack_slices(self.joined, starts, sizes))
+        found = self._named(name)
+        offsets = _starts(len(self.row_starts) - 1, [(shape.rows, item.size) for shape, item in found])
+        data = np.empty(int(offsets[-1]), np.uint8)
+        for shape, item in found:
+            put_items(data, offsets[shape.rows], shape.values_of(item))
+        return ByteColumn(offsets, data)
+
+    def value_bytes(self, name: bytes) -> int:
+        """Bytes of all that `value` returns."""
+        return sum(len(shape.rows) * item.size for shape, item in self._named(name))
+
+    def _named(self, name: bytes) -> list[tuple[_Shape, _Item]]:
+        """The shapes that have a property of that name, and that property."""
+        return [(shape, item) for shape in self.shapes for item in shape.items if item.name == name]
 
 
 def _starts(count: int, numbers: list[tuple[Array, int]]) -> Array:
@@ -121,12 +137,11 @@ def _starts(count: int, numbers: list[tuple[Array, int]]) -> Array:
 
 def _joined_values(shape: _Shape) -> Array:
     """The values of each row, one behind the other: void items (n,)."""
-    count, size = shape.texts.shape
-    joined = np.empty((count, shape.value_bytes), np.uint8)
+    joined = np.empty((len(shape.rows), shape.value_bytes), np.uint8)
+    place = 0
     for item in shape.items:
-        kind = f"V{item.size}"
-        values = np.ndarray(count, kind, shape.texts, item.position, (size,))
-        np.ndarray(count, kind, joined, item.joined_position, joined.strides[:1])[:] = values
+        np.ndarray(len(joined), f"V{item.size}", joined, place, joined.strides[:1])[:] = shape.values_of(item)
+        place += item.size
     return joined.view(f"V{shape.value_bytes}")[:, 0]
 
 
@@ -173,5 +188,4 @@ def _items(properties: bytes) -> list[_Item] | None:
     places = value_places(properties)
     if places is None:
         return None
-    joined = accumulate((size for _, size in places.values()), initial=0)
-    return [_Item(name, *place, before) for (name, place), before in zip(places.items(), joined, strict=False)]
+    return [_Item(name, *place) for name, place in places.items()]

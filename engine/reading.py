@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.block import Block, BlockReader, concatenate
-from engine.columns import HEADER, Columns, LocatedRecords, find_properties, locate, read_columns, strays
+from engine.block import Block, BlockReader, Bodies
+from engine.bytecolumns import SliceColumn
+from engine.columns import HEADER, Columns, LocatedRecords, find_properties, locate, read_columns, read_sizes, strays
 from engine.consumequeue import ENTRY, ConsumeQueue, Entries
 from engine.errors import (
     DamagedRecordError,
@@ -69,7 +70,7 @@ class Reader:
         self._topics = topics
         self._body_limit_bytes = body_limit_bytes
         self._remember = remember
-        self._blocks = BlockReader(parts.log.files, body_limit_bytes, self.is_in_place)
+        self._blocks = BlockReader(parts.log, body_limit_bytes, self.is_in_place)
         self._newest = NOTHING_KNOWN
         self.messages = 0
         self.bytes = 0
@@ -230,6 +231,17 @@ class Reader:
         found["queue_offset"] = np.arange(start, start + len(found))
         return found
 
+    def record_sizes(self, topic: str, queue_id: int, start: int, count: int) -> tuple[Array, Array]:
+        """Store sizes and body sizes of messages from max(start, min_offset) on, as `read_sizes` tells them."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        first = max(start, queue.min_offset)
+        runs = runs_by_file(self._log.files, queue.entries(first, max(start + count - first, 0)))
+        found = [read_sizes(log, places - base) for log, base, places in runs]
+        store_sizes, body_sizes = zip((np.zeros(0, np.int64),) * 2, *found, strict=True)
+        return np.concatenate(store_sizes), np.concatenate(body_sizes)
+
     def _confirm(self, records: LocatedRecords, topic: str, queue_id: int, start: int) -> None:
         """Number the rows; one that names another place is not believed unless multi-dispatch placed it here."""
         found = records.headers
@@ -257,15 +269,19 @@ class Reader:
         self.messages += sum(map(len, parts))
         return Columns.concatenate(parts)
 
-    def block(self, topic: str, queue_id: int, start: int, count: int) -> Block:
+    def blocks(self, topic: str, queue_id: int, start: int, count: int) -> list[Block]:
         """All that messages have, as arrays; rows from max(start, min_offset) on."""
         queue = self._queue(topic, queue_id)
         if queue is None:
-            return concatenate([])
+            return []
         first = max(start, queue.min_offset)
-        block = self._blocks.read(queue, first, max(start + count - first, 0))
-        self.messages += len(block)
-        return block
+        blocks = self._blocks.read(queue, first, max(start + count - first, 0))
+        self.messages += sum(map(len, blocks))
+        return blocks
+
+    def bodies(self, bodies: Bodies) -> SliceColumn:
+        """Bodies of a block."""
+        return self._blocks.bodies(bodies)
 
     def offset_at(self, topic: str, queue_id: int, when_ms: int) -> int:
         """Queue offset of the first message stored at or after `when_ms`."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.block import Block
+from engine.block import Block, Bodies
+from engine.bytecolumns import SliceColumn
 from engine.check import check_parts
 from engine.columns import Columns
 from engine.commitlog import FileHold
@@ -356,10 +357,22 @@ class MessageStore:
         """Bodies, keys and tags of up to `count` messages from max(start, min_offset) on, as arrays."""
         return self._reader.columns(topic, queue, start, count)
 
-    def block(self, topic: str, queue: int, start: int, count: int) -> Block:
-        """All that up to `count` messages from max(start, min_offset) on have, as arrays; damaged ones are left out and
-        counted. TopicNotFoundError."""
-        return self._reader.block(topic, queue, start, count)
+    def record_sizes(
+        self, topic: str, queue: int, start: int, count: int
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Bytes that records of up to `count` messages from max(start, min_offset) on take, and that their bodies take:
+        int64 (n,). 0 what is no record; -1 a body that is compressed. Reads no more than these fields.
+        TopicNotFoundError."""
+        return self._reader.record_sizes(topic, queue, start, count)
+
+    def blocks(self, topic: str, queue: int, start: int, count: int) -> list[Block]:
+        """All that up to `count` messages from max(start, min_offset) on have, as arrays, a block for each file of the
+        log; damaged ones are left out and counted. TopicNotFoundError."""
+        return self._reader.blocks(topic, queue, start, count)
+
+    def bodies(self, bodies: Bodies) -> SliceColumn:
+        """The bodies of a block's messages, which may be in the mapped log. Errors as `at`."""
+        return self._reader.bodies(bodies)
 
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = MAX_TIME_MS

@@ -1,14 +1,18 @@
 """`@parquet/`: the store as a virtual Parquet dataset, one file for a range of a queue.
 
-    names.py      what a name says                        no pyarrow, no store
-    segments.py   where a queue's files begin and end     entries of the consume queue
-    layout.py     a file's size and its row groups        headers: nothing is rendered
-    render.py     the bytes                               pyarrow
+    names.py      what a name says                            no store
+    segments.py   where a queue's files begin and end         entries of the consume queue
+    layout.py     a file's size and its row groups            sizes of records: nothing is rendered
+    compact.py    how Parquet's metadata is written           Thrift's compact protocol
+    schema.py     the columns                                 and in what order they stand in a file
+    pages.py      how values are encoded                      sized before they are made
+    rowgroup.py   the columns of some messages                engine's blocks
+    filemap.py    where each column stands, and the footer
     cache.py      rendered bytes, in memory and on disk
-    dataset.py    ties them together                      any thread
-    nodes.py      directories, files and handles          the filesystem's thread
+    dataset.py    ties them together                          any thread
+    nodes.py      directories, files and handles              the filesystem's thread
 
 A name is a range of queue offsets, and everything about the file follows from the messages in it. Its size is a bound
-that is computed from sizes alone: each row group has a place of fixed length, the footer stands at the end, and what a
-place has left over reads as zeros. Readers of Parquet follow the footer's offsets and never meet them.
+that is computed from sizes alone; the footer stands at the end, and what is left over before it reads as zeros. Readers
+of Parquet follow the footer's offsets and never meet them.
 """

@@ -32,6 +32,9 @@ _LOCK = "lock"
 _REMEMBERED = 65_536
 """Keys of chunks that memory had no room for once."""
 
+ENTRY_BYTES = 2 << 10
+"""Memory that a kept chunk takes beside its bytes, more or less: its objects and key, and what was room behind it."""
+
 
 class Recent(Generic[K, V]):
     """Values with a size, as many as fit, the least recently used out. Thread safety: none."""
@@ -42,6 +45,10 @@ class Recent(Generic[K, V]):
         self._evicted = evicted
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self.kept_bytes = 0
+
+    def kept(self) -> list[tuple[K, V]]:
+        """All keys and values, the least recently used first."""
+        return [(key, value) for key, (value, _) in self._values.items()]
 
     def get(self, key: K) -> V | None:
         found = self._values.get(key)
@@ -84,7 +91,7 @@ class DiskChunks:
         """Bytes on disk."""
         return self._files.kept_bytes
 
-    def put(self, key: Hashable, chunk: bytes) -> None:
+    def put(self, key: Hashable, chunk: memoryview) -> None:
         """Keep a chunk, when there is room at all. OSError."""
         if len(chunk) > self._most_bytes:
             return
@@ -98,12 +105,12 @@ class DiskChunks:
             raise
         self._files.put(key, path, len(chunk))
 
-    def take(self, key: Hashable) -> bytes | None:
+    def take(self, key: Hashable) -> memoryview | None:
         """A chunk, which is then no longer here. OSError."""
         path = self._files.take(key)
         if path is None:
             return None
-        chunk = path.read_bytes()
+        chunk = memoryview(path.read_bytes())
         path.unlink()
         return chunk
 
@@ -147,9 +154,9 @@ class ChunkCache:
         self._memory_lock = threading.Lock()
         self._disk_lock = threading.Lock()
         self._disk = disk
-        self._spilling: list[tuple[Hashable, bytes]] = []
+        self._spilling: list[tuple[Hashable, memoryview]] = []
         self._evicted_once: Recent[Hashable, bool] = Recent(_REMEMBERED, lambda _key, _value: None)
-        self._memory: Recent[Hashable, bytes] = Recent(memory_bytes, self._evicted)
+        self._memory: Recent[Hashable, memoryview] = Recent(memory_bytes, self._evicted)
 
     @property
     def memory_bytes(self) -> int:
@@ -162,27 +169,35 @@ class ChunkCache:
         disk = self._disk
         return disk.kept_bytes if disk is not None else 0
 
-    def peek(self, key: Hashable) -> bytes | None:
+    def peek(self, key: Hashable) -> memoryview | None:
         """A chunk that is in memory."""
         with self._memory_lock:
             return self._memory.get(key)
 
-    def find(self, key: Hashable) -> bytes | None:
+    def find(self, key: Hashable) -> memoryview | None:
         """A chunk that is in memory or on disk; from there it comes back into memory."""
         chunk = self.peek(key)
         if chunk is None and (chunk := self._take_from_disk(key)) is not None:
             self.put(key, chunk)
         return chunk
 
-    def put(self, key: Hashable, chunk: bytes) -> None:
+    def put(self, key: Hashable, chunk: memoryview) -> None:
         """Keep a chunk."""
-        with self._memory_lock:
-            self._memory.put(key, chunk, len(chunk))
-            spilling, self._spilling = self._spilling, []
-        for gone, bytes_of_it in spilling:
+        for gone, bytes_of_it in self._put(key, chunk):
             self._spill(gone, bytes_of_it)
 
-    def _evicted(self, key: Hashable, chunk: bytes) -> None:
+    def put_in_memory(self, key: Hashable, chunk: memoryview) -> None:
+        """Keep a chunk without waiting for a disk: what it takes the room of does not go there."""
+        self._put(key, chunk)
+
+    def _put(self, key: Hashable, chunk: memoryview) -> list[tuple[Hashable, memoryview]]:
+        """Keep a chunk in memory; what goes for it, and should go to disk."""
+        with self._memory_lock:
+            self._memory.put(key, chunk, len(chunk) + ENTRY_BYTES)
+            spilling, self._spilling = self._spilling, []
+        return spilling
+
+    def _evicted(self, key: Hashable, chunk: memoryview) -> None:
         if self._evicted_once.get(key):
             self._spilling.append((key, chunk))
         else:
@@ -194,12 +209,12 @@ class ChunkCache:
             self._memory = Recent(0, lambda _key, _chunk: None)
         self._give_up_disk()
 
-    def _take_from_disk(self, key: Hashable) -> bytes | None:
+    def _take_from_disk(self, key: Hashable) -> memoryview | None:
         with self._disk_lock, suppress(OSError):  # as if it had gone: it can be rendered again
             return self._disk.take(key) if self._disk is not None else None
         return None
 
-    def _spill(self, key: Hashable, chunk: bytes) -> None:
+    def _spill(self, key: Hashable, chunk: memoryview) -> None:
         try:
             with self._disk_lock:
                 if self._disk is not None:

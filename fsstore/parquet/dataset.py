@@ -9,14 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Collection, Mapping
-from importlib.util import find_spec
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 
-from engine import ExpiredMessageError, MessageNotFoundError, MessageStore, OpenMode, RetiredFileError
+from engine import ExpiredMessageError, MessageNotFoundError, MessageStore, OpenMode, ReadError, TopicNotFoundError
 from fsstore.interface import FilesystemError
 from fsstore.parquet.cache import ChunkCache, DiskChunks, Recent
+from fsstore.parquet.filemap import FileMap, map_file, place_of
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
 from fsstore.parquet.options import ParquetOptions
+from fsstore.parquet.rowgroup import BoundError, Columns, read_columns
+from fsstore.parquet.schema import IN_FILE
 from fsstore.parquet.segments import QueueSegments, Segment
 
 QUICK_MESSAGES = 20_000
@@ -24,13 +28,19 @@ QUICK_BYTES = 4 << 20
 """Of a range with more messages or bytes than this, the headers are read in a thread."""
 
 _KEPT_LAYOUTS = 65_536
-_FOOTER_SHARE = 8  # footers get an eighth of the memory: without one, a whole file has to be rendered again
+_KEPT_SHOWN = 65_536
+"""Files; a stream reads new ones with each batch, as long as the mount lives."""
+_SHARES = 8
+_SHARES_OF_MAPS, _SHARES_OF_COLUMNS = 1, 3
+"""Of the memory, in eighths; chunks have the rest. Without a map, all messages of a file have to be read again."""
 _LOCKS = 64
 
 
-def is_available() -> bool:
-    """Whether pyarrow is installed; finds out without loading it."""
-    return find_spec("pyarrow") is not None
+class Shown(NamedTuple):
+    """What a file was when its footer was first read: a hash of its sizes, and how many messages it leaves out."""
+
+    sizes: int
+    left_out: int
 
 
 class Dataset:
@@ -45,14 +55,16 @@ class Dataset:
         if directory is None and store.mode is OpenMode.WRITE:
             directory = store.path / "fsstore" / "parquet"
         disk = DiskChunks(directory, options.disk_bytes) if directory is not None and options.disk_bytes else None
-        footer_bytes = options.memory_bytes // _FOOTER_SHARE
-        self._chunks = ChunkCache(options.memory_bytes - footer_bytes, disk)
-        self._footers = ChunkCache(footer_bytes, None)
+        share_bytes = options.memory_bytes // _SHARES
+        maps_bytes, columns_bytes = share_bytes * _SHARES_OF_MAPS, share_bytes * _SHARES_OF_COLUMNS
+        self._chunks = ChunkCache(options.memory_bytes - maps_bytes - columns_bytes, disk)
+        self._maps: Recent[RangeKey, FileMap] = Recent(maps_bytes, lambda _key, _map: None)
+        self._columns: Recent[tuple[RangeKey, int], Columns] = Recent(columns_bytes, lambda _key, _columns: None)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._rendering = threading.BoundedSemaphore(os.cpu_count() or 1)
-        self._left_out: dict[RangeKey, int] = {}
+        self._shown: Recent[RangeKey, Shown] = Recent(_KEPT_SHOWN, lambda _key, _shown: None)
         self.rendered_files = 0
-        self.rendered_row_groups = 0
+        self.rendered_chunks = 0
 
     # names and sizes
 
@@ -128,85 +140,111 @@ class Dataset:
 
     # bytes
 
-    def peek(self, layout: Layout, index: int) -> bytes | None:
-        """A part of a file (a row group, or the footer) that is in memory."""
-        return self._cache(layout, index).peek((layout.key, index))
-
-    def fetch(self, layout: Layout, index: int) -> bytes:
-        """A part of a file, rendered when it is nowhere. FilesystemError EIO: its first message is gone, or the
-        records have changed."""
-        from fsstore.parquet.render import BoundError
-
-        with self._locks[hash(layout.key) % _LOCKS]:
-            part = self._cache(layout, index).find((layout.key, index))
-            if part is not None:
-                return part
-            try:
-                with self._rendering:
-                    return self._render(layout, index)
-            except (ExpiredMessageError, MessageNotFoundError, RetiredFileError, BoundError) as error:
-                raise FilesystemError(errno.EIO, str(error)) from None
-
-    def _render(self, layout: Layout, index: int) -> bytes:
-        """Render a file, or only a row group of one whose footer is known."""
-        from fsstore.parquet.render import render, render_row_group
-
-        if self._footers.find((layout.key, layout.footer_index)) is not None:
-            wanted = render_row_group(self._store, layout, index)
-            self._keep(layout, index, wanted)
-            return wanted
-        found = {}
-
-        def keep(number: int, row_group: bytes) -> None:
-            self._keep(layout, number, row_group)
-            if number == index:
-                found[index] = row_group
-
-        footer, left_out = render(self._store, layout, keep)
-        self._footers.put((layout.key, layout.footer_index), footer)
+    def known_map(self, layout: Layout) -> FileMap | None:
+        """Where a file's parts stand, if its messages were read lately."""
         with self._lock:
+            return self._maps.get(layout.key)
+
+    def map(self, layout: Layout) -> FileMap:
+        """Where a file's parts stand; reads its messages. FilesystemError EIO: the first is gone, or the records have
+        changed."""
+        with self._working_on(layout.key):
+            return self.known_map(layout) or self._map(layout)
+
+    def peek(self, layout: Layout, found: FileMap, number: int) -> memoryview | None:
+        """The chunk of that number in the file's map, if it is in memory or takes no longer than a copy."""
+        kept_as = (layout.key, found.left_out, number)
+        chunk = self._chunks.peek(kept_as)
+        if chunk is None:
+            row_group, column = place_of(number)
+            columns = self._known_columns(layout, found, row_group)
+            if columns is not None and columns.chunks[IN_FILE[column]].is_quick:
+                chunk = self._encode(number, columns)
+                self._chunks.put_in_memory(kept_as, chunk)
+        return chunk
+
+    def fetch(self, layout: Layout, found: FileMap, number: int) -> memoryview:
+        """A chunk, rendered when it is nowhere. FilesystemError as `map`."""
+        kept_as = (layout.key, found.left_out, number)
+        with self._working_on(layout.key):
+            chunk = self._chunks.find(kept_as)
+            if chunk is None:
+                chunk = self._render(layout, found, number)
+                self._chunks.put(kept_as, chunk)
+            return chunk
+
+    @contextmanager
+    def _working_on(self, key: RangeKey) -> Iterator[None]:
+        try:
+            with self._locks[hash(key) % _LOCKS], self._rendering:
+                yield
+        except (ReadError, TopicNotFoundError, BoundError) as error:
+            raise FilesystemError(errno.EIO, str(error)) from None
+
+    def _map(self, layout: Layout) -> FileMap:
+        found = map_file(layout, (self._read(layout, index) for index in range(len(layout.row_groups))))
+        shown = Shown(hash(found.sizes), found.left_out)
+        with self._lock:
+            if self._shown.get(layout.key) not in (None, shown):  # the kernel may have some of what was there
+                raise BoundError(f"messages of {layout.key} have changed since they were first read")
+            self._shown.put(layout.key, shown, 1)
+            self._maps.put(layout.key, found, found.kept_bytes)
             self.rendered_files += 1
-            if left_out:
-                self._left_out[layout.key] = left_out
-        return found.get(index, footer)
+        return found
 
-    def _keep(self, layout: Layout, index: int, row_group: bytes) -> None:
-        self._chunks.put((layout.key, index), row_group)
+    def _render(self, layout: Layout, found: FileMap, number: int) -> memoryview:
+        row_group, _ = place_of(number)
+        columns = self._known_columns(layout, found, row_group) or self._read(layout, row_group)
+        if columns.sizes != found.sizes[row_group]:
+            raise BoundError(f"row group at queue offset {layout.row_groups[row_group].begin}")
+        return self._encode(number, columns)
+
+    def _known_columns(self, layout: Layout, found: FileMap, row_group: int) -> Columns | None:
+        """A row group that was read lately, and was then as the map says."""
         with self._lock:
-            self.rendered_row_groups += 1
+            columns = self._columns.get((layout.key, row_group))
+        return columns if columns is not None and columns.sizes == found.sizes[row_group] else None
 
-    def _cache(self, layout: Layout, index: int) -> ChunkCache:
-        return self._footers if index == layout.footer_index else self._chunks
+    def _encode(self, number: int, columns: Columns) -> memoryview:
+        chunk = columns.chunks[IN_FILE[place_of(number).column]].encode()
+        with self._lock:
+            self.rendered_chunks += 1
+        return chunk
+
+    def _read(self, layout: Layout, index: int) -> Columns:
+        columns = read_columns(self._store, layout.key, layout.row_groups[index])
+        with self._lock:
+            self._columns.put((layout.key, index), columns, columns.kept_bytes)
+        return columns
 
     def status(self) -> dict[str, object]:
         """Figures for `@store/status.json`."""
         with self._lock:
-            left_out = sum(self._left_out.values())
+            left_out = sum(shown.left_out for _, shown in self._shown.kept())
         return {
-            "available": True,
             "rendered_files": self.rendered_files,
-            "rendered_row_groups": self.rendered_row_groups,
+            "rendered_chunks": self.rendered_chunks,
             "left_out_messages": left_out,
-            "memory_bytes": self._chunks.memory_bytes + self._footers.memory_bytes,
+            "memory_bytes": self._chunks.memory_bytes + self._maps.kept_bytes + self._columns.kept_bytes,
             "disk_bytes": self._chunks.disk_bytes,
         }
 
     def expired(self, topic: str, queue: int, new_min: int) -> None:
-        """Forget what was left out of files that are gone."""
+        """Forget what was shown of files that are gone."""
         with self._lock:
-            for key in [key for key in self._left_out if (key.topic, key.queue) == (topic, queue)]:
-                if key.begin < new_min:
-                    del self._left_out[key]
+            for key, _ in self._shown.kept():
+                if (key.topic, key.queue) == (topic, queue) and key.begin < new_min:
+                    self._shown.take(key)
 
     def forget_all_but(self, topics: Collection[str]) -> None:
         """Forget what is known of other topics than `topics`."""
         with self._lock:
             for topic, queue in [known for known in self._segments if known[0] not in topics]:
                 del self._segments[topic, queue]
-            for key in [key for key in self._left_out if key.topic not in topics]:
-                del self._left_out[key]
+            for key, _ in self._shown.kept():
+                if key.topic not in topics:
+                    self._shown.take(key)
 
     def close(self) -> None:
         """Let go of everything that is kept."""
         self._chunks.close()
-        self._footers.close()

@@ -1,16 +1,15 @@
-"""Layout: how long a file is and where its row groups stand, computed from the messages' headers alone.
+"""Layout: how long a file is and which row groups it has, computed from sizes alone.
 
-    PAR1 | place of row group 0 | place of row group 1 | … | place of the footer
-           bound of its bytes     zeros up to the next       the footer, at its very end
+    PAR1 zeros | row group 0 | row group 1 | … | zeros | the footer, at its very end
 
-Each place is as long as its row group can become at most, whatever pyarrow makes of the values: a bound from sizes,
-which are the same each time that someone looks. A body counts by its bytes, and what else a record holds (topic, keys,
-properties) by what the worst text of that length would take in the columns that it goes to.
+A file is as long as it can become at most, whatever its texts are: a bound from sizes, which are the same each time
+that someone looks. A body counts by its bytes, and what else a record holds (topic, keys, properties) by what the worst
+text of that length would take in the columns that it goes to. Where everything stands is known when the messages have
+been read (`filemap.py`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,26 +21,27 @@ from engine import ExpiredMessageError, MessageNotFoundError, MessageStore, Stor
 Array = np.ndarray[Any, Any]
 
 MAGIC = b"PAR1"
+PAGE_BYTES = 4096
+"""What the kernel reads at least."""
 
-ROW_GROUP_MESSAGES = 16_384
+ROW_GROUP_MESSAGES = 65_536
 ROW_GROUP_BYTES = 32 << 20
-"""A row group ends before it is bounded by more than this, but for a single message."""
+"""A row group ends before its bodies and what else its records hold are more than this, but for a single message."""
 
 _RECORD_BYTES = 91  # what a record takes at least beside its body, topic and properties
-_ROW_BYTES = 160  # five 64-bit and 32-bit columns, two hosts, lengths, levels, what a row rounds up
-_PLACE_BYTES = 4 << 10  # page headers and dictionaries' pages of 17 columns
-_PAGE_SHARE = 10  # and for each KiB one more byte, for the headers of further pages
+_ROW_BYTES = 117  # numbers 44, two hosts 60 (a port has up to 31 bits), lengths of body, tags and unique key 12, levels
+_ITEM_SHARE = 4  # the dearest text is keys of one byte: two bytes of a record take seven
+_ROW_GROUP_BYTES = 16 * PAGE_BYTES + (2 << 10)  # chunks begin a page; heads of pages
 _FOOTER_BYTES = 4 << 10
 _FOOTER_ROW_GROUP_BYTES = 3 << 10
 
 
 class RowGroup(NamedTuple):
-    """Queue offsets [begin, end), in the place [position, position + size) of the file."""
+    """Queue offsets [begin, end), whose records are in one file of the log, and the most bytes of its pages."""
 
     begin: int
     end: int
-    position: int
-    size: int
+    most_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +58,17 @@ class RangeKey:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A file before it is rendered. `mtime_ms` is the store time of its last message."""
+    """A file before it is read. `mtime_ms` is the store time of its last message."""
 
     key: RangeKey
     row_groups: tuple[RowGroup, ...]
-    footer_position: int
     size: int
     mtime_ms: int
 
-    @property
-    def footer_index(self) -> int:
-        """The footer counts as the part behind the last row group."""
-        return len(self.row_groups)
 
-    def place(self, index: int) -> tuple[int, int]:
-        """[start, end) of a part of the file."""
-        if index == len(self.row_groups):
-            return self.footer_position, self.size
-        row_group = self.row_groups[index]
-        return row_group.position, row_group.position + row_group.size
-
-    def parts(self, position: int, end: int) -> range:
-        """Indices of the parts that bytes [position, end) belong to; what is before the first one is MAGIC."""
-        starts = [row_group.position for row_group in self.row_groups]
-        starts.append(self.footer_position)
-        return range(max(bisect_right(starts, position) - 1, 0), max(bisect_right(starts, end - 1), 0))
+def page_aligned(size: int) -> int:
+    """Bytes of as many pages of memory as `size` bytes need."""
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 def range_key(store: MessageStore, topic: str, queue: int, begin: int, end: int) -> RangeKey:
@@ -97,42 +83,53 @@ def range_key(store: MessageStore, topic: str, queue: int, begin: int, end: int)
 
 
 def measure(store: MessageStore, key: RangeKey) -> Layout:
-    """Lay a range out. Reads the headers of its messages, and the bodies of compressed ones. Errors as `range_key`."""
-    headers = store.headers(key.topic, key.queue, key.begin, key.end - key.begin)
-    bounds = np.cumsum(_row_bounds(store, headers), dtype=np.int64)
+    """Lay a range out. Reads the sizes of its messages, and the bodies of compressed ones. Errors as `range_key`."""
+    count = key.end - key.begin
+    places = store.entries(key.topic, key.queue, key.begin, count)["physical_offset"]
+    record_sizes, body_sizes = store.record_sizes(key.topic, key.queue, key.begin, count)
     range_key(store, key.topic, key.queue, key.begin, key.end)  # still there: else some of it was read as damaged
-    row_groups = tuple(_row_groups(key.begin, bounds))
-    footer_position = row_groups[-1].position + row_groups[-1].size
-    size = footer_position + _FOOTER_BYTES + _FOOTER_ROW_GROUP_BYTES * len(row_groups)
-    good = np.flatnonzero(headers["ok"])
-    mtime_ms = int(headers["store_time_ms"][good[-1]]) if len(good) else 0
-    return Layout(key, row_groups, footer_position, size, mtime_ms)
+    bodies, texts = _lengths(store, places, record_sizes, body_sizes)
+    # An IPv6 host, longer by 12 bytes in the record and by 26 as text, is among the text, too.
+    bounds = np.cumsum(np.where(record_sizes > 0, bodies + texts * _ITEM_SHARE + _ROW_BYTES, 0))
+    files = places // store.sizes.commit_log_bytes
+    file_ends = np.append(np.flatnonzero(np.diff(files)) + 1, count)
+    row_groups = tuple(_row_groups(key.begin, np.cumsum(bodies + texts), bounds, file_ends))
+    row_group_bytes = sum(row_group.most_bytes for row_group in row_groups)
+    size = PAGE_BYTES + row_group_bytes + _FOOTER_BYTES + _FOOTER_ROW_GROUP_BYTES * len(row_groups)
+    return Layout(key, row_groups, size, _newest_ms(store, key, record_sizes))
 
 
-def _row_bounds(store: MessageStore, headers: Array) -> Array:
-    """What each message can take in a row group at most: int64, shape (n,)."""
-    ok = headers["ok"]
-    bodies = headers["body_size"].astype(np.int64)
-    texts = headers["store_size"].astype(np.int64) - _RECORD_BYTES - bodies
-    for row in np.flatnonzero(ok & (bodies < 0)).tolist():
+def _lengths(store: MessageStore, places: Array, record_sizes: Array, body_sizes: Array) -> tuple[Array, Array]:
+    """Bytes of each body, decompressed, and of what else is not fixed in its record: int64, shape (n,); 0 without a
+    record."""
+    bodies = body_sizes.copy()
+    texts = np.where(record_sizes > 0, record_sizes - _RECORD_BYTES - bodies, 0)
+    for row in np.flatnonzero(bodies < 0).tolist():
         try:
-            message = store.at(int(headers["physical_offset"][row]))
+            message = store.at(int(places[row]))
             bodies[row] = message.body_size
             texts[row] = message.store_size - _RECORD_BYTES - len(message.stored_body)
         except StoreError:
-            bodies[row] = texts[row] = 0  # damaged: the rendered file leaves it out
-    # The dearest text: properties, or keys, of one byte each. An item of 4 bytes takes 16, a key of 2 bytes 8. An IPv6
-    # host, longer by 12 bytes in the record and by 26 as text, is among the text, too.
-    return np.asarray(np.where(ok, bodies + texts * 9 // 2 + _ROW_BYTES, 0))
+            bodies[row] = texts[row] = 0  # damaged: left out
+    return bodies, texts
 
 
-def _row_groups(begin: int, bounds: Array) -> Iterator[RowGroup]:
-    """Cut a range into row groups; `bounds` are running sums of what its rows can take."""
-    position, row, before = len(MAGIC), 0, 0
+def _row_groups(begin: int, lengths: Array, bounds: Array, file_ends: Array) -> Iterator[RowGroup]:
+    """Cut a range into row groups. `lengths` and `bounds` are running sums of what its rows hold, and can take; before
+    `file_ends` (ascending rows, the last is the end) a file of the log ends."""
+    row, length, bound = 0, 0, 0
     while row < len(bounds):
-        most = int(np.searchsorted(bounds, before + ROW_GROUP_BYTES, side="right"))
-        end = min(max(most, row + 1), row + ROW_GROUP_MESSAGES, len(bounds))
-        taken = int(bounds[end - 1]) - before
-        size = _PLACE_BYTES + taken + (taken >> _PAGE_SHARE)
-        yield RowGroup(begin + row, begin + end, position, size)
-        position, row, before = position + size, end, before + taken
+        most = int(np.searchsorted(lengths, length + ROW_GROUP_BYTES, side="right"))
+        file_end = int(file_ends[np.searchsorted(file_ends, row, side="right")])
+        end = min(max(most, row + 1), row + ROW_GROUP_MESSAGES, file_end)
+        yield RowGroup(begin + row, begin + end, _ROW_GROUP_BYTES + int(bounds[end - 1]) - bound)
+        row, length, bound = end, int(lengths[end - 1]), int(bounds[end - 1])
+
+
+def _newest_ms(store: MessageStore, key: RangeKey, record_sizes: Array) -> int:
+    """The store time of the newest good message; 0 without one."""
+    for row in reversed(np.flatnonzero(record_sizes).tolist()):
+        [header] = store.headers(key.topic, key.queue, key.begin + row, 1)
+        if header["ok"]:
+            return int(header["store_time_ms"])
+    return 0

@@ -14,6 +14,7 @@ from fsstore.listing import Listing
 from fsstore.names import can_be_name
 from fsstore.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.parquet.dataset import Dataset
+from fsstore.parquet.filemap import FileMap
 from fsstore.parquet.layout import MAGIC, Layout, RangeKey
 from fsstore.parquet.names import (
     parse_queue_partition,
@@ -202,47 +203,56 @@ def has_expired(store: MessageStore, key: RangeKey) -> bool:
 
 
 class OpenRange(OpenFile):
-    """An open file. What is not rendered yet is asked for as slow work."""
+    """An open file. What is not rendered yet is asked for as slow work, and kept until something else is: who reads a
+    long chunk piece by piece has it rendered once, however little the cache keeps.
 
-    __slots__ = ("_dataset", "_fetched", "_layout")
+    Thread safety: `read` on the filesystem's thread, meanwhile threads do the slow work of other reads; so nothing that
+    both look at is changed, only replaced.
+    """
+
+    __slots__ = ("_dataset", "_fetched", "_layout", "_map")
 
     def __init__(self, dataset: Dataset, layout: Layout) -> None:
         self._dataset = dataset
         self._layout = layout
-        self._fetched: dict[int, bytes] = {}
+        self._map: FileMap | None = None
+        self._fetched: dict[int, memoryview] = {}
 
     def read(self, position: int, size: int) -> bytes | memoryview:
         end = min(position + size, self._layout.size)
         if position >= end:
             return b""
-        parts = [(index, self._part(index)) for index in self._layout.parts(position, end)]
-        self._fetched.clear()
-        if len(parts) == 1:
-            index, part = parts[0]
-            start = self._start(index, part)
-            if start <= position and end <= start + len(part):
-                return memoryview(part)[position - start : end - start]
-        return self._assembled(position, end, parts)
+        found = self._map = self._map or self._dataset.known_map(self._layout)
+        if found is None:
+            raise SlowWork(lambda: self._prepare(position, end))
+        chunks = {number: self._chunk(found, number) for number in found.chunks(position, end)}
+        if not all(chunks.values()):
+            raise SlowWork(lambda: self._prepare(position, end))
+        if len(chunks) == 1:
+            [(number, chunk)] = chunks.items()
+            start = int(found.starts[number])
+            if chunk is not None and start <= position and end <= start + len(chunk):
+                return chunk[position - start : end - start]
+        parts = [(int(found.starts[number]), chunk) for number, chunk in chunks.items() if chunk is not None]
+        return assembled(position, end, [(0, MAGIC), (self._layout.size - len(found.footer), found.footer), *parts])
 
-    def _part(self, index: int) -> bytes:
-        part = self._dataset.peek(self._layout, index) or self._fetched.get(index)
-        if part is None:
-            raise SlowWork(lambda: self._fetch(index))
-        return part
+    def _chunk(self, found: FileMap, number: int) -> memoryview | None:
+        return self._dataset.peek(self._layout, found, number) or self._fetched.get(number)
 
-    def _fetch(self, index: int) -> None:
-        self._fetched[index] = self._dataset.fetch(self._layout, index)
+    def _prepare(self, position: int, end: int) -> None:
+        """What a `read` of these bytes needs."""
+        found = self._map = self._map or self._dataset.map(self._layout)
+        self._fetched = {
+            number: self._chunk(found, number) or self._dataset.fetch(self._layout, found, number)
+            for number in found.chunks(position, end)
+        }
 
-    def _start(self, index: int, part: bytes) -> int:
-        """Where a part's bytes stand: at the beginning of its place, but for the footer, which ends the file."""
-        start, end = self._layout.place(index)
-        return end - len(part) if index == self._layout.footer_index else start
 
-    def _assembled(self, position: int, end: int, parts: list[tuple[int, bytes]]) -> bytes:
-        """Bytes [position, end): zeros, and on them what there is of the magic number and the parts."""
-        text = bytearray(end - position)
-        for start, part in ((0, MAGIC), *((self._start(index, part), part) for index, part in parts)):
-            first, last = max(start, position), min(start + len(part), end)
-            if first < last:
-                text[first - position : last - position] = part[first - start : last - start]
-        return bytes(text)
+def assembled(position: int, end: int, parts: Sequence[tuple[int, bytes | memoryview]]) -> bytes:
+    """Bytes [position, end): zeros, and on them what there is of parts, each with where it starts."""
+    text = bytearray(end - position)
+    for start, part in parts:
+        first, last = max(start, position), min(start + len(part), end)
+        if first < last:
+            text[first - position : last - position] = part[first - start : last - start]
+    return bytes(text)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """Bounds of the cache of rendered row groups; the least recently used go first, and are rendered again if needed.
+    """Bounds of the cache of rendered columns; the least recently used go first, and are rendered again if needed.
 
     `memory_bytes` bounds what is kept in memory, `disk_bytes` what is kept in `directory`, which takes what memory has
     no room for. `directory` None: `STORE/fsstore/parquet` for a store that this process writes, else none.

@@ -5,30 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from fsstore.nodes import Context, Node
-from fsstore.parquet.dataset import Dataset, is_available
+from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.layout import RangeKey
 from fsstore.parquet.nodes import DatasetDirectory, PartitionName
 from fsstore.parquet.options import ParquetOptions
 
 
 class ParquetView:
-    """The dataset of one mount; nothing of it is there without pyarrow. Thread safety: the filesystem's thread."""
+    """The dataset of one mount. Thread safety: the filesystem's thread."""
 
     def __init__(self, context: Context, options: ParquetOptions) -> None:
         self._inodes = context.inodes
-        self._dataset = Dataset(context.store, options) if is_available() else None
-        self.root: Node | None = DatasetDirectory(context, self._dataset) if self._dataset is not None else None
+        self._dataset = Dataset(context.store, options)
+        self.root: Node = DatasetDirectory(context, self._dataset)
 
     def status(self) -> dict[str, object]:
         """What status.json says of it."""
-        if self._dataset is None:
-            return {"available": False, "reason": "pyarrow is not installed"}
         return self._dataset.status()
 
     def expired(self, topic: str, queue: int, new_min: int) -> list[int]:
         """Inodes of files whose first message is gone; they are stale from now on."""
-        if self._dataset is None:
-            return []
 
         def is_gone(name: Hashable) -> bool:
             return isinstance(name, RangeKey) and (name.topic, name.queue) == (topic, queue) and name.begin < new_min
@@ -38,8 +34,6 @@ class ParquetView:
 
     def gone(self, topics: Collection[str]) -> list[int]:
         """Inodes of what belongs to topics that are not among `topics`; they are stale from now on."""
-        if self._dataset is None:
-            return []
 
         def is_gone(name: Hashable) -> bool:
             return isinstance(name, PartitionName | RangeKey) and name.topic not in topics
@@ -49,5 +43,4 @@ class ParquetView:
 
     def close(self) -> None:
         """Let go of what is kept."""
-        if self._dataset is not None:
-            self._dataset.close()
+        self._dataset.close()

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import lz4.frame
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.bytecolumns import ByteColumn, SliceColumn
-from engine.columns import Columns, damaged_rows, find_properties, locate, read_bodies, read_columns, strays, topics_of
+from engine.bytecolumns import ByteColumn
+from engine.columns import (
+    Columns,
+    damaged_rows,
+    find_properties,
+    locate,
+    read_bodies,
+    read_columns,
+    read_sizes,
+    strays,
+    topics_of,
+)
 from engine.keyhash import index_hash, java_hashes, tags_hash
 from engine.keyrows import index_key_rows
 from engine.logscan import ScannedRecords
 from engine.message import Message
 from engine.properties import KEYS, TAGS, find_property, split_keys
-from engine.record import decode_record, record_problem
+from engine.record import BLANK_MAGIC, decode_record, record_problem
 from tests.engine.records import BASE, Array, as_array, log_of, messages
 from tests.engine.test_record import EXAMPLE, version_2
 
@@ -28,6 +37,13 @@ def located(log: bytearray, positions: list[int], base: int = BASE) -> tuple[Arr
     """The arguments of `locate`."""
     found = np.array(positions, np.int64)
     return as_array(log), found, found + base
+
+
+def sizes_at(log: bytes | bytearray, *positions: int) -> tuple[list[int], list[int]]:
+    """Store sizes and body sizes of records there."""
+    store_sizes, body_sizes = read_sizes(as_array(log), np.array(positions, np.int64))
+    assert store_sizes.dtype == body_sizes.dtype == np.int64
+    return store_sizes.tolist(), body_sizes.tolist()
 
 
 def texts_at(log: bytearray, starts: Array, sizes: Array) -> list[str]:
@@ -45,6 +61,7 @@ def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) 
     assert headers["ok"].all()
     for name in ("queue_offset", "physical_offset", "store_size", "store_time_ms", "sys_flag", "body_size"):
         assert headers[name].tolist() == [getattr(message, name) for message in read]
+    assert sizes_at(log, *positions) == ([one.store_size for one in read], [one.body_size for one in read])
     assert records.queue_ids.tolist() == [message.queue_id for message in read]
     good, bodies = read_bodies(records, LIMIT)
     assert good.all()
@@ -123,6 +140,7 @@ def test_version_2_records_stand_beside_others() -> None:
     records = locate(*located(log + second, [0, len(log)], base=1048576))
     assert records.headers["ok"].tolist() == [True, True]
     assert topics_of(records)[0] == ["t" * 200, "TopicTest"]
+    assert sizes_at(log + second, 0, len(log)) == ([len(log), len(second)], [14, 14])
 
 
 @given(st.lists(st.tuples(st.integers(0, 169), st.integers(0, 255)), min_size=1, max_size=3), st.integers(-5, 5))
@@ -145,6 +163,7 @@ def test_a_row_is_good_exactly_if_the_record_is_whole(damage: list[tuple[int, in
 def test_a_record_that_the_end_cuts_off_is_not_ok(size: int) -> None:
     log = as_array(EXAMPLE)[:size]
     assert locate(log, np.zeros(1, np.int64), np.array([1048576])).headers["ok"].tolist() == [False]
+    assert sizes_at(EXAMPLE[:size], 0) == ([0], [0])
 
 
 @pytest.mark.parametrize(
@@ -208,6 +227,7 @@ def test_compressed_bodies_are_decompressed_within_the_limit() -> None:
     assert good.tolist() == [True, True, False, False]
     assert [bodies[row] for row in range(4)] == [b"a" * 100, b"plain", b"", b""]
     assert read_columns(records, 100).headers["body_size"].tolist() == [100, 5, 0, 0]
+    assert sizes_at(log, *positions) == (records.headers["store_size"].tolist(), [-1, 5, -1, -1])
 
 
 def test_columns_are_put_one_behind_the_other() -> None:
@@ -228,18 +248,92 @@ def test_nothing_is_found_in_nothing() -> None:
     assert locate(as_array(b""), np.zeros(2, np.int64), np.zeros(2, np.int64)).headers["ok"].tolist() == [False, False]
     good, bodies = read_bodies(locate(as_array(EXAMPLE), none, none), LIMIT)
     assert (len(good), len(bodies)) == (0, 0)
+    assert sizes_at(b"") == sizes_at(EXAMPLE) == ([], [])
+    assert sizes_at(b"", 0, 7) == ([0, 0], [0, 0])
 
 
-@given(st.lists(st.binary(max_size=40)), st.integers(0, 3))
-def test_views_are_what_arrow_makes_of_the_same_bytes(texts: list[bytes], gap: int) -> None:
-    packed = ByteColumn.of([b"-" * gap + text for text in texts])
-    column = SliceColumn(packed.data, packed.offsets[:-1] + gap, np.diff(packed.offsets) - gap)
-    assert [column[row] for row in range(len(column))] == texts
-    array = pa.Array.from_buffers(
-        pa.binary_view(), len(texts), [None, pa.py_buffer(column.views()), pa.py_buffer(column.data)]
-    )
-    array.validate(full=True)
-    assert array.to_pylist() == texts
-    assert array.equals(pa.array(texts, pa.binary_view()))
-    parts = SliceColumn.concatenate([column, column.take(column.sizes > 1)])
-    assert [parts[row] for row in range(len(parts))] == texts + [text for text in texts if len(text) > 1]
+# sizes alone
+
+STORE_SIZE, MAGIC, SYS_FLAG, BODY_SIZE = 0, 4, 36, 84
+
+
+def i32(number: int) -> bytes:
+    return number.to_bytes(4, "big", signed=True)
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "store_size", "body_size"),
+    [
+        (MAGIC, bytes(4), 0, 0),
+        (MAGIC, i32(BLANK_MAGIC), 0, 0),
+        (STORE_SIZE, i32(0), 0, 0),
+        (STORE_SIZE, i32(-170), 0, 0),
+        (STORE_SIZE, i32(171), 0, 0),
+        (STORE_SIZE, i32((1 << 31) - 1), 0, 0),
+        (STORE_SIZE, i32(88 + 13), 0, 0),
+        (STORE_SIZE, i32(169), 169, 14),
+        (BODY_SIZE, i32(0), 170, 0),
+        (BODY_SIZE, i32(170 - 88 + 1), 0, 0),
+        (BODY_SIZE, i32((1 << 31) - 1), 0, 0),
+        (BODY_SIZE, i32(-1), 170, 0),
+        (BODY_SIZE, i32(-1 << 31), 170, 0),
+        (SYS_FLAG, i32(1), 170, -1),
+        (SYS_FLAG, i32(1 | -1 << 31), 170, -1),
+    ],
+)
+def test_sizes_are_those_of_the_fixed_fields_if_they_can_be(
+    position: int, value: bytes, store_size: int, body_size: int
+) -> None:
+    log = bytearray(EXAMPLE)
+    log[position : position + 4] = value
+    assert sizes_at(EXAMPLE + log, 170, 0) == ([store_size, 170], [body_size, 14])
+
+
+def test_less_than_the_shortest_record_is_none() -> None:
+    log, _ = log_of([Message("T", b"")])
+    found = []
+    for size in (88, 90, 91, 92):
+        log[STORE_SIZE : STORE_SIZE + 4] = i32(size)
+        found += sizes_at(log, 0)[0]
+    assert found == [0, 0, 91, 92]
+
+
+def test_a_negative_body_size_is_read_as_none() -> None:
+    log, positions = log_of([Message("T", b"", ["k"])])
+    log[BODY_SIZE : BODY_SIZE + 4] = i32(-7)
+    assert decode_record(memoryview(log), BASE).keys == ["k"]
+    assert locate(*located(log, positions)).headers["ok"].tolist() == [True]
+    assert sizes_at(log, 0) == ([len(log)], [0])
+
+
+def test_no_record_is_outside_of_the_log() -> None:
+    positions = (-1, -170, -(1 << 40), 79, 80, 170, 1 << 40, 0)
+    assert sizes_at(EXAMPLE, *positions) == ([0] * 7 + [170], [0] * 7 + [14])
+
+
+@pytest.mark.parametrize("family", [0x10, 0x20, 0x30])
+def test_hosts_that_the_end_cuts_off_are_of_no_record(family: int) -> None:
+    log = bytearray(EXAMPLE[:91])
+    log[STORE_SIZE : STORE_SIZE + 4], log[BODY_SIZE : BODY_SIZE + 4] = i32(91), i32(0)
+    assert sizes_at(log, 0) == ([91], [0])
+    log[SYS_FLAG : SYS_FLAG + 4] = i32(family)
+    assert sizes_at(log, 0) == ([0], [0])
+
+
+@given(
+    st.lists(messages(few_topics), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 119), st.integers(0, 255)), max_size=6),
+)
+def test_sizes_of_all_that_is_located_are_told(stored: list[Message], damage: list[tuple[int, int, int]]) -> None:
+    log, positions = log_of(stored)
+    for row, position, value in damage:
+        at = positions[row % len(positions)] + position
+        if at < len(log):
+            log[at] = value
+    headers = locate(*located(log, positions)).headers
+    store_sizes, body_sizes = read_sizes(as_array(log), np.array(positions))
+    ok = headers["ok"]
+    assert store_sizes[ok].tolist() == headers["store_size"][ok].tolist()
+    assert body_sizes[ok].tolist() == headers["body_size"][ok].tolist()
+    assert ((store_sizes >= 0) & (np.array(positions) + store_sizes <= len(log))).all()
+    assert ((body_sizes >= -1) & (body_sizes <= store_sizes)).all()

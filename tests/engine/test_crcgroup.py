@@ -88,7 +88,7 @@ def test_damage_leaves_other_groups_proved() -> None:
     bodies[1500, 7] ^= 1
     proved = whole(bodies, crcs)
     assert not proved[1500]
-    assert np.count_nonzero(proved) > 2500
+    assert np.count_nonzero(proved) > 2000
 
 
 @pytest.mark.parametrize(

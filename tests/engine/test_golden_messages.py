@@ -167,6 +167,9 @@ def test_arrays_tell_the_same_as_messages(opened: tuple[Golden, MessageStore]) -
             assert headers["ok"].all()
             assert headers["physical_offset"].tolist() == [message.physical_offset for message in messages]
             assert headers["store_time_ms"].tolist() == [message.store_time_ms for message in messages]
+            store_sizes, body_sizes = store.record_sizes(topic, queue, bounds.min_offset, bounds.count)
+            assert store_sizes.tolist() == headers["store_size"].tolist() == [one.store_size for one in messages]
+            assert body_sizes.tolist() == headers["body_size"].tolist()
             assert [columns.bodies[row] for row in range(len(columns))] == [bytes(one.body) for one in messages]
             keys = [split_keys(columns.keys[row].decode()) for row in range(len(columns))]
             assert keys == [message.keys for message in messages]

@@ -36,11 +36,15 @@ def texts(column: ByteColumn | CodedColumn) -> list[bytes]:
 
 
 def told(properties: ShapedProperties | PropertyItems) -> dict[str, Any]:
+    values = {name.decode(): properties.value(name) for name in NAMES}
+    gathered = {name.decode(): properties.value_bytes(name) for name in NAMES}
+    assert gathered == {name: sum(map(len, texts(column))) for name, column in values.items()}
+    assert properties.values_bytes == sum(map(len, texts(properties.values()))) <= properties.nbytes
     return {
         "row_starts": properties.row_starts.tolist(),
         "names": texts(properties.names()),
         "values": texts(properties.values()),
-        **{name.decode(): texts(properties.value(name)) for name in NAMES},
+        **{name: texts(column) for name, column in values.items()},
     }
 
 
@@ -142,13 +146,3 @@ def test_values_of_any_length_are_soon_left_to_be_looked_at_one_by_one(monkeypat
 
 def test_a_separator_in_a_value_is_not_hidden_by_one_that_another_row_lacks() -> None:
     assert shaped([b"a\x01vvvv\x02b\x01w", b"a\x01vvvv_b_w", b"a\x01v\x02\x01v\x02b\x01w"]) is not None
-
-
-def test_coded_columns_are_put_one_behind_the_other() -> None:
-    one, other = ([b"x", b"y", b"x"], [b"z", b"x"])
-    parts = [CodedColumn(ByteColumn.of([b"x", b"y"]), np.array([0, 1, 0], np.int32))]
-    parts.append(CodedColumn(ByteColumn.of([b"z", b"x"]), np.array([0, 1], np.int32)))
-    joined = CodedColumn.concatenate(parts)
-    assert texts(joined) == texts(joined.plain()) == [*one, *other]
-    assert texts(joined.texts) == [b"x", b"y", b"z"]
-    assert len(CodedColumn.concatenate([])) == 0

@@ -280,6 +280,24 @@ def test_a_stream_keeps_its_first_message_and_expires_under_its_reader(tmp_path:
         assert store.stream("T", 0).first_offset == store.bounds("T", 0).min_offset
 
 
+def test_arrays_begin_where_the_queue_does_and_bodies_of_earlier_blocks_have_expired(
+    tmp_path: Path, world: World
+) -> None:
+    with cleaned(tmp_path / "store", world, replace(RARELY, max_bytes=9000)) as store:
+        fill(store, 0, 300)
+        earlier = store.blocks("T", 0, 0, 100)
+        store.clean()
+        begin = store.bounds("T", 0).min_offset
+        assert begin > 2
+        assert len(store.record_sizes("T", 0, 2, 98)[0]) == 100 - begin
+        [*gone, last] = earlier
+        for block in gone:
+            with pytest.raises(ExpiredMessageError):
+                store.bodies(block.bodies)
+        assert store.blocks("T", 0, 2, 98)[-1].queue_offset.tolist() == last.queue_offset.tolist()
+        assert store.bodies(last.bodies)[len(last) - 1] == b"body-297"
+
+
 def test_retention_runs_by_itself_and_stops_with_the_store(tmp_path: Path, world: World) -> None:
     retention = replace(RARELY, max_bytes=9000, clean_interval_ms=1)
     gone = threading.Event()

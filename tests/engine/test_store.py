@@ -15,6 +15,7 @@ import pytest
 from engine import (
     BROKER_SIZES,
     EMBEDDED_SIZES,
+    Block,
     Expired,
     ExpiredMessageError,
     IllegalTopicError,
@@ -262,6 +263,36 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
         assert store.query("none", "none") == []
         assert len(store.headers("T", 1, 0, 5)) == 0
         assert len(store.columns("T", 1, 0, 5)) == 0
+        assert store.blocks("T", 1, 0, 5) == store.blocks("T", 0, 1, 5) == []
+        for nothing in (store.record_sizes("T", 1, 0, 5), store.record_sizes("T", 0, 1, 5)):
+            assert [(column.dtype, len(column)) for column in nothing] == [("int64", 0)] * 2
+        for read in (store.blocks, store.record_sizes):
+            with pytest.raises(TopicNotFoundError):
+                read("T", 9, 0, 1)
+
+
+def block_bodies(store: MessageStore, blocks: list[Block]) -> list[bytes]:
+    """The bodies of all messages in these blocks."""
+    columns = [store.bodies(block.bodies) for block in blocks]
+    return [column[row] for column in columns for row in range(len(column))]
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 1_000), (-5, 25), (13, 31), (49, 1), (50, 9)])
+def test_sizes_and_blocks_go_on_from_file_to_file(tmp_path: Path, start: int, count: int) -> None:
+    with opened(tmp_path / "store") as store:
+        sent = [b"%d" % number * (number * 7) for number in range(50)]
+        puts = [store.put(Message("T", body), 0) for body in sent]
+        wanted = slice(max(start, 0), max(start + count, 0))
+        store_sizes, body_sizes = store.record_sizes("T", 0, start, count)
+        assert store_sizes.tolist() == [put.store_size for put in puts[wanted]]
+        assert body_sizes.tolist() == [len(body) for body in sent[wanted]]
+        assert store.stats().read_messages == 0
+        blocks = store.blocks("T", 0, start, count)
+        assert store.stats().read_messages == len(sent[wanted])
+        assert block_bodies(store, blocks) == sent[wanted]
+        files = [block.bodies.log_file for block in blocks]
+        assert files == sorted({put.physical_offset // 8192 * 8192 for put in puts[wanted]})
+        assert [offset for block in blocks for offset in block.queue_offset] == list(range(50))[wanted]
 
 
 def test_newest_keys_are_those_of_the_newest_messages(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from engine import FileSizes, MessageStore, StoreConfig, StoredMessage, StoreError
+from fsstore.parquet.filemap import FileMap, map_file, place_of
 from fsstore.parquet.layout import MAGIC, Layout, measure, range_key
-from fsstore.parquet.render import Rendered, render
+from fsstore.parquet.nodes import assembled
+from fsstore.parquet.rowgroup import Columns, read_columns
+from fsstore.parquet.schema import IN_FILE
 
 SMALL_SIZES = FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=20_000)
 
@@ -25,19 +28,22 @@ def layout_of(store: MessageStore, topic: str, queue: int = 0, begin: int = 0, e
     return measure(store, range_key(store, topic, queue, begin, end))
 
 
-def rendered(store: MessageStore, layout: Layout) -> tuple[bytes, Rendered]:
-    """The whole file, put together as the layout says."""
-    text = bytearray(layout.size)
-    text[: len(MAGIC)] = MAGIC
+def mapped(store: MessageStore, layout: Layout) -> tuple[FileMap, list[Columns]]:
+    """The map of a file, and its row groups."""
+    columns = [read_columns(store, layout.key, row_group) for row_group in layout.row_groups]
+    return map_file(layout, columns), columns
 
-    def keep(index: int, row_group: bytes) -> None:
-        start, end = layout.place(index)
-        assert len(row_group) <= end - start
-        text[start : start + len(row_group)] = row_group
 
-    outcome = render(store, layout, keep)
-    text[layout.size - len(outcome.footer) :] = outcome.footer
-    return bytes(text), outcome
+def rendered(store: MessageStore, layout: Layout) -> tuple[bytes, FileMap]:
+    """The whole file, put together as its map says."""
+    found, columns = mapped(store, layout)
+    parts = [(0, MAGIC), (layout.size - len(found.footer), found.footer)]
+    for number, start in enumerate(found.starts[:-1].tolist()):
+        row_group, column = place_of(number)
+        parts.append((start, bytes(columns[row_group].chunks[IN_FILE[column]].encode())))
+        assert start % 4096 == 0
+        assert start + len(parts[-1][1]) <= found.starts[number + 1]
+    return assembled(0, layout.size, parts), found
 
 
 def rows(text: bytes) -> list[dict[str, Any]]:

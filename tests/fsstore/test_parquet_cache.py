@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fsstore.parquet.cache import ChunkCache, DiskChunks, remove_abandoned
+from fsstore.parquet.cache import ENTRY_BYTES, ChunkCache, DiskChunks, remove_abandoned
 
 CHUNK_BYTES = 100
+KEPT_BYTES = CHUNK_BYTES + ENTRY_BYTES
 
 
-def chunk(number: int) -> bytes:
-    return bytes((number,)) * CHUNK_BYTES
+def chunk(number: int) -> memoryview:
+    return memoryview(bytes((number,)) * CHUNK_BYTES)
 
 
 def put_twice(cache: ChunkCache, count: int) -> None:
@@ -28,30 +29,30 @@ def files(directory: Path) -> list[Path]:
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    cache = ChunkCache(3 * CHUNK_BYTES, None)
+    cache = ChunkCache(3 * KEPT_BYTES, None)
     for number in range(3):
         cache.put(number, chunk(number))
     assert cache.peek(0) == chunk(0)
     cache.put(3, chunk(3))
     assert [cache.find(number) is not None for number in range(4)] == [True, False, True, True]
-    assert cache.memory_bytes == 3 * CHUNK_BYTES
+    assert cache.memory_bytes == 3 * KEPT_BYTES
 
 
 def test_what_memory_has_no_room_for_is_on_disk_until_that_is_full(tmp_path: Path) -> None:
-    cache = ChunkCache(2 * CHUNK_BYTES, DiskChunks(tmp_path / "cache", 3 * CHUNK_BYTES))
+    cache = ChunkCache(2 * KEPT_BYTES, DiskChunks(tmp_path / "cache", 3 * CHUNK_BYTES))
     put_twice(cache, 10)
     assert cache.disk_bytes == sum(path.stat().st_size for path in files(tmp_path)) == 3 * CHUNK_BYTES
     assert [cache.peek(number) is not None for number in range(10)] == [False] * 8 + [True] * 2
     assert [cache.find(number) for number in (4, 5)] == [None, chunk(5)]
     assert cache.peek(5) == chunk(5)
     assert cache.disk_bytes == sum(path.stat().st_size for path in files(tmp_path)) == 3 * CHUNK_BYTES
-    assert cache.memory_bytes == 2 * CHUNK_BYTES
+    assert cache.memory_bytes == 2 * KEPT_BYTES
     cache.close()
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_what_memory_had_no_room_for_only_once_is_not_written_to_disk(tmp_path: Path) -> None:
-    cache = ChunkCache(2 * CHUNK_BYTES, DiskChunks(tmp_path / "cache", 30 * CHUNK_BYTES))
+    cache = ChunkCache(2 * KEPT_BYTES, DiskChunks(tmp_path / "cache", 30 * CHUNK_BYTES))
     for number in range(10):
         cache.put(number, chunk(number))
     assert (cache.disk_bytes, list(tmp_path.iterdir())) == (0, [])
@@ -63,15 +64,25 @@ def test_what_memory_had_no_room_for_only_once_is_not_written_to_disk(tmp_path: 
     assert (cache.find(0), cache.find(8)) == (chunk(0), None)
 
 
+def test_who_must_not_wait_for_a_disk_has_nothing_written_there(tmp_path: Path) -> None:
+    cache = ChunkCache(2 * KEPT_BYTES, DiskChunks(tmp_path / "cache", 30 * CHUNK_BYTES))
+    put_twice(cache, 4)
+    kept = files(tmp_path)
+    cache.put_in_memory(9, chunk(9))
+    cache.put_in_memory(8, chunk(8))
+    assert files(tmp_path) == kept
+    assert (cache.peek(8), cache.peek(9)) == (chunk(8), chunk(9))
+
+
 def test_a_chunk_put_again_counts_once() -> None:
-    cache = ChunkCache(3 * CHUNK_BYTES, None)
+    cache = ChunkCache(3 * KEPT_BYTES, None)
     for _ in range(5):
         cache.put("same", chunk(1))
-    assert cache.memory_bytes == CHUNK_BYTES
+    assert cache.memory_bytes == KEPT_BYTES
 
 
 def test_a_chunk_that_fits_nowhere_is_not_kept(tmp_path: Path) -> None:
-    cache = ChunkCache(CHUNK_BYTES - 1, DiskChunks(tmp_path, CHUNK_BYTES - 1))
+    cache = ChunkCache(KEPT_BYTES - 1, DiskChunks(tmp_path, CHUNK_BYTES - 1))
     cache.put(0, chunk(0))
     assert cache.find(0) is None
     assert (cache.memory_bytes, cache.disk_bytes) == (0, 0)
@@ -79,7 +90,7 @@ def test_a_chunk_that_fits_nowhere_is_not_kept(tmp_path: Path) -> None:
 
 def test_a_disk_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_bytes(b"no directory")
-    cache = ChunkCache(CHUNK_BYTES, DiskChunks(tmp_path / "file" / "cache", 1 << 20))
+    cache = ChunkCache(KEPT_BYTES, DiskChunks(tmp_path / "file" / "cache", 1 << 20))
     put_twice(cache, 3)
     assert cache.find(2) == chunk(2)
     assert cache.find(1) is None
@@ -87,7 +98,7 @@ def test_a_disk_that_fails_is_done_without(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_a_file_that_somebody_removed_is_as_if_it_had_gone(tmp_path: Path) -> None:
-    cache = ChunkCache(CHUNK_BYTES, DiskChunks(tmp_path, 1 << 20))
+    cache = ChunkCache(KEPT_BYTES, DiskChunks(tmp_path, 1 << 20))
     put_twice(cache, 2)
     assert len(files(tmp_path)) == 1
     for path in files(tmp_path):
@@ -100,13 +111,13 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
     code = f"""
 import os, pathlib
 from fsstore.parquet.cache import DiskChunks
-DiskChunks(pathlib.Path({str(tmp_path)!r}), 1000).put("key", b"left behind")
+DiskChunks(pathlib.Path({str(tmp_path)!r}), 1000).put("key", memoryview(b"left behind"))
 os.abort()
 """
     subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, cwd=Path(__file__).parents[2])
     assert len(files(tmp_path)) == 1
     living = DiskChunks(tmp_path, 1000)
-    living.put("key", b"mine")
+    living.put("key", memoryview(b"mine"))
     remove_abandoned(tmp_path)
     assert [path.read_bytes() for path in files(tmp_path)] == [b"mine"]
     living.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tracemalloc
+import zlib
 from collections.abc import Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import pytest
 from engine import Expired, Message, MessageStore, OpenMode, Retention, StoreConfig
 from fsstore.interface import Attributes, FilesystemOptions, SlowWork
 from fsstore.parquet import dataset
+from fsstore.parquet import layout as layouts
 from fsstore.parquet.names import segment_name
 from fsstore.parquet.options import ParquetOptions
-from tests.fsstore.conftest import OPTIONS, Mount, refused_with
-from tests.fsstore.parquetfiles import expected_rows, layout_of, rendered, rows, small_files
+from fsstore.parquet.schema import BODY, IN_FILE, QUEUE_OFFSET, STORE_TIME, TAGS
+from tests.fsstore.conftest import Mount, refused_with
+from tests.fsstore.parquetfiles import expected_rows, layout_of, mapped, rendered, rows, small_files
 
 QUEUE = "@parquet/topic=orders/queue=0"
 
@@ -134,7 +137,7 @@ def test_a_topic_made_anew_lists_its_own_files_before_the_kernel_is_told(tmp_pat
 def test_listing_and_stat_render_nothing(mount: ParquetMount) -> None:
     for name in mount.ls(QUEUE):
         mount.stat(f"{QUEUE}/{name}")
-    assert mount.parquet()["rendered_row_groups"] == 0
+    assert (mount.parquet()["rendered_files"], mount.parquet()["rendered_chunks"]) == (0, 0)
 
 
 def test_a_file_has_the_size_that_stat_showed_and_the_time_of_its_last_message(
@@ -180,7 +183,91 @@ def test_a_cache_too_small_for_a_file_costs_only_time(store: MessageStore, optio
 def test_a_file_is_rendered_once(mount: ParquetMount) -> None:
     name = mount.ls(QUEUE)[0]
     assert mount.cat(f"{QUEUE}/{name}") == mount.cat(f"{QUEUE}/{name}")
-    assert mount.parquet()["rendered_files"] == 1
+    assert (mount.parquet()["rendered_files"], mount.parquet()["rendered_chunks"]) == (1, len(IN_FILE))
+
+
+def test_only_the_columns_that_are_read_are_rendered(mount: ParquetMount, store: MessageStore) -> None:
+    name = mount.ls(QUEUE)[0]
+    layout = layout_of(store, "orders", end=int(name[21:41]))
+    found, [columns] = mapped(store, layout)
+    handle = mount.open(f"{QUEUE}/{name}").handle
+    assert mount.read(handle, layout.size - len(found.footer), 1 << 20) == found.footer
+    assert mount.parquet()["rendered_chunks"] == 0
+    for column in (BODY, TAGS, BODY):
+        chunk = columns.chunks[column].encode()
+        assert mount.read(handle, int(found.starts[IN_FILE.index(column)]), len(chunk)) == chunk
+    assert mount.parquet()["rendered_chunks"] == 2
+
+
+def test_short_files_count_by_what_they_take_of_memory(mount: ParquetMount) -> None:
+    names = [segment_name(number, number + 1) for number in range(100)]
+    handles = [mount.open(os.fsencode(QUEUE) + b"/" + name).handle for name in names]
+    mount.read(handles[0], 0, 1 << 20)
+    tracemalloc.start()
+    try:
+        for handle in handles[1:]:
+            mount.read(handle, 0, 1 << 20)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / 2 < mount.parquet()["memory_bytes"] < taken * 2
+
+
+def test_what_was_rendered_for_a_read_is_there_for_it_whatever_is_read_meanwhile(store: MessageStore) -> None:
+    mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+    name = mount.ls(QUEUE)[0]
+    text, found = rendered(store, layout_of(store, "orders", end=int(name[21:41])))
+    handle = mount.open(f"{QUEUE}/{name}").handle
+    mount.read(handle, 0, 1)
+    body = int(found.starts[IN_FILE.index(BODY)])
+    with pytest.raises(SlowWork) as slow:
+        mount.fs.read(handle, body, 100)
+    slow.value.work()
+    assert mount.read(handle, 0, 4) == b"PAR1"
+    assert mount.fs.read(handle, body, 100) == text[body : body + 100]
+
+
+def test_a_long_chunk_is_rendered_once_for_a_reader_whatever_is_kept(store: MessageStore) -> None:
+    mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+    name = mount.ls(QUEUE)[0]
+    found, _ = mapped(store, layout_of(store, "orders", end=int(name[21:41])))
+    handle = mount.open(f"{QUEUE}/{name}").handle
+    body = int(found.starts[IN_FILE.index(BODY)])
+    for position in range(body, body + 800_000, 100_000):
+        mount.read(handle, position, 100_000)
+    assert mount.parquet()["rendered_chunks"] == 1
+
+
+def test_messages_damaged_after_the_footer_was_read_are_an_error_and_no_wrong_rows(store: MessageStore) -> None:
+    mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+    name = mount.ls(QUEUE)[0]
+    found, _ = mapped(store, layout_of(store, "orders", end=int(name[21:41])))
+    handle = mount.open(f"{QUEUE}/{name}").handle
+    mount.read(handle, 0, 1)
+    log = min((store.path / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        file.seek(log.read_bytes().index(b"%0100d" % 7))
+        file.write(b"X")
+    start = int(found.starts[IN_FILE.index(BODY)])
+    assert refused_with(lambda: mount.read(handle, start, 100)) == errno.EIO
+    assert refused_with(lambda: mount.cat(f"{QUEUE}/{name}")) == errno.EIO, "the kernel may still have the footer"
+    again = mount_with(store, memory_bytes=0, disk_bytes=0)
+    assert [row["queue_offset"] for row in rows(again.cat(f"{QUEUE}/{name}"))][:8] == [0, 1, 2, 3, 4, 5, 6, 8]
+
+
+def test_columns_of_numbers_wait_for_no_thread_once_the_messages_have_been_read(
+    mount: ParquetMount, store: MessageStore
+) -> None:
+    name = mount.ls(QUEUE)[0]
+    found, [columns] = mapped(store, layout_of(store, "orders", end=int(name[21:41])))
+    handle = mount.open(f"{QUEUE}/{name}").handle
+    mount.read(handle, 0, 1)
+    slow = mount.slow
+    for column in (QUEUE_OFFSET, STORE_TIME, TAGS):
+        mount.read(handle, int(found.starts[IN_FILE.index(column)]), columns.chunks[column].size)
+    assert mount.slow == slow
+    mount.read(handle, int(found.starts[IN_FILE.index(BODY)]), columns.chunks[BODY].size)
+    assert mount.slow == slow + 1
 
 
 def test_a_listed_tail_reads_exactly_that_tail_however_the_queue_grows(
@@ -283,6 +370,14 @@ def test_an_open_file_never_shows_another_topic_of_that_name(mount: ParquetMount
     assert refused_with(lambda: mount.read(handle, 0, 1000)) == errno.EIO
 
 
+def test_an_open_file_of_a_topic_that_is_gone_is_an_error_and_not_absent(
+    mount: ParquetMount, store: MessageStore
+) -> None:
+    handle = mount.open(f"{QUEUE}/{mount.ls(QUEUE)[0]}").handle
+    store.delete_topic("orders")
+    assert refused_with(lambda: mount.read(handle, 0, 100)) == errno.EIO
+
+
 def test_left_out_messages_are_counted_in_status(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", small_files()) as store:
         store.create_topic("orders", 1)
@@ -296,6 +391,35 @@ def test_left_out_messages_are_counted_in_status(tmp_path: Path) -> None:
         for name in mount.ls(QUEUE):
             mount.cat(f"{QUEUE}/{name}")
         assert mount.parquet()["left_out_messages"] == 1
+
+
+def test_only_so_many_files_are_remembered_as_shown(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "_KEPT_SHOWN", 2)
+    log = min((store.path / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        for number in range(3):
+            file.seek(log.read_bytes().index(b"%0100d" % number))
+            file.write(b"X")
+    mount = mount_with(store)
+    for number in range(3):
+        mount.cat(os.fsencode(QUEUE) + b"/" + segment_name(number, number + 1))
+    assert mount.parquet()["left_out_messages"] == 2
+
+
+def test_a_file_is_mapped_with_few_of_its_row_groups_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "ROW_GROUP_BYTES", 1 << 20)
+    with MessageStore.open(tmp_path / "compressed") as store:
+        store.create_topic("orders", 1)
+        store.put_batch([Message("orders", zlib.compress(bytes(1 << 20)), sys_flag=1)] * 40, 0)
+        mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+        handle = mount.open(f"{QUEUE}/{mount.ls(QUEUE)[0]}").handle
+        tracemalloc.start()
+        try:
+            mount.read(handle, 0, 4)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 10 << 20
 
 
 def test_a_read_only_mount_writes_nothing_below_the_store(store: MessageStore, tmp_path: Path) -> None:
@@ -313,14 +437,3 @@ def test_a_read_only_mount_writes_nothing_below_the_store(store: MessageStore, t
         assert cached.fs.close() == mount.fs.close() == 0
     assert list((tmp_path / "cache").iterdir()) == []
     assert {path: path.stat().st_mtime_ns for path in store.path.rglob("*")} == before
-
-
-def test_without_pyarrow_it_is_not_there_and_status_says_so(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dataset, "find_spec", lambda name: None if name == "pyarrow" else find_spec(name))
-    mount = ParquetMount(store, OPTIONS)
-    assert "@parquet" not in mount.ls("/")
-    assert refused_with(lambda: mount.stat("@parquet")) == errno.ENOENT
-    assert mount.parquet() == {"available": False, "reason": "pyarrow is not installed"}
-    assert mount.fs.close() == 0

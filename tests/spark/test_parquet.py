@@ -15,7 +15,7 @@ import duckdb
 import polars as pl
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from engine import FileSizes, Message, MessageStore, StoreConfig
 from fsstore.parquet.names import segment_name
@@ -103,6 +103,20 @@ def test_every_body_comes_back_in_order(spark: SparkSession, mount: Mounted) -> 
     assert all(int(row.body) == row.queue_offset for row in rows)
 
 
+def test_sparks_reader_of_single_rows_reads_the_same(spark: SparkSession, mount: Mounted) -> None:
+    def read() -> list[Row]:
+        rows: list[Row] = messages(spark, mount.root).orderBy("topic", "queue", "queue_offset").collect()
+        return rows
+
+    by_columns = read()
+    spark.conf.set("spark.sql.parquet.enableVectorizedReader", "false")
+    try:
+        assert read() == by_columns
+    finally:
+        spark.conf.unset("spark.sql.parquet.enableVectorizedReader")
+    assert len(by_columns) == ORDERS + 5_002
+
+
 def test_partitions_are_pruned_before_anything_is_read(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     with mounted(tmp_path, store=copy_of(folder / "store", tmp_path)) as mount:
         frame = messages(spark, mount.root).where("topic = 'orders' and queue = 1")
@@ -117,14 +131,27 @@ def copy_of(store: Path, folder: Path) -> Path:
 
 
 def test_row_groups_are_pruned_by_offset_and_time(mount: Mounted) -> None:
-    oldest = min((mount.root / "@parquet/topic=orders/queue=0").iterdir())
-    fragment = next(iter(ds.dataset([str(oldest)], format="parquet").get_fragments()))
-    assert fragment.metadata.num_row_groups == 2
+    whole = mount.root / "@parquet/topic=orders/queue=0" / segment_name(0, ORDERS).decode()
+    fragment = next(iter(ds.dataset([str(whole)], format="parquet").get_fragments()))
+    assert fragment.metadata.num_row_groups == 2, "two files of the log"
     kept = fragment.subset(ds.field("queue_offset") < 100)
     assert kept.num_row_groups == 1
     long_ago = ds.scalar(datetime(2001, 1, 1, tzinfo=UTC))
     assert fragment.subset(ds.field("store_time") > long_ago).num_row_groups == 2
     assert fragment.subset(ds.field("store_time") < long_ago).num_row_groups == 0
+
+
+def test_what_no_query_wants_is_not_rendered(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    with mounted(tmp_path, store=copy_of(folder / "store", tmp_path)) as mount:
+        frame = messages(spark, mount.root, ["orders"]).where("queue = 0")
+        (row,) = frame.selectExpr(
+            "count(tags) as count", "min(store_time) as oldest", "max(queue_offset) as last"
+        ).collect()
+        assert (row["count"], row["last"]) == (ORDERS, ORDERS - 1)
+        rendered = mount.status()["parquet"]
+        assert rendered["rendered_chunks"] == 3 * rendered["rendered_files"] == 3 * files_read(frame)
+        assert frame.selectExpr("sum(length(body))").first()[0] == 200 * ORDERS
+        assert mount.status()["parquet"]["rendered_chunks"] == 4 * rendered["rendered_files"]
 
 
 def test_spark_reads_only_the_row_groups_and_columns_that_it_needs(spark: SparkSession, mount: Mounted) -> None:

@@ -112,7 +112,7 @@ def test_a_daemon_killed_while_a_range_is_read_costs_a_stream_nothing(spark: Spa
 
 def test_messages_of_a_range_come_once_when_the_daemon_is_killed_between_them(tmp_path: Path) -> None:
     schema = StructType([MESSAGE_SCHEMA["queue_offset"], MESSAGE_SCHEMA["body"]])
-    with mounted(tmp_path, config={"sizes": SMALL_SIZES | {"commit_log_bytes": 16 << 20}}) as mount:
+    with mounted(tmp_path, config={"sizes": SMALL_SIZES | {"commit_log_bytes": 4 << 20}}) as mount:
         mount.topic("orders")
         publish(mount, 0, 0, LONG_RANGE)
         batches = read_range(str(mount.root), Range("orders", 0, 0, LONG_RANGE), schema, fail_on_data_loss=True)

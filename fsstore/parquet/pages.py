@@ -1,0 +1,186 @@
+"""Pages: the values of a column chunk as Parquet encodes them, sized before they are made.
+
+A chunk has one data page, and a dictionary before it where that is shorter. Nothing is compressed, and every size
+follows from counts and lengths, so where each chunk stands is known before any value is gathered, and a warm read costs
+no more than a copy.
+
+    data page      header | repetition and definition levels | values
+    dictionary     header | the different values
+    plain texts    size i32, bytes, size i32, bytes …
+    codes          bits of a code u8 | run header | codes, of 8, 16 or 32 bits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
+from fsstore.parquet.compact import i32, struct, varint
+
+Array = np.ndarray[Any, Any]
+
+PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
+DATA_PAGE, DICTIONARY_PAGE = 0, 2
+_SIZE_BYTES = 4
+_GROUP = 8  # codes are packed in groups of so many
+_QUICK_TEXTS = 256
+
+
+class Page(NamedTuple):
+    """What stands before the values, levels and all; the bytes of the values; what writes these into an array, and
+    whether that takes no longer than a copy."""
+
+    head: bytes
+    size: int
+    fill: Callable[[Array], None]
+    is_quick: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Byte strings that need not be gathered yet: how many, and their bytes together."""
+
+    count: int
+    size: int
+    gather: Callable[[], SliceColumn]
+
+
+class Levels(NamedTuple):
+    """Which row each value of a list belongs to: entries, one for an empty row, and their levels, encoded."""
+
+    entries: int
+    encoded: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A column of a row group. `values` counts the entries, `bounds` are the least and greatest value as PLAIN."""
+
+    values: int
+    dictionary: Page | None
+    data: Page
+    bounds: tuple[bytes, bytes] | None = None
+
+    @property
+    def dictionary_bytes(self) -> int:
+        """Of the dictionary's page."""
+        return 0 if self.dictionary is None else len(self.dictionary.head) + self.dictionary.size
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether to encode it takes no longer than to copy it."""
+        return self.data.is_quick and (self.dictionary is None or self.dictionary.is_quick)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pages."""
+        return self.dictionary_bytes + len(self.data.head) + self.data.size
+
+    def encode(self) -> memoryview:
+        """All pages."""
+        encoded = np.empty(self.size + MOST_OVERRUN_BYTES, np.uint8)
+        place = 0
+        for page in (self.dictionary, self.data) if self.dictionary is not None else (self.data,):
+            values = place + len(page.head)
+            encoded[place:values] = np.frombuffer(page.head, np.uint8)
+            page.fill(encoded[values:])
+            place = values + page.size
+        return encoded[:place].data
+
+
+def numbers(values: Array) -> Chunk:
+    """A column of int32 or int64 (n,)."""
+    raw = np.ascontiguousarray(values).view(np.uint8)
+    bounds = (values.min().tobytes(), values.max().tobytes()) if len(values) else None
+    head = _data_head(len(values), PLAIN, b"", raw.nbytes)
+    return Chunk(len(values), None, _copied(head, raw), bounds)
+
+
+def plain(texts: Texts, levels: Levels | None = None) -> Chunk:
+    """A column of texts, one behind the other."""
+    entries, prefix = levels or (texts.count, b"")
+    size = texts.size + _SIZE_BYTES * texts.count
+    head = _data_head(entries, PLAIN, prefix, size)
+    return Chunk(entries, None, Page(head, size, lambda target: texts.gather().put_sized(target), False))
+
+
+def coded(column: ByteColumn | CodedColumn, levels: Levels | None = None) -> Chunk:
+    """A column of texts of which few may differ: with a dictionary, if that is shorter."""
+    few = column.coded() if isinstance(column, ByteColumn) else column
+    without = plain(Texts(len(column), column.text_bytes, lambda: column.slices), levels)
+    if few is None or not len(few):
+        return without
+    entries, prefix = levels or (len(few), b"")
+    different = len(few.texts)
+    dictionary_bytes = len(few.texts.data) + _SIZE_BYTES * different
+    dictionary = Page(
+        _dictionary_head(different, dictionary_bytes),
+        dictionary_bytes,
+        few.texts.slices.put_sized,
+        different <= _QUICK_TEXTS,
+    )
+    run, codes = _run_of(few.codes, different)
+    head = _data_head(entries, RLE_DICTIONARY, prefix + run, codes.nbytes)
+    chunk = Chunk(entries, dictionary, _copied(head, codes))
+    return chunk if chunk.size < without.size else without
+
+
+def texts_of(column: ByteColumn) -> Texts:
+    """Texts that are gathered already."""
+    return Texts(len(column), column.text_bytes, lambda: column.slices)
+
+
+def levels_of(starts: Array) -> Levels:
+    """The levels of lists: row i has the values [starts[i], starts[i + 1]) (int64 (n + 1,)); none is null."""
+    counts = np.diff(starts)
+    firsts = np.cumsum(np.maximum(counts, 1)) - np.maximum(counts, 1)
+    entries = int(np.maximum(counts, 1).sum())
+    repeats = np.ones(entries, np.bool_)
+    repeats[firsts] = False
+    defined = np.ones(entries, np.bool_)
+    defined[firsts[counts == 0]] = False
+    return Levels(entries, _level_run(repeats) + _level_run(defined))
+
+
+def _level_run(levels: Array) -> bytes:
+    """Levels of one bit: a run of equal ones, or all in groups."""
+    if levels.all() or not levels.any():
+        run = varint(len(levels) << 1) + bytes((int(levels[0]) if len(levels) else 0,))
+    else:
+        packed = np.packbits(levels, bitorder="little")
+        run = varint(len(packed) << 1 | 1) + packed.tobytes()
+    return len(run).to_bytes(_SIZE_BYTES, "little") + run
+
+
+def _run_of(codes: Array, different: int) -> tuple[bytes, Array]:
+    """What stands before codes, and the codes: a run of equal ones, or all in groups."""
+    kind = np.dtype("u1" if different <= 1 << 8 else "<u2" if different <= 1 << 16 else "<u4")
+    bits = bytes((kind.itemsize * 8,))
+    if different == 1:
+        return bits + varint(len(codes) << 1), np.zeros(1, np.uint8)
+    groups = -(-len(codes) // _GROUP)
+    packed = np.zeros(groups * _GROUP, kind)
+    packed[: len(codes)] = codes
+    return bits + varint(groups << 1 | 1), packed.view(np.uint8)
+
+
+def _data_head(entries: int, encoding: int, prefix: bytes, size: int) -> bytes:
+    about = struct({1: i32(entries), 2: i32(encoding), 3: i32(RLE), 4: i32(RLE)})
+    page_bytes = i32(len(prefix) + size)
+    return struct({1: i32(DATA_PAGE), 2: page_bytes, 3: page_bytes, 5: about}).encoded + prefix
+
+
+def _dictionary_head(values: int, size: int) -> bytes:
+    about = struct({1: i32(values), 2: i32(PLAIN)})
+    return struct({1: i32(DICTIONARY_PAGE), 2: i32(size), 3: i32(size), 7: about}).encoded
+
+
+def _copied(head: bytes, raw: Array) -> Page:
+    def fill(target: Array) -> None:
+        target[: len(raw)] = raw
+
+    return Page(head, len(raw), fill, True)
