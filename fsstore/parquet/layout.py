@@ -96,7 +96,7 @@ def measure(store: MessageStore, key: RangeKey) -> Layout:
     row_groups = tuple(_row_groups(key.begin, np.cumsum(bodies + texts), bounds, file_ends))
     row_group_bytes = sum(row_group.most_bytes for row_group in row_groups)
     size = PAGE_BYTES + row_group_bytes + _FOOTER_BYTES + _FOOTER_ROW_GROUP_BYTES * len(row_groups)
-    return Layout(key, row_groups, size, _newest_ms(store, key, record_sizes))
+    return Layout(key, row_groups, size, _newest_ms(store, key))
 
 
 def _lengths(store: MessageStore, places: Array, record_sizes: Array, body_sizes: Array) -> tuple[Array, Array]:
@@ -126,10 +126,11 @@ def _row_groups(begin: int, lengths: Array, bounds: Array, file_ends: Array) -> 
         row, length, bound = end, int(lengths[end - 1]), int(bounds[end - 1])
 
 
-def _newest_ms(store: MessageStore, key: RangeKey, record_sizes: Array) -> int:
-    """The store time of the newest good message; 0 without one."""
-    for row in reversed(np.flatnonzero(record_sizes).tolist()):
-        [header] = store.headers(key.topic, key.queue, key.begin + row, 1)
-        if header["ok"]:
-            return int(header["store_time_ms"])
+def _newest_ms(store: MessageStore, key: RangeKey) -> int:
+    """The store time of the newest good message; 0 without one. Mostly the last one is."""
+    for begin in (key.end - 1, key.begin):
+        headers = store.headers(key.topic, key.queue, begin, key.end - begin)
+        good = np.flatnonzero(headers["ok"])
+        if len(good):
+            return int(headers["store_time_ms"][good[-1]])
     return 0

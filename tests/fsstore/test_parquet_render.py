@@ -190,6 +190,19 @@ def test_a_broken_message_is_left_out_and_counted_in_the_file(tmp_path: Path) ->
         assert {b"fsstore.version", b"fsstore.range"} <= set(metadata)
 
 
+def test_the_time_of_a_file_is_that_of_its_last_good_message(store: MessageStore) -> None:
+    store.create_topic("orders", 1)
+    for number in range(3):
+        store.put(Message("orders", b"body %d" % number), 0)
+    times = [0, *(store.get("orders", 0, row).store_time_ms for row in range(3))]
+    with min((store.path / "commitlog").iterdir()).open("r+b") as log:
+        for good in (3, 2, 1, 0):
+            assert layout_of(store, "orders", end=3).mtime_ms == times[good]
+            log.seek(int(store.entries("orders", 0, good - 1, 1)["physical_offset"][0]) + 35 if good else 0)
+            log.write(b"\xff")  # the last byte of the place that the record names
+            log.flush()
+
+
 def test_a_range_of_broken_messages_alone_is_a_file_without_rows(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", small_files()) as store:
         store.create_topic("orders", 1)

@@ -19,6 +19,7 @@ from engine import Expired, Message, MessageStore, OpenMode, Retention, StoreCon
 from fsstore.interface import Attributes, FilesystemOptions, SlowWork
 from fsstore.parquet import dataset
 from fsstore.parquet import layout as layouts
+from fsstore.parquet.filemap import FileMap
 from fsstore.parquet.names import segment_name
 from fsstore.parquet.options import ParquetOptions
 from fsstore.parquet.schema import BODY, IN_FILE, QUEUE_OFFSET, STORE_TIME, TAGS
@@ -227,11 +228,16 @@ def test_what_was_rendered_for_a_read_is_there_for_it_whatever_is_read_meanwhile
     assert mount.fs.read(handle, body, 100) == text[body : body + 100]
 
 
-def test_a_long_chunk_is_rendered_once_for_a_reader_whatever_is_kept(store: MessageStore) -> None:
-    mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+def opened_first(mount: ParquetMount, store: MessageStore) -> tuple[str, int, FileMap]:
+    """The oldest file: its name, a handle, and where everything stands in it."""
     name = mount.ls(QUEUE)[0]
     found, _ = mapped(store, layout_of(store, "orders", end=int(name[21:41])))
-    handle = mount.open(f"{QUEUE}/{name}").handle
+    return name, mount.open(f"{QUEUE}/{name}").handle, found
+
+
+def test_a_long_chunk_is_rendered_once_for_a_reader_whatever_is_kept(store: MessageStore) -> None:
+    mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+    _, handle, found = opened_first(mount, store)
     body = int(found.starts[IN_FILE.index(BODY)])
     for position in range(body, body + 800_000, 100_000):
         mount.read(handle, position, 100_000)
@@ -240,9 +246,7 @@ def test_a_long_chunk_is_rendered_once_for_a_reader_whatever_is_kept(store: Mess
 
 def test_messages_damaged_after_the_footer_was_read_are_an_error_and_no_wrong_rows(store: MessageStore) -> None:
     mount = mount_with(store, memory_bytes=0, disk_bytes=0)
-    name = mount.ls(QUEUE)[0]
-    found, _ = mapped(store, layout_of(store, "orders", end=int(name[21:41])))
-    handle = mount.open(f"{QUEUE}/{name}").handle
+    name, handle, found = opened_first(mount, store)
     mount.read(handle, 0, 1)
     log = min((store.path / "commitlog").iterdir())
     with log.open("r+b") as file:
