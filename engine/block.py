@@ -7,17 +7,19 @@ of properties, and bodies, which stay in the log.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from engine.bytecolumns import ByteColumn, CodedColumn, SliceColumn
-from engine.columns import LAYOUTS, LocatedRecords, have_whole_bodies, locate, read_bodies, strays
+from engine.columns import have_whole_bodies, read_bodies
 from engine.commitlog import CommitLog
 from engine.consumequeue import ConsumeQueue
 from engine.errors import DamagedRecordError
 from engine.hosts import Host
+from engine.located import LAYOUTS, LocatedRecords, locate, strays
 from engine.logpages import runs_by_file
 from engine.properties import KEYS, TAGS
 from engine.propertyitems import PropertyItems, words
@@ -70,9 +72,9 @@ class Block:
     def __len__(self) -> int:
         return len(self.queue_offset)
 
-    def tags(self) -> ByteColumn:
+    def tags(self) -> ByteColumn | CodedColumn:
         """TAGS, empty where absent."""
-        return self.properties.value(TAGS)
+        return self.properties.few_values(TAGS)
 
     def keys(self) -> tuple[Array, ByteColumn]:
         """(starts, keys): row i has the keys [starts[i], starts[i + 1]) (int64, (n + 1,))."""
@@ -138,19 +140,26 @@ class BlockReader:
 
 def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:
     """Those columns of a block that `records` have no array of."""
-    count, families = len(records), records.headers["sys_flag"] >> 4 & 3
+    count = len(records)
     fields = {name: np.empty(count, np.int64) for name in ("flag", "born_time_ms", "reconsume_times")}
     hosts = {name: _Hosts(count) for name in ("born_host", "store_host")}
-    present = np.flatnonzero(np.bincount(families)).tolist()
-    for family in present:
-        rows = slice(None) if len(present) == 1 else np.flatnonzero(families == family)
-        layout = LAYOUTS[family]
-        raw = items_at(records.log, records.positions[rows], layout.itemsize).view(layout)
+    for rows, stored in _by_layout(records):
         for name, field in fields.items():
-            field[rows] = raw[name]
+            field[rows] = stored[name]
         for name, column in hosts.items():
-            column.put(rows, raw[name])
+            column.put(rows, stored[name])
     return fields | {name: column.coded() for name, column in hosts.items()}
+
+
+def _by_layout(records: LocatedRecords) -> Iterator[tuple[Array | slice, Array]]:
+    """The rows of each layout that there is, and their fixed fields as stored."""
+    if records.fixed is not None:
+        yield slice(None), records.fixed
+        return
+    families = records.headers["sys_flag"] >> 4 & 3
+    for family in np.flatnonzero(np.bincount(families)).tolist():
+        rows, layout = np.flatnonzero(families == family), LAYOUTS[family]
+        yield rows, items_at(records.log, records.positions[rows], layout.itemsize).view(layout)
 
 
 class _Hosts:

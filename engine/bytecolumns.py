@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.slices import MAX_ITEM_BYTES, items_at, pack_into, pack_slices, put_items
+from engine.slices import MAX_ITEM_BYTES, items_at, pack_into, pack_slices, put_items, rows_by_size
 
 Array = np.ndarray[Any, Any]
 
@@ -19,9 +19,9 @@ _SIZE = np.dtype("<i4")
 MOST_OVERRUN_BYTES = MAX_ITEM_BYTES
 """What `put_sized` may write behind the end."""
 
-_MOST_DIFFERENT, _LEAST_ALIKE = 64, 32
-"""So many different texts are looked for at most, and no longer than each found one stands for so many rows, on
-average."""
+_MOST_DIFFERENT, _LEAST_ALIKE, _LONGEST_BYTES = 64, 32, 1 << 15
+"""So many different texts of a size, and sizes, are looked for at most, and no longer than each found one stands for so
+many rows, on average; and no text that is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +48,17 @@ class ByteColumn:
         return SliceColumn(self.data, self.offsets[:-1], np.diff(self.offsets))
 
     def coded(self) -> CodedColumn | None:
-        """The same, as the texts that differ, by their first rows, and their numbers; None when these are too many."""
+        """The same, as the texts that differ, and their numbers; None when these are too many."""
         starts, sizes = self.offsets[:-1], np.diff(self.offsets)
-        codes, found = np.zeros(len(self), np.int32), list[bytes]()
-        rows = np.arange(len(self))
-        while len(rows):
-            if len(found) == _MOST_DIFFERENT or len(self) - len(rows) < _LEAST_ALIKE * len(found):
+        if sizes.max(initial=0) > _LONGEST_BYTES:
+            return None
+        parts = list[tuple[Array, CodedColumn]]()
+        for size, rows in rows_by_size(sizes):
+            few = coded_items(items_at(self.data, starts[rows], size))
+            if few is None or len(parts) == _MOST_DIFFERENT:
                 return None
-            first, size = int(starts[rows[0]]), int(sizes[rows[0]])
-            text = self.data[first : first + size].tobytes()
-            alike = sizes[rows] == size
-            if size:
-                alike[alike] = items_at(self.data, starts[rows[alike]], size).view(f"S{size}") == text
-            codes[rows[alike]] = len(found)
-            found.append(text)
-            rows = rows[~alike]
-        return CodedColumn(ByteColumn.of(found), codes)
+            parts.append((rows, few))
+        return CodedColumn.joined(len(self), parts)
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> ByteColumn:
@@ -118,6 +113,17 @@ class CodedColumn:
     texts: ByteColumn
     codes: Array
 
+    @classmethod
+    def joined(cls, count: int, parts: Sequence[tuple[Array, CodedColumn]]) -> CodedColumn:
+        """`count` byte strings, of which `parts` have some each: (rows, column). What no part has is empty."""
+        has_all = sum(len(rows) for rows, _ in parts) == count
+        numbers = {} if has_all else {b"": 0}
+        codes = np.zeros(count, np.int32)
+        for rows, column in parts:
+            own = [numbers.setdefault(column.texts[row], len(numbers)) for row in range(len(column.texts))]
+            codes[rows] = own[0] if len(own) == 1 else np.array(own, np.int32)[column.codes]
+        return cls(ByteColumn.of(list(numbers)), codes)
+
     def __len__(self) -> int:
         return len(self.codes)
 
@@ -135,3 +141,21 @@ class CodedColumn:
         """The same, each by where its text is."""
         offsets, codes = self.texts.offsets, self.codes
         return SliceColumn(self.texts.data, offsets[:-1][codes], np.diff(offsets)[codes])
+
+
+def coded_items(items: Array) -> CodedColumn | None:
+    """Byte strings of one size (void (n,)), as the ones that differ, by their first rows, and their numbers; None when
+    these are too many."""
+    codes, found = np.zeros(len(items), np.int32), list[bytes]()
+    rows: Array | None = None
+    left = np.ascontiguousarray(items).view(f"S{items.itemsize}")
+    while len(left):
+        if len(found) == _MOST_DIFFERENT or len(codes) - len(left) < _LEAST_ALIKE * len(found):
+            return None
+        alike = left == left[0]
+        if rows is not None:
+            codes[rows[alike]] = len(found)
+        found.append(left[:1].tobytes())
+        others = np.flatnonzero(~alike)
+        rows, left = others if rows is None else rows[others], left[others]
+    return CodedColumn(ByteColumn.of(found), codes)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.columns import LAYOUTS
 from engine.errors import MessageTooLargeError
+from engine.located import LAYOUTS
 from engine.slices import put_items
 
 Array = np.ndarray[Any, Any]

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.chain import MAGICS, follow_chain
-from engine.columns import LocatedRecords, damaged_rows, find_properties, locate, topics_of
+from engine.columns import damaged_rows, find_properties, topics_of
+from engine.located import LocatedRecords, locate
 from engine.place import MULTI_DISPATCH
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.record import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, record_problem

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import LocatedRecords
 from engine.damagemark import DAMAGE_TOPIC, is_damage_mark
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
+from engine.located import LocatedRecords
 from engine.logscan import ScannedRecords, ScanStop, find_next_record, scan_records
 from engine.mappedfile import MappedFile
 from engine.message import StoredMessage

@@ -15,9 +15,10 @@ import numpy as np
 from isal.isal_zlib import crc32
 from msgspec import Struct
 
-from engine.columns import VIEWS_AT_ONCE, LocatedRecords, lost_sector_rows, property_texts, strays
+from engine.columns import VIEWS_AT_ONCE, lost_sector_rows, property_texts
 from engine.compression import COMPRESSED_FLAG
 from engine.crcgroup import proved_whole
+from engine.located import LocatedRecords, strays
 from engine.message import DecodedMessage, HeaderFields, StoredMessage
 from engine.properties import KEYS, TAGS, split_keys
 from engine.record import decode_record

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.bytecolumns import ByteColumn
-from engine.columns import LocatedRecords
+from engine.bytecolumns import ByteColumn, CodedColumn
+from engine.located import LocatedRecords
 from engine.slices import items_at, pack_slices
 
 Array = np.ndarray[Any, Any]
@@ -67,9 +67,10 @@ class PropertyItems:
         """Bytes that are kept."""
         return sum(getattr(self, name).nbytes for name in self.__slots__)
 
-    def names(self) -> ByteColumn:
-        """The name of each item."""
-        return ByteColumn(*pack_slices(self.data, self.name_starts, self.name_sizes))
+    def names(self) -> ByteColumn | CodedColumn:
+        """The name of each item, coded where few differ."""
+        names = ByteColumn(*pack_slices(self.data, self.name_starts, self.name_sizes))
+        return names.coded() or names
 
     @property
     def values_bytes(self) -> int:
@@ -86,6 +87,11 @@ class PropertyItems:
         starts, sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
         starts[self.rows[hits]], sizes[self.rows[hits]] = self.value_starts[hits], self.value_sizes[hits]
         return ByteColumn(*pack_slices(self.data, starts, sizes))
+
+    def few_values(self, name: bytes) -> ByteColumn | CodedColumn:
+        """As `value`, of a property of which few values differ: then coded."""
+        values = self.value(name)
+        return values.coded() or values
 
     def value_bytes(self, name: bytes) -> int:
         """Bytes of all that `value` returns."""
@@ -105,6 +111,8 @@ def words(texts: ByteColumn) -> tuple[Array, ByteColumn]:
     sizes = np.diff(texts.offsets)
     if not (texts.data == _SPACE).any():  # at most one each: the texts that are not empty
         has_word = sizes > 0
+        if has_word.all():
+            return np.arange(len(texts) + 1), texts
         return np.append(0, np.cumsum(has_word)), ByteColumn(np.append(0, texts.offsets[1:][has_word]), texts.data)
     offsets, data = pack_slices(texts.data, texts.offsets[:-1], sizes, lead=_SPACE)
     spaces = np.append(np.flatnonzero(data == _SPACE), len(data))

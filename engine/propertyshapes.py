@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.bytecolumns import ByteColumn, CodedColumn
-from engine.columns import LocatedRecords
+from engine.bytecolumns import ByteColumn, CodedColumn, coded_items
+from engine.located import LocatedRecords
 from engine.propertyvalues import alike_rows, value_places
 from engine.slices import MAX_ITEM_BYTES, items_at, put_items, rows_by_size
 
@@ -117,6 +117,16 @@ class ShapedProperties:
         for shape, item in found:
             put_items(data, offsets[shape.rows], shape.values_of(item))
         return ByteColumn(offsets, data)
+
+    def few_values(self, name: bytes) -> ByteColumn | CodedColumn:
+        """As `value`, of a property of which few values differ: then coded."""
+        parts = []
+        for shape, item in self._named(name):
+            few = coded_items(shape.values_of(item))
+            if few is None:
+                return self.value(name)
+            parts.append((shape.rows, few))
+        return CodedColumn.joined(len(self.row_starts) - 1, parts)
 
     def value_bytes(self, name: bytes) -> int:
         """Bytes of all that `value` returns."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import LocatedRecords
 from engine.entries import ENTRY, Entries
+from engine.located import LocatedRecords
 from engine.logscan import ScannedRecords
 from engine.place import places
 from engine.properties import decode_properties

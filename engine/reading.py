@@ -14,7 +14,7 @@ import numpy as np
 
 from engine.block import Block, BlockReader, Bodies
 from engine.bytecolumns import SliceColumn
-from engine.columns import HEADER, Columns, LocatedRecords, find_properties, locate, read_columns, read_sizes, strays
+from engine.columns import Columns, find_properties, read_columns
 from engine.consumequeue import ENTRY, ConsumeQueue, Entries
 from engine.errors import (
     DamagedRecordError,
@@ -24,6 +24,7 @@ from engine.errors import (
     RetiredFileError,
     UnreadableRangeError,
 )
+from engine.located import HEADER, LocatedRecords, locate, read_sizes, strays
 from engine.logpages import runs_by_file
 from engine.message import StoredMessage
 from engine.messagerun import message_run

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from engine.columns import damaged_rows, locate, strays
+from engine.columns import damaged_rows
 from engine.compression import COMPRESSED_FLAG, try_decompress
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
+from engine.located import locate, strays
 from engine.logpages import runs_by_file
 from engine.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.slices import items_at, pack_into

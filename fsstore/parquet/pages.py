@@ -109,27 +109,28 @@ def plain(texts: Texts, levels: Levels | None = None) -> Chunk:
 
 
 def coded(column: ByteColumn | CodedColumn, levels: Levels | None = None) -> Chunk:
-    """A column of texts of which few may differ: with a dictionary, if that is shorter."""
-    few = column.coded() if isinstance(column, ByteColumn) else column
-    without = plain(Texts(len(column), column.text_bytes, lambda: column.slices), levels)
-    if few is None or not len(few):
-        return without
-    entries, prefix = levels or (len(few), b"")
-    different = len(few.texts)
-    dictionary_bytes = len(few.texts.data) + _SIZE_BYTES * different
+    """A column of texts: with a dictionary, if they are coded and that is shorter."""
+    if isinstance(column, ByteColumn) or not len(column):
+        return plain(texts_of(column), levels)
+    entries, prefix = levels or (len(column), b"")
+    different = len(column.texts)
+    dictionary_bytes = len(column.texts.data) + _SIZE_BYTES * different
     dictionary = Page(
         _dictionary_head(different, dictionary_bytes),
         dictionary_bytes,
-        few.texts.slices.put_sized,
+        column.texts.slices.put_sized,
         different <= _QUICK_TEXTS,
     )
-    run, codes = _run_of(few.codes, different)
+    run, codes = _run_of(column.codes, different)
     head = _data_head(entries, RLE_DICTIONARY, prefix + run, codes.nbytes)
     chunk = Chunk(entries, dictionary, _copied(head, codes))
+    if chunk.size < _SIZE_BYTES * len(column):  # shorter than the sizes of all texts: these need not be asked for
+        return chunk
+    without = plain(texts_of(column), levels)
     return chunk if chunk.size < without.size else without
 
 
-def texts_of(column: ByteColumn) -> Texts:
+def texts_of(column: ByteColumn | CodedColumn) -> Texts:
     """Texts that are gathered already."""
     return Texts(len(column), column.text_bytes, lambda: column.slices)
 
@@ -137,6 +138,8 @@ def texts_of(column: ByteColumn) -> Texts:
 def levels_of(starts: Array) -> Levels:
     """The levels of lists: row i has the values [starts[i], starts[i + 1]) (int64 (n + 1,)); none is null."""
     counts = np.diff(starts)
+    if (counts == 1).all():
+        return Levels(len(counts), _equal_levels(len(counts), 0) + _equal_levels(len(counts), 1))
     firsts = np.cumsum(np.maximum(counts, 1)) - np.maximum(counts, 1)
     entries = int(np.maximum(counts, 1).sum())
     repeats = np.ones(entries, np.bool_)
@@ -149,10 +152,16 @@ def levels_of(starts: Array) -> Levels:
 def _level_run(levels: Array) -> bytes:
     """Levels of one bit: a run of equal ones, or all in groups."""
     if levels.all() or not levels.any():
-        run = varint(len(levels) << 1) + bytes((int(levels[0]) if len(levels) else 0,))
-    else:
-        packed = np.packbits(levels, bitorder="little")
-        run = varint(len(packed) << 1 | 1) + packed.tobytes()
+        return _equal_levels(len(levels), int(levels[:1].any()))
+    packed = np.packbits(levels, bitorder="little")
+    return _sized(varint(len(packed) << 1 | 1) + packed.tobytes())
+
+
+def _equal_levels(count: int, level: int) -> bytes:
+    return _sized(varint(count << 1) + bytes((level,)))
+
+
+def _sized(run: bytes) -> bytes:
     return len(run).to_bytes(_SIZE_BYTES, "little") + run
 
 

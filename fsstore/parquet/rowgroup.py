@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +26,6 @@ _OBJECTS_BYTES = 16 << 10
 
 _REPLACEMENT = "\ufffd".encode()
 
-_KEPT_BY_MALLOC_BYTES = 31 << 20
-
 
 class BoundError(Exception):
     """A part of a file is longer than the place that was computed for it: the records have changed."""
@@ -50,30 +47,22 @@ def read_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> Col
 
     ExpiredMessageError when the first message of the range is gone, BoundError; else errors as `range_key`.
     """
-    _keep_freed_memory()
     _require_range(store, key)
     with store.hold(key.first_physical):
         blocks = store.blocks(key.topic, key.queue, row_group.begin, row_group.end - row_group.begin)
     store.hold(key.first_physical).release()  # what retention took meanwhile would pass for damaged
     _require_range(store, key)  # and what went from the queue for never having been there
     [block] = blocks
-    chunks = _chunks_of(store, block, _as_is)
+    chunks = _chunks_of(store, block, shortened=False)
     sizes = _sizes(chunks)
     if not _fits(sizes, row_group):  # what was no text has a sign of three bytes for each of it
-        chunks = _chunks_of(store, block, _shortened)
+        chunks = _chunks_of(store, block, shortened=True)
         sizes = _sizes(chunks)
     if not _fits(sizes, row_group):
         raise BoundError(f"row group at queue offset {row_group.begin}")
     kept_bytes = sum(chunk.size for column, chunk in chunks.items() if column not in _GATHERED_LATE)
     kept_bytes += block.bodies.nbytes + block.properties.nbytes + _OBJECTS_BYTES
     return Columns(chunks, sizes, len(block), block.damaged, kept_bytes)
-
-
-@lru_cache(maxsize=1)
-def _keep_freed_memory() -> None:
-    """Once glibc has seen a block of that length come and go, it keeps what is freed up to twice of it, and does not
-    map shorter ones anew each time, which costs page faults. A daemon that never reads Parquet keeps nothing."""
-    np.empty(_KEPT_BY_MALLOC_BYTES, np.uint8)
 
 
 def _require_range(store: MessageStore, key: RangeKey) -> None:
@@ -90,16 +79,17 @@ def _fits(sizes: tuple[int, ...], row_group: RowGroup) -> bool:
     return sum(map(page_aligned, sizes)) <= row_group.most_bytes
 
 
-def _chunks_of(store: MessageStore, block: Block, wanted: Callable[[ByteColumn], ByteColumn]) -> dict[Column, Chunk]:
-    """The columns of a block; texts as `wanted` has them, but names: those of a row must go on to differ."""
+def _chunks_of(store: MessageStore, block: Block, *, shortened: bool) -> dict[Column, Chunk]:
+    """The columns of a block; texts shortened if asked for, but names, for those of a row must go on to differ, and
+    tags: thrice their bytes, and the same among the values once, are within the bound."""
     properties, bodies = block.properties, block.bodies
     key_starts, keys = block.keys()
     key_levels, levels = levels_of(key_starts), levels_of(properties.row_starts)
 
     def text(size: int, gather: Callable[[], ByteColumn], count: int) -> Texts:
-        if wanted is _as_is:
+        if not shortened:
             return Texts(count, size, lambda: gather().slices)
-        return texts_of(wanted(gather()))
+        return texts_of(_shortened(gather()))
 
     unique_keys = text(properties.value_bytes(UNIQUE_KEY), lambda: properties.value(UNIQUE_KEY), len(block))
     values = text(properties.values_bytes, properties.values, int(properties.row_starts[-1]))
@@ -107,8 +97,8 @@ def _chunks_of(store: MessageStore, block: Block, wanted: Callable[[ByteColumn],
         schema.QUEUE_OFFSET: numbers(block.queue_offset),
         schema.PHYSICAL_OFFSET: numbers(block.physical_offset),
         schema.BODY: plain(Texts(len(block), int(bodies.sizes.sum()), lambda: store.bodies(bodies))),
-        schema.KEYS: plain(texts_of(wanted(keys)), key_levels),
-        schema.TAGS: coded(wanted(block.tags())),
+        schema.KEYS: plain(texts_of(_shortened(keys) if shortened else keys), key_levels),
+        schema.TAGS: coded(block.tags()),
         schema.UNIQUE_KEY: plain(unique_keys),
         schema.PROPERTY_NAMES: coded(properties.names(), levels),
         schema.PROPERTY_VALUES: plain(values, levels),
@@ -120,10 +110,6 @@ def _chunks_of(store: MessageStore, block: Block, wanted: Callable[[ByteColumn],
         schema.SYS_FLAG: numbers(block.sys_flag.astype(np.int32)),
         schema.RECONSUME_TIMES: numbers(block.reconsume_times.astype(np.int32)),
     }
-
-
-def _as_is(texts: ByteColumn) -> ByteColumn:
-    return texts
 
 
 def _shortened(texts: ByteColumn) -> ByteColumn:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.columns import locate
 from engine.consumequeue import ConsumeQueue
 from engine.errors import ReadError, StoreError
 from engine.filequeue import FileQueue
 from engine.indexfile import IndexFile, index_file_bytes
+from engine.located import locate
 from engine.logscan import scan_records
 from engine.mappedfile import Access, MappedFile
 from engine.properties import decode_properties, find_property, split_keys

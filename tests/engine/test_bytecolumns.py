@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.bytecolumns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
 
 DATA = np.random.default_rng(7).integers(0, 256, 20_000, np.uint8)
-MOST_DIFFERENT, LEAST_ALIKE = 64, 32
+MOST_DIFFERENT, LEAST_ALIKE, LONGEST_BYTES = 64, 32, 1 << 15
 ranges = st.tuples(st.integers(0, 19_999), st.integers(0, 40) | st.integers(1_000, 1_050) | st.integers(4_090, 9_000))
 short = st.binary(max_size=3) | st.sampled_from([b"", b"a", b"a\0", b"\0a", b"\0\0", b"\0"])
 
@@ -49,6 +49,16 @@ def test_numbered_byte_strings_are_the_same_by_where_they_are(different: list[by
 
 
 def are_few(wanted: Sequence[bytes]) -> bool:
+    """Whether there are few sizes and few of each differ; of the empty one there is one."""
+    sizes = {len(text) for text in wanted if text}
+    return (
+        len(sizes) <= MOST_DIFFERENT
+        and max(sizes, default=0) <= LONGEST_BYTES
+        and all(are_few_of_one_size([text for text in wanted if len(text) == size]) for size in sizes)
+    )
+
+
+def are_few_of_one_size(wanted: Sequence[bytes]) -> bool:
     """Whether as many as differ, or more, are alike each time that another is looked for."""
     left, different = list(wanted), 0
     while left:
@@ -60,13 +70,12 @@ def are_few(wanted: Sequence[bytes]) -> bool:
 
 
 def check_coded(wanted: Sequence[bytes]) -> bool:
-    """Whether the texts are numbered; if so, each has the number of the first that is equal."""
+    """Whether the texts are numbered; if so, each different one has one number."""
     coded = ByteColumn.of(wanted).coded()
     if coded is None:
         return False
-    different = list(dict.fromkeys(wanted))
-    assert texts(coded.texts) == different
-    assert coded.codes.tolist() == [different.index(text) for text in wanted]
+    assert texts(coded) == wanted
+    assert sorted(texts(coded.texts)) == sorted(set(wanted))
     assert coded.codes.dtype == np.int32
     return True
 
@@ -96,6 +105,10 @@ def test_texts_are_numbered_exactly_if_few_differ(
         ([b"%02d" % number for number in range(MOST_DIFFERENT)] * LEAST_ALIKE, True),
         ([b"%02d" % number for number in range(MOST_DIFFERENT + 1)] * LEAST_ALIKE, False),
         ([b"%d" % number for number in range(1_000)], False),
+        ([b"x" * size for size in range(MOST_DIFFERENT + 1)] * 40, True),
+        ([b"x" * size for size in range(MOST_DIFFERENT + 2)] * 40, False),
+        ([b"x" * LONGEST_BYTES, b"y" * (LONGEST_BYTES - 1), b""] * 40, True),
+        ([b"x", b"y" * ((1 << 16) + 1)] * 40, False),
     ],
 )
 def test_few_texts_are_numbered_and_many_are_not(wanted: list[bytes], is_coded: bool) -> None:

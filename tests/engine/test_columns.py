@@ -9,19 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.bytecolumns import ByteColumn
-from engine.columns import (
-    Columns,
-    damaged_rows,
-    find_properties,
-    locate,
-    read_bodies,
-    read_columns,
-    read_sizes,
-    strays,
-    topics_of,
-)
+from engine.columns import Columns, damaged_rows, find_properties, read_bodies, read_columns, topics_of
 from engine.keyhash import index_hash, java_hashes, tags_hash
 from engine.keyrows import index_key_rows
+from engine.located import locate, read_sizes, strays
 from engine.logscan import ScannedRecords
 from engine.message import Message
 from engine.properties import KEYS, TAGS, find_property, split_keys
@@ -157,6 +148,46 @@ def test_a_row_is_good_exactly_if_the_record_is_whole(damage: list[tuple[int, in
     assert all(bodies[row] == b"" for row in np.flatnonzero(~good).tolist())
     if is_good:
         assert bodies[0] == b"Hello RocketMQ"
+
+
+@pytest.mark.parametrize("position", [102, 112, 113])
+def test_sizes_behind_the_body_are_judged_in_records_of_one_topic_as_in_one_record(position: int) -> None:
+    """Those of the topic and of the properties, at the end of the log."""
+    for value in range(256):
+        log = bytearray(EXAMPLE)
+        log[position] = value
+        is_whole = record_problem(memoryview(log), 1048576) is None
+        records = locate(as_array(log), np.zeros(3, np.int64), np.full(3, 1048576))
+        assert records.headers["ok"].tolist() == [is_whole] * 3, value
+
+
+def test_the_size_of_a_topic_is_signed() -> None:
+    log = bytearray(EXAMPLE[:102]) + bytes((200,)) + b"t" * 200 + EXAMPLE[112:]
+    log[:4] = len(log).to_bytes(4, "big")
+    assert record_problem(memoryview(log), 1048576) is not None
+    assert locate(as_array(log), np.zeros(1, np.int64), np.array([1048576])).headers["ok"].tolist() == [False]
+
+
+def test_without_properties_a_record_may_say_so_by_a_negative_size() -> None:
+    log, positions = log_of([Message("T", b"x"), Message("T", b"x")])
+    for position in positions:
+        log[position + 91 : position + 93] = b"\xff\xff"
+    assert decode_record(memoryview(log), BASE).properties == {}
+    records = locate(*located(log, positions))
+    assert records.headers["ok"].tolist() == [True, True]
+    assert records.properties_sizes.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("other", ["TopicTess", "Topic", "t" * 127])
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_the_one_record_of_another_topic_is_found(other: str, row: int) -> None:
+    wanted = ["TopicTest"] * 3
+    wanted[row] = other
+    log, positions = log_of([Message(topic, b"x") for topic in wanted])
+    records = locate(*located(log, positions))
+    assert strays(records, "TopicTest", 3, 0).tolist() == [topic == other for topic in wanted]
+    topics, topic_rows = topics_of(records)
+    assert [topics[number] for number in topic_rows] == wanted
 
 
 @pytest.mark.parametrize("size", range(170))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.columns import LocatedRecords
+from engine.located import LocatedRecords
 from engine.logscan import ScannedRecords, ScanStop, find_next_record, scan_records
 from engine.message import Message
 from engine.record import BLANK_BYTES, encode_blank, record_problem

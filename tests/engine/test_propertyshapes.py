@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine import propertyshapes
 from engine.bytecolumns import ByteColumn, CodedColumn
-from engine.columns import LocatedRecords
+from engine.located import LocatedRecords
 from engine.propertyitems import PropertyItems
 from engine.propertyshapes import ShapedProperties
 from engine.propertyvalues import alike_rows
@@ -28,7 +28,7 @@ def records_of(properties: Sequence[bytes]) -> LocatedRecords:
     log = np.frombuffer(b"".join(b"\x01\x02" + text for text in properties) + b"\x01", np.uint8)
     none = np.zeros(len(sizes), np.int64)
     starts = np.cumsum(sizes + 2) - sizes
-    return LocatedRecords(log, none, none, none, none, none, none, none, none, starts, sizes)
+    return LocatedRecords(log, none, none, none, none, none, none, none, none, starts, sizes, None, None)
 
 
 def texts(column: ByteColumn | CodedColumn) -> list[bytes]:
@@ -39,6 +39,8 @@ def told(properties: ShapedProperties | PropertyItems) -> dict[str, Any]:
     values = {name.decode(): properties.value(name) for name in NAMES}
     gathered = {name.decode(): properties.value_bytes(name) for name in NAMES}
     assert gathered == {name: sum(map(len, texts(column))) for name, column in values.items()}
+    for name in NAMES:
+        assert texts(properties.few_values(name)) == texts(properties.value(name))
     assert properties.values_bytes == sum(map(len, texts(properties.values()))) <= properties.nbytes
     return {
         "row_starts": properties.row_starts.tolist(),
@@ -142,6 +144,39 @@ def test_values_of_any_length_are_soon_left_to_be_looked_at_one_by_one(monkeypat
     properties = [one_by_one([(b"a%d" % at, b"v" * size) for at, size in enumerate(row)]) for row in lengths]
     assert shaped(properties) is None
     assert len(looks) < 10
+
+
+def test_a_separator_in_a_value_is_not_hidden_by_a_zero_in_the_first() -> None:
+    assert shaped([b"a\x01v\0w\x02b\x01v", b"a\x01v\x02w\x02b\x01v"]) is not None
+    assert shaped([b"a\x01vvw\x02b\x01v", b"a\x01v\0w\x02b\x01v"]) is not None
+
+
+@pytest.mark.parametrize("rows", [511, 512, 513, 1_024, 1_500])
+def test_the_last_of_many_may_be_the_odd_one(rows: int) -> None:
+    usual = [b"KEYS\x01k%04d\x02TAGS\x01paid" % number for number in range(rows)]
+    assert shaped([*usual[:-1], usual[-1].replace(b"TAGS", b"LAGS")]) is not None
+    assert shaped([*usual[:-1], usual[-1].replace(b"paid", b"pa\x02d")]) is not None
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_coded"),
+    [
+        ([b"paid", b"new"], True),
+        ([b"paid", b"sent", b"new", None], True),
+        ([b"paid"], True),
+        ([None], True),
+        ([b"%04d" % number for number in range(1_000)], False),
+    ],
+)
+def test_few_values_are_coded_whatever_their_sizes(tags: list[bytes | None], is_coded: bool) -> None:
+    wanted = [tags[row % len(tags)] for row in range(1_000)]
+    properties = ShapedProperties.of(
+        records_of([b"a\x01v" if tag is None else b"a\x01v\x02TAGS\x01" + tag for tag in wanted])
+    )
+    assert properties is not None
+    few = properties.few_values(b"TAGS")
+    assert isinstance(few, CodedColumn) == is_coded
+    assert texts(few) == [tag or b"" for tag in wanted]
 
 
 def test_a_separator_in_a_value_is_not_hidden_by_one_that_another_row_lacks() -> None:

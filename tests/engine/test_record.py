@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from engine.columns import damaged_rows, locate
+from engine.columns import damaged_rows
 from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
 from engine.keyhash import tags_hash
+from engine.located import locate
 from engine.message import Message, message_id
 from engine.record import (
     MESSAGE_MAGIC_V2,

@@ -383,6 +383,21 @@ def test_names_of_a_row_go_on_to_differ_where_other_text_is_shortened(tmp_path: 
         ]
 
 
+@pytest.mark.parametrize("units", [1, 5, 500, 4_000])
+@pytest.mark.parametrize("count", [1, 9, 100])
+@pytest.mark.parametrize("different", [1, 9])
+def test_tags_that_are_no_text_fit_as_they_are(tmp_path: Path, units: int, count: int, different: int) -> None:
+    tags = ["no text~" * (units - row % different) for row in range(count)]
+    with MessageStore.open(tmp_path / "store", small_files()) as store:
+        store.create_topic("o", 1)
+        for tag in tags:
+            store.put(Message("o", b"", tags=tag), 0)
+    assert overwrite_in_log(tmp_path / "store", b"no text~", b"\xff" * 8) == sum(map(len, tags)) // 8
+    with MessageStore.open(tmp_path / "store") as store:
+        found = rows(rendered(store, layout_of(store, "o"))[0])
+        assert [row["tags"] for row in found] == ["\ufffd" * len(tag) for tag in tags]
+
+
 def test_names_that_are_no_text_fit_as_they_are(tmp_path: Path) -> None:
     def filled(first: str) -> dict[str, str]:
         return {first * count: "v" for count in range(1, 250)}
