@@ -328,7 +328,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run it; 0 when it could be run, whatever the verdicts."""
     parser = argparse.ArgumentParser(prog="./run bench spark", description="Spark over a mount beside plain files.")
     parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--docs", action="store_true", help="write the table into docs/spark.md")
     asked = parser.parse_args(arguments)
     loads = [os.getloadavg()[0]]
