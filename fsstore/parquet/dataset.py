@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from engine import ExpiredMessageError, MessageNotFoundError, MessageStore, OpenMode, ReadError, TopicNotFoundError
@@ -34,6 +36,8 @@ _SHARES = 8
 _SHARES_OF_MAPS, _SHARES_OF_COLUMNS = 1, 3
 """Of the memory, in eighths; chunks have the rest. Without a map, all messages of a file have to be read again."""
 _LOCKS = 64
+_MEASURING_THREADS = 2
+"""Of one listing; numpy does without the interpreter's lock most of the time, not all of it."""
 
 
 class Shown(NamedTuple):
@@ -76,20 +80,29 @@ class Dataset:
         """The files of a queue, oldest first, each measured. TopicNotFoundError."""
         known = self._queue(topic, queue)
         segments, layouts = known.now(), known.layouts
-        for begin, end, is_tail in segments:
-            if (begin, end) not in layouts:
-                layout = self._measure_listed(topic, queue, begin, end)
-                if layout is not None and not is_tail:
-                    layouts[begin, end] = layout
+        unknown = [segment for segment in segments if (segment.begin, segment.end) not in layouts]
+        for segment, layout in zip(unknown, self._measured(topic, queue, unknown), strict=True):
+            if layout is not None and not segment.is_tail:
+                layouts[segment.begin, segment.end] = layout
         return segments
 
     def layouts(self, topic: str, queue: int) -> Mapping[tuple[int, int], Layout]:
         """Those of whole segments that are known, by [begin, end)."""
         return self._queue(topic, queue).layouts
 
-    def _measure_listed(self, topic: str, queue: int, begin: int, end: int) -> Layout | None:
+    def _measured(self, topic: str, queue: int, segments: Sequence[Segment]) -> Iterator[Layout | None]:
+        """The layout of each, several at a time where that takes long."""
+        measure = partial(self._measure_listed, topic, queue)
+        if sum(segment.end - segment.begin for segment in segments) <= QUICK_MESSAGES:
+            yield from map(measure, segments)
+            return
+        with ThreadPoolExecutor(_MEASURING_THREADS) as threads:
+            for first in range(0, len(segments), _MEASURING_THREADS):  # an unmount waits for no more than these
+                yield from threads.map(measure, segments[first : first + _MEASURING_THREADS])
+
+    def _measure_listed(self, topic: str, queue: int, segment: Segment) -> Layout | None:
         try:
-            return self.measure(range_key(self._store, topic, queue, begin, end))
+            return self.measure(range_key(self._store, topic, queue, segment.begin, segment.end))
         except (ExpiredMessageError, MessageNotFoundError):
             return None  # gone meanwhile: the listing leaves it out, too
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ _ITEM_SHARE = 4  # the dearest text is keys of one byte: two bytes of a record t
 _ROW_GROUP_BYTES = 16 * PAGE_BYTES + (2 << 10)  # chunks begin a page; heads of pages
 _FOOTER_BYTES = 4 << 10
 _FOOTER_ROW_GROUP_BYTES = 3 << 10
+
+_KEPT_BY_MALLOC_BYTES = 31 << 20
 
 
 class RowGroup(NamedTuple):
@@ -84,6 +87,7 @@ def range_key(store: MessageStore, topic: str, queue: int, begin: int, end: int)
 
 def measure(store: MessageStore, key: RangeKey) -> Layout:
     """Lay a range out. Reads the sizes of its messages, and the bodies of compressed ones. Errors as `range_key`."""
+    _keep_freed_memory()
     count = key.end - key.begin
     places = store.entries(key.topic, key.queue, key.begin, count)["physical_offset"]
     record_sizes, body_sizes = store.record_sizes(key.topic, key.queue, key.begin, count)
@@ -97,6 +101,13 @@ def measure(store: MessageStore, key: RangeKey) -> Layout:
     row_group_bytes = sum(row_group.most_bytes for row_group in row_groups)
     size = PAGE_BYTES + row_group_bytes + _FOOTER_BYTES + _FOOTER_ROW_GROUP_BYTES * len(row_groups)
     return Layout(key, row_groups, size, _newest_ms(store, key))
+
+
+@lru_cache(maxsize=1)
+def _keep_freed_memory() -> None:
+    """Once glibc has seen a block of that length come and go, it keeps what is freed up to twice of it, and does not
+    map shorter ones anew each time, which costs page faults. A daemon that nobody asks for Parquet keeps nothing."""
+    np.empty(_KEPT_BY_MALLOC_BYTES, np.uint8)
 
 
 def _lengths(store: MessageStore, places: Array, record_sizes: Array, body_sizes: Array) -> tuple[Array, Array]:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from engine import Expired, MessageNotFoundError, MessageStore, OpenMode, Retention, StoreConfig
+from engine import (
+    Expired,
+    ExpiredMessageError,
+    MessageNotFoundError,
+    MessageStore,
+    OpenMode,
+    Retention,
+    StoreConfig,
+    TruncatedFileError,
+)
 from fsstore.interface import OpenedDirectory
 from fsstore.parquet import dataset
 from fsstore.parquet.dataset import Dataset
-from fsstore.parquet.layout import Layout
+from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
+from fsstore.parquet.options import ParquetOptions
 from tests.fsstore.conftest import patiently, refused_with
 from tests.fsstore.parquetfiles import small_files
 from tests.fsstore.test_parquet_tree import QUEUE, ParquetMount
@@ -236,3 +248,56 @@ def test_nothing_is_cached_where_another_process_writes(
         once(mount)
         assert once(mount)[0] == how
         mount.fs.close()
+
+
+# files of many messages
+
+
+@pytest.fixture
+def dataset_of_much(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    publish(store, 12_000)
+    monkeypatch.setattr(dataset, "QUICK_MESSAGES", 10)
+    return Dataset(store, ParquetOptions())
+
+
+def test_files_of_many_messages_are_measured_as_those_of_few(store: MessageStore, dataset_of_much: Dataset) -> None:
+    segments = dataset_of_much.segments("orders", 0)
+    whole = [segment for segment in segments if not segment.is_tail]
+    assert len(whole) > 2
+    assert dataset_of_much.layouts("orders", 0) == {
+        (begin, end): measure(store, range_key(store, "orders", 0, begin, end)) for begin, end, _ in whole
+    }
+
+
+def test_two_files_are_measured_at_a_time(dataset_of_much: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, calls = threading.Barrier(2, timeout=30), itertools.count()
+
+    def measure_beside_another(store: MessageStore, key: RangeKey) -> Layout:
+        if next(calls) < both.parties:
+            both.wait()
+        return measure(store, key)
+
+    monkeypatch.setattr(dataset, "measure", measure_beside_another)
+    assert dataset_of_much.segments("orders", 0)
+
+
+def test_a_file_that_goes_while_others_are_measured_is_left_out(
+    dataset_of_much: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(store: MessageStore, key: RangeKey) -> Layout:
+        if key.begin == 0:
+            raise ExpiredMessageError(key.topic, key.queue, key.begin, key.end)
+        return measure(store, key)
+
+    monkeypatch.setattr(dataset, "measure", gone)
+    whole = [segment[:2] for segment in dataset_of_much.segments("orders", 0) if not segment.is_tail]
+    assert list(dataset_of_much.layouts("orders", 0)) == whole[1:]
+
+
+def test_what_cannot_be_measured_is_said(dataset_of_much: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(store: MessageStore, key: RangeKey) -> Layout:
+        raise TruncatedFileError(store.path, 1, 0)
+
+    monkeypatch.setattr(dataset, "measure", unreadable)
+    with pytest.raises(TruncatedFileError):
+        dataset_of_much.segments("orders", 0)
