@@ -56,24 +56,24 @@ def _layout(born_host_bytes: int, store_host_bytes: int) -> "np.dtype[Any]":
 LAYOUTS = tuple(_layout(born, store) for store in (8, 20) for born in (8, 20))
 assert [layout.itemsize for layout in LAYOUTS] == [header.size for header in HEADERS]
 
-_FIXED_NAMES = (
-    "store_size",
-    "magic",
-    "body_crc",
-    "queue_id",
-    "queue_offset",
-    "physical_offset",
-    "sys_flag",
-    "store_time_ms",
-    "stored_body_size",
-)
-
 
 def _aligned(names: Sequence[str]) -> "np.dtype[Any]":
     return np.dtype([(name, LAYOUTS[0][name].newbyteorder("=")) for name in names], align=True)
 
 
-_FIXED = _aligned(_FIXED_NAMES)
+_FIXED = _aligned(
+    [
+        "store_size",
+        "magic",
+        "body_crc",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "sys_flag",
+        "store_time_ms",
+        "stored_body_size",
+    ]
+)
 _SIZED = _aligned(["store_size", "magic", "sys_flag", "stored_body_size"])
 
 _PROPERTIES_SIZE = np.dtype(">i2")
