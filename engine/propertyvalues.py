@@ -80,11 +80,12 @@ def alike_rows(rows: Array, places: Iterable[tuple[int, int]]) -> Array:
 def _are_all_alike(rows: Array, is_fixed: Array) -> bool:
     """What `alike_rows` asks, of all of them; where texts have zeros, no. Many rows at once are one long text: numpy
     takes long for each short row."""
-    first = np.tile(rows[0], _ROWS_AT_ONCE)
-    mask = np.tile(np.where(is_fixed, np.uint8(0xFF), np.uint8(0)), _ROWS_AT_ONCE)
+    rows_at_once = min(len(rows), _ROWS_AT_ONCE)  # of a few, no longer a text than theirs
+    first = np.tile(rows[0], rows_at_once)
+    mask = np.tile(np.where(is_fixed, np.uint8(0xFF), np.uint8(0)), rows_at_once)
     separators = np.count_nonzero(rows[0] - np.uint8(1) < 2)
-    for begin in range(0, len(rows), _ROWS_AT_ONCE):
-        part = rows[begin : begin + _ROWS_AT_ONCE]
+    for begin in range(0, len(rows), rows_at_once):
+        part = rows[begin : begin + rows_at_once]
         text = part.reshape(-1)
         if ((text ^ first[: len(text)]) & mask[: len(text)]).max():
             return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,6 +55,16 @@ def test_the_last_of_equal_names_wins_unless_it_is_empty() -> None:
 def test_nothing_is_told_of_no_records_nor_of_a_value_with_a_separator() -> None:
     assert found_in([]) is None
     assert found_in([b"K\x01a\x01b"] * 2) is None
+
+
+def test_a_few_records_take_no_more_memory_than_they_are_long() -> None:
+    rows = [b"KEYS\x01" + b"k" * 900] * 2
+    tracemalloc.start()
+    try:
+        assert found_in(rows) == [(5, 900), (0, 0), (0, 0)]
+        assert tracemalloc.get_traced_memory()[1] < 64 << 10
+    finally:
+        tracemalloc.stop()
 
 
 changes = st.lists(st.tuples(st.integers(0, 18), st.sampled_from(b"\x01\x02KTAGSx")), max_size=3)
