@@ -97,8 +97,7 @@ class Dataset:
             yield from map(measure, segments)
             return
         with ThreadPoolExecutor(_MEASURING_THREADS) as threads:
-            for first in range(0, len(segments), _MEASURING_THREADS):  # an unmount waits for no more than these
-                yield from threads.map(measure, segments[first : first + _MEASURING_THREADS])
+            yield from threads.map(measure, segments)
 
     def _measure_listed(self, topic: str, queue: int, segment: Segment) -> Layout | None:
         try:
