@@ -52,13 +52,10 @@ class ByteColumn:
         starts, sizes = self.offsets[:-1], np.diff(self.offsets)
         if sizes.max(initial=0) > _LONGEST_BYTES:
             return None
-        parts = list[tuple[Array, CodedColumn]]()
-        for size, rows in rows_by_size(sizes):
-            few = coded_items(items_at(self.data, starts[rows], size))
-            if few is None or len(parts) == _MOST_DIFFERENT:
-                return None
-            parts.append((rows, few))
-        return CodedColumn.joined(len(self), parts)
+        by_size = list(rows_by_size(sizes))
+        if len(by_size) > _MOST_DIFFERENT:
+            return None
+        return CodedColumn.of(len(self), [(rows, items_at(self.data, starts[rows], size)) for size, rows in by_size])
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> ByteColumn:
@@ -114,8 +111,22 @@ class CodedColumn:
     codes: Array
 
     @classmethod
-    def joined(cls, count: int, parts: Sequence[tuple[Array, CodedColumn]]) -> CodedColumn:
-        """`count` byte strings, of which `parts` have some each: (rows, column). What no part has is empty."""
+    def of(cls, count: int, parts: Sequence[tuple[Array, Array]]) -> CodedColumn | None:
+        """`count` byte strings, of which `parts` have some each: (rows, those of one size, void (n,)). What no part has
+        is empty. None when too many differ."""
+        spare = count - sum(len(rows) for rows, _ in parts) - _LEAST_ALIKE
+        coded = list[tuple[Array, CodedColumn]]()
+        for rows, items in sorted(parts, key=lambda part: -len(part[0])):  # a rare text is one of many
+            spare = max(spare, 0)
+            few = _coded_items(items, spare)
+            if few is None:
+                return None
+            spare += len(rows) - _LEAST_ALIKE * len(few.texts)
+            coded.append((rows, few))
+        return cls._joined(count, coded)
+
+    @classmethod
+    def _joined(cls, count: int, parts: Sequence[tuple[Array, CodedColumn]]) -> CodedColumn:
         has_all = sum(len(rows) for rows, _ in parts) == count
         numbers = {} if has_all else {b"": 0}
         codes = np.zeros(count, np.int32)
@@ -143,14 +154,14 @@ class CodedColumn:
         return SliceColumn(self.texts.data, offsets[:-1][codes], np.diff(offsets)[codes])
 
 
-def coded_items(items: Array) -> CodedColumn | None:
+def _coded_items(items: Array, spare: int) -> CodedColumn | None:
     """Byte strings of one size (void (n,)), as the ones that differ, by their first rows, and their numbers; None when
-    these are too many."""
+    these are too many. `spare`: so many more rows were alike elsewhere than what was found there had to stand for."""
     codes, found = np.zeros(len(items), np.int32), list[bytes]()
     rows: Array | None = None
     left = np.ascontiguousarray(items).view(f"S{items.itemsize}")
     while len(left):
-        if len(found) == _MOST_DIFFERENT or len(codes) - len(left) < _LEAST_ALIKE * len(found):
+        if len(found) == _MOST_DIFFERENT or spare + len(codes) - len(left) < _LEAST_ALIKE * len(found):
             return None
         alike = left == left[0]
         if rows is not None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.bytecolumns import ByteColumn, CodedColumn, coded_items
+from engine.bytecolumns import ByteColumn, CodedColumn
 from engine.located import LocatedRecords
 from engine.propertyvalues import alike_rows, value_places
 from engine.slices import MAX_ITEM_BYTES, items_at, put_items, rows_by_size
@@ -120,13 +120,8 @@ class ShapedProperties:
 
     def few_values(self, name: bytes) -> ByteColumn | CodedColumn:
         """As `value`, of a property of which few values differ: then coded."""
-        parts = []
-        for shape, item in self._named(name):
-            few = coded_items(shape.values_of(item))
-            if few is None:
-                return self.value(name)
-            parts.append((shape.rows, few))
-        return CodedColumn.joined(len(self.row_starts) - 1, parts)
+        parts = [(shape.rows, shape.values_of(item)) for shape, item in self._named(name)]
+        return CodedColumn.of(len(self.row_starts) - 1, parts) or self.value(name)
 
     def value_bytes(self, name: bytes) -> int:
         """Bytes of all that `value` returns."""

@@ -134,6 +134,13 @@ def test_version_2_records_stand_beside_others() -> None:
     assert sizes_at(log + second, 0, len(log)) == ([len(log), len(second)], [14, 14])
 
 
+def test_the_size_of_a_topic_of_version_2_has_two_bytes() -> None:
+    log = bytearray(version_2(EXAMPLE, b"t" * 300))
+    records = locate(*located(log, [0], base=1048576))
+    assert records.headers["ok"].tolist() == [True]
+    assert topics_of(records)[0] == ["t" * 300]
+
+
 @given(st.lists(st.tuples(st.integers(0, 169), st.integers(0, 255)), min_size=1, max_size=3), st.integers(-5, 5))
 def test_a_row_is_good_exactly_if_the_record_is_whole(damage: list[tuple[int, int]], shift: int) -> None:
     log = bytearray(EXAMPLE)
