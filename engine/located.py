@@ -85,7 +85,8 @@ class LocatedRecords:
 
     `headers` is HEADER; its `ok` says that magic, place and sizes hold (no CRC). Where it is false, starts and sizes
     are 0 and the rest means nothing. `body_sizes` are as stored. Starts are positions in `log`. `topic` is that of all
-    `ok` records, `fixed` are the fixed fields as stored (LAYOUTS[0]), where they have one and that layout; else None.
+    `ok` records, `fixed` are the fixed fields of all as stored (LAYOUTS[0]): None where they have several, and maybe
+    where some are not `ok`.
     """
 
     log: Array

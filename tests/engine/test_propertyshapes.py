@@ -179,14 +179,19 @@ def test_few_values_are_coded_whatever_their_sizes(tags: list[bytes | None], is_
     assert texts(few) == [tag or b"" for tag in wanted]
 
 
-def test_few_values_are_coded_though_a_rare_shape_has_two_of_them() -> None:
-    properties = ShapedProperties.of(
+@pytest.mark.parametrize("kind", [ShapedProperties, PropertyItems])
+def test_few_values_are_coded_though_a_rare_shape_has_two_of_them(
+    kind: type[ShapedProperties] | type[PropertyItems],
+) -> None:
+    properties = kind.of(
         records_of([b"KEYS\x01k%d\x02TAGS\x01" % row + (b"paid", b"sent")[row % 2] for row in range(1_000)])
     )
     assert properties is not None
-    few = properties.few_values(b"TAGS")
-    assert isinstance(few, CodedColumn)
-    assert texts(few) == [b"paid", b"sent"] * 500
+    tags, names = properties.few_values(b"TAGS"), properties.names()
+    assert isinstance(tags, CodedColumn)
+    assert texts(tags) == [b"paid", b"sent"] * 500
+    assert isinstance(names, CodedColumn)
+    assert texts(names) == [b"KEYS", b"TAGS"] * 1_000
 
 
 def test_a_separator_in_a_value_is_not_hidden_by_one_that_another_row_lacks() -> None:
