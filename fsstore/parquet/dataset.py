@@ -113,8 +113,8 @@ class Dataset:
     def is_quick(self, topic: str, queue: int) -> bool:
         """Whether `segments` has little to measure."""
         bounds = self._store.bounds(topic, queue)
-        known = max(self._queue(topic, queue).known_end, bounds.min_offset)
-        return self._takes_little(topic, queue, known, bounds.max_offset)
+        measured = max(self._queue(topic, queue).measured_end, bounds.min_offset)
+        return self._takes_little(topic, queue, measured, bounds.max_offset)
 
     def _takes_little(self, topic: str, queue: int, begin: int, end: int) -> bool:
         if end - begin > QUICK_MESSAGES:

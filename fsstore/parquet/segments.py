@@ -50,10 +50,14 @@ class QueueSegments:
         """Layouts of whole segments, by [begin, end): whoever measures one leaves it here."""
 
     @property
-    def known_end(self) -> int:
-        """Queue offset up to which whole segments are known."""
-        bounds = self._bounds
-        return bounds[-1] if bounds else -1
+    def measured_end(self) -> int:
+        """Queue offset up to which whole segments are known and have their layouts; -1: none."""
+        end = -1
+        for segment in self._segments:
+            if segment.is_tail or segment[:2] not in self.layouts:
+                break
+            end = segment.end
+        return end
 
     def now(self) -> tuple[Segment, ...]:
         """All segments, oldest first. TopicNotFoundError."""

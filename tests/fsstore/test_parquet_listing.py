@@ -256,7 +256,7 @@ def test_nothing_is_cached_where_another_process_writes(
 @pytest.fixture
 def dataset_of_much(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     publish(store, 12_000)
-    monkeypatch.setattr(dataset, "QUICK_MESSAGES", 10)
+    monkeypatch.setattr(dataset, "QUICK_MESSAGES", 3_000)  # the tail has fewer
     return Dataset(store, ParquetOptions())
 
 
@@ -301,3 +301,19 @@ def test_what_cannot_be_measured_is_said(dataset_of_much: Dataset, monkeypatch: 
     monkeypatch.setattr(dataset, "measure", unreadable)
     with pytest.raises(TruncatedFileError):
         dataset_of_much.segments("orders", 0)
+
+
+def test_what_is_not_measured_yet_takes_long_whoever_else_lists_it(
+    dataset_of_much: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = []
+
+    def asked_by_another(store: MessageStore, key: RangeKey) -> Layout:
+        quick.append(dataset_of_much.is_quick("orders", 0))
+        return measure(store, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset, "measure", asked_by_another)
+        segments = dataset_of_much.segments("orders", 0)
+    assert quick == [False] * len(segments)
+    assert dataset_of_much.is_quick("orders", 0), "but for the tail everything is measured"
