@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -162,21 +163,37 @@ def fill_segments(store: Path) -> None:
             opened.put_batch([Message(TOPIC, bytes(30_000)), Message(TOPIC, bytes(30_000))], 0)
 
 
-def rendering_rate(store: Path) -> float:
-    """Bytes of log that a second of processor time turns into Parquet: a queue's segments, laid out and rendered."""
+class Costs(NamedTuple):
+    """What the daemon pays for Parquet: seconds of processor time to measure a message, bytes of memory that one takes
+    which was looked through, and bytes of log that a second of processor time lays out and renders."""
+
+    measuring_seconds: float
+    kept_bytes: float
+    rendering_rate: float
+
+    def __str__(self) -> str:
+        measuring = f"measuring: {self.measuring_seconds * 1e6:.2f} µs of processor time a message"
+        kept = f"looked through: {self.kept_bytes:.0f} bytes of memory a message"
+        return f"{measuring}; {kept}; rendering: {self.rendering_rate / 1e6:.0f} MB of log a second of processor time"
+
+
+def costs(store: Path) -> Costs:
+    """Those of a queue."""
     with MessageStore.open(store) as opened:
         segments = QueueSegments(opened, TOPIC, 0).now()
         begun = time.process_time()
-        for begin, end, _ in segments:
-            layout = measure(opened, range_key(opened, TOPIC, 0, begin, end))
+        layouts = [measure(opened, range_key(opened, TOPIC, 0, begin, end)) for begin, end, _ in segments]
+        measuring, kept_bytes = time.process_time() - begun, 0
+        for layout in layouts:
             row_groups = [read_columns(opened, layout.key, row_group) for row_group in layout.row_groups]
             map_file(layout, row_groups)
             for columns in row_groups:
+                kept_bytes += columns.kept_bytes
                 for chunk in columns.chunks.values():
                     chunk.encode()
         spent = time.process_time() - begun
-        log_bytes = int(opened.entries(TOPIC, 0, segments[0].begin, segments[-1].end)["size"].sum())
-    return log_bytes / spent
+        sizes = opened.entries(TOPIC, 0, segments[0].begin, segments[-1].end)["size"]
+    return Costs(measuring / len(sizes), kept_bytes / len(sizes), int(sizes.sum()) / spent)
 
 
 def copy_lines(root: Path, plain: Path) -> None:
@@ -285,15 +302,15 @@ def new_session(folder: Path) -> Iterator[SparkSession]:
         session.stop()
 
 
-def run(folder: Path, count: int, rounds: int) -> tuple[list[Result], float]:
-    """Every row, and the rate of rendering."""
+def run(folder: Path, count: int, rounds: int) -> tuple[list[Result], Costs]:
+    """Every row, and what the daemon pays."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     results: list[Result] = []
     try:
         fill(folder / "store", count)
-        rate = rendering_rate(folder / "store")
-        print(f"rendering: {rate / 1e6:.0f} MB of log a second of processor time", flush=True)
+        paid = costs(folder / "store")
+        print(paid, flush=True)
         fill(folder / "few", FILES * QUEUES)
         fill_segments(folder / "many")
         with new_session(folder) as spark:
@@ -307,7 +324,7 @@ def run(folder: Path, count: int, rounds: int) -> tuple[list[Result], float]:
                 results += listing_rows(bench, root)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return results, rate
+    return results, paid
 
 
 def table(results: Sequence[Result]) -> str:
@@ -332,15 +349,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--docs", action="store_true", help="write the table into docs/spark.md")
     asked = parser.parse_args(arguments)
     loads = [os.getloadavg()[0]]
-    results, rate = run(PROJECT / "build" / f"bench-spark-{os.getpid()}", asked.messages, asked.rounds)
+    results, paid = run(PROJECT / "build" / f"bench-spark-{os.getpid()}", asked.messages, asked.rounds)
     loads.append(os.getloadavg()[0])
     record = {
         "messages": asked.messages, "cores": os.cpu_count(), "load": loads,
-        "rendering_bytes_per_cpu_second": rate,
+        "costs": paid._asdict(),
         "rows": [asdict(result) | {"ratio": result.ratio} for result in results],
     }  # fmt: skip
     RESULTS.write_text(json.dumps(record, indent=2))
     if asked.docs:
         said = f"{asked.messages:,} messages of about 300 bytes, {os.cpu_count()} cores, one run"
-        write_page(results, f"{said}; rendering: {rate / 1e6:.0f} MB of log a second of processor time:")
+        write_page(results, f"{said}; {paid}:")
     return 0
