@@ -80,8 +80,7 @@ class Filesystem:
         self._inodes.pin(root)
         root.add(b"@store", self._store_directory(options, status or dict))
         self._parquet = ParquetView(self._context, options.parquet)
-        if self._parquet.root is not None:
-            root.add(b"@parquet", self._parquet.root)
+        root.add(b"@parquet", self._parquet.root)
 
     def _store_directory(
         self, options: FilesystemOptions, status: Callable[[], Mapping[str, object]]
@@ -104,6 +103,10 @@ class Filesystem:
     def read_only(self) -> bool:
         """Whether nothing can be published: a read-only or following mount, or a store that lost its disk."""
         return self._context.read_only
+
+    def ending(self) -> None:
+        """No more requests come: a first listing of a long queue in `@parquet`, if a thread is at one, is given up."""
+        self._parquet.ending()
 
     def close(self) -> int:
         """After the last request: let go of everything. Returns how many open handles had bytes that were not published

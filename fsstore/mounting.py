@@ -99,7 +99,7 @@ class Mount:
         invalidation = Invalidation(self._core, self._channel, expiry)
         handlers.published = invalidation.tell_kernel
         handlers.growing = invalidation.growing
-        loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow)
+        loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow, self._core.ending)
         unsubscribe = self._store.subscribe(invalidation)
         try:
             async with trio.open_nursery() as nursery:

@@ -35,12 +35,21 @@ time it would set up and take down a timer at each request."""
 class RequestLoop:
     """Serves one mount. Thread safety: trio's thread only."""
 
-    def __init__(self, channel: Channel, handlers: dict[int, Handler], relay: Relay, max_slow: int) -> None:
-        """What `handlers` (by opcode) don't know is the relay's. At most `max_slow` threads do slow work."""
+    def __init__(
+        self,
+        channel: Channel,
+        handlers: dict[int, Handler],
+        relay: Relay,
+        max_slow: int,
+        ending: Callable[[], None],
+    ) -> None:
+        """What `handlers` (by opcode) don't know is the relay's. At most `max_slow` threads do slow work; `ending` is
+        called when no more requests are taken, to hurry those threads: the loop waits for them."""
         self._channel = channel
         self._handlers = handlers
         self._relay = relay
         self._threads = trio.CapacityLimiter(max_slow)
+        self._ending = ending
         self._slow: list[int] = []
 
     def holds(self, inode: int) -> bool:
@@ -50,19 +59,25 @@ class RequestLoop:
     async def run(self) -> None:
         """Serve until the mount is gone, or cancelled."""
         async with trio.open_nursery() as nursery:
-            left = TURN_REQUESTS
-            while self._channel.is_mounted:
-                is_busy = self._slow or self._relay.waiting
-                if is_busy or not left:
-                    await trio.lowlevel.checkpoint()
-                    left = TURN_REQUESTS
-                if not self._channel.is_ready(0 if is_busy else LINGER_MS):
-                    await self._channel.wait()
-                    left = TURN_REQUESTS
-                left -= 1
-                request = self._channel.receive()
-                if request is not None:
-                    self._take(request, nursery)
+            try:
+                await self._take_requests(nursery)
+            finally:
+                self._ending()
+
+    async def _take_requests(self, nursery: trio.Nursery) -> None:
+        left = TURN_REQUESTS
+        while self._channel.is_mounted:
+            is_busy = self._slow or self._relay.waiting
+            if is_busy or not left:
+                await trio.lowlevel.checkpoint()
+                left = TURN_REQUESTS
+            if not self._channel.is_ready(0 if is_busy else LINGER_MS):
+                await self._channel.wait()
+                left = TURN_REQUESTS
+            left -= 1
+            request = self._channel.receive()
+            if request is not None:
+                self._take(request, nursery)
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
         _, opcode, unique, inode = REQUEST.unpack_from(request)

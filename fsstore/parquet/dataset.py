@@ -67,6 +67,7 @@ class Dataset:
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._rendering = threading.BoundedSemaphore(os.cpu_count() or 1)
         self._shown: Recent[RangeKey, Shown] = Recent(_KEPT_SHOWN, lambda _key, _shown: None)
+        self._is_ending = False
         self.rendered_files = 0
         self.rendered_chunks = 0
 
@@ -100,6 +101,8 @@ class Dataset:
             yield from threads.map(measure, segments)
 
     def _measure_listed(self, topic: str, queue: int, segment: Segment) -> Layout | None:
+        if self._is_ending:
+            raise FilesystemError(errno.ENOTCONN, "unmounted while a long queue was listed")
         try:
             return self.measure(range_key(self._store, topic, queue, segment.begin, segment.end))
         except (ExpiredMessageError, MessageNotFoundError):
@@ -256,6 +259,10 @@ class Dataset:
             for key, _ in self._shown.kept():
                 if key.topic not in topics:
                     self._shown.take(key)
+
+    def ending(self) -> None:
+        """Nobody waits for a listing any more: one that goes on fails at its next file (FilesystemError ENOTCONN)."""
+        self._is_ending = True
 
     def close(self) -> None:
         """Let go of everything that is kept."""

@@ -41,6 +41,10 @@ class ParquetView:
         self._dataset.forget_all_but(topics)
         return self._inodes.retire(is_gone)
 
+    def ending(self) -> None:
+        """No more requests come: a listing that measures files is given up."""
+        self._dataset.ending()
+
     def close(self) -> None:
         """Let go of what is kept."""
         self._dataset.close()

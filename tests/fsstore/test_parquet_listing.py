@@ -303,6 +303,19 @@ def test_what_cannot_be_measured_is_said(dataset_of_much: Dataset, monkeypatch: 
         dataset_of_much.segments("orders", 0)
 
 
+def test_a_long_listing_gives_up_when_the_mount_ends(dataset_of_much: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def ends_meanwhile(store: MessageStore, key: RangeKey) -> Layout:
+        dataset_of_much.ending()
+        measured.append(key)
+        return measure(store, key)
+
+    monkeypatch.setattr(dataset, "measure", ends_meanwhile)
+    assert refused_with(lambda: dataset_of_much.segments("orders", 0)) == errno.ENOTCONN
+    assert len(measured) <= 2, "no more than those that were being measured"
+
+
 def test_what_is_not_measured_yet_takes_long_whoever_else_lists_it(
     dataset_of_much: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:

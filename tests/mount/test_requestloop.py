@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -52,13 +53,19 @@ class NoRelay:
     waiting = 0
 
 
-def serve(channel: ScriptedChannel, handle: Callable[[int], None], opcode: int = KNOWN) -> list[bytes]:
+def serve(
+    channel: ScriptedChannel,
+    handle: Callable[[int], None],
+    opcode: int = KNOWN,
+    *,
+    ending: Callable[[], None] = lambda: None,
+) -> list[bytes]:
     """The replies to a channel's requests; `handle(unique)` is the handler."""
 
     def handler(unique: int, _: int, __: memoryview) -> None:
         handle(unique)
 
-    loop = RequestLoop(cast(Channel, channel), {opcode: handler}, cast(Relay, NoRelay()), 2)
+    loop = RequestLoop(cast(Channel, channel), {opcode: handler}, cast(Relay, NoRelay()), 2, ending)
     trio.run(loop.run)
     return channel.replies
 
@@ -104,6 +111,22 @@ def test_a_request_that_fails_behind_its_slow_work_is_answered_and_the_next_one_
     assert serve(channel, handle) == [struct.pack("=IiQ", 16, -errno.ESTALE, 7), done(8)]
     assert channel.waits_ms[0] == LINGER_MS
     assert 0 in channel.waits_ms  # while the work was under way, nobody waited in place
+
+
+def test_slow_work_is_hurried_when_no_more_requests_are_taken() -> None:
+    channel = ScriptedChannel([(KNOWN, 7), (KNOWN, 8)], 1)
+    ending = threading.Event()
+
+    def give_up() -> None:
+        assert ending.wait(30)
+        raise FilesystemError(errno.ENOTCONN)
+
+    def handle(unique: int) -> None:
+        if unique == 7:
+            raise SlowWork(give_up)
+        channel.send(done(unique))
+
+    assert serve(channel, handle, ending=ending.set) == [done(8), struct.pack("=IiQ", 16, -errno.ENOTCONN, 7)]
 
 
 def test_a_failed_forget_hears_no_answer() -> None:
