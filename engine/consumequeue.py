@@ -329,11 +329,12 @@ class ConsumeQueue:
         return low
 
     def _raw_if_there(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """The entry, None when retention took its file."""
+        """The entry, None when retention took its file: ours, or that of another process, which says nothing."""
         try:
             return self._raw(queue_offset)
-        except (UnreadableRangeError, RetiredFileError):
-            if self.files.find(queue_offset * ENTRY.itemsize) is not None:
+        except (UnreadableRangeError, RetiredFileError) as error:
+            taken_by_another = isinstance(error, RetiredFileError) and self.files.access is Access.READ
+            if not taken_by_another and self.files.find(queue_offset * ENTRY.itemsize) is not None:
                 raise
             return None
 

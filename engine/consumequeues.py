@@ -54,6 +54,8 @@ class ConsumeQueues:
         self._queues: dict[Key, ConsumeQueue] = {}
         self._scan = access is Access.READ
         self._min_physical = 0
+        self._to_expire: list[ConsumeQueue] = []
+        self._expired: list[Expired] = []
         self._visible_end: int | None = None
 
     # which queues there are
@@ -158,18 +160,26 @@ class ConsumeQueues:
         return sum(queue.truncate(physical_end) for queue in self)
 
     def expire(self, min_physical_offset: int) -> list[Expired]:
-        """The log now begins there: what went, of the used queues whose minimum moved."""
-        if min_physical_offset == self._min_physical:
-            return []
-        moved = []
-        self._min_physical = min_physical_offset
-        for queue in self.opened():
-            old = queue.known_min_offset
-            if old is None:
-                queue.begin_at(min_physical_offset)
-            elif (new := queue.expire(min_physical_offset)) != old:
-                moved.append(Expired(queue.topic, queue.queue_id, old, new, queue.physical_offsets(old, new)))
+        """The log now begins there: what went, of the used queues whose minimum moved. After an error (ReadError,
+        NoDescriptorError) the next call goes on, and tells all of it."""
+        if min_physical_offset != self._min_physical:
+            self._min_physical = min_physical_offset
+            self._to_expire = self.opened()
+        while self._to_expire:
+            self._expire(self._to_expire[-1])
+            self._to_expire.pop()
+        moved, self._expired = self._expired, []
         return moved
+
+    def _expire(self, queue: ConsumeQueue) -> None:
+        old = queue.known_min_offset
+        if self._queues.get((queue.topic, queue.queue_id)) is not queue:
+            return  # its topic was deleted since the call that failed
+        if old is None:
+            queue.begin_at(self._min_physical)
+        elif (new := queue.expire(self._min_physical)) != old:
+            gone = queue.physical_offsets(old, new)
+            self._expired.append(Expired(queue.topic, queue.queue_id, old, new, gone))
 
     def contents(self, topic: str) -> list[Expired]:
         """All that a topic's queues hold, as what goes when the topic goes."""

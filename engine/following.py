@@ -82,7 +82,15 @@ class Follower:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Look for new records, queues and topics, and for files that came or went; whether anything changed."""
+        """Look for new records, queues and topics, and for files that came or went; whether anything changed. After an
+        error (StoreError, OSError) the next call looks at everything."""
+        try:
+            return self._refresh()
+        except BaseException:
+            self._seen.clear()
+            raise
+
+    def _refresh(self) -> bool:
         listed = self._has_changed(self._parts.layout.commit_log) and self._log.files.refresh()
         if listed:
             self._publish()

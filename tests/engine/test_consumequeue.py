@@ -340,6 +340,20 @@ def test_a_follower_sees_what_the_writer_appends_up_to_the_logs_end(open_queue: 
     assert places_in(follower) == places_in(writer)
 
 
+def test_a_follower_finds_what_expired_though_the_files_went_before_it_looked(open_queue: Opener) -> None:
+    writer = open_queue()
+    writer.append(0, entries_of([10 * i for i in range(20)]))
+    follower = open_queue(Access.READ)
+    assert follower.min_offset == 0
+    writer.append(20, entries_of([10 * i for i in range(20, 30)]))
+    follower.refresh(1000)  # a file more: none is mapped now
+    writer.expire(170)
+    writer.delete_expired(0)
+    assert follower.expire(170) == 17
+    follower.refresh(1000)
+    assert places_in(follower) == places_in(writer)
+
+
 def test_a_follower_notices_that_the_writer_cut_the_queue(open_queue: Opener) -> None:
     writer = open_queue()
     writer.append(0, entries_of([10 * i for i in range(12)]))

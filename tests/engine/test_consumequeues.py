@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.consumequeue import ENTRY
+from engine import NoDescriptorError
+from engine.consumequeue import ENTRY, ConsumeQueue
 from engine.consumequeues import ConsumeQueues
 from engine.mappedfile import Access
 
@@ -90,6 +91,30 @@ def test_expiry_tells_which_minimums_moved_and_files_go(tmp_path: Path) -> None:
     queue = late.get("a", 0)
     assert queue is not None
     assert (queue.min_offset, queue.max_offset) == (18, 20)
+
+
+def test_expiry_that_failed_goes_on_and_tells_of_all_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = opened(tmp_path)
+    for queue_id in range(3):
+        put(queues, "a", queue_id, [10 * number + queue_id for number in range(4)])
+    put(queues, "deleted meanwhile", 1, [5])
+    assert [queue.min_offset for queue in queues] == [0, 0, 0, 0]
+
+    def no_descriptor(queue: ConsumeQueue, min_physical_offset: int) -> int:
+        if queue.queue_id == 1:
+            raise NoDescriptorError(queue.files.directory)
+        return found(queue, min_physical_offset)
+
+    found = ConsumeQueue.expire
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "expire", no_descriptor)
+        for _ in range(2):
+            with pytest.raises(NoDescriptorError):
+                queues.expire(20)
+    queues.remove_topic("deleted meanwhile")
+    assert sorted((expired.topic, expired.queue) for expired in queues.expire(20)) == [("a", 0), ("a", 1), ("a", 2)]
+    assert [queue.min_offset for queue in queues] == [2, 2, 2]
+    assert queues.expire(20) == []
 
 
 def test_a_removed_topic_is_gone_with_its_directories(tmp_path: Path) -> None:

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from engine import Expired, ExpiredMessageError, Message, MessageStore, OpenMode, ReadError, Retention, StoreListener
+from engine import (
+    Expired,
+    ExpiredMessageError,
+    Message,
+    MessageStore,
+    NoDescriptorError,
+    OpenMode,
+    ReadError,
+    Retention,
+    StoreListener,
+)
+from engine.consumequeue import ConsumeQueue
 from tests.engine.storetools import SMALL, bodies, nothing_left_open
 
 FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
@@ -176,6 +187,36 @@ def test_expired_files_and_deleted_topics_go_for_the_follower_too(tmp_path: Path
         assert ear.physical_offsets == places[: bounds.min_offset]
         assert ("topics",) in ear.heard
         assert follower.topics() == ["T"]
+
+
+def test_what_a_look_that_failed_had_found_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ear = tmp_path / "store", Ear()
+    retention = Retention(max_bytes=9000, clean_interval_ms=3_600_000, delete_pause_ms=0)
+    with (
+        MessageStore.open(path, replace(SMALL, retention=retention)) as writer,
+        MessageStore.open(path, FOLLOW) as follower,
+    ):
+        for queue in (0, 1):
+            writer.put_lines("T", b"line of some length\n" * 300, queue)
+        refreshed(follower)
+        assert [follower.bounds("T", queue).min_offset for queue in (0, 1)] == [0, 0]
+        follower.subscribe(ear)
+        writer.clean()
+        for file in path.rglob("*"):
+            os.utime(file, (1_600_000_000, 1_600_000_000))  # no directory looks as if it were changing
+
+        def no_descriptor(queue: ConsumeQueue, _: int) -> int:
+            raise NoDescriptorError(queue.files.directory)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ConsumeQueue, "expire", no_descriptor)
+            with pytest.raises(NoDescriptorError):
+                follower.refresh()
+        refreshed(follower)
+        bounds = [writer.bounds("T", queue) for queue in (0, 1)]
+        assert [follower.bounds("T", queue) for queue in (0, 1)] == bounds
+        for queue in (0, 1):
+            assert ("expired", "T", queue, 0, bounds[queue].min_offset) in ear.heard
 
 
 def test_a_follower_tells_its_listeners_what_came(tmp_path: Path) -> None:
