@@ -9,6 +9,7 @@ back.
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +22,14 @@ from engine.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_RO
 
 
 class DeletedTopics:
-    """The deleted topics of one store. Thread safety: one writer; readers from any thread."""
+    """The deleted topics of one store. Thread safety: any thread."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         """Reads `path`; a file that is missing or can't be understood says that nothing was deleted."""
         self._path = path
         self._disk = disk
         self._until = _read(path)
+        self._storing = threading.Lock()  # retention forgets while people delete
 
     def until(self, topic: str) -> int:
         """Records of `topic` before this physical offset are gone; 0 when it was never deleted."""
@@ -35,13 +37,15 @@ class DeletedTopics:
 
     def add(self, topic: str, physical_end: int) -> None:
         """Note, durably, that the topic is deleted up to `physical_end`. OSError."""
-        self._store({**self._until, topic: physical_end})
+        with self._storing:
+            self._store({**self._until, topic: physical_end})
 
     def forget_before(self, min_physical_offset: int) -> None:
         """Drop notes about records that retention has taken. OSError."""
-        kept = {topic: end for topic, end in self._until.items() if end > min_physical_offset}
-        if kept != self._until:
-            self._store(kept)
+        with self._storing:
+            kept = {topic: end for topic, end in self._until.items() if end > min_physical_offset}
+            if kept != self._until:
+                self._store(kept)
 
     def without_queues(self, found: ScannedRecords) -> ScannedRecords:
         """The run, its records of deleted topics made such as no queue leads to: transactions that were only prepared.

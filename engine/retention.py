@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,8 @@ def disk_use(path: Path) -> float:
 
 
 class Cleaner:
-    """Applies a store's retention, now and then on a thread of its own. Thread safety: one round at a time."""
+    """Applies a store's retention, now and then on a thread of its own. Thread safety: any thread; one round at
+    a time."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class Cleaner:
         self._failed = failed
         self._disk_use = disk_use
         self._pause = pause
+        self._round = threading.Lock()
         self._thread = PeriodicThread("fsstore-retention", retention.clean_interval_ms, self._tick)
         self.expired_files = 0
 
@@ -92,6 +95,10 @@ class Cleaner:
 
     def clean(self) -> int:
         """One round: delete what may go, `delete_batch_files` at most; how many files of the log went. OSError."""
+        with self._round:
+            return self._clean()
+
+    def _clean(self) -> int:
         used = max(self._disk_use(self._log.files.directory), self._disk_use(self._parts.layout.root))
         self._refuse(used)
         taken = 0

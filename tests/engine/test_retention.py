@@ -28,6 +28,9 @@ from engine import (
     StoreListener,
     check_store,
 )
+from engine.consumequeues import ConsumeQueues
+from engine.deletedtopics import DeletedTopics
+from engine.durable import Disk
 from tests.engine.storetools import SMALL, contents, nothing_left_open, require_clean
 
 HOUR_MS = 3_600_000
@@ -47,6 +50,19 @@ class World:
 
     def disk_use(self, path: Path) -> float:
         return self.used
+
+
+class OneAtATime(Disk):
+    """Counts who syncs a file at the same time."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        time.sleep(0.001)
+        self.now -= 1
 
 
 class Ear(StoreListener):
@@ -334,6 +350,52 @@ def test_reading_a_store_never_applies_its_retention(tmp_path: Path, world: Worl
         with MessageStore.open(path, StoreConfig(mode=mode)) as store:
             assert store.clean() == 0
     assert contents(path) == before
+
+
+def test_a_round_that_is_asked_for_waits_for_the_one_under_way(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expire, under_way, most = ConsumeQueues.expire, [0], [0]
+
+    def slowly(queues: ConsumeQueues, min_physical_offset: int) -> list[Expired]:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        time.sleep(0.01)
+        try:
+            return expire(queues, min_physical_offset)
+        finally:
+            under_way[0] -= 1
+
+    monkeypatch.setattr(ConsumeQueues, "expire", slowly)
+    with cleaned(tmp_path / "store", world, replace(RARELY, max_bytes=16_000)) as store:
+        store.put_lines("T", b"line of some length\n" * 2000, 0)
+        threads = [threading.Thread(target=store.clean) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.bounds("T", 0).min_offset > 0
+    assert most == [1]
+
+
+def test_topics_are_deleted_while_retention_forgets_others(tmp_path: Path) -> None:
+    path, disk = tmp_path / "deleted.json", OneAtATime()
+    deleted = DeletedTopics(path, disk)
+    for number in range(20):
+        deleted.add(f"old-{number}", number + 1)
+
+    def forget() -> None:
+        for min_physical_offset in range(21):
+            deleted.forget_before(min_physical_offset)
+
+    forgetting = threading.Thread(target=forget)
+    forgetting.start()
+    for number in range(20):
+        deleted.add(f"new-{number}", 1000 + number)
+    forgetting.join()
+    assert disk.most == 1
+    assert DeletedTopics(path, disk).until("new-0") == 1000
+    assert json.loads(path.read_bytes()) == {"topics": {f"new-{number}": 1000 + number for number in range(20)}}
 
 
 def test_writers_and_readers_go_on_while_files_go(tmp_path: Path, world: World) -> None:
