@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.errors import RetiredFileError
 from engine.mappedfile import MappedFile
 
 HEADER = np.dtype(
@@ -126,8 +127,12 @@ class IndexFile:
         self._slots()[ends] = heads
 
     def candidates(self, key_hash: int) -> Iterator[int]:
-        """Physical offsets of the entries with that hash, newest first."""
-        pages = self.file.whole()
+        """Physical offsets of the entries with that hash, newest first; none once retention took the file, ours or that
+        of another process."""
+        try:
+            pages = self.file.whole()
+        except RetiredFileError:
+            return
         (number,) = _SLOT.unpack_from(pages, _HEADER_BYTES + _SLOT_BYTES * (key_hash % self.slots))
         # read after the slot: a writer counts an entry before a slot leads to it (RocketMQ: just after)
         if number >= self.entries or number > _SLOT.unpack_from(pages, _NEXT_ENTRY_POSITION)[0]:

@@ -33,6 +33,14 @@ def put(file: IndexFile, keys: list[Key]) -> None:
         file.put_many(hashes, places, times)
 
 
+def test_a_file_that_retention_took_has_no_candidates() -> None:
+    file = new_file()
+    put(file, [(7, 100, 5)])
+    assert list(file.candidates(7)) == [100]
+    file.file.retire()
+    assert list(file.candidates(7)) == []
+
+
 class Model:
     """RocketMQ's putKey, step by step, as the format describes it."""
 
