@@ -37,8 +37,8 @@ class Appearance:
             0, stat.S_IFREG | 0o444, 0, 0, 1, self._uid, self._gid, IMMUTABLE_S, IMMUTABLE_S
         )
 
-    def message(self, inode: int, size: int, store_time_ms: int, entry_timeout: int) -> Attributes:
-        """A message file."""
+    def message(self, inode: int, size: int, store_time_ms: int, timeout: int) -> Attributes:
+        """A message file, its name and attributes to be believed for `timeout` seconds."""
         return Attributes(
             inode,
             stat.S_IFREG | 0o444,
@@ -47,8 +47,8 @@ class Appearance:
             1,
             self._uid,
             self._gid,
-            entry_timeout,
-            IMMUTABLE_S,
+            timeout,
+            timeout,
         )
 
     def directory(self, inode: int, *, mtime_ms: int | None = None, computed: bool = False) -> Attributes:

@@ -132,6 +132,7 @@ def test_an_open_message_keeps_its_attributes_after_it_expired(mount: Mount, sto
     assert before.inode in mount.fs.expired(store.expire("orders", 0, 2))
     after = mount.fs.getattr(before.inode)
     assert (after.inode, after.size, after.mtime_ns) == (before.inode, before.size, before.mtime_ns)
+    assert after.attr_timeout <= 1  # the kernel asks again once it is closed
     mount.fs.release(handle)
     with pytest.raises(FilesystemError):
         mount.fs.getattr(before.inode)

@@ -75,8 +75,11 @@ def test_open_messages_stay(cleaned: Mounted) -> None:
     os.posix_fadvise(large, 0, 0, os.POSIX_FADV_DONTNEED)
     assert os.pread(large, len(LARGE), 0) == LARGE
     assert os.pread(small, 100, 0) == b"small"
+    assert os.fstat(small).st_size == 5
     for fd in (large, small):
         os.close(fd)
+    for name in "01":
+        until("the name that was open is gone", is_gone, queue / name)
 
 
 def test_streams_begin_anew(cleaned: Mounted) -> None:
