@@ -174,6 +174,8 @@ class ConsumeQueue:
             self._newest, size, _ = entries[done - 1].item()
             self._physical_end = self._newest + size
             self._max += part
+        if self._appended_to is not None:
+            self._appended_to = self.files.last
 
     def reserve(self, count: int) -> int:
         """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset.

@@ -160,6 +160,16 @@ def test_a_full_disk_is_noticed_by_reserve_before_anything_is_stored(tmp_path: P
     queue.close()
 
 
+def test_entries_go_on_alone_after_retention_took_the_file_of_the_last_one_that_came_alone(open_queue: Opener) -> None:
+    queue = open_queue()
+    queue.append_one(queue.reserve(1), 0, 10, 0)
+    queue.append(queue.reserve(10), entries_of([10 * i for i in range(1, 11)]))
+    queue.expire(90)
+    assert queue.delete_expired(0) == 1
+    queue.append_one(queue.reserve(1), 110, 10, 0)
+    assert places_in(queue) == [90, 100, 110]
+
+
 # recovery and cutting
 
 
