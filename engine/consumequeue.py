@@ -48,10 +48,13 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.files = files
+        self.is_rewritten = False
+        """FOLLOW: `refresh` found that the writer made the queue anew, or cut it: it is to be opened again."""
         self._file_entries = files.file_bytes // ENTRY.itemsize
         self._first = 0
         self._max = 0
         self._min: tuple[int, int] | None = None  # where the log began when it was found, min_offset
+        self._known_min: int | None = None
         self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
@@ -74,12 +77,15 @@ class ConsumeQueue:
         found, log_begin = self._min, self._min_physical
         if found is None or found[0] != log_begin:  # retention may go on while this is looked for
             found = self._min = (log_begin, self.offset_of_physical(log_begin))
+        if self._known_min is None:
+            self._known_min = found[1]
         return found[1]
 
     @property
     def known_min_offset(self) -> int | None:
-        """`min_offset` if anyone has asked for it yet."""
-        return self._min[1] if self._min is not None else None
+        """`min_offset` at the last `expire`, or when it was first asked for; None if nobody has asked yet. Between it
+        and `min_offset` lies what retention took since."""
+        return self._known_min
 
     @property
     def physical_end(self) -> int:
@@ -104,7 +110,7 @@ class ConsumeQueue:
         elif files and self.files.access is not Access.READ:
             self.files.set_end(end)
         self._moved(end // ENTRY.itemsize)
-        self._min = None
+        self._min = self._known_min = None
 
     def _moved(self, max_offset: int) -> None:
         """Publish a new end that did not come from an append."""
@@ -161,7 +167,7 @@ class ConsumeQueue:
         if blanks:
             self.files.append(ENTRY_STRUCT.pack(0, PRE_BLANK_SIZE, 0) * blanks)
         self._moved(queue_offset)
-        self._min = None
+        self._min = self._known_min = None
 
     def _write(self, entries: Entries) -> None:
         """Append file by file, publishing each part once its bytes are there."""
@@ -234,7 +240,7 @@ class ConsumeQueue:
         if self.files.access is not Access.READ:
             self.files.truncate(max_offset * ENTRY.itemsize)
         self._moved(max_offset)
-        self._min = None
+        self._min = self._known_min = None
 
     def flush(self, least_pages: int = 0) -> None:
         """Bring entries to disk, when at least `least_pages` wait (0: any). FlushFailedError."""
@@ -348,12 +354,13 @@ class ConsumeQueue:
         low = max(self._first, self.known_min_offset or 0)
         found = self._search(lambda entry: starts_from(entry, self._min_physical), low, self._max)
         self._min = (self._min_physical, found)
+        self._known_min = found
         return found
 
     def begin_at(self, min_physical_offset: int) -> None:
         """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
         self._min_physical = min_physical_offset
-        self._min = None
+        self._min = self._known_min = None
 
     def delete_expired(self, now_ms: int) -> int:
         """Delete the files whose every entry is before min_offset, never the last one; return how many."""
@@ -368,14 +375,14 @@ class ConsumeQueue:
 
     def refresh(self, physical_end: int) -> bool:
         """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
-        changed."""
+        changed. Nothing is taken in once the queue `is_rewritten`."""
         before = (self._first, self._max, self._newest)
         if self._watch.changed() and self.files.refresh():
             for file in self.files.files:
                 file.set_end(file.size)
-        if self._rewritten():
-            self.recover()
-            self.truncate(physical_end)
+        if self._has_other_entries():
+            self.is_rewritten = True
+            return True
         files = unbroken_tail(self.files.files, self.files.short)
         self._first = files[0].start // ENTRY.itemsize if files else self._first
         if self._max < self._first:
@@ -386,8 +393,8 @@ class ConsumeQueue:
             pass
         return before != (self._first, self._max, self._newest)
 
-    def _rewritten(self) -> bool:
-        """Whether the entry that was the newest is gone or another: its writer was restarted and cut the queue."""
+    def _has_other_entries(self) -> bool:
+        """Whether the entry that was the newest is gone or another."""
         if self._newest < 0:
             return False
         newest = self._raw(self._max - 1) if self.files.find((self._max - 1) * ENTRY.itemsize) else None
@@ -411,7 +418,9 @@ class ConsumeQueue:
         if count:
             self._moved(self._max + count)
             if self._min is not None and self._min[1] >= self._max - count:
-                self._min = None
+                self._min = None  # the queue was empty, and may begin later than it ended
+            if self._known_min is not None and self._known_min >= self._max - count:
+                self._known_min = None
         return 0 < count == len(found)
 
     # life

@@ -56,6 +56,7 @@ class ConsumeQueues:
         self._min_physical = 0
         self._to_expire: list[ConsumeQueue] = []
         self._expired: list[Expired] = []
+        self._gone: list[Key] = []
         self._visible_end: int | None = None
 
     # which queues there are
@@ -208,11 +209,31 @@ class ConsumeQueues:
             if ids != self._ids:
                 gone = [(topic, one) for topic, known in self._ids.items() for one in known - ids.get(topic, set())]
                 for key in gone:
-                    if key in self._queues:
-                        self._queues.pop(key).close()
+                    self._drop(key)
                 self._ids = ids
                 self.generation += 1
-        return [(queue.topic, queue.queue_id) for queue in self.opened() if _refreshed(queue, physical_end)]
+        return [(queue.topic, queue.queue_id) for queue in self.opened() if self._refreshed(queue, physical_end)]
+
+    def _refreshed(self, queue: ConsumeQueue, physical_end: int) -> bool:
+        try:
+            changed = queue.refresh(physical_end)
+        except ReadError:  # its writer took a file between two looks; the next round lists what there is
+            return False
+        if queue.is_rewritten:
+            with self._lock:
+                self._drop((queue.topic, queue.queue_id))
+        return changed
+
+    def _drop(self, key: Key) -> None:
+        queue = self._queues.pop(key, None)
+        if queue is not None:
+            queue.close()
+            self._gone.append(key)
+
+    def gone(self) -> list[Key]:
+        """FOLLOW: the used queues that went since the call before; a new one may have come in place of each."""
+        gone, self._gone = self._gone, []
+        return gone
 
     # durability and life
 
@@ -239,13 +260,6 @@ class ConsumeQueues:
         for queue in self.opened():
             queue.close()
         self._queues.clear()
-
-
-def _refreshed(queue: ConsumeQueue, physical_end: int) -> bool:
-    try:
-        return queue.refresh(physical_end)
-    except ReadError:  # its writer took a file between two looks; the next round lists what there is
-        return False
 
 
 def _directories(directory: Path) -> list[str]:

@@ -387,13 +387,14 @@ class FileQueue:
         sizes, problems = scan_directory(self.directory, self.file_bytes)
         with self._change_lock:
             before = self._by_start
-            if before.keys() == sizes.keys() and problems == self._problems:
+            replaced = [file for file in before.values() if file.start in sizes and file.is_replaced()]
+            if before.keys() == sizes.keys() and problems == self._problems and not replaced:
                 return False
             for start, file in before.items():
                 if start not in sizes:
                     file.retire()
-                else:
-                    file.unmap()  # it may have been short, and its map with it
+            for file in replaced:
+                file.unmap()
             self._set_files([before.get(start) or self._appeared(start) for start in sorted(sizes)])
             self._problems = problems
             return True

@@ -53,6 +53,7 @@ class Follower:
         *,
         appended: Callable[[str, int], None],
         expired: Callable[[Expired], None],
+        queue_gone: Callable[[str, int], None],
         topics_changed: Callable[[], None],
     ) -> None:
         """Positions are found by the first `refresh`; the callbacks tell listeners."""
@@ -62,6 +63,7 @@ class Follower:
         self._topics = topics
         self._appended = appended
         self._expired = expired
+        self._queue_gone = queue_gone
         self._topics_changed = topics_changed
         self._end = 0
         self._awaited: Place | None = None
@@ -115,6 +117,8 @@ class Follower:
         for expired in self._queues.expire(min_offset):
             self._expired(expired)
         appended = self._queues.refresh(self._end)
+        for topic, queue_id in self._queues.gone():
+            self._queue_gone(topic, queue_id)
         for topic, queue_id in appended:
             self._appended(topic, queue_id)
         if self._awaited is not None:

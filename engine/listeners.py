@@ -36,6 +36,9 @@ class StoreListener:
     def expired(self, expired: Expired) -> None:
         """The oldest messages of a queue are gone."""
 
+    def queue_gone(self, topic: str, queue: int) -> None:
+        """FOLLOW: a queue went with all that was in it, and another of its name may be there already."""
+
     def topics_changed(self) -> None:
         """A topic or a queue came or went."""
 
@@ -67,6 +70,11 @@ class Listeners:
         """Tell everyone that the oldest messages of a queue are gone."""
         for listener in self._subscribed:
             listener.expired(expired)
+
+    def queue_gone(self, topic: str, queue: int) -> None:
+        """Tell everyone that a queue went, and perhaps came anew."""
+        for listener in self._subscribed:
+            listener.queue_gone(topic, queue)
 
     def topics_changed(self) -> None:
         """Tell everyone that topics or queues came or went."""

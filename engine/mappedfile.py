@@ -62,6 +62,7 @@ class MappedFile:
         "_disk",
         "_filled_from",
         "_holders",
+        "_inode",
         "_lock",
         "_mapped",
         "_open_files",
@@ -86,6 +87,7 @@ class MappedFile:
         self.wrote = self.readable = self.flushed = size
         self._disk = disk or Disk()
         self._mapped: tuple[mmap.mmap, memoryview] | None = None
+        self._inode = 0  # of the file that is mapped
         self._target: memoryview | None = None  # what the writer writes to, once that was made ready
         self._buffer: memoryview | None = None
         self._filled_from = size  # bytes from there on are filler: never copied from the buffer
@@ -204,7 +206,8 @@ class MappedFile:
         except FileNotFoundError as error:
             raise RetiredFileError(self.path) from error
         try:
-            length = min(self.size, os.fstat(descriptor).st_size)
+            found = os.fstat(descriptor)
+            self._inode, length = found.st_ino, min(self.size, found.st_size)
             if length == 0:
                 raise TruncatedFileError(self.path, self.size, 0)
             self._keep_map(mmap.mmap(descriptor, length, access=MAP_ACCESS[self.access]))
@@ -461,6 +464,17 @@ class MappedFile:
                 held = self._holders > 0
         if not held:
             self.close()
+
+    def is_replaced(self) -> bool:
+        """Whether the name leads to another file than the one that is mapped, or to a longer one than its map."""
+        mapped = self._mapped
+        if mapped is None:
+            return False
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return True
+        return found.st_ino != self._inode or len(mapped[1]) < min(self.size, found.st_size)
 
     def unmap(self) -> None:
         """Give the map back (once the last view is gone); the next look maps again. Does nothing while it is needed."""

@@ -100,6 +100,7 @@ class MessageStore:
                 self._topics,
                 appended=self._listeners.appended,
                 expired=self._listeners.expired,
+                queue_gone=self._queue_gone,
                 topics_changed=self._listeners.topics_changed,
             )
 
@@ -413,6 +414,10 @@ class MessageStore:
             return False
         with self._lifecycle:
             return not self._closed and self._follower.refresh()
+
+    def _queue_gone(self, topic: str, queue: int) -> None:
+        self._sums.forget_topic(topic)
+        self._listeners.queue_gone(topic, queue)
 
     def clean(self) -> int:
         """One round of retention now; how many files of the log went. OSError."""

@@ -297,6 +297,11 @@ class Filesystem:
         ranges = self._parquet.expired(expired.topic, expired.queue, expired.new_min)
         return itertools.chain(ranges, self._stale.expired(expired))
 
+    def queue_gone(self, topic: str, queue: int) -> list[int]:
+        """Inodes of a queue that went, or was made anew, and of all that was in it."""
+        self._messages.let_go()
+        return [*self._stale.queue_gone(topic, queue), *self._parquet.queue_gone(topic, queue)]
+
     def topics_changed(self) -> list[int]:
         """Inodes of topics and queues that went since the last call, and of all that was in them."""
         self._messages.let_go()

@@ -34,6 +34,11 @@ class Expiry:
         if self._open:
             self._send.send_nowait(self._core.expired(expired))
 
+    def queue_gone(self, topic: str, queue: int) -> None:
+        """A queue went, and may have come anew."""
+        if self._open:
+            self._send.send_nowait(self._core.queue_gone(topic, queue))
+
     def topics_changed(self) -> None:
         """Topics or queues may have gone."""
         if self._open:

@@ -1,7 +1,7 @@
 """What happens in the store, told to the kernel: sizes that grew, messages and topics that are gone.
 
     store (any thread) ──appended──► queue of changes ──► Filesystem.grown ──► Channel.drop_attributes
-                       ──expired, topics_changed──► Expiry (expiry.py) ──► the same
+                       ──expired, queue_gone, topics_changed──► Expiry (expiry.py) ──► the same
 
 Sizes of streams are answered with a long timeout, and the kernel is told at the first change after an answer. For our
 own writers that happens inside the write's handler, before the write returns; for everything else as soon as trio's
@@ -47,6 +47,10 @@ class Invalidation(StoreListener):
     def expired(self, expired: Expired) -> None:
         """Have the kernel ask again about messages that are gone."""
         self._on_trio(self._expiry.queue_expired, expired)
+
+    def queue_gone(self, topic: str, queue: int) -> None:
+        """Have the kernel ask again about all that was in a queue."""
+        self._on_trio(self._expiry.queue_gone, topic, queue)
 
     def topics_changed(self) -> None:
         """Have the kernel ask again about topics and queues that went."""

@@ -31,10 +31,25 @@ class StaleInodes:
         self._context = context
 
     def expired(self, expired: Expired) -> Iterator[int]:
-        """The message files. (A stream's name is looked up each time: it needs no telling.)"""
-        if self._context.inodes.find(QueueName(expired.topic, expired.queue)) is not None:
-            for physical_offset in expired.physical_offsets.tolist():
-                yield physical_offset | MESSAGE
+        """The message files. (A stream's name is looked up each time: it needs no telling.)
+
+        Where some of them are not known any more, the queue's directory instead: the kernel then forgets all its names.
+        """
+        queue = QueueName(expired.topic, expired.queue)
+        if self._context.inodes.find(queue) is None:
+            return
+        for physical_offset in expired.physical_offsets.tolist():
+            yield physical_offset | MESSAGE
+        if len(expired.physical_offsets) < expired.new_min - expired.old_min:
+            yield from self._context.inodes.retire(lambda name: name == queue)
+
+    def queue_gone(self, topic: str, queue: int) -> list[int]:
+        """Whatever belonged to a queue that went, though one of its name may be there again."""
+
+        def is_gone(name: Hashable) -> bool:
+            return isinstance(name, OF_QUEUE) and (name.topic, name.queue) == (topic, queue)
+
+        return self._context.inodes.retire(is_gone)
 
     def gone(self) -> list[int]:
         """Whatever belonged to topics and queues that the store no longer has; each once, never used again."""

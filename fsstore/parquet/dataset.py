@@ -251,6 +251,14 @@ class Dataset:
                 if (key.topic, key.queue) == (topic, queue) and key.begin < new_min:
                     self._shown.take(key)
 
+    def forget_queue(self, topic: str, queue: int) -> None:
+        """Forget what is known of a queue."""
+        with self._lock:
+            self._segments.pop((topic, queue), None)
+            for key, _ in self._shown.kept():
+                if (key.topic, key.queue) == (topic, queue):
+                    self._shown.take(key)
+
     def forget_all_but(self, topics: Collection[str]) -> None:
         """Forget what is known of other topics than `topics`."""
         with self._lock:

@@ -32,6 +32,15 @@ class ParquetView:
         self._dataset.expired(topic, queue, new_min)
         return self._inodes.retire(is_gone)
 
+    def queue_gone(self, topic: str, queue: int) -> list[int]:
+        """Inodes of what belonged to a queue that went; they are stale from now on."""
+
+        def is_gone(name: Hashable) -> bool:
+            return isinstance(name, PartitionName | RangeKey) and (name.topic, name.queue) == (topic, queue)
+
+        self._dataset.forget_queue(topic, queue)
+        return self._inodes.retire(is_gone)
+
     def gone(self, topics: Collection[str]) -> list[int]:
         """Inodes of what belongs to topics that are not among `topics`; they are stale from now on."""
 

@@ -93,6 +93,53 @@ def test_expiry_tells_which_minimums_moved_and_files_go(tmp_path: Path) -> None:
     assert (queue.min_offset, queue.max_offset) == (18, 20)
 
 
+def test_a_follower_tells_of_what_expired_though_the_files_went_before_it_looked(tmp_path: Path) -> None:
+    writer = opened(tmp_path)
+    put(writer, "a", 0, [10 * number for number in range(20)])
+    follower = opened(tmp_path, Access.READ)
+    assert [queue.min_offset for queue in follower] == [0]
+    assert len(follower.opened()[0].entries(0, 20)) == 20
+    put(writer, "a", 0, [10 * number for number in range(20, 30)])
+    follower.refresh(1000)  # a file more
+    writer.expire(175)
+    assert writer.delete_expired(0) == 2
+    (expired,) = follower.expire(175)
+    assert (expired.old_min, expired.new_min) == (0, 18)
+    assert expired.physical_offsets.tolist() == [10 * number for number in range(18)]
+
+
+def test_a_follower_tells_of_what_expired_after_it_saw_the_queues_files_go(tmp_path: Path) -> None:
+    writer = opened(tmp_path)
+    put(writer, "a", 0, [10 * number for number in range(20)])
+    follower = opened(tmp_path, Access.READ)
+    assert [queue.min_offset for queue in follower] == [0]
+    writer.expire(175)
+    writer.delete_expired(0)
+    follower.refresh(1000)
+    assert [queue.min_offset for queue in follower] == [16]  # somebody asks meanwhile
+    (expired,) = follower.expire(175)
+    assert (expired.old_min, expired.new_min) == (0, 18)
+
+
+@pytest.mark.parametrize("count", [3, 20, 30])
+def test_a_follower_opens_a_queue_anew_that_its_writer_made_anew_between_two_looks(tmp_path: Path, count: int) -> None:
+    writer = opened(tmp_path)
+    put(writer, "a", 0, [10 * number for number in range(20)])
+    follower = opened(tmp_path, Access.READ)
+    (before,) = follower
+    assert follower.refresh(1000) == []
+    writer.remove_topic("a")
+    put(writer, "a", 0, [500 + 10 * number for number in range(count)])
+    follower.refresh(1000)
+    assert follower.gone() == [("a", 0)]
+    assert follower.gone() == []
+    (queue,) = follower
+    assert queue is not before
+    assert (queue.min_offset, queue.max_offset) == (0, count)
+    assert queue.entries(0, count)["physical_offset"].tolist() == [500 + 10 * number for number in range(count)]
+    assert follower.refresh(1000) == []
+
+
 def test_expiry_that_failed_goes_on_and_tells_of_all_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queues = opened(tmp_path)
     for queue_id in range(3):

@@ -41,6 +41,9 @@ class Ear(StoreListener):
         self.heard.append(("expired", expired.topic, expired.queue, expired.old_min, expired.new_min))
         self.physical_offsets += expired.physical_offsets.tolist()
 
+    def queue_gone(self, topic: str, queue: int) -> None:
+        self.heard.append(("gone", topic, queue))
+
     def topics_changed(self) -> None:
         self.heard.append(("topics",))
 
@@ -187,6 +190,22 @@ def test_expired_files_and_deleted_topics_go_for_the_follower_too(tmp_path: Path
         assert ear.physical_offsets == places[: bounds.min_offset]
         assert ("topics",) in ear.heard
         assert follower.topics() == ["T"]
+
+
+def test_a_topic_that_was_made_anew_between_two_looks_shows_nothing_of_the_old_one(tmp_path: Path) -> None:
+    path, ear = tmp_path / "store", Ear()
+    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+        writer.put_lines("T", b"an old line\n" * 7, 0)
+        refreshed(follower)
+        assert follower.stream("T", 0).size == 7 * 12
+        follower.subscribe(ear)
+        writer.delete_topic("T")
+        writer.create_topic("T")
+        writer.put_lines("T", b"new\n" * 5, 0)
+        refreshed(follower)
+        assert ("gone", "T", 0) in ear.heard
+        assert bodies(follower, "T", 0) == [b"new"] * 5
+        assert (follower.bounds("T", 0), follower.stream("T", 0).size) == (writer.bounds("T", 0), 5 * 4)
 
 
 def test_what_a_look_that_failed_had_found_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

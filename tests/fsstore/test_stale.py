@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,31 @@ def test_the_inodes_of_expired_messages_are_told(mount: Mount, store: FakeStore)
         store.put(Message("orders", b""), 0)
     inodes = [mount.stat(f"orders/0/{offset}").inode for offset in range(20)]
     assert list(mount.fs.expired(store.expire("orders", 0, 12))) == inodes[:12]
+
+
+def test_where_not_all_that_expired_is_known_the_queues_directory_is_stale(mount: Mount, store: FakeStore) -> None:
+    for _ in range(20):
+        store.put(Message("orders", b""), 0)
+    directory, known = mount.stat("orders/0").inode, mount.stat("orders/0/11").inode
+    expired = store.expire("orders", 0, 12)
+    told = mount.fs.expired(replace(expired, physical_offsets=expired.physical_offsets[10:]))
+    assert {directory, known} <= set(told)
+    with pytest.raises(FilesystemError) as refused:
+        mount.fs.getattr(directory)
+    assert refused.value.errno == errno.ESTALE
+    assert mount.stat("orders/0").inode != directory
+
+
+def test_a_queue_that_was_made_anew_is_told_with_all_that_was_in_it(mount: Mount, store: FakeStore) -> None:
+    paths = ("orders/0", "orders/0.log", "@parquet/topic=orders/queue=0")
+    for queue in (0, 1):
+        store.put(Message("orders", b"old"), queue)
+    others = [mount.stat(path.replace("0", "1")).inode for path in paths]
+    before = {path: mount.stat(path).inode for path in paths}
+    assert sorted(mount.fs.queue_gone("orders", 0)) == sorted(before.values())
+    for path, inode in before.items():
+        assert mount.stat(path).inode != inode
+    assert [mount.stat(path.replace("0", "1")).inode for path in paths] == others
 
 
 def test_nothing_is_told_of_a_queue_that_the_kernel_does_not_know(mount: Mount, store: FakeStore) -> None:
