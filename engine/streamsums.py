@@ -102,22 +102,27 @@ class QueueSums:
         while True:
             first = max(first, min(self.queue.min_offset, end))
             try:
-                return first, self._source.rows(self.queue, first, end - first, checked_before)
+                parts = self._source.rows(self.queue, first, end - first, checked_before)
             except (RetiredFileError, UnreadableRangeError):
                 if self.queue.min_offset <= first:
                     raise
+            else:
+                if min(self.queue.min_offset, end) <= first:  # or their file of the log may have gone meanwhile
+                    return first, parts
 
     def _count(self, sizes: Array) -> None:
         """Add the next messages, all of one block; close the block when they reach its end."""
         number = self._counted // BLOCK_MESSAGES
+        is_closed = (self._counted + len(sizes)) % BLOCK_MESSAGES == 0
+        edges = self._edges(number) if is_closed else None  # before anything is counted: it may fail
         empty = self._counted + np.flatnonzero(sizes == 0)
         if len(empty):
             self._left_out[number] = self._left_out.get(number, frozenset()).union(empty.tolist())
         self._open_bytes += int(sizes.sum())
         self._counted += len(sizes)
-        if self._counted % BLOCK_MESSAGES == 0:
+        if edges is not None:
             left_out = len(self._left_out.get(number, ()))
-            block = BlockSum(*self._edges(number), self._total(), left_out)
+            block = BlockSum(*edges, self._total(), left_out)
             self._open_bytes = 0
             for column, value in zip(self._columns, block, strict=True):
                 column.append(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
@@ -301,6 +302,51 @@ def test_retention_between_two_looks_costs_what_expired_alone(tmp_path: Path, mo
     text = joined(bodies[queue.min_offset :])
     assert size == len(text)
     assert stream.read(0, 1 << 20) == text
+
+
+def test_a_file_that_goes_while_its_rows_are_read_has_expired_and_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SmallStore(tmp_path)
+    bodies = many(200)
+    put_all(store, bodies)
+    queue = store.queue("t")
+    stream = sums_of(store, tmp_path / "sums").stream(queue)
+    assert stream.size == len(joined(bodies))
+    look = queue.entries
+
+    def retired_after_the_look(first: int, count: int) -> np.ndarray:
+        found = look(first, count)
+        if queue.min_offset == 0:
+            queue.expire(store.log_files.files[1].start)
+            store.log_files.retire_first(0)
+        return found
+
+    monkeypatch.setattr(queue, "entries", retired_after_the_look)
+    with pytest.raises(ExpiredMessageError):
+        stream.read(0, 10)
+
+
+def test_sums_go_on_where_a_look_at_the_queue_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SmallStore(tmp_path, log_bytes=1 << 18)
+    bodies = many(2 * BLOCK_MESSAGES + 300)
+    put_all(store, bodies)
+    queue = store.queue("t")
+    stream = sums_of(store, tmp_path / "sums").stream(queue)
+    look, text = queue.read, joined(bodies)
+
+    def no_descriptor(queue_offset: int, count: int) -> np.ndarray:
+        if (queue_offset, count) == (BLOCK_MESSAGES - 1, 1):
+            raise OSError(errno.EMFILE, "none left")
+        return look(queue_offset, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "read", no_descriptor)
+        for _ in range(2):
+            with pytest.raises(OSError, match="none left"):
+                assert stream.size
+    assert stream.size == len(text)
+    assert stream.read(0, len(text)) == text
 
 
 def test_a_queue_that_was_cut_is_summed_anew_from_there(tmp_path: Path) -> None:
