@@ -31,7 +31,7 @@ from engine.entries import is_pre_blank as is_pre_blank
 from engine.errors import QueueGapError, ReadError, RetiredFileError, UnreadableRangeError
 from engine.filequeue import FileQueue
 from engine.mappedfile import Access, MappedFile
-from engine.watch import DirectoryWatch
+from engine.watch import Watch
 
 SCANNED_FILES = 3
 """How many of the newest files recovery reads whole; older ones were synced long before."""
@@ -53,13 +53,14 @@ class ConsumeQueue:
         self._file_entries = files.file_bytes // ENTRY.itemsize
         self._first = 0
         self._max = 0
-        self._min: tuple[int, int] | None = None  # where the log began when it was found, min_offset
+        self._min: tuple[int, int, int] | None = None  # min_offset; for which log's begin; max_offset if all expired
         self._known_min: int | None = None
         self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
         self._appended_to: MappedFile | None = None  # the newest file, once an entry came alone
-        self._watch = DirectoryWatch(files.directory)
+        self._watch = Watch(files.directory)
+        self._untold: tuple[int, int, int] | None = None  # how it was before a refresh that failed
 
     @property
     def first_offset(self) -> int:
@@ -75,17 +76,28 @@ class ConsumeQueue:
     def min_offset(self) -> int:
         """Queue offset of the first message at or after the log's start; max_offset when there is none."""
         found, log_begin = self._min, self._min_physical
-        if found is None or found[0] != log_begin:  # retention may go on while this is looked for
-            found = self._min = (log_begin, self.offset_of_physical(log_begin))
-        if self._known_min is None:
-            self._known_min = found[1]
-        return found[1]
+        if found is None or found[1] != log_begin or found[2] not in (-1, self._max):
+            found = self._min = self._find_min(self._first)
+            known = self._known_min
+            if known is None or (found[0] < known and found[1] == self._min_physical):
+                self._known_min = found[0]
+        return found[0]
+
+    def _find_min(self, low: int) -> tuple[int, int, int]:
+        """As `_min`: retention may go on meanwhile, and entries come."""
+        log_begin, max_offset = self._min_physical, self._max
+        found = self._search(lambda entry: starts_from(entry, log_begin), low, max_offset)
+        return found, log_begin, -1 if found < max_offset else max_offset
 
     @property
     def known_min_offset(self) -> int | None:
-        """`min_offset` at the last `expire`, or when it was first asked for; None if nobody has asked yet. Between it
-        and `min_offset` lies what retention took since."""
+        """The lowest `min_offset` that was given to anyone since `tell_min`; None: nobody asked. Between it and
+        `min_offset` lies what retention took since."""
         return self._known_min
+
+    def tell_min(self, min_offset: int) -> None:
+        """Everybody knows that what is before `min_offset` has expired."""
+        self._known_min = min_offset
 
     @property
     def physical_end(self) -> int:
@@ -110,7 +122,7 @@ class ConsumeQueue:
         elif files and self.files.access is not Access.READ:
             self.files.set_end(end)
         self._moved(end // ENTRY.itemsize)
-        self._min = self._known_min = None
+        self._min = None
 
     def _moved(self, max_offset: int) -> None:
         """Publish a new end that did not come from an append."""
@@ -240,7 +252,7 @@ class ConsumeQueue:
         if self.files.access is not Access.READ:
             self.files.truncate(max_offset * ENTRY.itemsize)
         self._moved(max_offset)
-        self._min = self._known_min = None
+        self._min = None
 
     def flush(self, least_pages: int = 0) -> None:
         """Bring entries to disk, when at least `least_pages` wait (0: any). FlushFailedError."""
@@ -351,11 +363,8 @@ class ConsumeQueue:
     def expire(self, min_physical_offset: int) -> int:
         """The log now begins at `min_physical_offset`: move min_offset, return it. Files stay."""
         self._min_physical = max(self._min_physical, min_physical_offset)
-        low = max(self._first, self.known_min_offset or 0)
-        found = self._search(lambda entry: starts_from(entry, self._min_physical), low, self._max)
-        self._min = (self._min_physical, found)
-        self._known_min = found
-        return found
+        self._min = self._find_min(max(self._first, self._min[0] if self._min is not None else 0))
+        return self._min[0]
 
     def begin_at(self, min_physical_offset: int) -> None:
         """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
@@ -375,23 +384,36 @@ class ConsumeQueue:
 
     def refresh(self, physical_end: int) -> bool:
         """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
-        changed. Nothing is taken in once the queue `is_rewritten`."""
-        before = (self._first, self._max, self._newest)
-        if self._watch.changed() and self.files.refresh():
-            for file in self.files.files:
-                file.set_end(file.size)
+        changed. Nothing is taken in once the queue `is_rewritten`. After an error (ReadError, OSError) the next call
+        begins anew, and tells all of it."""
+        before, failed_before = self._untold or (self._first, self._max, self._newest), self._untold is not None
+        self._untold = before
+        is_listed = self._list_files(failed_before)
         if self._has_other_entries():
             self.is_rewritten = True
             return True
+        if failed_before or (is_listed and self._newest < 0):
+            self.recover()
+            self.truncate(physical_end)
         files = unbroken_tail(self.files.files, self.files.short)
         self._first = files[0].start // ENTRY.itemsize if files else self._first
         if self._max < self._first:
             self._moved(self._first)
-        if self._min is not None and self._min[1] < self._first:
+        if self._min is not None and self._min[0] < self._first:
             self._min = None
         while self._has_next() and self._take_in(physical_end):
             pass
+        self._untold = None
         return before != (self._first, self._max, self._newest)
+
+    def _list_files(self, surely: bool) -> bool:
+        """List the files if they may have changed; whether they may."""
+        if not self._watch.changed() and not surely:
+            return False
+        if self.files.refresh():
+            for file in self.files.files:
+                file.set_end(file.size)
+        return True
 
     def _has_other_entries(self) -> bool:
         """Whether the entry that was the newest is gone or another."""
@@ -417,10 +439,8 @@ class ConsumeQueue:
         count = int(np.count_nonzero(np.logical_and.accumulate((ends <= physical_end) | is_pre_blank(whole))))
         if count:
             self._moved(self._max + count)
-            if self._min is not None and self._min[1] >= self._max - count:
-                self._min = None  # the queue was empty, and may begin later than it ended
             if self._known_min is not None and self._known_min >= self._max - count:
-                self._known_min = None
+                self._known_min = None  # the queue was empty, and may begin later than it ended
         return 0 < count == len(found)
 
     # life

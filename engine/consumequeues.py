@@ -21,7 +21,7 @@ from engine.filequeue import FileQueue
 from engine.listeners import Expired
 from engine.mappedfile import Access
 from engine.openfiles import OpenFiles
-from engine.watch import DirectoryWatch
+from engine.watch import Watch
 
 Key = tuple[str, int]
 
@@ -49,15 +49,18 @@ class ConsumeQueues:
         self._lock = threading.RLock()
         self._ids: dict[str, set[int]] = {}
         self._topic_ids: dict[str, set[int]] = {}
-        self._watch = DirectoryWatch(directory)
-        self._watches: dict[str, DirectoryWatch] = {}
+        self._watch = Watch(directory)
+        self._watches: dict[str, Watch] = {}
         self._queues: dict[Key, ConsumeQueue] = {}
         self._scan = access is Access.READ
         self._min_physical = 0
         self._to_expire: list[ConsumeQueue] = []
         self._expired: list[Expired] = []
+        self._refreshed: list[Key] = []
         self._gone: list[Key] = []
         self._visible_end: int | None = None
+        self.is_behind = False
+        """FOLLOW: whether a queue could not be looked at, and needs another look."""
 
     # which queues there are
 
@@ -68,15 +71,24 @@ class ConsumeQueues:
             self.generation += 1
 
     def _listed(self) -> dict[str, set[int]]:
-        """The queues by topic. Topics, and then queues, are listed only where their directory may have changed."""
+        """The queues by topic. Topics, and then queues, are listed only where their directory may have changed, or
+        where that failed before. OSError."""
+        try:
+            self._list_changed()
+        except OSError:
+            for watch in (self._watch, *self._watches.values()):
+                watch.forget()
+            raise
+        return {name: set(ids) for name, ids in self._topic_ids.items() if ids}
+
+    def _list_changed(self) -> None:
         if self._watch.changed():
             names = _directories(self.directory)
             self._topic_ids = {name: self._topic_ids.get(name, set()) for name in names}
-            self._watches = {name: self._watches.get(name) or DirectoryWatch(self.directory / name) for name in names}
+            self._watches = {name: self._watches.get(name) or Watch(self.directory / name) for name in names}
         for name, watch in self._watches.items():
             if watch.changed():
                 self._topic_ids[name] = _queue_ids(self.directory / name)
-        return {name: set(ids) for name, ids in self._topic_ids.items() if ids}
 
     def topics(self) -> list[str]:
         """Topics with at least one queue, sorted."""
@@ -163,9 +175,10 @@ class ConsumeQueues:
     def expire(self, min_physical_offset: int) -> list[Expired]:
         """The log now begins there: what went, of the used queues whose minimum moved. After an error (ReadError,
         NoDescriptorError) the next call goes on, and tells all of it."""
-        if min_physical_offset != self._min_physical:
-            self._min_physical = min_physical_offset
-            self._to_expire = self.opened()
+        with self._lock:  # a queue that is being opened knows the one beginning, or is told of the other
+            if min_physical_offset != self._min_physical:
+                self._min_physical = min_physical_offset
+                self._to_expire = self.opened()
         while self._to_expire:
             self._expire(self._to_expire[-1])
             self._to_expire.pop()
@@ -178,9 +191,12 @@ class ConsumeQueues:
             return  # its topic was deleted since the call that failed
         if old is None:
             queue.begin_at(self._min_physical)
-        elif (new := queue.expire(self._min_physical)) != old:
+            return
+        new = queue.expire(self._min_physical)
+        if new > old:
             gone = queue.physical_offsets(old, new)
             self._expired.append(Expired(queue.topic, queue.queue_id, old, new, gone))
+        queue.tell_min(new)
 
     def contents(self, topic: str) -> list[Expired]:
         """All that a topic's queues hold, as what goes when the topic goes."""
@@ -202,7 +218,8 @@ class ConsumeQueues:
             queue.files.sweep(now_ms, forced_interval_ms)
 
     def refresh(self, physical_end: int) -> list[Key]:
-        """FOLLOW: find new topics, queues, and entries of used queues; return the used queues that changed."""
+        """FOLLOW: find new topics, queues, and entries of used queues; return the used queues that changed. After an
+        error (OSError) the next call tells of those, too. See `is_behind`."""
         with self._lock:
             self._visible_end = physical_end
             ids = self._listed()
@@ -212,17 +229,22 @@ class ConsumeQueues:
                     self._drop(key)
                 self._ids = ids
                 self.generation += 1
-        return [(queue.topic, queue.queue_id) for queue in self.opened() if self._refreshed(queue, physical_end)]
+        self.is_behind = False
+        for queue in self.opened():
+            self._refresh(queue, physical_end)
+        changed, self._refreshed = self._refreshed, []
+        return changed
 
-    def _refreshed(self, queue: ConsumeQueue, physical_end: int) -> bool:
+    def _refresh(self, queue: ConsumeQueue, physical_end: int) -> None:
+        key = (queue.topic, queue.queue_id)
         try:
-            changed = queue.refresh(physical_end)
-        except ReadError:  # its writer took a file between two looks; the next round lists what there is
-            return False
+            if queue.refresh(physical_end):
+                self._refreshed.append(key)
+        except ReadError:  # its writer took a file between two looks
+            self.is_behind = True
         if queue.is_rewritten:
             with self._lock:
-                self._drop((queue.topic, queue.queue_id))
-        return changed
+                self._drop(key)
 
     def _drop(self, key: Key) -> None:
         queue = self._queues.pop(key, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from engine.parts import StoreParts
 from engine.record import record_problem
 from engine.sequence import queued_rows
 from engine.topicview import TopicView
+from engine.watch import Watch
 
 REFRESH_BYTES = 32 << 20
 """Of the log that one refresh reads at most, so that it ends soon; the next goes on."""
@@ -35,9 +35,6 @@ MAX_LOOKS = 200
 
 NEWEST_ENTRIES = 64
 """So many of a queue's newest entries are looked at for one that leads to a whole record."""
-
-SAME_TICK_NS = 100_000_000
-"""A directory that changed so recently may change again without its time changing."""
 
 Place = tuple[str, int, int]
 """Topic, queue id, queue offset."""
@@ -66,21 +63,23 @@ class Follower:
         self._queue_gone = queue_gone
         self._topics_changed = topics_changed
         self._end = 0
+        self._published = 0
+        self._told_generation = 0
         self._awaited: Place | None = None
         self._looks = 0
         self._stuck_since: float | None = None
-        self._seen: dict[Path, int] = {}
+        layout = parts.layout
+        self._log_watch, self._queues_watch = Watch(layout.commit_log), Watch(layout.consume_queues)
+        self._topics_watch = Watch(layout.topics)
 
     def begin(self) -> None:
         """Find where the writer's queues end, and what the log has behind that."""
-        self._has_changed(self._parts.layout.commit_log)
-        self._has_changed(self._parts.layout.consume_queues)
-        self._has_changed(self._parts.layout.topics)
         self._end = self._queues_end(self._queues)
         self._publish()
         self._queues.truncate(self._end)
         self._queues.expire(self._log.min_offset)
         self._queues.refresh(self._end)
+        self._told_generation = self._queues.generation
         self.refresh()
 
     def refresh(self) -> bool:
@@ -89,20 +88,25 @@ class Follower:
         try:
             return self._refresh()
         except BaseException:
-            self._seen.clear()
+            for watch in self._watches():
+                watch.forget()
             raise
 
+    def _watches(self) -> tuple[Watch, ...]:
+        return self._log_watch, self._queues_watch, self._topics_watch
+
     def _refresh(self) -> bool:
-        listed = self._has_changed(self._parts.layout.commit_log) and self._log.files.refresh()
+        listed = self._log_watch.changed() and self._log.files.refresh()
         if listed:
             self._publish()
-        grown = self._advance()
+        self._advance()
+        grown = self._end != self._published
         if grown:
             self._publish()
         changed = listed or grown
-        if self._has_changed(self._parts.layout.topics):
+        if self._topics_watch.changed():
             changed |= self._topics.reload()
-        if self._has_changed(self._parts.layout.consume_queues) or changed or self._awaited is not None:
+        if self._queues_watch.changed() or changed or self._is_behind():
             changed |= self._follow_queues()
         self._parts.index.refresh()  # each time: the writer indexes its last records after they are in their queues
         return changed
@@ -110,9 +114,13 @@ class Follower:
     def _publish(self) -> None:
         """Let readers see the log up to where it is whole."""
         self._log.resume(self._end, 0)
+        self._published = self._end
+
+    def _is_behind(self) -> bool:
+        """Whether the queues need another look though nothing may have happened since."""
+        return self._awaited is not None or self._queues.is_behind
 
     def _follow_queues(self) -> bool:
-        generation = self._queues.generation
         min_offset = self._log.min_offset
         for expired in self._queues.expire(min_offset):
             self._expired(expired)
@@ -126,21 +134,23 @@ class Follower:
             queue = self._queues.get(*self._awaited[:2])
             if self._looks >= MAX_LOOKS or (queue is not None and queue.max_offset > self._awaited[2]):
                 self._awaited = None
-        if self._queues.generation != generation:
+        generation = self._queues.generation
+        came_or_went = generation != self._told_generation
+        if came_or_went:
+            self._told_generation = generation
             self._topics_changed()
-        return bool(appended) or self._queues.generation != generation
+        return bool(appended) or came_or_went
 
     # the log
 
-    def _advance(self) -> bool:
-        """Move the end over what is whole behind it; whether it moved."""
+    def _advance(self) -> None:
+        """Move the end over what is whole behind it."""
         began = self._end
         limit = began + REFRESH_BYTES
         while self._end < limit and self._advance_in_file(limit):
             pass
         if self._end != began:
             self._stuck_since = None
-        return self._end != began
 
     def _advance_in_file(self, limit: int) -> bool:
         """Move within one file, or to the next one; whether there may be more."""
@@ -224,15 +234,3 @@ class Follower:
             )
         except StoreError:
             return False
-
-    def _has_changed(self, path: Path) -> bool:
-        """Whether a file or directory was changed since the last call, or so lately that it might be changing."""
-        try:
-            changed_ns = path.stat().st_mtime_ns
-        except FileNotFoundError:
-            changed_ns = 0
-        if self._seen.get(path) == changed_ns:
-            return False
-        settled = time.time_ns() - changed_ns > SAME_TICK_NS
-        self._seen[path] = changed_ns if settled else -1
-        return True

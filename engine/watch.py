@@ -1,29 +1,36 @@
-"""Directory watch: whether a directory may hold other names than before, for one stat instead of a listing."""
+"""Watch: whether a directory may hold other names than before, or a file other bytes, for one stat."""
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
-_LOOKS = 2
-"""Looks until a time is believed: a name can come in the same tick of the clock, just after a listing."""
+SAME_TICK_NS = 100_000_000
+"""What changed so recently may change again without its time changing."""
+_MISSING = 0
+_UNKNOWN = -1
 
 
-class DirectoryWatch:
-    """Looks at a directory's modification time. Not thread safe."""
+class Watch:
+    """Looks at the modification time of a directory or file. Not thread safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen_ns: int | None = None
-        self._looks = 0
+        self._seen_ns = _UNKNOWN
 
     def changed(self) -> bool:
-        """Whether names may have come or gone since the call before (also said once too often); True at first."""
+        """Whether it was changed since the call before, or so lately that it might be changing; True at first."""
         try:
-            found_ns: int | None = os.stat(self._path).st_mtime_ns
+            changed_ns = os.stat(self._path).st_mtime_ns
         except FileNotFoundError:
-            found_ns = None
-        if found_ns != self._seen_ns:
-            self._seen_ns, self._looks = found_ns, 0
-        self._looks += 1
-        return self._looks <= _LOOKS
+            changed_ns = _MISSING
+        if changed_ns == self._seen_ns:
+            return False
+        is_settled = abs(time.time_ns() - changed_ns) > SAME_TICK_NS
+        self._seen_ns = changed_ns if is_settled else _UNKNOWN
+        return True
+
+    def forget(self) -> None:
+        """What was to be done about a change failed: the next call says that there was one."""
+        self._seen_ns = _UNKNOWN

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.consumequeue import ENTRY, ConsumeQueue
 from engine.entries import PRE_BLANK_SIZE, valid_prefix
-from engine.errors import QueueGapError, StoreFullError
+from engine.errors import QueueGapError, RetiredFileError, StoreFullError
 from engine.filequeue import FileQueue
 from engine.mappedfile import Access
 from tests.engine.disks import FullDisk
@@ -362,6 +362,40 @@ def test_a_follower_finds_what_expired_though_the_files_went_before_it_looked(op
     assert follower.expire(170) == 17
     follower.refresh(1000)
     assert places_in(follower) == places_in(writer)
+
+
+def test_a_queue_takes_entries_when_the_file_that_single_ones_filled_has_expired(open_queue: Opener) -> None:
+    queue = open_queue()
+    queue.append_one(0, 0, 10, 0)
+    queue.append(1, entries_of([10 * number for number in range(1, 20)]))
+    queue.expire(170)
+    assert queue.delete_expired(0) == 2
+    assert queue.reserve(1) == 20
+    queue.append_one(20, 200, 10, 0)
+    assert places_in(queue) == [170, 180, 190, 200]
+
+
+def test_a_follower_tells_what_it_took_in_before_a_look_failed(
+    open_queue: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_queue()
+    writer.append(0, entries_of([0]))
+    follower = open_queue(Access.READ)
+    assert follower.refresh(1000) is False
+    writer.append(1, entries_of([10, 20]))
+
+    def taken(physical_end: int) -> bool:
+        assert take_in(physical_end) is False
+        raise RetiredFileError(follower.files.directory)
+
+    take_in = follower._take_in
+    with monkeypatch.context() as patch:
+        patch.setattr(follower, "_take_in", taken)
+        with pytest.raises(RetiredFileError):
+            follower.refresh(1000)
+    assert follower.refresh(1000) is True
+    assert follower.refresh(1000) is False
+    assert places_in(follower) == [0, 10, 20]
 
 
 def test_a_follower_notices_that_the_writer_cut_the_queue(open_queue: Opener) -> None:

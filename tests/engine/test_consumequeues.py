@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from engine import NoDescriptorError
+from engine import NoDescriptorError, RetiredFileError, consumequeues
 from engine.consumequeue import ENTRY, ConsumeQueue
 from engine.consumequeues import ConsumeQueues
+from engine.filescan import scan_directory
 from engine.mappedfile import Access
 
 FILE_BYTES = 160
@@ -162,6 +167,97 @@ def test_expiry_that_failed_goes_on_and_tells_of_all_queues(tmp_path: Path, monk
     assert sorted((expired.topic, expired.queue) for expired in queues.expire(20)) == [("a", 0), ("a", 1), ("a", 2)]
     assert [queue.min_offset for queue in queues] == [2, 2, 2]
     assert queues.expire(20) == []
+
+
+def test_what_expired_is_told_though_reading_where_it_was_failed_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = opened(tmp_path)
+    put(queues, "a", 0, [0, 10, 20, 30])
+    assert [queue.min_offset for queue in queues] == [0]
+
+    def no_descriptor(queue: ConsumeQueue, start: int, end: int) -> None:
+        raise NoDescriptorError(queue.files.directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "physical_offsets", no_descriptor)
+        with pytest.raises(NoDescriptorError):
+            queues.expire(20)
+    (expired,) = queues.expire(20)
+    assert (expired.old_min, expired.new_min, expired.physical_offsets.tolist()) == (0, 2, [0, 10])
+
+
+def test_a_queue_that_is_opened_while_the_log_loses_its_beginning_begins_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(opened(tmp_path), "a", 0, [0, 10, 20, 30])
+    queues = opened(tmp_path)
+    expiry = threading.Thread(target=queues.expire, args=(20,))
+
+    def begin_at(queue: ConsumeQueue, min_physical_offset: int) -> None:
+        begin(queue, min_physical_offset)
+        expiry.start()
+        expiry.join(0.2)  # it waits for us, or it is done: then it has not seen this queue
+
+    begin = ConsumeQueue.begin_at
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "begin_at", begin_at)
+        queue = queues.get("a", 0)
+    expiry.join()
+    assert queue is not None
+    assert queue.min_offset == 2
+
+
+def test_a_follower_tells_of_all_queues_after_looks_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = opened(tmp_path)
+    for queue_id in range(3):
+        put(writer, "a", queue_id, [queue_id])
+    queues = opened(tmp_path, Access.READ)
+    assert [queue.max_offset for queue in queues] == [1, 1, 1]
+    queues.refresh(1000)
+    for queue_id in range(3):
+        put(writer, "a", queue_id, [10 * number for number in range(1, 10)])  # a second file
+    put(writer, "new", 0, [200])
+    for file in tmp_path.rglob("*"):
+        os.utime(file, (1_600_000_000, 1_600_000_000))  # no directory looks as if it were changing
+
+    def failing(path: Path, *arguments: Any) -> Any:
+        if path.name == failing_name[-1]:
+            raise OSError(errno.EMFILE, "none left")
+        return (listing if arguments else directories)(path, *arguments)
+
+    listing, directories, failing_name = scan_directory, consumequeues._directories, [""]
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.filequeue.scan_directory", failing)
+        patch.setattr(consumequeues, "_directories", failing)
+        for name in ("consumequeue", "new", "1"):
+            failing_name.append(name)
+            for _ in range(3):
+                with pytest.raises(OSError, match="none left"):
+                    queues.refresh(1000)
+    assert queues.refresh(1000) == [("a", 0), ("a", 1), ("a", 2)]
+    assert queues.topics() == ["a", "new"]
+    assert queues.refresh(1000) == []
+
+
+def test_a_follower_looks_again_at_a_queue_whose_writer_took_a_file_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = opened(tmp_path)
+    put(writer, "a", 0, [0])
+    queues = opened(tmp_path, Access.READ)
+    assert [queue.max_offset for queue in queues] == [1]
+    put(writer, "a", 0, [10])
+
+    def taken(queue: ConsumeQueue) -> bool:
+        raise RetiredFileError(queue.files.directory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "_has_next", taken)
+        assert (queues.refresh(1000), queues.is_behind) == ([], True)
+    assert (queues.refresh(1000), queues.is_behind) == ([("a", 0)], False)
 
 
 def test_a_removed_topic_is_gone_with_its_directories(tmp_path: Path) -> None:

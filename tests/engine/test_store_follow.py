@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,9 @@ from engine import (
     StoreListener,
 )
 from engine.consumequeue import ConsumeQueue
+from engine.consumequeues import ConsumeQueues
+from engine.following import Follower
+from engine.logscan import ScannedRecords, scan_records
 from tests.engine.storetools import SMALL, bodies, nothing_left_open
 
 FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
@@ -236,6 +241,122 @@ def test_what_a_look_that_failed_had_found_is_looked_for_again(tmp_path: Path, m
         assert [follower.bounds("T", queue) for queue in (0, 1)] == bounds
         for queue in (0, 1):
             assert ("expired", "T", queue, 0, bounds[queue].min_offset) in ear.heard
+
+
+def test_what_was_found_before_a_look_failed_is_shown_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, ear = tmp_path / "store", Ear()
+    with MessageStore.open(path, SMALL) as writer:
+        writer.put(Message("T", b"before"), 0)
+        with MessageStore.open(path, FOLLOW) as follower:
+            assert follower.bounds("T", 0).max_offset == 1
+            follower.subscribe(ear)
+            writer.put_lines("T", b"line of some length\n" * 60, 0)
+            writer.put(Message("U", b"new"), 0)
+            end = writer.physical_end
+
+            def failing(*arguments: Any) -> Iterator[ScannedRecords]:
+                yield from scan_records(*arguments)
+                raise NoDescriptorError(path)
+
+            with monkeypatch.context() as patch:
+                patch.setattr("engine.following.scan_records", failing)
+                with pytest.raises(NoDescriptorError):
+                    follower.refresh()
+            refreshed(follower)
+            assert (follower.physical_end, follower.bounds("T", 0).max_offset) == (end, 61)
+            assert follower.topics() == ["T", "U"]
+            assert {("appended", "T", 0), ("topics",)} <= set(ear.heard)
+
+
+def test_a_topic_that_came_is_told_though_a_queue_could_not_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, ear = tmp_path / "store", Ear()
+    with MessageStore.open(path, SMALL) as writer:
+        writer.put(Message("T", b"before"), 0)
+        with MessageStore.open(path, FOLLOW) as follower:
+            assert follower.bounds("T", 0).max_offset == 1
+            writer.create_topic("U", 1)
+            refreshed(follower)
+            follower.subscribe(ear)
+            writer.put(Message("U", b"new"), 0)
+
+            def no_descriptor(queue: ConsumeQueue, _: int) -> bool:
+                raise NoDescriptorError(queue.files.directory)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(ConsumeQueue, "refresh", no_descriptor)
+                with pytest.raises(NoDescriptorError):
+                    follower.refresh()
+            refreshed(follower)
+            assert ("topics",) in ear.heard
+
+
+def test_what_expired_is_told_though_the_queues_files_went_before_the_log_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, ear = tmp_path / "store", Ear()
+    retention = Retention(max_bytes=9000, clean_interval_ms=3_600_000, delete_pause_ms=0)
+    with (
+        MessageStore.open(path, replace(SMALL, retention=retention)) as writer,
+        MessageStore.open(path, FOLLOW) as follower,
+    ):
+        writer.put_lines("T", b"line of some length\n" * 300, 0)
+        refreshed(follower)
+        assert follower.bounds("T", 0).min_offset == 0
+        follower.subscribe(ear)
+        writer.put_lines("T", b"more\n", 0)
+
+        def cleaned_first(queues: ConsumeQueues, physical_end: int) -> list[tuple[str, int]]:
+            writer.clean()
+            return look(queues, physical_end)
+
+        look = ConsumeQueues.refresh
+        with monkeypatch.context() as patch:
+            patch.setattr(ConsumeQueues, "refresh", cleaned_first)
+            follower.refresh()
+        refreshed(follower)
+        bounds = writer.bounds("T", 0)
+        assert bounds.min_offset > 32
+        assert follower.bounds("T", 0) == bounds
+        assert ("expired", "T", 0, 0, bounds.min_offset) in ear.heard
+
+
+def test_a_file_that_came_while_the_store_was_opened_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store"
+
+    def begun_late(follower: Follower) -> None:
+        writer.put_lines("T", b"line of some length\n" * 200, 0)
+        for file in path.rglob("*"):
+            os.utime(file, (1_600_000_000, 1_600_000_000))  # no directory looks as if it were changing
+        begin(follower)
+
+    begin = Follower.begin
+    with MessageStore.open(path, replace(SMALL, preallocate=False)) as writer:
+        writer.put(Message("T", b"before"), 0)
+        monkeypatch.setattr(Follower, "begin", begun_late)
+        with MessageStore.open(path, FOLLOW) as follower:
+            refreshed(follower)
+            assert follower.physical_end == writer.physical_end
+            assert len(bodies(follower, "T", 0)) == 201
+
+
+@pytest.mark.parametrize("lines", [(100, 10), (10, 100), (1500, 1500)])
+def test_a_topic_that_was_deleted_and_made_anew_between_two_looks_is_the_new_one(
+    tmp_path: Path, lines: tuple[int, int]
+) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+        writer.put_lines("T", b"old\n" * lines[0], 0)
+        refreshed(follower)
+        assert follower.stream("T", 0).size == 4 * lines[0]
+        writer.delete_topic("T")
+        text = b"the new one\n" * lines[1]
+        writer.put_lines("T", text, 0)
+        refreshed(follower)
+        assert b"".join(body + b"\n" for body in bodies(follower, "T", 0)) == text
+        stream = follower.stream("T", 0)
+        assert (stream.first_offset, bytes(stream.read(0, 1 << 20))) == (0, text)
 
 
 def test_a_follower_tells_its_listeners_what_came(tmp_path: Path) -> None:
