@@ -48,13 +48,14 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.files = files
-        self.is_rewritten = False
-        """FOLLOW: `refresh` found that the writer made the queue anew, or cut it: it is to be opened again."""
+        self.is_made_anew = False  # FOLLOW: `refresh` found that it was, or was cut: it is to be opened again
         self._file_entries = files.file_bytes // ENTRY.itemsize
         self._first = 0
         self._max = 0
         self._min: tuple[int, int, int] | None = None  # min_offset; for which log's begin; max_offset if all expired
-        self._known_min: int | None = None
+        self.told_min: int | None = None
+        """The lowest `min_offset` that was given to anyone since this was set; None: nobody asked. What lies between
+        the two was taken by retention, and nobody was told."""
         self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
@@ -78,9 +79,9 @@ class ConsumeQueue:
         found, log_begin = self._min, self._min_physical
         if found is None or found[1] != log_begin or found[2] not in (-1, self._max):
             found = self._min = self._find_min(self._first)
-            known = self._known_min
-            if known is None or (found[0] < known and found[1] == self._min_physical):
-                self._known_min = found[0]
+            told = self.told_min
+            if told is None or (found[0] < told and found[1] == self._min_physical):
+                self.told_min = found[0]
         return found[0]
 
     def _find_min(self, low: int) -> tuple[int, int, int]:
@@ -88,16 +89,6 @@ class ConsumeQueue:
         log_begin, max_offset = self._min_physical, self._max
         found = self._search(lambda entry: starts_from(entry, log_begin), low, max_offset)
         return found, log_begin, -1 if found < max_offset else max_offset
-
-    @property
-    def known_min_offset(self) -> int | None:
-        """The lowest `min_offset` that was given to anyone since `tell_min`; None: nobody asked. Between it and
-        `min_offset` lies what retention took since."""
-        return self._known_min
-
-    def tell_min(self, min_offset: int) -> None:
-        """Everybody knows that what is before `min_offset` has expired."""
-        self._known_min = min_offset
 
     @property
     def physical_end(self) -> int:
@@ -116,7 +107,10 @@ class ConsumeQueue:
         entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
         files = unbroken_tail(self.files.files, self.files.short)
         self._first = files[0].start // ENTRY.itemsize if files else 0
-        end = scanned_end(files[-SCANNED_FILES:]) if scan else searched_end(files)
+        scanned = files[-SCANNED_FILES:]
+        end = scanned_end(scanned) if scan else searched_end(files)
+        if scan and scanned and end == scanned[0].start:
+            end = scanned_end(files)  # nothing is in the newest: their writer makes the queue anew just now
         if scan and self.files.access is not Access.READ and holds_more(files, end):
             self.files.truncate(end)
         elif files and self.files.access is not Access.READ:
@@ -130,7 +124,7 @@ class ConsumeQueue:
         self._max = max_offset
         self._newest = self._physical_end = -1
         newest = self._raw(max_offset - 1) if max_offset > self._first else None
-        if newest is not None and newest[1] != PRE_BLANK_SIZE:
+        if newest is not None and newest[1] not in (PRE_BLANK_SIZE, 0):  # 0: another file came there meanwhile
             self._newest, self._physical_end = newest[0], newest[0] + newest[1]
 
     # writing
@@ -179,7 +173,7 @@ class ConsumeQueue:
         if blanks:
             self.files.append(ENTRY_STRUCT.pack(0, PRE_BLANK_SIZE, 0) * blanks)
         self._moved(queue_offset)
-        self._min = self._known_min = None
+        self._min = self.told_min = None
 
     def _write(self, entries: Entries) -> None:
         """Append file by file, publishing each part once its bytes are there."""
@@ -369,7 +363,7 @@ class ConsumeQueue:
     def begin_at(self, min_physical_offset: int) -> None:
         """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
         self._min_physical = min_physical_offset
-        self._min = self._known_min = None
+        self._min = self.told_min = None
 
     def delete_expired(self, now_ms: int) -> int:
         """Delete the files whose every entry is before min_offset, never the last one; return how many."""
@@ -384,15 +378,16 @@ class ConsumeQueue:
 
     def refresh(self, physical_end: int) -> bool:
         """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
-        changed. Nothing is taken in once the queue `is_rewritten`. After an error (ReadError, OSError) the next call
+        changed. Nothing is taken in once the queue `is_made_anew`. After an error (ReadError, OSError) the next call
         begins anew, and tells all of it."""
         before, failed_before = self._untold or (self._first, self._max, self._newest), self._untold is not None
         self._untold = before
         is_listed = self._list_files(failed_before)
-        if self._has_other_entries():
-            self.is_rewritten = True
+        is_overtaken = self.files.min_offset >= self._max * ENTRY.itemsize  # by retention
+        if not is_overtaken and self._has_other_entries():
+            self.is_made_anew = True
             return True
-        if failed_before or (is_listed and self._newest < 0):
+        if is_overtaken or failed_before or (is_listed and self._newest < 0):
             self.recover()
             self.truncate(physical_end)
         files = unbroken_tail(self.files.files, self.files.short)
@@ -439,8 +434,8 @@ class ConsumeQueue:
         count = int(np.count_nonzero(np.logical_and.accumulate((ends <= physical_end) | is_pre_blank(whole))))
         if count:
             self._moved(self._max + count)
-            if self._known_min is not None and self._known_min >= self._max - count:
-                self._known_min = None  # the queue was empty, and may begin later than it ended
+            if self.told_min is not None and self.told_min >= self._max - count:
+                self.told_min = None  # the queue was empty, and may begin later than it ended
         return 0 < count == len(found)
 
     # life

@@ -186,7 +186,7 @@ class ConsumeQueues:
         return moved
 
     def _expire(self, queue: ConsumeQueue) -> None:
-        old = queue.known_min_offset
+        old = queue.told_min
         if self._queues.get((queue.topic, queue.queue_id)) is not queue:
             return  # its topic was deleted since the call that failed
         if old is None:
@@ -196,7 +196,7 @@ class ConsumeQueues:
         if new > old:
             gone = queue.physical_offsets(old, new)
             self._expired.append(Expired(queue.topic, queue.queue_id, old, new, gone))
-        queue.tell_min(new)
+        queue.told_min = new
 
     def contents(self, topic: str) -> list[Expired]:
         """All that a topic's queues hold, as what goes when the topic goes."""
@@ -242,7 +242,7 @@ class ConsumeQueues:
                 self._refreshed.append(key)
         except ReadError:  # its writer took a file between two looks
             self.is_behind = True
-        if queue.is_rewritten:
+        if queue.is_made_anew:
             with self._lock:
                 self._drop(key)
 

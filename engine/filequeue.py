@@ -349,8 +349,12 @@ class FileQueue:
             if len(self._files) < 2:
                 return None
             file, *kept = self._files
-            file.retire()
-            self._set_files(kept)
+            self._set_files(kept)  # first: a reader who finds it closed finds it gone, too
+            try:
+                file.retire()
+            except OSError:
+                self._set_files([file, *kept])
+                raise
             self._retired.append((file, now_ms))
         if self.access is Access.WRITE:
             self._disk.sync_directory(self.directory)
@@ -387,15 +391,15 @@ class FileQueue:
         sizes, problems = scan_directory(self.directory, self.file_bytes)
         with self._change_lock:
             before = self._by_start
-            replaced = [file for file in before.values() if file.start in sizes and file.is_replaced()]
-            if before.keys() == sizes.keys() and problems == self._problems and not replaced:
+            kept = {start: file for start, file in before.items() if start in sizes and not file.is_replaced()}
+            if kept.keys() == before.keys() == sizes.keys() and problems == self._problems:
                 return False
             for start, file in before.items():
-                if start not in sizes:
+                if start not in kept:
                     file.retire()
-            for file in replaced:
-                file.unmap()
-            self._set_files([before.get(start) or self._appeared(start) for start in sorted(sizes)])
+                elif start in self.short:
+                    file.unmap()  # its map is as short as it was
+            self._set_files([kept.get(start) or self._appeared(start) for start in sorted(sizes)])
             self._problems = problems
             return True
 

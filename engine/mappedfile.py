@@ -87,7 +87,7 @@ class MappedFile:
         self.wrote = self.readable = self.flushed = size
         self._disk = disk or Disk()
         self._mapped: tuple[mmap.mmap, memoryview] | None = None
-        self._inode = 0  # of the file that is mapped
+        self._inode = 0  # of the file that was mapped last
         self._target: memoryview | None = None  # what the writer writes to, once that was made ready
         self._buffer: memoryview | None = None
         self._filled_from = size  # bytes from there on are filler: never copied from the buffer
@@ -466,15 +466,11 @@ class MappedFile:
             self.close()
 
     def is_replaced(self) -> bool:
-        """Whether the name leads to another file than the one that is mapped, or to a longer one than its map."""
-        mapped = self._mapped
-        if mapped is None:
-            return False
+        """Whether the name leads to another file than the one that was mapped last, if any was."""
         try:
-            found = os.stat(self.path)
+            return self._inode not in (0, os.stat(self.path).st_ino)
         except FileNotFoundError:
             return True
-        return found.st_ino != self._inode or len(mapped[1]) < min(self.size, found.st_size)
 
     def unmap(self) -> None:
         """Give the map back (once the last view is gone); the next look maps again. Does nothing while it is needed."""

@@ -21,6 +21,7 @@ FILE_ENTRIES = 8
 FILE_BYTES = FILE_ENTRIES * 20
 
 Opener = Callable[..., ConsumeQueue]
+Wanted = Callable[[tuple[int, int, int]], bool]
 
 
 @pytest.fixture
@@ -290,16 +291,16 @@ def test_a_minimum_that_is_looked_for_while_the_log_begins_anew_is_looked_for_ag
 ) -> None:
     queue = open_queue()
     queue.append(0, entries_of([10 * number for number in range(20)]))
-    search = ConsumeQueue.offset_of_physical
+    search = ConsumeQueue._search
 
-    def and_meanwhile_retention_goes_on(queue: ConsumeQueue, physical_offset: int) -> int:
-        found = search(queue, physical_offset)
+    def and_meanwhile_retention_goes_on(queue: ConsumeQueue, wanted: Wanted, low: int, high: int) -> int:
+        found = search(queue, wanted, low, high)
         monkeypatch.undo()
         queue.begin_at(175)
         return found
 
     queue.begin_at(30)
-    monkeypatch.setattr(ConsumeQueue, "offset_of_physical", and_meanwhile_retention_goes_on)
+    monkeypatch.setattr(ConsumeQueue, "_search", and_meanwhile_retention_goes_on)
     assert queue.min_offset == 3
     assert queue.min_offset == 18
 
@@ -375,6 +376,26 @@ def test_a_queue_takes_entries_when_the_file_that_single_ones_filled_has_expired
     assert places_in(queue) == [170, 180, 190, 200]
 
 
+def test_a_queue_begins_right_though_its_first_entries_came_while_somebody_looked(
+    open_queue: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = open_queue(Access.READ)
+    assert follower.min_offset == 0
+
+    def come_meanwhile(wanted: Wanted, low: int, high: int) -> int:
+        patch.undo()
+        found = follower._search(wanted, low, high)
+        open_queue().append(5, entries_of([10, 20]))  # behind 5 pre-blank ones
+        assert follower.refresh(1000)
+        return found
+
+    follower.begin_at(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(follower, "_search", come_meanwhile)
+        assert follower.min_offset == 0
+    assert (follower.min_offset, follower.max_offset) == (5, 7)
+
+
 def test_a_follower_tells_what_it_took_in_before_a_look_failed(
     open_queue: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +428,14 @@ def test_a_follower_notices_that_the_writer_cut_the_queue(open_queue: Opener) ->
     writer.append(6, entries_of([63, 70]))
     assert follower.refresh(1000) is True
     assert places_in(follower) == [0, 10, 20, 30, 40, 50, 63, 70]
+
+
+def test_a_follower_looks_behind_new_files_without_an_entry_for_the_end(open_queue: Opener, tmp_path: Path) -> None:
+    open_queue().append(0, entries_of([10 * i for i in range(12)]))
+    for number in range(2, 6):
+        (tmp_path / "orders/3" / f"{number * FILE_BYTES:020d}").write_bytes(bytes(FILE_BYTES))
+    follower = open_queue(Access.READ)
+    assert (follower.max_offset, follower.newest_physical_offset) == (12, 110)
 
 
 def test_a_followers_bound_holds_from_the_start(open_queue: Opener) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.durable import Disk
 from engine.errors import FlushFailedError, NoDescriptorError, RetiredFileError, StoreFullError, UnreadableRangeError
 from engine.filequeue import FileQueue
-from engine.mappedfile import Access
+from engine.mappedfile import Access, MappedFile
 
 SIZE = 4096
 
@@ -427,3 +427,28 @@ def test_following_sees_another_queues_appends_in_the_same_pages(tmp_path: Path)
     assert bytes(reader.view(SIZE, 5)) == b"three"
     for queue in (reader, writer):
         queue.close()
+
+
+def test_a_reader_finds_a_file_that_is_being_deleted_whole_or_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = FileQueue.open(tmp_path / "queue", 16, Access.WRITE)
+    queue.append(b"0" * 16)
+    queue.append(b"1" * 16)
+
+    def looked_at(file: MappedFile) -> None:
+        assert (queue.find(0), queue.min_offset) == (None, 16)
+        retire(file)
+
+    def refused(file: MappedFile) -> None:
+        raise PermissionError(file.path)
+
+    retire = MappedFile.retire
+    monkeypatch.setattr(MappedFile, "retire", refused)
+    with pytest.raises(PermissionError):
+        queue.retire_first(0)
+    assert (bytes(queue.view(0, 16)), len(queue.files)) == (b"0" * 16, 2)
+    monkeypatch.setattr(MappedFile, "retire", looked_at)
+    assert queue.retire_first(0) is not None
+    assert queue.find(0) is None
+    queue.close()
