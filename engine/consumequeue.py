@@ -383,7 +383,7 @@ class ConsumeQueue:
         before, failed_before = self._untold or (self._first, self._max, self._newest), self._untold is not None
         self._untold = before
         is_listed = self._list_files(failed_before)
-        is_overtaken = self.files.min_offset >= self._max * ENTRY.itemsize  # by retention
+        is_overtaken = self._newest >= 0 and self._max * ENTRY.itemsize <= self.files.min_offset  # by retention
         if not is_overtaken and self._has_other_entries():
             self.is_made_anew = True
             return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -365,17 +366,6 @@ def test_a_follower_finds_what_expired_though_the_files_went_before_it_looked(op
     assert places_in(follower) == places_in(writer)
 
 
-def test_a_queue_takes_entries_when_the_file_that_single_ones_filled_has_expired(open_queue: Opener) -> None:
-    queue = open_queue()
-    queue.append_one(0, 0, 10, 0)
-    queue.append(1, entries_of([10 * number for number in range(1, 20)]))
-    queue.expire(170)
-    assert queue.delete_expired(0) == 2
-    assert queue.reserve(1) == 20
-    queue.append_one(20, 200, 10, 0)
-    assert places_in(queue) == [170, 180, 190, 200]
-
-
 def test_a_queue_begins_right_though_its_first_entries_came_while_somebody_looked(
     open_queue: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +426,19 @@ def test_a_follower_looks_behind_new_files_without_an_entry_for_the_end(open_que
         (tmp_path / "orders/3" / f"{number * FILE_BYTES:020d}").write_bytes(bytes(FILE_BYTES))
     follower = open_queue(Access.READ)
     assert (follower.max_offset, follower.newest_physical_offset) == (12, 110)
+
+
+def test_a_queue_without_an_entry_is_not_read_whole_at_each_look(
+    open_queue: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "orders/3"
+    directory.mkdir(parents=True)
+    (directory / f"{0:020d}").write_bytes(bytes(FILE_BYTES))
+    os.utime(directory, (1_600_000_000, 1_600_000_000))
+    follower = open_queue(Access.READ)
+    follower.refresh(1000)
+    monkeypatch.setattr(follower, "recover", lambda: pytest.fail("read whole"))
+    assert follower.refresh(1000) is False
 
 
 def test_a_followers_bound_holds_from_the_start(open_queue: Opener) -> None:
