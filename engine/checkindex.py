@@ -1,7 +1,7 @@
 """Checking the index: the keys that records carry, compared with what its files hold, in order.
 
 No problem are keys of records that retention took, the record at a restart's boundary, which RocketMQ indexes twice,
-and the key "T#" + TAGS that RocketMQ gives every record since version 5.4.
+and the entry for its tag that RocketMQ gives every record since version 5.4.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import numpy as np
 
 from engine.errors import ReadError
 from engine.index import Index
-from engine.indexfile import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, IndexFile, link
+from engine.indexfile import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, TAG_TYPE, IndexFile, link
 from engine.keyhash import hash_slices, topic_hashes, topic_key_hashes
 from engine.logscan import ScannedRecords
 from engine.problem import Problem, ProblemKind
 
 Array = np.ndarray[Any, Any]
-
-TAG_KEY = "#T#"
 
 
 class Part(NamedTuple):
@@ -57,7 +55,7 @@ class CheckedIndex:
         starts, sizes = found.properties.tags
         rows = np.flatnonzero(sizes)
         hashes, units = hash_slices(found.records.log, starts[rows], sizes[rows])
-        topics = topic_hashes([topic + TAG_KEY[:-1] for topic in found.topics])[found.topic_rows[rows]]
+        topics = topic_hashes([f"{topic}#{TAG_TYPE}" for topic in found.topics])[found.topic_rows[rows]]
         self._tags = (found.records.headers["physical_offset"][rows], topic_key_hashes(topics, hashes, units))
 
     def put_many(

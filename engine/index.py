@@ -288,17 +288,13 @@ class Index:
         return before != self._files
 
     def destroy(self) -> None:
-        """Delete every file, whatever its size, before a rebuild. OSError."""
+        """Delete every file of the index, before a rebuild; what is `foreign` stays. OSError."""
         with self._lock:
             self._gathered = GatheredKeys()
             self._waiting = NO_KEYS
             self._last = -1
             for file in self._files:
                 self._drop(file)
-            if self.access is Access.WRITE:
-                for path in self.foreign:
-                    if not path.is_dir():
-                        path.unlink(missing_ok=True)
             self.foreign = ()
 
     def close(self) -> None:

@@ -46,6 +46,9 @@ assert _HEADER_BYTES == _HEADER.size == 40
 assert _ENTRY_BYTES == _ENTRY.size == 20
 
 MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
+TAG_TYPE = "T"
+"""From RocketMQ 5.4 on a record's last entry is that of its tag, hashed as topic#T#tag. We read such entries, and write
+none."""
 
 Array = np.ndarray[Any, Any]
 

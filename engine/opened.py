@@ -16,6 +16,7 @@ from engine.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
 from engine.durable import Disk, make_directory, remove_file, write_durably
 from engine.errors import NotAStoreError, ReadError, StoreLockedError
 from engine.filequeue import FileQueue
+from engine.indexfile import TAG_TYPE
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.mappedfile import Access
@@ -147,7 +148,7 @@ class _RecordKeys:
         self._files: dict[int, FileQueue] = {}
 
     def at(self, sizes: FileSizes, physical_offset: int) -> Sequence[str]:
-        """Keys (topic#key) of the record there, the unique key first; none when it can't be read."""
+        """What the index may hold of the record there (topic#key, topic#T#tag); nothing when it can't be read."""
         file_bytes = sizes.commit_log_bytes
         if file_bytes not in self._files:
             self._files[file_bytes] = FileQueue.open(self._directory, file_bytes, Access.READ)
@@ -159,7 +160,8 @@ class _RecordKeys:
         except ReadError:
             return ()
         unique = [message.unique_key] if message.unique_key else []
-        return [f"{message.topic}#{key}" for key in (*unique, *message.keys)]
+        tags = [f"{TAG_TYPE}#{message.tags}"] if message.tags else []
+        return [f"{message.topic}#{key}" for key in (*unique, *message.keys, *tags)]
 
     def close(self) -> None:
         """Let go of the log's files."""

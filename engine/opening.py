@@ -17,6 +17,7 @@ from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZE
 from engine.configfile import backup_of
 from engine.errors import ConfigFileError, NotAStoreError, ObstructedError, UnsupportedStoreError
 from engine.filescan import MAX_OFFSET
+from engine.indexfile import index_file_bytes
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
 from engine.sizesfile import read_sizes
@@ -225,17 +226,19 @@ def choose_sizes(
         return ChosenSizes(sizes)
     if remembered is not None and remembered.index_bytes == found.index_file_bytes:
         return ChosenSizes(sizes)
-    candidates = [(one.index_slots, one.index_entries) for one in (wanted, BROKER_SIZES, EMBEDDED_SIZES) if one]
+    usual = (wanted or EMBEDDED_SIZES, BROKER_SIZES, EMBEDDED_SIZES)
+    candidates = [(one.index_slots, one.index_entries) for one in usual]
     proved = prove_index_sizes(index_paths(layout.index), candidates, lambda place: keys_at(sizes, place))
     if proved is not None:
         return ChosenSizes(replace(sizes, index_slots=proved[0], index_entries=proved[1]))
-    own = wanted or EMBEDDED_SIZES
+    as_long = [pair for pair in candidates if index_file_bytes(*pair) == found.index_file_bytes]
+    slots, entries = (as_long or candidates)[0]
     note = (
         f"the slots and entries of {layout.index} can't be proved from its files: the index is rebuilt with"
-        f" {own.index_slots:,} slots and {own.index_entries:,} entries; to keep a broker's, open the store with"
+        f" {slots:,} slots and {entries:,} entries; to keep a broker's, open the store with"
         " maxHashSlotNum and maxIndexNum as in its broker.conf"
     )
-    return ChosenSizes(replace(sizes, index_slots=own.index_slots, index_entries=own.index_entries), True, note)
+    return ChosenSizes(replace(sizes, index_slots=slots, index_entries=entries), True, note)
 
 
 def _likely(found: FoundSizes) -> FileSizes:

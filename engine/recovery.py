@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from engine.parts import StoreParts
 from engine.record import decode_record
 from engine.results import RecoveryReport
 from engine.sequence import Doubt, Seed
+from engine.setaside import set_aside
 from engine.tiling import index_start, queues_complete
 
 TRUSTED_FILES = 3
@@ -103,6 +105,7 @@ class _Recovery:
         self._clean = clean
         self._progress = progress
         self._rebuilt: list[str] = []
+        self._notes: list[str] = []
         self._walk: LogWalk
 
     def run(self, rebuild_index: bool, began: float) -> Recovered:
@@ -134,7 +137,7 @@ class _Recovery:
             cut_bytes=self._cut_bytes,
             damaged=tuple(stretch.start for stretch in damaged),
             rebuilt=tuple(self._rebuilt),
-            notes=tuple(_sentence(stretch) for stretch in damaged),
+            notes=(*self._notes, *(_sentence(stretch) for stretch in damaged)),
             seconds=time.monotonic() - began,
         )
         covered_end = self._coverage.physical_end if self._coverage else 0
@@ -175,7 +178,7 @@ class _Recovery:
         if not self._queues_trusted(trusted_end):
             self._drop_queues()
             queues_from = log.min_offset
-        parts.index.truncate(trusted_end, parts.stored_ms)
+        parts.index.truncate(self._index_end(trusted_end), parts.stored_ms)
         index_from = self._index_from(trusted_end)
         return max(min(queues_from, index_from), log.min_offset)
 
@@ -201,6 +204,11 @@ class _Recovery:
                 queue.destroy()
         self._rebuilt.append("consume queues")
 
+    def _index_end(self, trusted_end: int) -> int:
+        """Up to where the index is kept. One that another closed has entries that we could not make again."""
+        closed_by_another = self._coverage is None and self._clean
+        return self._whole_end if closed_by_another else trusted_end
+
     def _index_from(self, trusted_end: int) -> int:
         """From where on the log must be read for the index; an index that can't be right is dropped."""
         coverage, index, begin = self._coverage, self._parts.index, self._log.min_offset
@@ -219,6 +227,12 @@ class _Recovery:
     def _drop_index(self, reason: str) -> None:
         if self._parts.index.files or self._parts.index.foreign:
             self._rebuilt.append(f"index ({reason})")
+        if self._parts.access is Access.WRITE:
+            for path in filter(
+                Path.is_file, self._parts.index.foreign
+            ):  # of other sizes, so perhaps a broker's: it may want them back
+                moved = set_aside(self._parts.layout, f"index/{path.name}", self._parts.disk)
+                self._notes.append(f"moved index/{path.name}, whose sizes are not this store's, to {moved}")
         self._parts.index.destroy()
 
     def _seed(self, start: int) -> Seed:

@@ -70,6 +70,16 @@ def test_a_file_without_entries_is_taken_for_one_of_the_usual_size(tmp_path: Pat
     assert prove_index_sizes(paths, [(7, 20)], keys_made) is None
 
 
+def test_an_entry_that_the_log_does_not_explain_condemns_nothing(tmp_path: Path) -> None:
+    paths = made(tmp_path, 100, 300, 50)
+    for unknown in (0, 49):
+
+        def keys_at(physical_offset: int, unknown: int = unknown) -> Sequence[str]:
+            return ["t#other"] if physical_offset == 100 + 91 * unknown else keys_made(physical_offset)
+
+        assert prove_index_sizes(paths, [(100, 300)], keys_at) == (100, 300)
+
+
 def test_nothing_is_proved_by_a_damaged_file_or_by_keys_that_the_log_denies(tmp_path: Path) -> None:
     paths = made(tmp_path, 100, 300, 50)
     assert prove_index_sizes(paths, [(100, 300)], lambda place: ["t#other"]) is None
