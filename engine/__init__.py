@@ -53,6 +53,7 @@ from engine.listeners import Expired, StoreListener
 from engine.message import Message, StoredMessage
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.properties import UNIQUE_KEY
+from engine.record import check_message, topic_problem
 from engine.repair import repair_store
 from engine.results import PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
 from engine.store import Hold, MessageStore
@@ -122,8 +123,10 @@ __all__ = [
     "UnreadableRangeError",
     "UnsupportedStoreError",
     "WriteError",
+    "check_message",
     "check_store",
     "repair_store",
     "retention_from",
+    "topic_problem",
     "with_options",
 ]

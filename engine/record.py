@@ -183,6 +183,11 @@ class RecordEncoder:
         return encoded
 
 
+def check_message(message: Message, max_message_bytes: int) -> None:
+    """Raise what a put of `message` would say of it: IllegalMessageError, MessageTooLargeError."""
+    RecordEncoder(Host(bytes(4), 0), max_message_bytes).encode(message, 0, 0)
+
+
 def topic_problem(topic: str) -> str | None:
     """Why no record can have this topic, None when it can: 1 to 127 characters of a-z A-Z 0-9 % | _ -."""
     if _TOPIC.fullmatch(topic):

@@ -99,6 +99,9 @@ class Access(Protocol):
     def offset_at(self, topic: str, queue: int, when: str) -> int:
         """Queue offset of the first message stored at or after `when` (ISO 8601, or '@' and epoch ms)."""
 
+    def body_limit_bytes(self) -> int:
+        """How long a message's body may be."""
+
     def publish(self, topic: str, queue: int | None, body: bytes, labels: Labels) -> None:
         """Store one message. An unknown topic is made, with 4 queues."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import os
@@ -10,6 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from engine import (
+    IllegalTopicError,
+    Message,
+    ReadOnlyStoreError,
+    TopicNotFoundError,
+    check_message,
+    topic_problem,
+)
 from fsstore.names import NAME_MAX_BYTES, encode_key, offset_name
 from mountctl.access import ATTRIBUTE_PREFIX, Labels, Queue, Shown, Topic
 from mountctl.errors import CommandError
@@ -25,6 +34,7 @@ class MountedStore:
     def __init__(self, mount: Mount) -> None:
         self._mount = mount
         self._root = mount.mountpoint
+        self._body_limit_bytes: int | None = None
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = json.loads((self._root / "@store/status.json").read_bytes())
@@ -76,24 +86,54 @@ class MountedStore:
         except FileNotFoundError:
             return self.bounds(topic, queue).max_offset
 
+    def body_limit_bytes(self) -> int:
+        if self._body_limit_bytes is None:
+            config = json.loads((self._root / "@store/config.json").read_bytes())
+            self._body_limit_bytes = int(config["store"]["max_message_bytes"])
+        return self._body_limit_bytes
+
     def publish(self, topic: str, queue: int | None, body: bytes, labels: Labels) -> None:
-        self._write(topic, queue, [body], (*_options(labels), "frame=file"))
+        self._check(topic, body, labels)
+        record = {"body_base64": base64.b64encode(body).decode(), "keys": list(labels.keys), "tags": labels.tags}
+        self._write(topic, queue, [json.dumps(record).encode()], "append@format=json,frame=file")
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
-        self._write(topic, queue, chunks, _options(labels))
-
-    def _write(self, topic: str, queue: int | None, chunks: Iterable[bytes], options: tuple[str, ...]) -> None:
-        name = f"append@{','.join(options)}" if options else "append"
+        self._check(topic, b"", labels)
+        options = ",".join(_options(labels))
+        name = f"append@{options}" if options else "append"
         if len(name) > NAME_MAX_BYTES:
             raise CommandError("keys and tags are too long to be given to a mounted store", "publish fewer or shorter")
+        self._write(topic, queue, chunks, name)
+
+    def _check(self, topic: str, body: bytes, labels: Labels) -> None:
+        """What is wrong with a message has the engine's words: a mount has only an errno for it."""
+        check_message(Message(topic, body, keys=labels.keys, tags=labels.tags), self.body_limit_bytes())
+
+    def _write(self, topic: str, queue: int | None, chunks: Iterable[bytes], name: str) -> None:
         folder = self._root / topic
-        if not folder.is_dir():
-            folder.mkdir()
-        with open(folder / (name if queue is None else f"{queue}/{name}"), "wb", buffering=0) as append:
-            for chunk in chunks:
-                _write_all(append.fileno(), chunk)
+        try:
+            if not folder.is_dir():
+                folder.mkdir()
+            with open(folder / (name if queue is None else f"{queue}/{name}"), "wb", buffering=0) as append:
+                for chunk in chunks:
+                    _write_all(append.fileno(), chunk)
+        except OSError as error:
+            raise self._refusal(topic, queue, error) from error
+
+    def _refusal(self, topic: str, queue: int | None, error: OSError) -> Exception:
+        """Why a message was refused, as an unmounted store says it."""
+        if error.errno == errno.EROFS:
+            return ReadOnlyStoreError(self.status()["read_only_reason"] or "it is mounted read-only")
+        if error.errno == errno.EFBIG:
+            limit = self.body_limit_bytes()
+            return CommandError(f"a line is over the limit of {limit:,} bytes", "publish it shorter", os.EX_DATAERR)
+        if error.errno == errno.ENOENT and queue is not None and not (self._root / topic / str(queue)).is_dir():
+            return TopicNotFoundError(topic, queue)
+        return error
 
     def create_topic(self, topic: str, queues: int) -> None:
+        if problem := topic_problem(topic):
+            raise IllegalTopicError(topic, problem)
         try:
             self._command({"create_topic": topic, "queues": queues})
         except FileExistsError:

@@ -89,6 +89,9 @@ class OpenedStore:
             raise CommandError(f"{when!r} is no time", "give ISO 8601, like 2026-01-31T09:30", os.EX_USAGE)
         return self._store.offset_at(topic, queue, time_ms)
 
+    def body_limit_bytes(self) -> int:
+        return self._store.config.max_message_bytes
+
     def publish(self, topic: str, queue: int | None, body: bytes, labels: Labels) -> None:
         self._store.put(Message(topic, body, keys=labels.keys, tags=labels.tags), queue)
 

@@ -54,6 +54,76 @@ def test_put_publishes_arguments_files_and_lines(place: Path, tmp_path: Path) ->
     assert succeed("cat", place, "orders", "--key", "a+b%") == "a, b + c"
 
 
+def published(place: Path, target: str) -> list[str]:
+    """The bodies there, in queue order."""
+    return [json.loads(line)["body"] for line in succeed("cat", place, target, "--json").splitlines()]
+
+
+def test_put_publishes_standard_input_whole_for_a_dash(place: Path, tmp_path: Path) -> None:
+    succeed("put", place, "orders/1", "before", "-", "after", stdin="two\n\nlines")
+    (tmp_path / "dash").write_bytes(b"-")
+    succeed("put", place, "orders/1", "--file", tmp_path / "dash")
+    succeed("put", place, "orders/1", stdin="-\n")
+    assert published(place, "orders/1") == ["before", "two\n\nlines", "after", "-", "-"]
+    refused = mountctl("put", place, "orders/1", "-", "-", stdin="x")
+    assert (refused.returncode, refused.stderr) == (64, "mountctl: standard input can be read once: give '-' once\n")
+
+
+def test_put_publishes_empty_messages(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    succeed("put", place, "orders/1", "")
+    succeed("put", place, "orders/1", "a", "", "b", "--file", tmp_path / "empty", "--key", "K", "--tag", "t")
+    assert published(place, "orders/1") == ["", "a", "", "b", ""]
+    assert json.loads(succeed("cat", place, "orders/1/2", "--json"))["keys"] == "K"
+
+
+def test_put_publishes_every_byte_up_to_the_limit(place: Path, tmp_path: Path) -> None:
+    body = bytes(range(256)) * (4 << 12)
+    (tmp_path / "body").write_bytes(body)
+    succeed("put", place, "orders/1", "--file", tmp_path / "body", "--key", "größe+%,@/", "--key", "x" * 300)
+    with subprocess.Popen(
+        [sys.executable, "-m", "mountctl.main", "cat", str(place), "orders/1/0"], stdout=subprocess.PIPE
+    ) as cat:
+        assert cat.communicate(timeout=DEADLINE_SECONDS)[0] == body
+    shown = json.loads(succeed("cat", place, "orders/1/0", "--json"))
+    assert shown["keys"] == "größe+%,@/ " + "x" * 300
+    with (tmp_path / "body").open("ab") as grown:
+        grown.write(b"!")
+    refused = mountctl("put", place, "orders/1", "--file", tmp_path / "body")
+    assert refused.returncode == 65
+    assert "body is over the limit of 4,194,304 bytes for a message" in refused.stderr
+    assert len(succeed("cat", place, "orders/1", "--json").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "words"),
+    [
+        (["orders", "x", "--key", "a b"], "", 65, "illegal message: keys are a list of texts that are not empty"),
+        (["orders", "x", "--key", ""], "", 65, "illegal message: keys are a list of texts that are not empty"),
+        (["orders", "x", "--tag", "a\x01b"], "", 65, "illegal message: a property has no name, or holds the byte 1"),
+        (["orders", "x", "--key", "k" * 40_000], "", 65, "properties of 40,005 bytes is over the limit of 32,767"),
+        (["orders", "--key", "a b"], "x\n", 65, "illegal message: keys are a list of texts that are not empty"),
+        (["orders/9", "x"], "", 64, "topic 'orders' has no queue 9"),
+        (["or ders", "x"], "", 65, "illegal message: topic 'or ders'"),
+        (["orders"], "x" * ((4 << 20) + 1), 65, "over the limit of 4,194,304"),
+    ],
+)
+def test_put_says_why_it_refuses_in_the_same_words(
+    place: Path, arguments: list[str], stdin: str, code: int, words: str
+) -> None:
+    refused = mountctl("put", place, *arguments, stdin=stdin)
+    assert refused.returncode == code, refused.stderr
+    assert words in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert succeed("topics", place).splitlines()[1].split() == ["orders", "4", "10"]
+
+
+def test_a_topic_with_an_illegal_name_is_refused_in_the_same_words(place: Path) -> None:
+    refused = mountctl("topics", "create", place, "a/b")
+    assert (refused.returncode, refused.stderr.partition(" has ")[0].partition(":")[0]) == (64, "mountctl")
+    assert "illegal topic 'a/b': " in refused.stderr
+
+
 def test_put_makes_an_unknown_topic_with_four_queues(place: Path) -> None:
     succeed("put", place, "letters", "hello")
     listed = json.loads(succeed("topics", place, "--json"))
