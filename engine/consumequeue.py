@@ -444,6 +444,6 @@ class ConsumeQueue:
         """Let go of all files."""
         self.files.close()
 
-    def destroy(self) -> None:
-        """Delete the queue's files and directory."""
-        self.files.delete_all()
+    def destroy(self, *, durably: bool = True) -> None:
+        """Delete the queue's files and directory: see `FileQueue.delete_all`."""
+        self.files.delete_all(durably=durably)

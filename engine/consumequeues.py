@@ -167,6 +167,7 @@ class ConsumeQueues:
             queues = [self.get(topic, queue_id) for queue_id in self.queue_ids(topic)]
             if any(queue is not None and queue.leads_before(until(topic)) for queue in queues):
                 self.remove_topic(topic)
+                self.sync_names()
 
     def truncate(self, physical_end: int) -> int:
         """Drop entries of records that end after `physical_end` from all queues; return how many."""
@@ -264,17 +265,26 @@ class ConsumeQueues:
         for queue in self.opened():
             queue.flush(least_pages)
 
+    def ends(self, topic: str) -> dict[int, int]:
+        """The next offset of each queue of a topic."""
+        found = {queue_id: self.get(topic, queue_id) for queue_id in self.queue_ids(topic)}
+        return {queue_id: queue.max_offset for queue_id, queue in found.items() if queue is not None}
+
     def remove_topic(self, topic: str) -> None:
-        """Delete the topic's queues: files and directories. OSError."""
+        """Delete the topic's queues: files and directories, durably after `sync_names`. OSError."""
         with self._lock:
             ids = self._ids.pop(topic, set())
             self.generation += 1
             for queue_id in ids:
                 queue = self._queues.pop((topic, queue_id), None)
                 if queue is not None:
-                    queue.destroy()
+                    queue.destroy(durably=False)
         if self.access is Access.WRITE and (self.directory / topic).is_dir():
             shutil.rmtree(self.directory / topic)
+
+    def sync_names(self) -> None:
+        """Bring to disk which topics have queues. OSError."""
+        if self.access is Access.WRITE and self.directory.is_dir():
             self._disk.sync_directory(self.directory)
 
     def close(self) -> None:

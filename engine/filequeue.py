@@ -369,8 +369,11 @@ class FileQueue:
             self._retired = [pair for pair in self._retired if not pair[0].closed]
             return len(self._retired)
 
-    def delete_all(self) -> None:
-        """Delete every file, newest first, and the directory if nothing else is in it; durably. OSError."""
+    def delete_all(self, *, durably: bool = True) -> None:
+        """Delete every file, newest first, and the directory if nothing else is in it. OSError.
+
+        Not `durably`: nothing waits for the disk; the caller brings the names above to it.
+        """
         with self._change_lock:
             files = self._files
             self._set_files([])
@@ -379,10 +382,12 @@ class FileQueue:
             self._return_buffer(file.detach_buffer())
             file.retire()
         if self.access is Access.WRITE and self.directory.exists():
-            self._disk.sync_directory(self.directory)
+            if durably:
+                self._disk.sync_directory(self.directory)
             if not any(self.directory.iterdir()):
                 self.directory.rmdir()
-                self._disk.sync_directory(self.directory.parent)
+                if durably:
+                    self._disk.sync_directory(self.directory.parent)
 
     # following
 

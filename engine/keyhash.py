@@ -30,9 +30,17 @@ def java_hash(text: str) -> int:
     return _signed(_hash_units(_units(text)))
 
 
-@lru_cache(maxsize=10_000)
+REMEMBERED_TAGS_CHARACTERS = 128
+"""Longer tags are not remembered: a publisher may send different ones of 32 KB with each message."""
+
+
 def tags_hash(tags: str) -> int:
     """The consume queue's tags code: the hash of the whole TAGS text, 0 when there is none."""
+    return _tags_hash(tags) if len(tags) <= REMEMBERED_TAGS_CHARACTERS else java_hash(tags)
+
+
+@lru_cache(maxsize=10_000)
+def _tags_hash(tags: str) -> int:
     return java_hash(tags)
 
 

@@ -58,10 +58,18 @@ def _encode_all(keys: Sequence[str], tags: str, properties: Mapping[str, str]) -
     return raw
 
 
-@lru_cache(maxsize=1_000)
 def _tags_ending(tags: str) -> bytes:
     """The property TAGS behind others: their separator, then itself; nothing without tags."""
+    return _short_ending(tags) if len(tags) <= _REMEMBERED_CHARACTERS else _ending(tags)
+
+
+def _ending(tags: str) -> bytes:
     return b"\x02" + _encode_all((), tags, {}) if tags else b""
+
+
+_short_ending = lru_cache(maxsize=1_000)(_ending)
+_REMEMBERED_CHARACTERS = 128
+"""Longer tags are not remembered: a publisher may send different ones of 32 KB with each message."""
 
 
 def check_size(size: int) -> None:

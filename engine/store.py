@@ -230,13 +230,19 @@ class MessageStore:
         if not self._topics.has(topic):
             raise TopicNotFoundError(topic)
         self.flush()
-        with self._log.lock:
+        self._topics.forget(topic)
+        deleted, queues = self._parts.deleted, self._parts.queues
+        ends = queues.ends(topic)
+        deleted.add(topic, self._log.wrote_end)
+        with self._log.lock:  # publishers wait from here on, for memory and not for the disk
             durability.commit()
-            gone = self._parts.queues.contents(topic)
-            self._parts.deleted.add(topic, self._log.wrote_end)
-            self._topics.remove(topic)
+            if queues.ends(topic) != ends:  # somebody published meanwhile
+                deleted.add(topic, self._log.wrote_end)
+            gone = queues.contents(topic)
+            self._topics.remove_queues(topic)
             self._sums.forget_topic(topic)
             self._reader.forget_keys()
+        queues.sync_names()
         for expired in gone:
             self._listeners.expired(expired)
         durability.forget_topic(topic)

@@ -69,11 +69,14 @@ class TopicView:
         if self.table.ensure(topic, queues):
             self._note_change()
 
-    def remove(self, topic: str) -> None:
-        """Forget the topic and its queues; their files go. OSError."""
-        self._queues.remove_topic(topic)
+    def forget(self, topic: str) -> None:
+        """Have the table forget a topic; `remove_queues` is to follow. ConfigFileError, OSError."""
         if self.table.get(topic) is not None:
             self.table.remove(topic)
+
+    def remove_queues(self, topic: str) -> None:
+        """Remove a topic's queues with their files: see `ConsumeQueues.remove_topic`. OSError."""
+        self._queues.remove_topic(topic)
         self._note_change()
 
     def reload(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyfuse3
 import trio
 
+from fsstore.complaints import COMPLAINTS
 from fsstore.errnos import errno_of
 from fsstore.interface import SlowWork
 
@@ -26,14 +27,27 @@ R = TypeVar("R")
 
 
 def errno_for(error: BaseException, during: str) -> int:
-    """The errno that answers `error`. A defect is logged with its traceback, damage in a line."""
+    """The errno that answers `error`. A defect is logged with its traceback, damage in a line, as often as
+    `Complaints` lets them."""
     number = errno_of(error)
     if number is None:
-        log.error("%s failed, answered EIO", during, exc_info=error)
+        defect = during, type(error), _place_of(error)
+        COMPLAINTS.tell(log, logging.ERROR, defect, f"{during} failed, answered EIO", error)
         return errno.EIO
     if number == errno.EIO:
-        log.warning("%s answered EIO: %s", during, error)
+        text = f"{during} answered EIO: {error}"
+        COMPLAINTS.tell(log, logging.WARNING, text, text)
     return number
+
+
+def _place_of(error: BaseException) -> tuple[str, int] | None:
+    """File and line where it was raised."""
+    trace = error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename, trace.tb_lineno
 
 
 def answered(

@@ -19,11 +19,13 @@ from typing import NoReturn
 
 from engine import Expired, MessageStore, Stored
 from fsstore.attributes import Appearance
+from fsstore.complaints import COMPLAINTS
 from fsstore.groups import GroupsDirectory
 from fsstore.inodes import COMPUTED, MESSAGE, InodeTable
 from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
     Attributes,
+    DoneInThread,
     FilesystemError,
     FilesystemOptions,
     FilesystemSpace,
@@ -41,6 +43,7 @@ from fsstore.reports import (
     ReportFile,
     SlowReportFile,
     StoreDirectory,
+    complaints_of,
     config_of,
     metrics_of,
     status_of,
@@ -68,7 +71,7 @@ class Filesystem:
         self._inodes: InodeTable[Node] = InodeTable()
         appearance = Appearance(options, store.mode, clock_ns())
         self._background = ThreadPoolExecutor(1, "fsstore-background")
-        self._context = Context(store, appearance, self._inodes, clock_ns, self._background)
+        self._context = Context(store, appearance, self._inodes, clock_ns, self._background, DoneInThread())
         self._messages = MessageFiles(store, appearance)
         self._tree = Tree(self._context, self._messages)
         self._stale = StaleInodes(self._context)
@@ -89,11 +92,12 @@ class Filesystem:
         directory = StoreDirectory(context)
 
         def status_text() -> bytes:
-            return to_json({"pid": os.getpid(), **status_of(store), "parquet": self._parquet.status(), **status()})
+            figures = {"parquet": self._parquet.status(), "complaints": complaints_of(COMPLAINTS)}
+            return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
 
         directory.add(b"status.json", SlowReportFile(context, status_text))
         directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
-        directory.add(b"metrics", SlowReportFile(context, lambda: metrics_of(store)))
+        directory.add(b"metrics", SlowReportFile(context, lambda: metrics_of(store, COMPLAINTS)))
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
@@ -228,7 +232,7 @@ class Filesystem:
         return self._everything(0)
 
     def mkdir(self, parent_inode: int, name: bytes) -> Attributes:
-        """Make a topic, or grow one; counted as one lookup."""
+        """Make a topic, or grow one; counted as one lookup. SlowWork: it waits for the disk."""
         self._node(parent_inode).mkdir(name)
         return self.lookup(parent_inode, name)
 

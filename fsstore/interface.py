@@ -8,7 +8,7 @@ is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -58,6 +58,25 @@ class MadeInThread(Generic[T]):
         if not self._made:
             raise SlowWork(lambda: self._made.append(self._make()))
         return self._made.pop()
+
+
+class DoneInThread:
+    """Changes of the store that wait for the disk: each is made in a thread, once for each request that asks for it."""
+
+    def __init__(self) -> None:
+        self._done: list[Hashable] = []
+
+    def do(self, what: Hashable, change: Callable[[], object]) -> None:
+        """Return when `change`, known as `what`, was made for this request. SlowWork at the first try."""
+        if what in self._done:
+            self._done.remove(what)
+            return
+
+        def work() -> None:
+            change()
+            self._done.append(what)
+
+        raise SlowWork(work)
 
 
 @dataclass(frozen=True, slots=True)

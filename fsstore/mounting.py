@@ -26,6 +26,7 @@ import trio
 
 from engine import MessageStore, OpenMode, StoreError
 from fsstore.channel import Channel
+from fsstore.complaints import COMPLAINTS
 from fsstore.core import Filesystem
 from fsstore.expiry import Expiry
 from fsstore.growth import Growth
@@ -141,7 +142,8 @@ class Mount:
             try:
                 await trio.to_thread.run_sync(self._store.refresh)
             except (StoreError, OSError) as error:
-                log.warning("looking for what the writer did: %s", error)
+                text = f"looking for what the writer did: {error}"
+                COMPLAINTS.tell(log, logging.WARNING, text, text)
 
 
 @contextmanager

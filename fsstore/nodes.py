@@ -16,6 +16,7 @@ from fsstore.inodes import InodeTable
 from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
     Attributes,
+    DoneInThread,
     FilesystemError,
     Opened,
     OpenedDirectory,
@@ -112,6 +113,8 @@ class Context:
     clock_ns: Callable[[], int]
     background: Executor
     """One thread, for what somebody will ask for soon. It touches only the engine."""
+    changes: DoneInThread
+    """Topics that are made and deleted."""
 
     @property
     def read_only(self) -> bool:

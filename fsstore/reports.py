@@ -19,6 +19,7 @@ from engine import (
     StoreStats,
     TopicNotFoundError,
 )
+from fsstore.complaints import Complaints
 from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
     Attributes,
@@ -104,7 +105,7 @@ class ControlFile(Node):
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         self._context.must_be_writable()
-        return ControlHandle(self._context.store), _OPENED
+        return ControlHandle(self._context), _OPENED
 
     @property
     def ignores_setattr(self) -> bool:
@@ -114,18 +115,20 @@ class ControlFile(Node):
 class ControlHandle(OpenFile):
     """An open `control`."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_context",)
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     def write(self, data: bytes, stored: Stored | None = None) -> int:
-        """Do one command. EINVAL when it is none; errors of the command as they are."""
+        """Do one command. EINVAL when it is none; errors of the command as they are. SlowWork: it waits for the
+        disk."""
+        store, changes = self._context.store, self._context.changes
         match _parsed(data):
             case {"delete_topic": str(topic), **others} if not others:
-                self._store.delete_topic(topic)
+                changes.do((id(self), data), lambda: store.delete_topic(topic))
             case {"create_topic": str(topic), "queues": int(queues), **others} if not others:
-                self._store.create_topic(topic, queues)
+                changes.do((id(self), data), lambda: store.create_topic(topic, queues))
             case _:
                 raise FilesystemError(errno.EINVAL)
         return NOTHING_TO_WAIT_FOR
@@ -203,9 +206,15 @@ def to_json(report: Mapping[str, object]) -> bytes:
     return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 
-def metrics_of(store: MessageStore) -> bytes:
+def complaints_of(complaints: Complaints) -> dict[str, int]:
+    """What went wrong so far, as a JSON object."""
+    return {"made": complaints.made, "left_out_of_log": complaints.left_out}
+
+
+def metrics_of(store: MessageStore, complaints: Complaints) -> bytes:
     """Figures in Prometheus' text format."""
-    lines = _store_metrics(store.stats())
+    lines = [*_store_metrics(store.stats()), *_header("fsstore_complaints_total", "counter", "Requests that failed")]
+    lines.append(f"fsstore_complaints_total {complaints.made}")
     bounds = [
         (topic, queue, bounds) for topic in store.topics() for queue, bounds in _queue_bounds(store, topic).items()
     ]

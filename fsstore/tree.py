@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fsstore.appending import AppendFile
 from fsstore.inodes import shown_append_inode
@@ -152,8 +152,9 @@ class RootDirectory(Directory):
 
     def mkdir(self, name: bytes) -> None:
         self._context.must_be_writable()
-        store = self._context.store
-        store.create_topic(from_name(name), store.config.default_queues)
+        store, topic = self._context.store, from_name(name)
+        create = partial(store.create_topic, topic, store.config.default_queues)
+        self._context.changes.do((self.inode, name), create)
 
     def _current_topics(self) -> frozenset[str]:
         store = self._context.store
@@ -202,6 +203,10 @@ class TopicDirectory(Directory):
         queue = parse_queue(name)
         if queue is None or queue >= MAX_QUEUES:
             raise FilesystemError(errno.EINVAL)
+        self._context.changes.do((self.inode, name), partial(self._grow, queue))
+
+    def _grow(self, queue: int) -> None:
+        """Have the topic with that queue."""
         store = self._context.store
         if store.has_queue(self._topic, queue):
             raise FilesystemError(errno.EEXIST)

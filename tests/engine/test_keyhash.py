@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from engine import keyhash, properties
 from engine.keyhash import index_hash, index_hashes, java_hash, java_hashes, tags_hash
 
 any_texts = st.text(max_size=40) | st.text("ab0\x7f\x80é中😀", min_size=200, max_size=700)
@@ -76,3 +77,12 @@ def test_many_hashes_are_the_single_ones(texts: list[str]) -> None:
 def arrays(*columns: Any) -> list[np.ndarray[Any, Any]]:
     """Each as int64."""
     return [np.array(column, np.int64) for column in columns]
+
+
+def test_long_tags_are_not_remembered() -> None:
+    before = keyhash._tags_hash.cache_info().currsize, properties._short_ending.cache_info().currsize
+    for number in range(20):
+        tags = f"{number}" * 200
+        assert tags_hash(tags) == java_hash(tags)
+        assert properties.encode_properties((), tags, {}) == b"TAGS\x01" + tags.encode()
+    assert (keyhash._tags_hash.cache_info().currsize, properties._short_ending.cache_info().currsize) == before

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine import Expired, Message, MessageStore, StoreListener
-from tests.engine.storetools import QUIET, SMALL, bodies, opened
+from tests.engine.storetools import QUIET, SMALL, HastyDisk, bodies, opened
 
 
 class WhileDeleting(StoreListener):
@@ -67,3 +70,59 @@ def test_a_store_whose_lock_file_somebody_removed_is_flushed_closed_and_opened_a
         store.put(Message("orders", b"two"), 0)
     with opened(tmp_path / "store") as store:
         assert bodies(store, "orders", 0) == [b"one", b"two"]
+
+
+class WatchedDisk(HastyDisk):
+    """Has `meanwhile` called while one thread waits for the disk."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.thread = 0
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        if threading.get_ident() == self.thread:
+            self.meanwhile()
+
+    def sync_directory(self, path: Path) -> None:
+        if threading.get_ident() == self.thread:
+            self.meanwhile()
+
+
+def test_publishers_go_on_while_a_deletion_waits_for_the_disk(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    with opened(tmp_path / "store", disk=disk) as store:
+        store.create_topic("gone", 2)
+        store.put(Message("gone", b"message"), 0)
+        store.put(Message("stays", b"0"), 0)
+        published: list[int] = []
+
+        def publish() -> None:
+            with ThreadPoolExecutor(1) as thread:
+                put = thread.submit(store.put, Message("stays", b"another"), 0)
+                published.append(put.result(10).physical_end)
+
+        disk.meanwhile, disk.thread = publish, threading.get_ident()
+        store.delete_topic("gone")
+        disk.thread = 0
+        assert len(published) >= 4, "a deletion syncs its note, the topics and the queues"
+        assert store.topics() == ["stays"]
+        assert store.bounds("stays", 0).max_offset == 1 + len(published)
+
+
+def test_what_is_published_to_a_topic_while_its_deletion_waits_for_the_disk_goes_with_it(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    with opened(tmp_path / "store", disk=disk) as store:
+        store.create_topic("gone", 2)
+        store.put(Message("gone", b"before"), 0)
+
+        def publish_once() -> None:
+            disk.meanwhile = lambda: None
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(store.put, Message("gone", b"meanwhile"), 0).result(10)
+
+        disk.meanwhile, disk.thread = publish_once, threading.get_ident()
+        store.delete_topic("gone")
+        disk.thread = 0
+        assert store.topics() == []
+        store.put(Message("gone", b"anew"), 0)
+        assert bodies(store, "gone", 0) == [b"anew"]

@@ -59,7 +59,7 @@ class Mount:
         handle = self.open(path, os.O_WRONLY).handle
         try:
             for request in requests:
-                self.fs.write(handle, 0, request)
+                patiently(self.fs.write, handle, 0, request)
             self.fs.flush(handle)
         finally:
             self.fs.release(handle)

@@ -17,7 +17,7 @@ from tests.fsstore.conftest import Mount, patiently, refused_with
 @pytest.fixture
 def real(open_store: MessageStore) -> Mount:
     mount = Mount(open_store)
-    mount.fs.mkdir(ROOT_INODE, b"orders")
+    patiently(mount.fs.mkdir, ROOT_INODE, b"orders")
     return mount
 
 
@@ -96,7 +96,7 @@ def test_a_topic_deleted_by_control_is_gone_and_can_be_made_again(real: Mount) -
     real.publish("@store/control", b'{"delete_topic": "orders"}\n')
     assert topic in real.fs.topics_changed()
     assert real.ls("/") == ["@store", "@parquet"]
-    real.fs.mkdir(ROOT_INODE, b"orders")
+    patiently(real.fs.mkdir, ROOT_INODE, b"orders")
     real.publish("orders/0/append", b"new\n")
     assert real.cat("orders/0.log") == b"new\n"
     assert real.stat("orders/0.log").inode != inode

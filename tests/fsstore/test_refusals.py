@@ -11,35 +11,49 @@ from pathlib import Path
 import pytest
 
 from engine import IllegalTopicError, Message, OpenMode, TopicExistsError
-from fsstore.interface import ROOT_INODE, FilesystemError, FilesystemOptions
+from fsstore.interface import ROOT_INODE, FilesystemError, FilesystemOptions, SlowWork
 from tests.fsstore.conftest import Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 
 
 def test_mkdir_makes_a_topic_of_four_queues_and_grows_it(mount: Mount, store: FakeStore) -> None:
-    topic = mount.fs.mkdir(ROOT_INODE, b"orders")
+    topic = patiently(mount.fs.mkdir, ROOT_INODE, b"orders")
     assert stat.S_ISDIR(topic.mode)
     assert store.queues("orders") == [0, 1, 2, 3]
-    queue = mount.fs.mkdir(topic.inode, b"7")
+    queue = patiently(mount.fs.mkdir, topic.inode, b"7")
     assert store.queues("orders") == list(range(8))
     assert mount.stat("orders/7").inode == queue.inode
 
 
+def test_mkdir_waits_for_the_disk_in_a_thread(mount: Mount, store: FakeStore) -> None:
+    with pytest.raises(SlowWork) as made:
+        mount.fs.mkdir(ROOT_INODE, b"orders")
+    assert store.topics() == []
+    made.value.work()
+    topic = mount.fs.mkdir(ROOT_INODE, b"orders").inode
+    with pytest.raises(SlowWork) as grown:
+        mount.fs.mkdir(topic, b"5")
+    grown.value.work()
+    mount.fs.mkdir(topic, b"5")
+    assert store.queues("orders") == list(range(6))
+    assert refused_with(lambda: patiently(mount.fs.mkdir, topic, b"5")) == errno.EEXIST
+
+
 @pytest.mark.parametrize("name", [b"07", b"1024", b"-1", b"x", b"8.log", b"append2"])
 def test_a_queue_that_is_no_plain_decimal_below_1024_is_invalid(mount: Mount, name: bytes) -> None:
-    topic = mount.fs.mkdir(ROOT_INODE, b"orders").inode
-    assert refused_with(lambda: mount.fs.mkdir(topic, name)) == errno.EINVAL
+    topic = patiently(mount.fs.mkdir, ROOT_INODE, b"orders").inode
+    assert refused_with(lambda: patiently(mount.fs.mkdir, topic, name)) == errno.EINVAL
 
 
 def test_mkdir_of_what_is_there_or_cannot_be_says_so(mount: Mount) -> None:
-    topic = mount.fs.mkdir(ROOT_INODE, b"orders").inode
+    topic = patiently(mount.fs.mkdir, ROOT_INODE, b"orders").inode
     with pytest.raises(TopicExistsError):
-        mount.fs.mkdir(ROOT_INODE, b"orders")
+        patiently(mount.fs.mkdir, ROOT_INODE, b"orders")
     with pytest.raises(IllegalTopicError):
-        mount.fs.mkdir(ROOT_INODE, b"no topic")
+        patiently(mount.fs.mkdir, ROOT_INODE, b"no topic")
     with pytest.raises(IllegalTopicError):
-        mount.fs.mkdir(ROOT_INODE, b"\xff")
-    assert refused_with(lambda: mount.fs.mkdir(topic, b"0")) == errno.EEXIST
+        patiently(mount.fs.mkdir, ROOT_INODE, b"\xff")
+    assert refused_with(lambda: patiently(mount.fs.mkdir, topic, b"0")) == errno.EEXIST
 
 
 @pytest.fixture(params=["write", "read_only", "follow", "failed"])
@@ -63,7 +77,7 @@ def test_nothing_is_made_below_any_directory(mounted: tuple[Mount, int], path: s
     directory = mount.stat(path).inode
     assert refused_with(lambda: mount.fs.create(directory, b"file")) == number
     if path not in ("/", "orders"):
-        assert refused_with(lambda: mount.fs.mkdir(directory, b"1")) == number
+        assert refused_with(lambda: patiently(mount.fs.mkdir, directory, b"1")) == number
 
 
 @pytest.mark.parametrize(
@@ -91,8 +105,8 @@ def test_a_read_only_mount_publishes_nothing(mounted: tuple[Mount, int]) -> None
     for use in (
         lambda: mount.fs.open(append.inode, os.O_WRONLY),
         lambda: mount.fs.setattr(append.inode),
-        lambda: mount.fs.mkdir(ROOT_INODE, b"other"),
-        lambda: mount.fs.mkdir(topic, b"7"),
+        lambda: patiently(mount.fs.mkdir, ROOT_INODE, b"other"),
+        lambda: patiently(mount.fs.mkdir, topic, b"7"),
     ):
         assert refused_with(use) == errno.EROFS
 

@@ -109,6 +109,18 @@ def test_control_deletes_a_topic(mount: Mount, store: FakeStore) -> None:
     assert store.topics() == []
 
 
+def test_a_command_waits_for_the_disk_in_a_thread_and_is_done_once(mount: Mount, store: FakeStore) -> None:
+    handle = mount.open("@store/control", os.O_WRONLY).handle
+    for command in (b'{"delete_topic": "orders"}', b'{"create_topic": "orders", "queues": 2}') * 2:
+        before = store.topics_generation
+        with pytest.raises(SlowWork) as slow:
+            mount.fs.write(handle, 0, command)
+        assert store.topics_generation == before
+        slow.value.work()
+        mount.fs.write(handle, 0, command)
+        assert store.topics_generation == before + 1
+
+
 def test_control_makes_a_topic_with_as_many_queues_as_asked(mount: Mount, store: FakeStore) -> None:
     mount.publish("@store/control", b'{"create_topic": "letters", "queues": 2}\n')
     assert store.queues("letters") == [0, 1]
