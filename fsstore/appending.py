@@ -3,17 +3,23 @@
 frame=line     each line a message; the unterminated last one at fsync and close
 frame=write    each write request a message
 frame=file     everything until fsync or close one message
+
+Through O_APPEND, bytes come one behind the other. Without it a handle is a file that begins empty: frame=file keeps it
+until it is published, the others have published what came before, and take only what follows that.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Callable, Sequence
 
-from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored
+from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored, StoreError
 from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.interface import (
+    AT_END,
+    NOBODY,
     NOTHING_TO_WAIT_FOR,
     WHOLE_WRITE_BYTES,
     Attributes,
@@ -22,6 +28,8 @@ from fsstore.interface import (
 )
 from fsstore.names import AppendOptions, BodyFormat, Frame
 from fsstore.nodes import Context, Node, OpenFile
+
+log = logging.getLogger(__name__)
 
 _OPENED = Opened(0, True, False, None)
 
@@ -38,27 +46,32 @@ class AppendFile(Node):
         self._queue = queue
         self._options = options
         self._generation = context.store.topics_generation
-        self._open_handles = 0
+        self._handles: list[EmptyHandle | AppendHandle] = []
 
     def attributes(self) -> Attributes:
+        """By its name it is always empty, since that leads to an inode which nobody has open."""
         writable = not self._context.read_only
-        return self._context.appearance.append(self.inode, self.shown_inode, writable=writable)
+        size = max((handle.size for handle in self._handles), default=0)
+        return self._context.appearance.append(self.inode, self.shown_inode, size, writable=writable)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
-        if flags & os.O_ACCMODE == os.O_RDONLY:
-            self._open_handles += 1
-            return EmptyHandle(self._released), _OPENED
+        handle = EmptyHandle(self._released) if flags & os.O_ACCMODE == os.O_RDONLY else self._opened_to_write(flags)
+        self._handles.append(handle)
+        return handle, _OPENED
+
+    def _opened_to_write(self, flags: int) -> AppendHandle:
         self._context.must_be_writable()
         store = self._context.store
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
         publisher = Publisher(store, self._topic, self._queue, self._options, self._generation)
-        self._open_handles += 1
-        return _HANDLES[self._options.frame](publisher, sync, self._released), _OPENED
+        handle = _HANDLES[self._options.frame](publisher, sync, self._released)
+        handle.appends = bool(flags & os.O_APPEND)
+        return handle
 
-    def _released(self) -> None:
+    def _released(self, handle: EmptyHandle | AppendHandle) -> None:
         """Let the inode go with its last handle: no path leads to it again, but a kernel may know it for days."""
-        self._open_handles -= 1
-        if not self._open_handles:
+        self._handles.remove(handle)
+        if not self._handles:
             self._context.inodes.let_go(self.inode)
 
     @property
@@ -71,11 +84,13 @@ class EmptyHandle(OpenFile):
 
     __slots__ = ("_released",)
 
-    def __init__(self, released: Callable[[], None]) -> None:
+    size = 0
+
+    def __init__(self, released: Callable[[EmptyHandle], None]) -> None:
         self._released = released
 
     def release(self) -> None:
-        self._released()
+        self._released(self)
 
 
 class Publisher:
@@ -130,50 +145,85 @@ class AppendHandle(OpenFile):
     """What all framings share: what a handle owes its writer.
 
     A frame over the message limit is dropped, and the handle answers EFBIG until closed: what follows would be its
-    tail. A malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again.
+    tail. So it is with bytes at another place than behind those before (ESPIPE), where those are published already. A
+    malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again.
+
+    What is not published yet waits for a close by the process that wrote last: another one may have inherited the
+    descriptor and know nothing of it, as whatever a program starts has until it is executed.
     """
 
-    __slots__ = ("_is_broken", "_physical_end", "_publisher", "_released", "_sync")
+    __slots__ = ("_is_refused", "_physical_end", "_publisher", "_refusal", "_released", "_sync", "_writer", "appends")
 
-    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[], None]) -> None:
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
         """`sync`: each write is answered when its messages are on disk. `released` is called at the end."""
+        self.appends = True
+        """Whether the open file has O_APPEND, as far as is known."""
         self._publisher = publisher
         self._sync = sync
         self._released = released
         self._physical_end = 0
-        self._is_broken = False
+        self._refusal = 0  # errno of everything that comes, where that makes no sense any more
+        self._writer = NOBODY
+        self._is_refused = False  # whether the last flush failed: its writer knows that the rest is not published
 
-    def write(self, data: bytes, stored: Stored | None = None) -> int:
-        if self._is_broken:
-            raise FilesystemError(errno.EFBIG)
+    @property
+    def size(self) -> int:
+        """Bytes of the file, as the writer thinks of it; 0 where O_APPEND leaves nothing to think of."""
+        return 0 if self.appends else self._end
+
+    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+        self._must_make_sense()
+        self.appends = position == AT_END
         try:
-            end = self._take(data, None if self._sync else stored)
+            end = self._take(position, data, None if self._sync else stored)
         except MessageTooLargeError:
             self._drop()
-            self._is_broken = self._breaks
+            self._refusal = errno.EFBIG if self._breaks else 0
             raise
         except IllegalMessageError:
             self._drop()
             raise
+        self._writer = owner
+        self._is_refused = False
         if not end:
             return NOTHING_TO_WAIT_FOR
         self._physical_end = end
         return end if self._sync else NOTHING_TO_WAIT_FOR
 
-    def flush(self) -> int:
-        if self._is_broken:
-            raise FilesystemError(errno.EFBIG)
-        try:
-            end = self._publish_rest()
-        except (MessageTooLargeError, IllegalMessageError):
-            self._drop()
-            raise
-        self._physical_end = end or self._physical_end
+    def flush(self, owner: int = NOBODY) -> int:
+        self._must_make_sense()
+        if NOBODY in (owner, self._writer) or owner == self._writer:
+            self._is_refused = True
+            try:
+                end = self._publish_rest()
+            except (MessageTooLargeError, IllegalMessageError):
+                self._drop()
+                raise
+            self._is_refused = False
+            self._physical_end = end or self._physical_end
         self._report_lost()
         return self._physical_end if self._sync else NOTHING_TO_WAIT_FOR
 
+    def finish(self) -> None:
+        if not self.is_unfinished or self._is_refused:
+            return
+        try:
+            self._publish_rest()
+        except (StoreError, OSError) as error:
+            log.warning("what a process left behind that is gone is not published: %s", error)
+
     def release(self) -> None:
-        self._released()
+        self._released(self)
+
+    def _must_make_sense(self) -> None:
+        if self._refusal:
+            raise FilesystemError(self._refusal)
+
+    def _refuse_from_now(self, number: int) -> FilesystemError:
+        """The error of a request after which no other can be right."""
+        self._drop()
+        self._refusal = number
+        return FilesystemError(number)
 
     def _report_lost(self) -> None:
         """EIO when the disk has refused what this handle wrote: nobody else may tell its writer."""
@@ -183,11 +233,16 @@ class AppendHandle(OpenFile):
             raise failure
 
     @property
+    def _end(self) -> int:
+        """Position behind the last byte."""
+        raise NotImplementedError
+
+    @property
     def _breaks(self) -> bool:
         """Whether a frame that is too long makes the rest of the handle's bytes meaningless."""
         return True
 
-    def _take(self, data: bytes, stored: Stored | None) -> int:
+    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
         """Publish what `data` completes, then keep the rest; the physical offset after it, 0 for nothing."""
         raise NotImplementedError
 
@@ -199,16 +254,54 @@ class AppendHandle(OpenFile):
         """Forget what was kept."""
 
 
-class LineHandle(AppendHandle):
+class PassingHandle(AppendHandle):
+    """A handle whose bytes are published as they come: only the end of the file can still be written."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
+        super().__init__(publisher, sync, released)
+        self._next: tuple[int, ...] = (0,)  # where the next write may begin
+
+    def truncate(self, size: int) -> None:
+        """Taken for a fresh start (0), as whoever rotates logs makes it, and where it changes nothing. EINVAL for
+        anything else: a hole, or a part of what is published."""
+        if self.appends or size == self._end:
+            return
+        self._must_make_sense()
+        if size:
+            raise self._refuse_from_now(errno.EINVAL)
+        self._drop()
+        self._next = (0, self._next[-1])  # who did not seek goes on where it was
+
+    @property
+    def _end(self) -> int:
+        return self._next[0]
+
+    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
+        if position == AT_END:
+            position = self._next[-1]
+        elif position not in self._next:
+            raise self._refuse_from_now(errno.ESPIPE)
+        end = self._take_next(data, stored)
+        self._next = (position + len(data),)
+        return end
+
+    def _take_next(self, data: bytes, stored: Stored | None) -> int:
+        """As `_take`."""
+        raise NotImplementedError
+
+
+class LineHandle(PassingHandle):
     """frame=line."""
 
     __slots__ = ("_framer",)
 
-    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[], None]) -> None:
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
         super().__init__(publisher, sync, released)
         self._framer = LineFramer(publisher.line_limit_bytes)
 
-    def _take(self, data: bytes, stored: Stored | None) -> int:
+    def _take_next(self, data: bytes, stored: Stored | None) -> int:
         framer = self._framer
         size = len(data)
         if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line: what a shell's echo writes
@@ -232,12 +325,12 @@ class LineHandle(AppendHandle):
         self._framer.drop()
 
 
-class WriteHandle(AppendHandle):
+class WriteHandle(PassingHandle):
     """frame=write. A request longer than any whole write(2) may be a piece of one: refused."""
 
     __slots__ = ()
 
-    def _take(self, data: bytes, stored: Stored | None) -> int:
+    def _take_next(self, data: bytes, stored: Stored | None) -> int:
         if len(data) > WHOLE_WRITE_BYTES:
             raise MessageTooLargeError("write", len(data), WHOLE_WRITE_BYTES)
         return self._publisher.one(data)
@@ -248,20 +341,61 @@ class WriteHandle(AppendHandle):
 
 
 class FileHandle(AppendHandle):
-    """frame=file. A handle that nothing was written to publishes nothing: `touch` opens and closes."""
+    """frame=file. A handle whose file stayed empty publishes nothing: `touch` opens and closes.
 
-    __slots__ = ("_body",)
+    A file that is published stays as it is: EPERM for whatever would change it. Only O_APPEND begins another one.
+    """
 
-    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[], None]) -> None:
+    __slots__ = ("_body", "_published_bytes")
+
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
         super().__init__(publisher, sync, released)
         self._body = bytearray()
+        self._published_bytes = 0
 
-    def _take(self, data: bytes, stored: Stored | None) -> int:
-        size, limit = len(self._body) + len(data), self._publisher.line_limit_bytes
+    def read(self, position: int, size: int) -> bytes:
+        """What was written so far, for who has it open to write and read; ESTALE once that is a message."""
+        if self.appends:
+            return b""
+        if self._published_bytes:
+            raise FilesystemError(errno.ESTALE)
+        return bytes(self._body[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        self._must_make_sense()
+        if size == self._end:
+            return
+        kept = size - self._published_bytes
+        if kept < 0 or (self._published_bytes and not self.appends):
+            raise FilesystemError(errno.EPERM)
+        try:
+            self._must_fit(kept)
+        except MessageTooLargeError:
+            raise self._refuse_from_now(errno.EFBIG) from None
+        del self._body[kept:]
+        self._body.extend(bytes(kept - len(self._body)))
+
+    @property
+    def _end(self) -> int:
+        return self._published_bytes + len(self._body)
+
+    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
+        body = self._body
+        if position == AT_END:
+            position = len(body)
+        elif self._published_bytes:
+            raise FilesystemError(errno.EPERM)
+        end = position + len(data)
+        self._must_fit(end)
+        if position > len(body):
+            body.extend(bytes(position - len(body)))
+        body[position:end] = data
+        return 0
+
+    def _must_fit(self, size: int) -> None:
+        limit = self._publisher.line_limit_bytes
         if size > limit:
             raise MessageTooLargeError("file", size, limit)
-        self._body += data
-        return 0
 
     @property
     def is_unfinished(self) -> bool:
@@ -273,6 +407,7 @@ class FileHandle(AppendHandle):
         return end
 
     def _drop(self) -> None:
+        self._published_bytes += len(self._body)
         self._body = bytearray()
 
 

@@ -66,10 +66,10 @@ class Appearance:
             self._name_timeout if mtime_ms is None else BRIEF_S,
         )
 
-    def append(self, inode: int, shown_inode: int, *, writable: bool) -> Attributes:
+    def append(self, inode: int, shown_inode: int, size: int, *, writable: bool) -> Attributes:
         """An `append` file. Never cached: each look-up is to give a number of its own."""
         mode = self._append_mode if writable else self._append_mode & ~0o222
-        return self._uncached(inode, mode, 0, self._started_ns)._replace(shown_inode=shown_inode)
+        return self._uncached(inode, mode, size, self._started_ns)._replace(shown_inode=shown_inode)
 
     def unchanging(self, inode: int, size: int, mtime_ms: int) -> Attributes:
         """A file that stays as it is until its name expires."""

@@ -10,6 +10,7 @@ Thread safety: none; an adapter calls it from one thread.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import time
@@ -23,6 +24,7 @@ from fsstore.complaints import COMPLAINTS
 from fsstore.groups import GroupsDirectory
 from fsstore.inodes import COMPUTED, MESSAGE, InodeTable
 from fsstore.interface import (
+    NOBODY,
     NOTHING_TO_WAIT_FOR,
     Attributes,
     DoneInThread,
@@ -128,7 +130,11 @@ class Filesystem:
     # names and attributes
 
     def lookup(self, parent_inode: int, name: bytes) -> Attributes:
-        """Attributes of `name`; counted as one lookup, to be forgotten. An inode 0 is a cacheable ENOENT."""
+        """Attributes of `name`; counted as one lookup, to be forgotten. An inode 0 is a cacheable ENOENT.
+
+        ENAMETOOLONG for a name over 255 bytes, here and wherever a name is given.
+        """
+        must_not_be_too_long(name)
         attributes = self._inodes.node(parent_inode).lookup(name)
         inode = attributes.inode
         if 0 < inode < COMPUTED:
@@ -147,10 +153,13 @@ class Filesystem:
                     return self._messages.attributes_of_open(file)
             raise
 
-    def setattr(self, inode: int) -> Attributes:
-        """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else."""
+    def setattr(self, inode: int, size: int | None = None, handle: int | None = None) -> Attributes:
+        """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else. `size` is given where
+        that is to be set, and `handle` where it is to be set through one: only then it may change anything."""
         if inode >= COMPUTED or not self._inodes.node(inode).ignores_setattr:
             raise self._context.refusal()
+        if size is not None and handle is not None:
+            self._files[handle].truncate(size)
         return self._inodes.node(inode).attributes()
 
     def readlink(self, inode: int) -> bytes:
@@ -170,16 +179,23 @@ class Filesystem:
     # files
 
     def open(self, inode: int, flags: int) -> Opened:
-        """Open a file. A message's whole body comes along where it is small."""
+        """Open a file. A message's whole body comes along where it is small.
+
+        O_TRUNC is refused wherever sizes are not to be set, also to who only reads: the kernel would drop the size and
+        the pages of a file that opens.
+        """
         handle = self._next_handle
         if inode >= MESSAGE:
-            if flags & os.O_ACCMODE:
+            if flags & (os.O_ACCMODE | os.O_TRUNC):
                 raise self._context.refusal()
             body = self._messages.open(inode)
             opened = Opened(handle, False, True, body.body if type(body) is SmallBody else None)
             self._files[handle] = body
         else:
-            file, opened = self._node(inode).open(flags)
+            node = self._node(inode)
+            if flags & os.O_TRUNC and not node.ignores_setattr:
+                raise self._context.refusal()
+            file, opened = node.open(flags)
             opened = opened._replace(handle=handle)
             self._files[handle] = file
         self._next_handle = handle + 1
@@ -189,25 +205,27 @@ class Filesystem:
         """Bytes of an open file, fewer than asked for at its end."""
         return self._files[handle].read(position, size)
 
-    def write(self, handle: int, position: int, data: bytes, stored: Stored | None = None) -> int:
-        """Publish what one write request completes: all is taken, or none and it raises. `position` says nothing.
+    def write(self, handle: int, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+        """Publish what one write request completes: all is taken, or none and it raises. See `OpenFile.write`.
 
         The physical offset to wait for before it is answered, or NOTHING_TO_WAIT_FOR; so do flush, fsync, fsyncdir.
         `stored` may be called meanwhile: nothing can go wrong any more that the writer would have to hear of.
         """
-        return self._files[handle].write(data, stored)
+        return self._files[handle].write(position, data, owner, stored)
 
-    def flush(self, handle: int) -> int:
-        """What close(2) reports: publishes an unterminated line or a `frame=file` message."""
-        return self._files[handle].flush()
+    def flush(self, handle: int, owner: int = NOBODY) -> int:
+        """What close(2) reports: publishes an unterminated line or a `frame=file` message, where `owner` wrote it."""
+        return self._files[handle].flush(owner)
 
     def fsync(self, handle: int) -> int:
         """As flush, and then everything published so far, by anyone, is to be durable."""
         return self._everything(self._files[handle].flush())
 
     def release(self, handle: int) -> None:
-        """Close a handle: what flush could not publish is dropped."""
-        self._files.pop(handle).release()
+        """Close a handle: what flush could not publish is dropped, what it was not to publish is published."""
+        file = self._files.pop(handle)
+        file.finish()
+        file.release()
 
     # directories
 
@@ -233,15 +251,19 @@ class Filesystem:
 
     def mkdir(self, parent_inode: int, name: bytes) -> Attributes:
         """Make a topic, or grow one; counted as one lookup. SlowWork: it waits for the disk."""
+        must_not_be_too_long(name)
         self._node(parent_inode).mkdir(name)
         return self.lookup(parent_inode, name)
 
     def create(self, parent_inode: int, name: bytes) -> NoReturn:
         """No file is ever made: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
+        must_not_be_too_long(name)
         raise self._node(parent_inode).create(name)
 
-    def refuse(self) -> NoReturn:
-        """Answer to unlink, rmdir, rename, link, symlink, mknod: EPERM, EROFS on a read-only mount."""
+    def refuse(self, *names: bytes) -> NoReturn:
+        """Answer to unlink, rmdir, rename, link, symlink of `names`: EPERM, EROFS on a read-only mount."""
+        for name in names:
+            must_not_be_too_long(name)
         raise self._context.refusal()
 
     # extended attributes
@@ -322,3 +344,9 @@ class Filesystem:
         if self._context.read_only and not physical_end:
             return NOTHING_TO_WAIT_FOR
         return max(physical_end, self._store.physical_end)
+
+
+def must_not_be_too_long(name: bytes) -> None:
+    """ENAMETOOLONG for what statfs says no name is."""
+    if len(name) > NAME_MAX_BYTES:
+        raise FilesystemError(errno.ENAMETOOLONG)

@@ -31,6 +31,13 @@ BLOCK_BYTES = 4096
 SMALL_BODY_BYTES = 4096
 
 
+# The position of a write through a descriptor with O_APPEND: behind whatever was written before.
+AT_END = -1
+
+# The owner of descriptors that did what is not known to be anybody's.
+NOBODY = 0
+
+
 class FilesystemError(OSError):
     """An operation that the mounted tree refuses; `errno` says how."""
 

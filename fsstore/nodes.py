@@ -14,6 +14,7 @@ from engine import MessageStore, OpenMode, Stored
 from fsstore.attributes import Appearance
 from fsstore.inodes import InodeTable
 from fsstore.interface import (
+    NOBODY,
     NOTHING_TO_WAIT_FOR,
     Attributes,
     DoneInThread,
@@ -35,14 +36,24 @@ class OpenFile:
     def read(self, position: int, size: int) -> bytes | memoryview:
         return b""
 
-    def write(self, data: bytes, stored: Stored | None = None) -> int:
-        """Take all of one write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR. `stored`
-        may be called meanwhile: the writer need not wait for more."""
+    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+        """Take all of one write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR.
+
+        `position` is where in the file it begins, or AT_END; `owner` says which process's table of descriptors it came
+        through. `stored` may be called meanwhile: the writer need not wait for more.
+        """
         raise FilesystemError(errno.EBADF)
 
-    def flush(self) -> int:
-        """Publish what is not published yet; report what went wrong; as `write`."""
+    def truncate(self, size: int) -> None:
+        """Give the file `size` bytes, where that means anything."""
+
+    def flush(self, owner: int = NOBODY) -> int:
+        """A descriptor of `owner` was closed, or (NOBODY) fsync asks: publish what is not published yet; report what
+        went wrong; as `write`."""
         return NOTHING_TO_WAIT_FOR
+
+    def finish(self) -> None:
+        """The last descriptor was closed: publish what no `flush` was to; nobody hears of a failure any more."""
 
     @property
     def is_unfinished(self) -> bool:

@@ -24,8 +24,10 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
         self._core = core
 
     @answered
-    def setattr(self, inode: int, _attr: object, _fields: object, _handle: int | None, _: object) -> EntryAttributes:
-        return filled(self._core.setattr(inode))
+    def setattr(
+        self, inode: int, wanted: EntryAttributes, fields: pyfuse3.SetattrFields, handle: int | None, _: object
+    ) -> EntryAttributes:
+        return filled(self._core.setattr(inode, wanted.st_size if fields.update_size else None, handle))
 
     @answered
     def statfs(self, _: object) -> pyfuse3.StatvfsData:
@@ -66,24 +68,24 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
         self._core.create(parent, name)
 
     @answered
-    def unlink(self, _parent: int, _name: bytes, _: object) -> NoReturn:
-        self._core.refuse()
+    def unlink(self, _parent: int, name: bytes, _: object) -> NoReturn:
+        self._core.refuse(name)
 
     @answered
-    def rmdir(self, _parent: int, _name: bytes, _: object) -> NoReturn:
-        self._core.refuse()
+    def rmdir(self, _parent: int, name: bytes, _: object) -> NoReturn:
+        self._core.refuse(name)
 
     @answered
-    def symlink(self, _parent: int, _name: bytes, _target: bytes, _: object) -> NoReturn:
-        self._core.refuse()
+    def symlink(self, _parent: int, name: bytes, _target: bytes, _: object) -> NoReturn:
+        self._core.refuse(name)
 
     @answered
-    def rename(self, _old: int, _name: bytes, _new: int, _new_name: bytes, _flags: int, _: object) -> NoReturn:
-        self._core.refuse()
+    def rename(self, _old: int, name: bytes, _new: int, new_name: bytes, _flags: int, _: object) -> NoReturn:
+        self._core.refuse(name, new_name)
 
     @answered
-    def link(self, _inode: int, _parent: int, _name: bytes, _: object) -> NoReturn:
-        self._core.refuse()
+    def link(self, _inode: int, _parent: int, name: bytes, _: object) -> NoReturn:
+        self._core.refuse(name)
 
     @answered
     def setxattr(self, inode: int, _name: bytes, _value: bytes, _: object) -> NoReturn:

@@ -21,6 +21,7 @@ from engine import (
 )
 from fsstore.complaints import Complaints
 from fsstore.interface import (
+    NOBODY,
     NOTHING_TO_WAIT_FOR,
     Attributes,
     FilesystemError,
@@ -120,7 +121,7 @@ class ControlHandle(OpenFile):
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def write(self, data: bytes, stored: Stored | None = None) -> int:
+    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
         """Do one command. EINVAL when it is none; errors of the command as they are. SlowWork: it waits for the
         disk."""
         store, changes = self._context.store, self._context.changes

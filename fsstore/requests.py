@@ -21,7 +21,7 @@ from fsstore import dirents, wire
 from fsstore.answers import errno_for
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
-from fsstore.interface import MessageColumns, MessageNames
+from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames
 from fsstore.openbodies import OpenBodies
 from fsstore.wire import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
 
@@ -113,7 +113,9 @@ class RequestHandlers:
         Nobody sees the difference, since no other request is taken before. A failure behind the answer is logged as any
         other, and the kernel drops its reply; the store takes no more then, and says why.
         """
-        handle, position, size = RANGE.unpack_from(request, ARGUMENTS)
+        handle, position, size, _, owner, flags = wire.WRITE.unpack_from(request, ARGUMENTS)
+        if flags & os.O_APPEND:
+            position = AT_END
         reply = wire.taken(unique, size)
         is_answered = False
 
@@ -123,7 +125,7 @@ class RequestHandlers:
             self._send(reply)
             is_answered = True
 
-        physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]), answer)
+        physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]), owner, answer)
         if is_answered:
             self.published()
         else:
@@ -133,8 +135,8 @@ class RequestHandlers:
         if not self._flush_is_needed:
             self._send(wire.failed(unique, errno.ENOSYS))  # the kernel then asks no more
             return
-        (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
-        self._finish(unique, self._core.flush(handle), wire.done(unique))
+        handle, owner = wire.FLUSH.unpack_from(request, ARGUMENTS)
+        self._finish(unique, self._core.flush(handle, owner), wire.done(unique))
 
     def fsync(self, unique: int, _: int, request: memoryview) -> None:
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
@@ -157,7 +159,7 @@ class RequestHandlers:
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
         self._bodies.released(handle)
         self._core.release(handle)
-        self._send(wire.done(unique))
+        self._finish(unique, NOTHING_TO_WAIT_FOR, wire.done(unique))
 
     # directories
 

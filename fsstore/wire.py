@@ -49,13 +49,17 @@ REQUEST = Struct("=IIQQ")
 ARGUMENTS = 40
 """Where the arguments begin."""
 HANDLE = Struct("=Q")
-"""read, write, flush, fsync, release and the like begin with their handle"""
+"""read, fsync, release and the like begin with their handle"""
 RANGE = Struct("=QQI")
 """read, readdir: handle, position, size"""
 FLAGS = Struct("=I")
 """open"""
-WRITTEN_BYTES = ARGUMENTS + 40
+WRITE = Struct("=QQIIQI4x")
+"""write: handle, position, size, write flags, owner of the descriptor, flags of the open file"""
+WRITTEN_BYTES = ARGUMENTS + WRITE.size
 """Where the bytes of a write begin."""
+FLUSH = Struct("=Q8xQ")
+"""flush: handle, owner of the descriptor"""
 LOOKUPS = Struct("=Q")
 """forget: how many look-ups"""
 FORGOTTEN = Struct("=QQ")

@@ -13,6 +13,7 @@ from engine import MessageStore
 from fsstore.core import Filesystem
 from fsstore.errnos import errno_of
 from fsstore.interface import (
+    AT_END,
     ROOT_INODE,
     Attributes,
     FilesystemOptions,
@@ -59,7 +60,7 @@ class Mount:
         handle = self.open(path, os.O_WRONLY).handle
         try:
             for request in requests:
-                patiently(self.fs.write, handle, 0, request)
+                patiently(self.fs.write, handle, AT_END, request)
             self.fs.flush(handle)
         finally:
             self.fs.release(handle)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from engine import FlushFailedError, IllegalMessageError, MessageTooLargeError, ReadOnlyStoreError, StoreFullError
-from fsstore.interface import WHOLE_WRITE_BYTES, FilesystemError
+from fsstore.interface import AT_END, NOBODY, WHOLE_WRITE_BYTES, FilesystemError
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
 
@@ -43,11 +45,11 @@ def test_options_in_the_name_hold_for_every_message(mount: Mount, store: FakeSto
 
 def test_an_unterminated_line_is_published_by_fsync_and_by_close(mount: Mount, store: FakeStore) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
-    mount.fs.write(handle, 0, b"half")
+    mount.fs.write(handle, AT_END, b"half")
     assert store.bodies("orders", 0) == []
     mount.fs.fsync(handle)
     assert store.bodies("orders", 0) == [b"half"]
-    mount.fs.write(handle, 0, b"rest")
+    mount.fs.write(handle, AT_END, b"rest")
     mount.fs.flush(handle)
     mount.fs.flush(handle)
     mount.fs.release(handle)
@@ -75,7 +77,7 @@ def test_sizes_times_and_modes_of_append_are_set_to_no_effect(mount: Mount) -> N
 
 def test_a_write_through_a_handle_for_reading_is_a_bad_descriptor(mount: Mount) -> None:
     with pytest.raises(FilesystemError) as refused:
-        mount.fs.write(mount.open("orders/0/append").handle, 0, b"x\n")
+        mount.fs.write(mount.open("orders/0/append").handle, AT_END, b"x\n")
     assert refused.value.errno == errno.EBADF
 
 
@@ -119,7 +121,7 @@ def test_who_writes_lines_and_does_not_wait_for_the_disk_may_be_answered_before_
     heard: list[tuple[str, list[int]]] = []
     handle = mount.open("orders/1/append", os.O_WRONLY | flag).handle
     for data in (b"hal", b"f\nand another\nhal", b"\n\n"):
-        mount.fs.write(handle, 0, data, lambda topic, queues: heard.append((topic, list(queues))))
+        mount.fs.write(handle, AT_END, data, NOBODY, lambda topic, queues: heard.append((topic, list(queues))))
     assert heard == ([] if flag else [("orders", [1])] * 2)
 
 
@@ -128,7 +130,7 @@ def test_who_writes_lines_and_does_not_wait_for_the_disk_may_be_answered_before_
 
 def test_a_plain_write_waits_for_nothing_and_fsync_for_everything(mount: Mount, store: FakeStore) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
-    assert mount.fs.write(handle, 0, b"line\n") == 0
+    assert mount.fs.write(handle, AT_END, b"line\n") == 0
     assert mount.fs.flush(handle) == 0
     mount.publish("orders/1/append", b"of another handle\n")
     assert mount.fs.fsync(handle) == store.physical_end
@@ -137,15 +139,15 @@ def test_a_plain_write_waits_for_nothing_and_fsync_for_everything(mount: Mount, 
 @pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
 def test_a_write_on_a_sync_handle_waits_for_its_messages(mount: Mount, store: FakeStore, flag: int) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY | flag).handle
-    assert mount.fs.write(handle, 0, b"line\nhal") == store.physical_end
-    assert mount.fs.write(handle, 0, b"f") == 0
+    assert mount.fs.write(handle, AT_END, b"line\nhal") == store.physical_end
+    assert mount.fs.write(handle, AT_END, b"f") == 0
     assert mount.fs.flush(handle) == store.physical_end
 
 
 def test_every_write_waits_in_a_store_that_flushes_synchronously(mount: Mount, store: FakeStore) -> None:
     store.sync_flush = True
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
-    assert mount.fs.write(handle, 0, b"line\n") == store.physical_end
+    assert mount.fs.write(handle, AT_END, b"line\n") == store.physical_end
 
 
 # what is refused
@@ -162,12 +164,12 @@ def small(tmp_path: Path) -> tuple[FakeStore, Mount]:
 def test_a_line_over_the_limit_breaks_the_handle_until_it_is_closed(small: tuple[FakeStore, Mount]) -> None:
     store, mount = small
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
-    mount.fs.write(handle, 0, b"0123456789")
+    mount.fs.write(handle, AT_END, b"0123456789")
     with pytest.raises(MessageTooLargeError):
-        mount.fs.write(handle, 0, b"0")
+        mount.fs.write(handle, AT_END, b"0")
     for _ in range(2):
         with pytest.raises(FilesystemError) as refused:
-            mount.fs.write(handle, 0, b"tail of it\n")
+            mount.fs.write(handle, AT_END, b"tail of it\n")
         assert refused.value.errno == errno.EFBIG
     with pytest.raises(FilesystemError):
         mount.fs.flush(handle)
@@ -180,16 +182,16 @@ def test_a_line_over_the_limit_breaks_the_handle_until_it_is_closed(small: tuple
 def test_a_request_with_a_rest_over_the_limit_stores_none_of_its_lines(small: tuple[FakeStore, Mount]) -> None:
     store, mount = small
     with pytest.raises(MessageTooLargeError):
-        mount.fs.write(mount.open("orders/0/append", os.O_WRONLY).handle, 0, b"good\n" + b"x" * 11)
+        mount.fs.write(mount.open("orders/0/append", os.O_WRONLY).handle, AT_END, b"good\n" + b"x" * 11)
     assert store.bodies("orders", 0) == []
 
 
 def test_a_file_over_the_limit_is_refused_and_none_of_it_published(small: tuple[FakeStore, Mount]) -> None:
     store, mount = small
     handle = mount.open("orders/0/append@frame=file", os.O_WRONLY).handle
-    mount.fs.write(handle, 0, b"01234567")
+    mount.fs.write(handle, AT_END, b"01234567")
     with pytest.raises(MessageTooLargeError):
-        mount.fs.write(handle, 0, b"89a")
+        mount.fs.write(handle, AT_END, b"89a")
     with pytest.raises(FilesystemError):
         mount.fs.flush(handle)
     assert store.bodies("orders", 0) == []
@@ -198,18 +200,18 @@ def test_a_file_over_the_limit_is_refused_and_none_of_it_published(small: tuple[
 def test_a_write_that_may_have_been_split_is_refused_but_the_next_one_is_not(mount: Mount, store: FakeStore) -> None:
     handle = mount.open("orders/0/append@frame=write", os.O_WRONLY).handle
     with pytest.raises(MessageTooLargeError):
-        mount.fs.write(handle, 0, bytes(WHOLE_WRITE_BYTES + 1))
-    mount.fs.write(handle, 0, bytes(WHOLE_WRITE_BYTES))
+        mount.fs.write(handle, AT_END, bytes(WHOLE_WRITE_BYTES + 1))
+    mount.fs.write(handle, AT_END, bytes(WHOLE_WRITE_BYTES))
     mount.fs.flush(handle)
     assert [len(body) for body in store.bodies("orders", 0)] == [WHOLE_WRITE_BYTES]
 
 
 def test_a_malformed_line_is_refused_with_its_request_and_dropped(mount: Mount, store: FakeStore) -> None:
     handle = mount.open("orders/0/append@format=json", os.O_WRONLY).handle
-    mount.fs.write(handle, 0, b'{"bo')
+    mount.fs.write(handle, AT_END, b'{"bo')
     with pytest.raises(IllegalMessageError):
-        mount.fs.write(handle, 0, b'x"}\n{"body": "of the same request"}\n')
-    mount.fs.write(handle, 0, b'{"body": "next"}\n')
+        mount.fs.write(handle, AT_END, b'x"}\n{"body": "of the same request"}\n')
+    mount.fs.write(handle, AT_END, b'{"body": "next"}\n')
     mount.fs.flush(handle)
     assert store.bodies("orders", 0) == [b"next"]
 
@@ -218,7 +220,7 @@ def test_a_rest_that_close_cannot_publish_is_reported_and_not_published_behind_o
     mount: Mount, store: FakeStore
 ) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
-    mount.fs.write(handle, 0, b"rest")
+    mount.fs.write(handle, AT_END, b"rest")
     store.put_error = StoreFullError(store.path, 1)
     with pytest.raises(StoreFullError):
         mount.fs.flush(handle)
@@ -229,12 +231,12 @@ def test_a_rest_that_close_cannot_publish_is_reported_and_not_published_behind_o
 
 def test_close_reports_that_the_disk_refused_what_the_handle_wrote(mount: Mount, store: FakeStore) -> None:
     handle, other = (mount.open("orders/0/append", os.O_WRONLY).handle for _ in range(2))
-    mount.fs.write(handle, 0, b"line\n")
+    mount.fs.write(handle, AT_END, b"line\n")
     store.flush_failure = FlushFailedError(store.path, "told so")
     store.read_only_reason = "told so"
     store.put_error = ReadOnlyStoreError("told so")
     with pytest.raises(ReadOnlyStoreError):
-        mount.fs.write(handle, 0, b"more\n")
+        mount.fs.write(handle, AT_END, b"more\n")
     with pytest.raises(FlushFailedError):
         mount.fs.flush(handle)
     assert mount.fs.flush(other) == 0  # wrote nothing: lost nothing
@@ -245,8 +247,8 @@ def test_close_reports_that_the_disk_refused_what_the_handle_wrote(mount: Mount,
 
 def test_ending_the_mount_publishes_no_half_of_a_message(mount: Mount, store: FakeStore) -> None:
     for path, data in (("append", b"whole\nhalf"), ("append@frame=file", b"half"), ("append@format=json", b"{")):
-        mount.fs.write(mount.open(f"orders/0/{path}", os.O_WRONLY).handle, 0, data)
-    mount.fs.write(mount.open("orders/0/append", os.O_WRONLY).handle, 0, b"whole, too\n")
+        mount.fs.write(mount.open(f"orders/0/{path}", os.O_WRONLY).handle, AT_END, data)
+    mount.fs.write(mount.open("orders/0/append", os.O_WRONLY).handle, AT_END, b"whole, too\n")
     assert mount.fs.close() == 3
     assert store.bodies("orders", 0) == [b"whole", b"whole, too"]
 
@@ -269,10 +271,10 @@ def test_an_append_looked_up_before_its_topic_was_deleted_publishes_to_one_made_
     store.delete_topic("orders")
     late = mount.fs.open(inode, os.O_WRONLY).handle
     for handle in (early, late):
-        assert refused_with(partial(mount.fs.write, handle, 0, b"lost\n")) == errno.ENOENT
+        assert refused_with(partial(mount.fs.write, handle, AT_END, b"lost\n")) == errno.ENOENT
     store.create_topic("orders")
     for handle in (early, late):
-        mount.fs.write(handle, 0, b"new\n")
+        mount.fs.write(handle, AT_END, b"new\n")
     assert [body for queue in range(4) for body in store.bodies("orders", queue)] == [b"new", b"new"]
 
 
@@ -295,3 +297,208 @@ def test_an_append_costs_nothing_once_its_last_handle_is_closed(mount: Mount) ->
     assert refused_with(lambda: mount.fs.getattr(inode)) == errno.ESTALE
     mount.fs.forget(inode, 1)
     assert mount.stat("orders/0/append@keys=K").inode != inode
+
+
+# a handle without O_APPEND: positions and lengths
+
+
+FILE = "orders/0/append@frame=file"
+
+
+class File:
+    """An `append` that a process has open; `owner` stands for its table of descriptors."""
+
+    def __init__(self, mount: Mount, path: str, flags: int = os.O_WRONLY) -> None:
+        self._fs = mount.fs
+        self.inode = mount.stat(path).inode
+        self.handle = mount.fs.open(self.inode, flags).handle
+
+    def write(self, position: int, data: bytes, owner: int = 1) -> None:
+        self._fs.write(self.handle, position, data, owner)
+
+    def truncate(self, size: int) -> None:
+        assert self._fs.setattr(self.inode, size, self.handle).size == size
+
+    def read(self) -> bytes:
+        return bytes(self._fs.read(self.handle, 0, 1 << 20))
+
+    @property
+    def size(self) -> int:
+        return self._fs.getattr(self.inode).size
+
+    def close(self, owner: int = 1) -> None:
+        try:
+            self._fs.flush(self.handle, owner)
+        finally:
+            self._fs.release(self.handle)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_framed_file_is_what_a_file_would_be(mount: Mount, store: FakeStore, tmp_path: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    file = File(mount, FILE, os.O_RDWR)
+    with open(tmp_path / "file", "w+b", buffering=0) as model:
+        for _ in range(chosen.randrange(1, 20)):
+            if chosen.random() < 0.3:
+                size = chosen.randrange(200)
+                file.truncate(size)
+                model.truncate(size)
+            else:
+                position, data = chosen.randrange(300), chosen.randbytes(chosen.randrange(1, 50))
+                file.write(position, data)
+                os.pwrite(model.fileno(), data, position)
+            wanted = os.pread(model.fileno(), 1_000, 0)
+            assert file.read() == wanted
+            assert file.size == len(wanted)
+    file.close()
+    assert store.bodies("orders", 0) == ([wanted] if wanted else [])
+
+
+def test_a_file_that_is_only_a_hole_is_zeros_and_one_cut_to_nothing_is_none(mount: Mount, store: FakeStore) -> None:
+    hole, nothing = File(mount, FILE), File(mount, FILE)
+    hole.truncate(1_000)
+    nothing.write(0, b"bytes")
+    nothing.truncate(0)
+    hole.close()
+    nothing.close()
+    assert store.bodies("orders", 0) == [bytes(1_000)]
+
+
+@pytest.mark.parametrize("how", ["far write", "hole", "overlap"])
+def test_a_file_that_becomes_too_long_is_not_published_in_part(small: tuple[FakeStore, Mount], how: str) -> None:
+    store, mount = small
+    file = File(mount, FILE)
+    file.write(0, b"01234567")
+    uses: dict[str, Callable[[], object]] = {
+        "far write": lambda: file.write(1 << 40, b"x"),
+        "hole": lambda: file.truncate(11),
+        "overlap": lambda: file.write(7, b"7890"),
+    }
+    assert refused_with(uses[how]) == errno.EFBIG
+    for use in (lambda: file.write(0, b"x"), lambda: file.truncate(1), file.close):
+        assert refused_with(use) == errno.EFBIG
+    assert store.bodies("orders", 0) == []
+
+
+@pytest.mark.parametrize("path", [FILE, "orders/0/append"])
+def test_a_size_set_without_a_handle_changes_no_open_file(mount: Mount, store: FakeStore, path: str) -> None:
+    file = File(mount, path)
+    file.write(0, b"bytes")
+    for size in (0, 3, 1 << 40):
+        mount.fs.setattr(file.inode, size)
+    file.close()
+    assert store.bodies("orders", 0) == [b"bytes"]
+
+
+def test_o_append_may_come_and_go(mount: Mount, store: FakeStore) -> None:
+    file = File(mount, FILE)
+    file.write(0, b"hello")
+    file.write(AT_END, b", world")
+    file.write(0, b"J")
+    file.close()
+    assert store.bodies("orders", 0) == [b"Jello, world"]
+
+
+def test_a_published_file_can_be_read_in_its_queue_alone(mount: Mount, store: FakeStore) -> None:
+    file = File(mount, FILE, os.O_RDWR)
+    file.write(0, b"body")
+    mount.fs.fsync(file.handle)
+    assert refused_with(file.read) == errno.ESTALE
+    assert refused_with(lambda: file.write(4, b"more")) == errno.EPERM
+    file.close()
+    assert store.bodies("orders", 0) == [b"body"]
+
+
+def test_a_file_that_is_no_record_is_dropped_and_what_follows_is_no_record_either(
+    mount: Mount, store: FakeStore
+) -> None:
+    file = File(mount, FILE + ",format=json")
+    file.write(0, b"no JSON")
+    assert refused_with(lambda: mount.fs.fsync(file.handle)) == errno.EINVAL
+    assert refused_with(lambda: file.write(0, b'{"body": "x"}')) == errno.EPERM
+    file.close()
+    assert store.bodies("orders", 0) == []
+
+
+@pytest.mark.parametrize("options", ["", "@format=json", "@frame=write"])
+@pytest.mark.parametrize("position", [0, 13, 15, 1 << 40])
+def test_bytes_out_of_order_are_refused_until_the_file_is_closed(
+    mount: Mount, store: FakeStore, options: str, position: int
+) -> None:
+    file = File(mount, f"orders/0/append{options}")
+    record = b'{"body": "x"}\n'
+    file.write(0, record)
+    for use in (lambda: file.write(position, record), lambda: file.write(14, record), file.close):
+        assert refused_with(use) == errno.ESPIPE
+    assert len(store.bodies("orders", 0)) == 1
+
+
+def test_a_line_before_a_hole_is_not_published_in_part(mount: Mount, store: FakeStore) -> None:
+    file = File(mount, "orders/0/append")
+    file.write(0, b"whole\nhalf")
+    assert refused_with(lambda: file.write(20, b"\n")) == errno.ESPIPE
+    assert refused_with(file.close) == errno.ESPIPE
+    assert store.bodies("orders", 0) == [b"whole"]
+
+
+@pytest.mark.parametrize("goes_on_at", [0, 10])
+def test_lines_begin_anew_when_the_file_is_cut_to_nothing(mount: Mount, store: FakeStore, goes_on_at: int) -> None:
+    file = File(mount, "orders/0/append")
+    file.write(0, b"whole\nhalf")
+    file.truncate(10)
+    file.truncate(0)
+    file.write(goes_on_at, b"line\n")
+    file.write(goes_on_at + 5, b"line\n")
+    assert refused_with(lambda: file.write(3, b"line\n")) == errno.ESPIPE
+    assert store.bodies("orders", 0) == [b"whole", b"line", b"line"]
+
+
+def test_a_refused_request_may_come_again_at_its_place(mount: Mount, store: FakeStore) -> None:
+    file = File(mount, "orders/0/append")
+    file.write(0, b"one\n")
+    store.put_error = StoreFullError(store.path, 1)
+    assert refused_with(lambda: file.write(4, b"two\n")) == errno.ENOSPC
+    store.put_error = None
+    file.write(4, b"two\n")
+    file.close()
+    assert store.bodies("orders", 0) == [b"one", b"two"]
+
+
+def test_a_size_set_through_o_append_changes_no_lines(mount: Mount, store: FakeStore) -> None:
+    file = File(mount, "orders/0/append", os.O_WRONLY | os.O_APPEND)
+    for size in (0, 100):
+        file.write(AT_END, b"half, ")
+        assert mount.fs.setattr(file.inode, size, file.handle).size == 0
+    file.close()
+    assert store.bodies("orders", 0) == [b"half, half, "]
+
+
+# whose close publishes
+
+
+@pytest.mark.parametrize("path", [FILE, "orders/0/append"])
+def test_a_close_publishes_only_what_its_process_wrote_last(mount: Mount, store: FakeStore, path: str) -> None:
+    file = File(mount, path)
+    file.write(0, b"ours, ", owner=1)
+    mount.fs.flush(file.handle, 2)
+    file.write(6, b"theirs", owner=2)
+    mount.fs.flush(file.handle, 1)
+    assert store.bodies("orders", 0) == []
+    file.close(owner=2)
+    assert store.bodies("orders", 0) == [b"ours, theirs"]
+
+
+def test_what_no_close_has_published_the_last_one_does(mount: Mount, store: FakeStore) -> None:
+    file = File(mount, "orders/0/append")
+    file.write(0, b"by a process that is gone", owner=1)
+    file.close(owner=2)
+    assert store.bodies("orders", 0) == [b"by a process that is gone"]
+
+
+def test_what_nobody_hears_of_is_in_the_log(mount: Mount, store: FakeStore, caplog: pytest.LogCaptureFixture) -> None:
+    file = File(mount, "orders/0/append")
+    file.write(0, b"by a process that is gone", owner=1)
+    store.put_error = StoreFullError(store.path, 1)
+    file.close(owner=2)
+    assert "not published" in caplog.text
+    assert refused_with(lambda: mount.fs.getattr(file.inode)) == errno.ESTALE

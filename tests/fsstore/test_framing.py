@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
 from fsstore.framing import LineFramer, parse_json_message
+from fsstore.interface import AT_END
 from fsstore.names import PLAIN_APPEND, AppendOptions
 from tests.fsstore.conftest import Mount
 from tests.fsstore.fakestore import FakeStore
@@ -71,12 +72,12 @@ def test_a_request_refused_for_want_of_space_can_be_tried_again(
         if is_refused:
             store.put_error = StoreFullError(Path("/"), 1)
             try:
-                mount.fs.write(handle, 0, request)
+                mount.fs.write(handle, AT_END, request)
                 continue  # it completed no line: taken
             except StoreFullError:
                 store.put_error = None
         store.put_error = None
-        mount.fs.write(handle, 0, request)
+        mount.fs.write(handle, AT_END, request)
     store.put_error = None
     mount.fs.flush(handle)
     assert store.bodies("orders", 0) == [line for line in text.split(b"\n") if line]
@@ -92,7 +93,7 @@ def test_two_handles_never_mix_their_lines(
     while any(waiting):
         turn = random.randrange(2)
         if waiting[turn]:
-            mount.fs.write(handles[turn], 0, waiting[turn].pop(0))
+            mount.fs.write(handles[turn], AT_END, waiting[turn].pop(0))
     for handle in handles:
         mount.fs.flush(handle)
     lines = [line for text in (left, right) for line in text.split(b"\n") if line]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import MessageStore, OpenMode, ReadOnlyStoreError, StoreConfig
-from fsstore.interface import ROOT_INODE
+from fsstore.interface import AT_END, ROOT_INODE
 from fsstore.names import offset_name
 from tests.fsstore.conftest import Mount, patiently, refused_with
 
@@ -72,7 +72,7 @@ def test_an_empty_body_is_a_message_of_json_alone(real: Mount) -> None:
 
 def test_fsync_is_answered_when_everything_is_durable(real: Mount, open_store: MessageStore) -> None:
     handle = real.open("orders/0/append", os.O_WRONLY).handle
-    real.fs.write(handle, 0, b"a line\nand a rest")
+    real.fs.write(handle, AT_END, b"a line\nand a rest")
     physical_end = real.fs.fsync(handle)
     assert physical_end == open_store.physical_end
     open_store.wait_durable(physical_end)

@@ -90,7 +90,8 @@ def test_nothing_but_append_can_be_changed(mounted: tuple[Mount, int], path: str
     assert refused_with(lambda: mount.fs.setxattr(inode)) == number
     assert refused_with(mount.fs.refuse) == number
     if stat.S_ISREG(patiently(mount.fs.getattr, inode).mode):
-        assert refused_with(lambda: mount.fs.open(inode, os.O_WRONLY)) == number
+        for flags in (os.O_WRONLY, os.O_RDONLY | os.O_TRUNC):
+            assert refused_with(lambda flags=flags: mount.fs.open(inode, flags)) == number  # type: ignore[misc]
 
 
 def test_a_read_only_mount_publishes_nothing(mounted: tuple[Mount, int]) -> None:
@@ -173,3 +174,19 @@ def test_an_inode_that_stands_for_nothing_is_stale(mount: Mount) -> None:
     with pytest.raises(FilesystemError) as refused:
         mount.fs.getattr(999_999)
     assert refused.value.errno == errno.ESTALE
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_name_over_255_bytes_is_too_long_whatever_is_asked_of_it(mounted: tuple[Mount, int], path: str) -> None:
+    mount, number = mounted
+    directory = mount.stat(path).inode
+    for name in (b"n" * 256, b"append@tags=" + b"n" * 250, b"1" * 1024):
+        for use in (
+            lambda name=name: mount.fs.lookup(directory, name),
+            lambda name=name: mount.fs.mkdir(directory, name),
+            lambda name=name: mount.fs.create(directory, name),
+            lambda name=name: mount.fs.refuse(name),
+            lambda name=name: mount.fs.refuse(b"name", name),
+        ):
+            assert refused_with(use) == errno.ENAMETOOLONG
+    assert refused_with(lambda: mount.fs.refuse(b"n" * 255)) == number

@@ -8,17 +8,20 @@ import os
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pyfuse3
 import pytest
 import trio
+from pyfuse3 import EntryAttributes
 
 from engine import DamagedRecordError, MessageStore, OpenMode, Stored, StoreFullError
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
 from fsstore.interface import (
+    AT_END,
     Attributes,
     DirectoryEntry,
     FilesystemError,
@@ -148,6 +151,37 @@ def test_a_write_answers_how_much_was_taken_and_waits_for_the_disk() -> None:
         assert struct.unpack("=II", result_of(Frequent(physical_end).ask(Opcode.WRITE, arguments))) == (4, 0)
 
 
+class NotingCore:
+    """A core that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def method(*arguments: object) -> int:
+            self.asked.append((name, *arguments))
+            return 0
+
+        return method
+
+
+def test_a_writer_is_known_by_its_descriptors_and_o_append_by_each_write() -> None:
+    core = NotingCore()
+    handlers = RequestHandlers(
+        cast(Filesystem, core), cast(MessageStore, ScriptedStore()), cast(Channel, kernel := Kernel())
+    )
+    for flags in (os.O_WRONLY, os.O_WRONLY | os.O_APPEND):
+        request = struct.pack("=IIQQ16xQQIIQI4x", 84, Opcode.WRITE, UNIQUE, INODE, 5, 700, 4, 2, 99, flags) + b"line"
+        handlers.write(UNIQUE, INODE, memoryview(request))
+    handlers.flush(UNIQUE, INODE, memoryview(struct.pack("=IIQQ16xQ8xQ", 64, Opcode.FLUSH, UNIQUE, INODE, 5, 99)))
+    assert [asked[:5] for asked in core.asked] == [
+        ("write", 5, 700, b"line", 99),
+        ("write", 5, AT_END, b"line", 99),
+        ("flush", 5, 99),
+    ]
+    assert len(kernel.replies) == 3
+
+
 @pytest.mark.parametrize("opcode", [Opcode.WRITE, Opcode.FLUSH, Opcode.FSYNC, Opcode.FSYNCDIR])
 def test_who_waits_for_the_disk_hears_of_its_failure(opcode: Opcode) -> None:
     failing = Frequent(100, store=ScriptedStore(StoreFullError(Path(), 1)))
@@ -169,7 +203,7 @@ class EarlyCore:
         self._kernel = kernel
         self._then = then
 
-    def write(self, handle: int, position: int, data: bytes, stored: Stored) -> int:
+    def write(self, handle: int, position: int, data: bytes, owner: int, stored: Stored) -> int:
         stored("orders", [2, 3])
         self._kernel.replies.append(b"dispatched")
         return self._then()
@@ -299,12 +333,16 @@ def errno_of_answer(handler: Callable[..., Awaitable[Any]], *arguments: object) 
     return int(raised.value.errno)
 
 
+NOTHING_TO_SET = SimpleNamespace(update_size=False)
+"""pyfuse3's SetattrFields can't be made outside of it."""
+
+
 def rare(*script: object) -> RareOperations:
     return RareOperations(cast(Filesystem, ScriptedCore(*script)))
 
 
 RARE: list[tuple[str, tuple[object, ...]]] = [
-    ("setattr", (INODE, None, None, None, None)),
+    ("setattr", (INODE, EntryAttributes(), NOTHING_TO_SET, None, None)),
     ("statfs", (None,)),
     ("mkdir", (1, b"name", 0o755, None)),
     ("create", (1, b"name", 0o644, 0, None)),
@@ -342,8 +380,19 @@ def test_every_request_of_pyfuse3_is_answered_here_or_there() -> None:
     assert theirs - {"poll"} == frequent | {name for name, _ in RARE}
 
 
+@pytest.mark.parametrize(("sets_size", "handle"), [(True, 5), (True, None), (False, 5)])
+def test_a_size_is_set_only_where_one_is_given(sets_size: bool, handle: int | None) -> None:
+    core, wanted = NotingCore(), EntryAttributes()
+    wanted.st_size = 700
+    operations = RareOperations(cast(Filesystem, core))
+    fields = SimpleNamespace(update_size=sets_size)
+    with pytest.raises(pyfuse3.FUSEError):  # such a core has no attributes to answer
+        answer_to(operations.setattr, INODE, wanted, fields, handle, None)
+    assert core.asked == [("setattr", INODE, 700 if sets_size else None, handle)]
+
+
 def test_attributes_are_filled_in() -> None:
-    entry = answer_to(rare(ATTRIBUTES).setattr, INODE, None, None, None, None)
+    entry = answer_to(rare(ATTRIBUTES).setattr, INODE, EntryAttributes(), NOTHING_TO_SET, None, None)
     assert (entry.st_ino, entry.st_mode, entry.st_size, entry.st_nlink) == (INODE, 0o100444, 1_000, 1)
     assert (entry.st_uid, entry.st_gid, entry.st_blocks, entry.st_blksize) == (12, 34, 2, 4096)
     assert {entry.st_mtime_ns, entry.st_ctime_ns, entry.st_atime_ns} == {1_700_000_000_123_456_789}

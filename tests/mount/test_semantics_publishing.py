@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from pathlib import Path
 
 from tests.mount.harness import bodies, publish, refused_with, sh
@@ -25,7 +26,7 @@ def test_empty_lines_are_skipped(queue: Path) -> None:
 
 def test_an_unterminated_line_waits_for_fsync_or_close(queue: Path) -> None:
     """1.3 Complete lines are published when the write returns; an unterminated one by `fsync`, or when the file is
-    closed."""
+    closed (1.17)."""
     fd = os.open(queue / "append", os.O_WRONLY)
     os.write(fd, b"whole\nbegun, ")
     assert bodies(queue) == [b"whole"]
@@ -52,8 +53,7 @@ def test_each_open_file_frames_its_own_bytes(queue: Path) -> None:
 
 
 def test_a_file_is_a_message(queue: Path, tmp_path: Path) -> None:
-    """1.5 `append@frame=file` makes one message of everything from open to close; one that nothing was written to,
-    none."""
+    """1.5 `append@frame=file` makes one message of everything from open to close; one that stayed empty, none."""
     picture = bytes(range(256)) * 1_200 + b"\n\nno newline at the end"
     (tmp_path / "picture").write_bytes(picture)
     sh(f"cp {tmp_path}/picture append@frame=file; : > append@frame=file", queue)
@@ -102,11 +102,13 @@ def test_append_looks_empty(queue: Path) -> None:
 
 
 def test_append_takes_attributes_and_keeps_none(queue: Path, tmp_path: Path) -> None:
-    """1.11 Setting the size, times or mode of `append` succeeds and changes nothing, so that `touch`, `cp -p` and
-    `rsync` work."""
+    """1.11 Setting the times or mode of `append`, or its size by its name, succeeds and changes nothing, so that
+    `touch`, `cp -p` and `rsync` work."""
     (tmp_path / "lines").write_bytes(b"one\ntwo\n")
     before = (queue / "append").stat()
-    sh(f"touch append; chmod 600 append; truncate -s 100 append; cp -p {tmp_path}/lines append", queue)
+    sh(f"touch append && chmod 600 append && cp -p {tmp_path}/lines append", queue)
+    for name in ("append", "append@frame=file", "append@format=json"):
+        os.truncate(queue / name, 100)
     sh(f"rsync --inplace --times {tmp_path}/lines append@tags=r", queue)
     after = (queue / "append").stat()
     assert (after.st_size, after.st_mode, after.st_mtime_ns) == (0, before.st_mode, before.st_mtime_ns)
@@ -148,3 +150,78 @@ def test_programs_that_buffer_publish_soon(queue: Path) -> None:
     publish(queue / "append", b"one\n")
     for name in ("append", "append@tags=paid", "append@frame=file", "@first"):
         assert (queue / name).stat().st_blksize == 4096
+
+
+def test_a_framed_file_is_a_file(queue: Path) -> None:
+    """1.15 An open `append@frame=file` is a file: it is written at any position, read back, cut and lengthened, and
+    what was never written is zeros; so a sparse copy, a linker and an archiver publish what they meant. With O_APPEND
+    each write goes to its end."""
+    fd = os.open(queue / "append@frame=file", os.O_RDWR)
+    os.pwrite(fd, b"world", 100_000)
+    os.pwrite(fd, b"hello, and more", 0)
+    os.ftruncate(fd, 100_007)
+    assert os.pread(fd, 200_000, 0) == b"hello, and more" + bytes(99_985) + b"world\0\0"
+    os.ftruncate(fd, 100_003)
+    os.close(fd)
+    assert bodies(queue) == [b"hello, and more" + bytes(99_985) + b"wor"]
+    fd = os.open(queue / "append@frame=file", os.O_WRONLY | os.O_APPEND)
+    for position, data in enumerate((b"one, ", b"two, ", b"three")):
+        os.pwrite(fd, data, position)
+    os.close(fd)
+    assert bodies(queue)[1:] == [b"one, two, three"]
+
+
+def test_a_published_file_stays_as_it_is(queue: Path) -> None:
+    """1.16 What `fsync` or a close has published is a message and stays as it is: EPERM for whatever would change that
+    file through the same open file. With O_APPEND what follows is another message."""
+    for publish_now in (os.fsync, lambda fd: os.close(os.dup(fd))):
+        fd = os.open(queue / "append@frame=file", os.O_WRONLY)
+        os.write(fd, b"header, body")
+        publish_now(fd)
+        assert refused_with(os.pwrite, fd, b"HEADER", 0) == errno.EPERM
+        assert refused_with(os.write, fd, b"more") == errno.EPERM
+        assert [refused_with(os.ftruncate, fd, size) for size in (0, 5, 20)] == [errno.EPERM] * 3
+        os.ftruncate(fd, len(b"header, body"))
+        os.close(fd)
+    fd = os.open(queue / "append@frame=file", os.O_WRONLY | os.O_APPEND)
+    for body in (b"one", b"two"):
+        os.write(fd, body)
+        os.fsync(fd)
+    os.close(fd)
+    assert bodies(queue) == [b"header, body", b"header, body", b"one", b"two"]
+
+
+def test_whose_close_publishes(queue: Path) -> None:
+    """1.17 A close publishes what the closing process wrote last; the close of a descriptor that another one inherited
+    publishes nothing of it."""
+    for name in ("append", "append@frame=file"):
+        fd = os.open(queue / name, os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"half, ")
+        subprocess.run(["true"], check=True)  # has the descriptor until it is executed
+        subprocess.run(["true"], check=True, pass_fds=[fd])  # and this one to its end
+        os.write(fd, b"whole")
+        os.close(fd)
+    assert bodies(queue) == [b"half, whole"] * 2
+    fd = os.open(queue / "append", os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"by us, ")
+    subprocess.run(["printf", "and by a program"], stdout=fd, check=True)
+    assert bodies(queue)[2:] == [b"by us, and by a program"]
+    os.close(fd)
+
+
+def test_the_end_of_an_open_append(queue: Path) -> None:
+    """1.18 `fstat` of an `append` that is open without O_APPEND shows the bytes written to it, and `lseek` finds its
+    end there."""
+    for name in ("append", "append@frame=file", "append@frame=write"):
+        fd = os.open(queue / name, os.O_WRONLY)
+        for size in (6, 12):
+            os.lseek(fd, 0, os.SEEK_END)
+            os.write(fd, b"bytes\n")
+            assert os.fstat(fd).st_size == os.lseek(fd, 0, os.SEEK_END) == size
+        assert (queue / name).stat().st_size == 0
+        os.close(fd)
+    assert bodies(queue) == [b"bytes", b"bytes", b"bytes\nbytes\n", b"bytes\n", b"bytes\n"]
+    fd = os.open(queue / "append", os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"bytes\n")
+    assert os.fstat(fd).st_size == 0
+    os.close(fd)

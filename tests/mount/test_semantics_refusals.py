@@ -35,6 +35,10 @@ def attempts(topic: Path) -> dict[str, Callable[[], object]]:
         "append to a message": lambda: os.open(message, os.O_RDWR | os.O_APPEND),
         "write to a stream": lambda: os.open(topic / "0.log", os.O_WRONLY),
         "truncate": lambda: os.truncate(message, 0),
+        "truncate while reading": lambda: os.open(message, os.O_RDONLY | os.O_TRUNC),
+        "truncate a stream": lambda: os.open(topic / "0.log", os.O_RDONLY | os.O_TRUNC),
+        "truncate a report": lambda: os.open(topic.parent / "@store" / "status.json", os.O_RDONLY | os.O_TRUNC),
+        "truncate a Parquet file": lambda: os.open(parquet_file(topic), os.O_RDONLY | os.O_TRUNC),
         "chmod": lambda: message.chmod(0o600),
         "touch": lambda: os.utime(message),
         "set an attribute": lambda: os.setxattr(message, "user.mq.tags", b"x"),
@@ -42,8 +46,15 @@ def attempts(topic: Path) -> dict[str, Callable[[], object]]:
     }
 
 
+def parquet_file(topic: Path) -> Path:
+    """The first Parquet file of a topic's first queue."""
+    folder = topic.parent / "@parquet" / f"topic={topic.name}" / "queue=0"
+    return folder / min(os.listdir(folder))
+
+
 def test_changes_are_refused(topic: Path) -> None:
-    """5.1 Creating, removing, renaming and linking, writing to a message or changing one is EPERM."""
+    """5.1 Creating, removing, renaming and linking, writing to a message or changing one is EPERM; so is O_TRUNC of
+    anything but `append`, also for reading."""
     publish(topic / "0" / "append", b"one\n")
     refused = {what: errno.errorcode[refused_with(change)] for what, change in attempts(topic).items()}
     assert refused == dict.fromkeys(refused, "EPERM")
@@ -216,3 +227,57 @@ def test_the_append_of_a_deleted_topic(mount: Mounted, topic: Path) -> None:
     assert topic.name not in mount.status()["topics"]
     for handle in handles[1:3]:
         os.close(handle)
+
+
+def test_bytes_out_of_order(queue: Path) -> None:
+    """5.11 Other framings take bytes in their order alone: a write without O_APPEND that begins elsewhere than the last
+    one ended is ESPIPE, a length other than 0 or what was written is EINVAL, and so is everything from then on until
+    the file is closed."""
+    record = b'{"body": "x"}\n'
+    for name in ("append", "append@format=json", "append@frame=write"):
+        for position in (0, len(record) - 1, len(record) + 1, 1 << 20):
+            fd = os.open(queue / name, os.O_WRONLY)
+            os.write(fd, record)
+            os.ftruncate(fd, len(record))
+            assert refused_with(os.pwrite, fd, record, position) == errno.ESPIPE
+            assert refused_with(os.write, fd, record) == errno.ESPIPE
+            assert refused_with(os.close, fd) == errno.ESPIPE
+        for size in (1, 100):
+            fd = os.open(queue / name, os.O_WRONLY)
+            assert refused_with(os.ftruncate, fd, size) == errno.EINVAL
+            assert refused_with(os.close, fd) == errno.EINVAL
+    published = len(bodies(queue))
+    assert published == 12
+    fd = os.open(queue / "append", os.O_WRONLY)
+    os.write(fd, b"whole\nand half of one that is followed by a hole")
+    assert refused_with(os.pwrite, fd, b"\n", 8192) == errno.ESPIPE
+    assert refused_with(os.close, fd) == errno.ESPIPE
+    fd = os.open(queue / "append", os.O_WRONLY)
+    os.write(fd, b"before\n")
+    os.ftruncate(fd, 0)
+    os.write(fd, b"who did not seek\n")
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, b"who did\n", 0)
+    os.close(fd)
+    assert bodies(queue)[published:] == [b"whole", b"before", b"who did not seek", b"who did"]
+
+
+def test_names_that_are_too_long(topic: Path) -> None:
+    """5.12 A name over 255 bytes is ENAMETOOLONG."""
+    publish(topic / "0" / "append", b"one\n")
+    for folder in (topic.parent, topic, topic / "0", topic / "keys", topic.parent / "@store"):
+        long = folder / ("n" * 256)
+        for use in (
+            long.stat,
+            long.mkdir,
+            long.unlink,
+            long.rmdir,
+            long.touch,
+            lambda long=long: os.mkfifo(long),
+            lambda long=long: long.symlink_to("x"),
+            lambda long=long: os.link(topic / "0" / "0", long),
+            lambda long=long: (topic / "0" / "0").rename(long),
+        ):
+            assert refused_with(use) == errno.ENAMETOOLONG
+        assert refused_with((folder / ("n" * 255)).stat) == errno.ENOENT
+    assert refused_with(os.open, topic / f"append@tags={'t' * 250}", os.O_WRONLY) == errno.ENAMETOOLONG

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, bodies, offset_names, publish, sh
+from tests.mount.harness import PATIENCE_S, Mounted, bodies, offset_names, publish, refused_with, sh
 
 MESSAGES = 20_000
 
@@ -67,3 +71,131 @@ def test_tar_holds_every_message(written: Path, tmp_path: Path) -> None:
 def test_attributes_travel(written: Path, tmp_path: Path) -> None:
     sh(f"getfattr -R -d 0 > {tmp_path}/attributes", written)
     assert (tmp_path / "attributes").read_text().count("user.mq.msg_id=") == 300
+
+
+# programs that write where they like
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files with holes and without, for programs to copy."""
+    folder = tmp_path_factory.mktemp("originals")
+    for name, head, size, tail in (("middle", b"head", 300_000, b"tail"), ("end", b"head", 300_000, b"")):
+        (folder / name).write_bytes(head)
+        os.truncate(folder / name, size)
+        with (folder / name).open("ab") as file:
+            file.write(tail)
+    (folder / "hole").touch()
+    os.truncate(folder / "hole", 300_000)
+    (folder / "zeros").write_bytes(bytes(200_000) + b"x")
+    (folder / "dense").write_bytes(os.urandom(300_000))
+    (folder / "main.c").write_text("int main(void) { return 7; }\n")
+    sh("truncate -s 700K disk && mkfs.ext4 -q disk && gcc -c main.c", folder)
+    return folder
+
+
+COPYING = [
+    "cp {file} {append}",
+    "cp --sparse=always {file} {append}",
+    "cp --reflink=auto {file} {append}",
+    "cp --sparse=never --preserve=timestamps {file} {append}",
+    "dd if={file} of={append} bs=4k conv=sparse",
+    "dd if={file} of={append} bs=4k conv=sparse,notrunc,fsync",
+    "dd if={file} of={append} bs=1000 oflag=append conv=notrunc",
+    "rsync --inplace {file} {append}",
+    "rsync --inplace --sparse --times {file} {append}",
+    "cat {file} > {append}",
+    "cat {file} >> {append}",
+    "tee {append} < {file} > /dev/null",
+]
+"""What puts a copy of a file into another one."""
+
+
+@pytest.mark.parametrize("command", COPYING)
+@pytest.mark.parametrize("file", ["middle", "end", "hole", "zeros", "dense", "disk"])
+def test_a_copy_into_one_message_is_equal(queue: Path, originals: Path, command: str, file: str) -> None:
+    sh(command.format(file=file, append=queue / "append@frame=file"), originals)
+    assert bodies(queue) == [(originals / file).read_bytes()]
+
+
+MAKING = [
+    "gcc main.c -o {out}",
+    "gcc -shared -fPIC main.c -o {out}",
+    "ld -r main.o -o {out}",
+    "objcopy main.o {out}",
+    "tar --mtime=@0 -cf {out} middle dense",
+    "gzip -nc dense > {out}",
+    "sort main.c -o {out}",
+    '{python} -c \'import wave; w = wave.open(open("{out}", "wb")); w.setparams((1, 2, 8000, 0, "NONE", ""));'
+    ' w.writeframes(b"ab" * 100); w.writeframes(b"cd" * 9); w.close()\'',
+    '{python} -c \'import zipfile; z = zipfile.ZipFile("{out}", "w"); z.write("dense"); z.write("middle"); z.close()\'',
+]
+"""What writes a file as it needs it: headers last, in pieces, with gaps."""
+
+
+@pytest.mark.parametrize("command", MAKING)
+def test_what_a_program_makes_in_one_message_is_what_it_makes_on_a_disk(
+    queue: Path, originals: Path, tmp_path: Path, command: str
+) -> None:
+    for out in (queue / "append@frame=file", tmp_path / "out"):
+        sh(command.format(out=out, python=sys.executable), originals)
+    assert bodies(queue) == [(tmp_path / "out").read_bytes()]
+
+
+REFUSED = [
+    "ar rc {file} main.o",
+    "install middle {file}",
+    "rsync middle {file}",
+    '{python} -c \'import sqlite3; sqlite3.connect(":memory:").backup(sqlite3.connect("{file}"))\'',
+    "(cat zeros; cat dense) > {file}",
+    "cp middle {lines}",
+    "cp end {lines}",
+    "cp hole {lines}",
+    "cp --sparse=always zeros {lines}",
+    "dd if=zeros of={lines} bs=4k conv=sparse",
+    "dd if=dense of={lines} bs=1k count=1 seek=1",
+    "dd if=dense of={lines} bs=1k count=1 seek=1 conv=notrunc",
+    "rsync --inplace --sparse middle {lines}",
+    "truncate -s 100 {lines}",
+    "cp middle {json}",
+    "dd if=zeros of={writes} bs=4k conv=sparse",
+]
+"""What can't publish what it means to."""
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_program_that_cannot_publish_what_it_means_hears_so(queue: Path, originals: Path, command: str) -> None:
+    names = {
+        "file": "append@frame=file",
+        "lines": "append",
+        "json": "append@format=json",
+        "writes": "append@frame=write",
+    }
+    done = subprocess.run(
+        ["sh", "-c", command.format(python=sys.executable, **{name: queue / append for name, append in names.items()})],
+        cwd=originals,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode
+    assert done.stderr
+    assert all(body in (originals / "zeros").read_bytes() for body in bodies(queue))  # whole lines, a whole file
+
+
+def test_what_is_mapped_outlives_whoever_would_truncate_it(queue: Path) -> None:
+    body = b"a body of several pages " * 1_000
+    publish(queue / "append", body + b"\n")
+    message = queue / "0"
+    with message.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert mapped[:5] == body[:5]
+        assert refused_with(os.open, message, os.O_RDONLY | os.O_TRUNC) == errno.EPERM
+        assert os.lseek(file.fileno(), 0, os.SEEK_END) == len(body)
+        assert mapped[:] == body
+
+
+def test_programs_that_share_a_descriptor_publish_in_turn(queue: Path) -> None:
+    sh("(echo one; printf 'two\\n'; sh -c 'echo three'; seq 4 5) > append", queue)
+    sh("exec 3> append; for n in 6 7; do echo $n >&3; true; done; sh -c 'echo 8' >&3", queue)
+    assert bodies(queue) == [b"one", b"two", b"three", b"4", b"5", b"6", b"7", b"8"]
