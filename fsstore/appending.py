@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored, StoreError
+from fsstore.complaints import COMPLAINTS
 from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.interface import (
     AT_END,
@@ -210,7 +211,8 @@ class AppendHandle(OpenFile):
         try:
             self._publish_rest()
         except (StoreError, OSError) as error:
-            log.warning("what a process left behind that is gone is not published: %s", error)
+            text = f"what a process that is gone has left behind is not published: {error}"
+            COMPLAINTS.tell(log, logging.WARNING, (self.finish.__qualname__, type(error)), text)
 
     def release(self) -> None:
         self._released(self)

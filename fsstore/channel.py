@@ -34,7 +34,9 @@ class Channel:
     any thread, those of other threads by `send_late`."""
 
     def __init__(self, descriptor: int, mountpoint: Path) -> None:
-        """Takes the descriptor over."""
+        """Takes the descriptor over, and has it never block: a request may be taken back between being seen and being
+        read, and the loop has more to do than to wait for the next one."""
+        os.set_blocking(descriptor, False)
         self.mountpoint = mountpoint
         self._descriptor = descriptor
         self._buffer = bytearray(wire.LARGEST_REQUEST_BYTES)

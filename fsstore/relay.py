@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from mmap import PAGESIZE
 
 import pyfuse3
 import trio
@@ -78,7 +79,7 @@ class Relay:
                 return
             reply = bytes(memoryview(self._reply)[:size])
             if not self.serving.is_set():
-                reply = wire.serving_as_wanted(reply)
+                reply = wire.serving_as_wanted(reply, PAGESIZE)
             self._channel.send(reply)
             self.serving.set()
             self.waiting -= 1

@@ -15,8 +15,10 @@ from struct import Struct
 
 from fsstore.interface import BLOCK_BYTES, Attributes, Opened, OpenedDirectory
 
-LARGEST_REQUEST_BYTES = (1 << 20) + (1 << 13)
-"""A write of 1 MiB, and what comes before its bytes, with some room: the kernel wants no less."""
+LARGEST_WRITE_BYTES = 1 << 20
+"""Bytes of one write request."""
+LARGEST_REQUEST_BYTES = LARGEST_WRITE_BYTES + (1 << 13)
+"""Those, and what comes before them, with some room: the kernel wants no less."""
 
 
 class Opcode(IntEnum):
@@ -93,8 +95,9 @@ _TO_THE_END = 0
 
 # what both sides agreed on
 
-_INIT_FLAGS = Struct("=I")
-_INIT_FLAGS_POSITION = REPLY.size + 12
+_AGREED = Struct("=IIIIHHIIH")
+"""the reply to the first request: version, its minor, read-ahead, flags, two bounds of what goes on at once, bytes of a
+write, granularity of times, pages of a request; more follows"""
 _LIST_WITH_ATTRIBUTES = 1 << 13
 _LIST_AS_WANTED = 1 << 14
 _DROP_AT_EACH_MTIME = 1 << 12  # what changes otherwise than at its end is never cached here
@@ -190,11 +193,18 @@ def data_of(inode: int, position: int, size: int) -> bytes:
     return _STORE.pack(_STORE.size + size, _STORE_DATA, 0, inode, position, size, 0)
 
 
-def serving_as_wanted(init_reply: bytes) -> bytes:
+def serving_as_wanted(init_reply: bytes, page_bytes: int) -> bytes:
     """libfuse's reply to the kernel's first request, changed: a listing brings attributes when they are wanted, one
-    slow look-up in a directory holds up no other, and cached bytes outlast a change of the modification time."""
-    (flags,) = _INIT_FLAGS.unpack_from(init_reply, _INIT_FLAGS_POSITION)
-    wanted = (flags | _LIST_WITH_ATTRIBUTES | _LIST_AS_WANTED | _PARALLEL) & ~_DROP_AT_EACH_MTIME
+    slow look-up in a directory holds up no other, cached bytes outlast a change of the modification time, and no
+    request is larger than LARGEST_REQUEST_BYTES. libfuse counts in pages, and some kernels allow it many large ones.
+    """
+    major, minor, read_ahead, flags, background, congested, write_bytes, granularity, pages = _AGREED.unpack_from(
+        init_reply, REPLY.size
+    )
+    flags = (flags | _LIST_WITH_ATTRIBUTES | _LIST_AS_WANTED | _PARALLEL) & ~_DROP_AT_EACH_MTIME
+    write_bytes = min(write_bytes, LARGEST_WRITE_BYTES)
+    pages = min(pages, LARGEST_WRITE_BYTES // page_bytes + 1)  # one more: bytes may begin within a page
     changed = bytearray(init_reply)
-    _INIT_FLAGS.pack_into(changed, _INIT_FLAGS_POSITION, wanted)
+    agreed = (major, minor, read_ahead, flags, background, congested, write_bytes, granularity, pages)
+    _AGREED.pack_into(changed, REPLY.size, *agreed)
     return bytes(changed)

@@ -154,3 +154,11 @@ def test_a_deleted_topic_is_gone_from_the_mount(tmp_path: Path) -> None:
         mount.topic("orders")
         until("it is a new topic", topic.exists)
         assert bodies(topic / "0") == []
+
+
+def test_the_kernels_descriptor_does_not_block(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        process = Path(f"/proc/{mount.daemon.pid}")
+        (descriptor,) = (link.name for link in (process / "fd").iterdir() if os.readlink(link) == "/dev/fuse")
+        described = dict(line.split() for line in (process / "fdinfo" / descriptor).read_text().splitlines())
+        assert int(described["flags:"], 8) & os.O_NONBLOCK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,10 +19,12 @@ import trio
 from pyfuse3 import EntryAttributes
 
 from engine import DamagedRecordError, MessageStore, OpenMode, Stored, StoreFullError
+from fsstore import wire
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
 from fsstore.interface import (
     AT_END,
+    WHOLE_WRITE_BYTES,
     Attributes,
     DirectoryEntry,
     FilesystemError,
@@ -452,3 +455,40 @@ def test_a_body_that_the_kernel_would_not_have_is_offered_again(kernel: Kernel) 
         cache.opened(INODE, handle, b"body")
         cache.released(handle)
     assert kernel.pushed == [INODE, INODE]
+
+
+# what both sides agreed on
+
+
+@pytest.mark.parametrize("page_bytes", [4096, 1 << 14, 1 << 16])
+@pytest.mark.parametrize("pages", [32, 256, 0xFFFF])
+def test_no_request_is_larger_than_our_buffer_and_none_is_split_that_need_not_be(page_bytes: int, pages: int) -> None:
+    layout = struct.Struct("=IiQIIIIHHIIHHI28x")
+    flags = 1 << 22 | 1 << 12
+    answer = (80, 0, UNIQUE, 7, 31, 1 << 17, flags, 12, 9, pages * page_bytes, 1, pages, 3, 5)
+    changed = layout.unpack(wire.serving_as_wanted(layout.pack(*answer), page_bytes))
+    assert changed[:6] == answer[:6]
+    assert changed[7:9] == answer[7:9]
+    assert (changed[10], *changed[12:]) == (1, 3, 5)
+    assert changed[6] & flags == 1 << 22
+    write_bytes, most_pages = changed[9], changed[11]
+    assert write_bytes + 80 <= wire.LARGEST_REQUEST_BYTES
+    if pages * page_bytes > WHOLE_WRITE_BYTES:
+        assert write_bytes >= WHOLE_WRITE_BYTES
+        assert (most_pages - 1) * page_bytes >= WHOLE_WRITE_BYTES
+    assert most_pages <= pages
+
+
+def test_a_channel_never_waits_for_a_request_that_was_taken_back(tmp_path: Path) -> None:
+    kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with kernel:
+        channel = Channel(ours.detach(), tmp_path)
+        for request in (b"one", b"two"):
+            kernel.send(request)
+            received = channel.receive()
+            assert received is not None
+            assert bytes(received) == request
+            assert channel.receive() is None
+            assert channel.is_mounted
+        channel.is_mounted = False  # nothing was mounted here that `close` could unmount
+        channel.close()
