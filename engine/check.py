@@ -30,6 +30,7 @@ from engine.parts import StoreParts, open_parts
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.sequence import Seed
 from engine.sizesfile import read_sizes
+from engine.tiling import shows_multi_dispatch
 
 Progress = Callable[[CheckProgress], None]
 
@@ -103,6 +104,7 @@ class _Check:
             end=self._end,
             dispatched_end=self._dispatched_end,
             disproved=queues.take_back,
+            multi_dispatch=parts.multi_dispatch or shows_multi_dispatch(self._log, parts.queues),
             progress=self._tell,
         )
         known = 0

@@ -134,7 +134,7 @@ class StoreConfig:
     max_message_bytes        limit of a body
     store_host               the host that records name as their store
     default_queues           queues of a topic that is made by publishing to it
-    multi_dispatch           whether INNER_MULTI_DISPATCH puts a message in further queues
+    multi_dispatch           whether INNER_MULTI_DISPATCH puts a message in further queues, of topics that there are
     transient_pool_buffers   write buffers of a commit log file each; 0: write to the mapped file
     preallocate              make the next commit log files ahead, on a thread of their own
     warm_files               touch each page of a file made ahead, so that the first write finds it in memory
@@ -150,7 +150,7 @@ class StoreConfig:
     max_message_bytes: int = 4 << 20
     store_host: Host = field(default_factory=lambda: Host(b"\x7f\x00\x00\x01", 10911))
     default_queues: int = 4
-    multi_dispatch: bool = True
+    multi_dispatch: bool = False
     transient_pool_buffers: int = 0
     preallocate: bool = True
     warm_files: bool = False

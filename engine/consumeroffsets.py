@@ -4,11 +4,14 @@ consumerOffset.json       {"offsetTable": {"topic@group": {queue: next queue off
 lmqConsumerOffset.json    {"lmqOffsetTable": {"topic@group": next queue offset of queue 0}}
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from engine.configfile import read_config
+
+_QUEUE = re.compile("[0-9]{1,10}")
 
 Offsets = dict[str, dict[str, dict[int, int]]]
 """group -> topic -> queue -> next queue offset"""
@@ -39,5 +42,5 @@ def _queue_offsets(queues: Mapping[str, Any]) -> dict[int, int]:
     return {
         int(queue): offset
         for queue, offset in queues.items()
-        if queue.isdecimal() and isinstance(offset, int) and not isinstance(offset, bool)
+        if _QUEUE.fullmatch(queue) and isinstance(offset, int) and not isinstance(offset, bool)
     }

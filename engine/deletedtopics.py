@@ -52,6 +52,7 @@ class DeletedTopics:
 
         The index goes on leading to them: it knows no topics, and queries look at what they find.
         """
+        found = self._without_places(found)
         if not any(topic in self._until for topic in found.topics):
             return found
         ends = np.array([self.until(topic) for topic in found.topics], dtype=np.int64)
@@ -60,6 +61,17 @@ class DeletedTopics:
         gone &= headers["sys_flag"] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
         headers["sys_flag"][gone] = headers["sys_flag"][gone] & ~TRANSACTION_MASK | TRANSACTION_PREPARED
         return replace(found, records=replace(found.records, headers=headers))
+
+    def _without_places(self, found: ScannedRecords) -> ScannedRecords:
+        """The run without further places in deleted topics."""
+        if not found.places or not self._until:
+            return found
+        starts = found.records.headers["physical_offset"]
+        kept = {
+            row: [place for place in places if int(starts[row]) >= self.until(place.topic)]
+            for row, places in found.places.items()
+        }
+        return replace(found, places=kept)
 
     def _store(self, until: dict[str, int]) -> None:
         write_own_file(self._path, {"topics": until}, self._disk)

@@ -3,8 +3,8 @@
 All is checked for many records at once. No object is made for a message.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from struct import Struct
@@ -15,7 +15,7 @@ import numpy as np
 from engine.chain import MAGICS, follow_chain
 from engine.columns import damaged_rows, find_properties, topics_of
 from engine.located import LocatedRecords, locate
-from engine.place import MULTI_DISPATCH
+from engine.place import MULTI_DISPATCH, Place
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.record import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, record_problem
 
@@ -54,7 +54,8 @@ class ScannedRecords:
 
     `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past
     the last record. `stop` is set in the last chunk of a scan only: why it ends at `end`; `problem` says what is wrong
-    there when that is DAMAGED.
+    there when that is DAMAGED. `places` are the further places of rows by multi-dispatch; a scan believes in none, see
+    `sequence`.
     """
 
     records: LocatedRecords
@@ -63,6 +64,7 @@ class ScannedRecords:
     end: int
     stop: ScanStop | None = None
     problem: str | None = None
+    places: Mapping[int, Sequence[Place]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records)

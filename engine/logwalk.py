@@ -102,13 +102,14 @@ class LogWalk:
         earliest_ms: int = 0,
         dispatched_end: int = -1,
         disproved: Callable[[Doubt], None] | None = None,
+        multi_dispatch: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """`start` is where a record begins; `end` where to stop, if the log is known to reach there. Bodies before
         `trusted_end` are not checked (they were, or readers do). `earliest_ms` is the store time of the record before
         `start`, 0 when unknown. Queues lead to records before `dispatched_end`, -1: there are none. `disproved` hears
         of a record that was yielded and whose queue offset turns out to be wrong, before the run is yielded that shows
-        it. `progress` hears physical offsets.
+        it. With `multi_dispatch` records may have further places. `progress` hears physical offsets.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -116,7 +117,7 @@ class LogWalk:
         self.records = 0
         self._files = files
         self._start = start
-        self._sequence = QueueSequence(seed)
+        self._sequence = QueueSequence(seed, multi_dispatch=multi_dispatch)
         self._limit = end
         self._trusted_end = trusted_end
         self._latest_ms = earliest_ms
@@ -168,6 +169,9 @@ class LogWalk:
         misnumbered = self._sequence.take(found, self._lost_bytes)
         for doubt in misnumbered.earlier:
             self._lose_doubted(doubt)
+        for displaced in misnumbered.displaced:
+            self._disproved(displaced)
+        found = replace(found, places=misnumbered.places) if misnumbered.places else found
         wrong = misnumbered.rows
         for row in wrong.tolist():
             text = _misnumbered(int(headers["queue_offset"][row]))
@@ -322,7 +326,9 @@ def _is_queued(sys_flag: int) -> bool:
 
 def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:
     """The run with only these rows."""
-    return replace(found, records=found.records.take(rows), topic_rows=found.topic_rows[rows])
+    kept = np.arange(len(found))[rows].tolist()
+    places = {row: found.places[old] for row, old in enumerate(kept) if old in found.places} if found.places else {}
+    return replace(found, records=found.records.take(rows), topic_rows=found.topic_rows[rows], places=places)
 
 
 def _head(found: ScannedRecords, count: int) -> ScannedRecords:

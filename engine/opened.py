@@ -18,7 +18,7 @@ from engine.errors import NotAStoreError, ReadError, StoreLockedError
 from engine.filequeue import FileQueue
 from engine.indexfile import TAG_TYPE
 from engine.layout import StoreLayout
-from engine.lock import StoreLock
+from engine.lock import StoreLock, lock_mtime_ns
 from engine.mappedfile import Access
 from engine.opening import (
     ChosenSizes,
@@ -62,19 +62,20 @@ def open_store(path: Path, config: StoreConfig) -> Opened:
     if not new:
         refuse_unreadable(path)
     if config.mode is OpenMode.WRITE:
-        return _open_writing(path, config, new)
+        return _open_writing(path, config)
     if config.mode is OpenMode.READ_ONLY:
         return _open_read_only(path, config)
     return _open_following(path, config)
 
 
-def _open_writing(path: Path, config: StoreConfig, new: bool) -> Opened:
+def _open_writing(path: Path, config: StoreConfig) -> Opened:
     layout = StoreLayout(path)
     _make_directories([path], config.disk)
     refuse_obstacles(layout)
-    trace = read_trace(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
+        trace = read_trace(layout)  # under the lock, as all that follows: no other writer comes in between
+        new = is_new(path)
         _make_directories([layout.commit_log, layout.consume_queues, layout.index, layout.config], config.disk)
         table, notes = _topics_to_write(layout, config)
         choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(path, config)
@@ -109,9 +110,19 @@ def _open_read_only(path: Path, config: StoreConfig) -> Opened:
     with ExitStack() as stack:
         parts = open_parts(path, config, choice.sizes, Access.PRIVATE)
         stack.callback(parts.close)
-        recovered = _recover(parts, read_trace(layout), choice, config)
+        trace = read_trace(layout)
+        recovered = _recover(parts, trace, choice, config)
+        _require_at_rest(layout, trace)
         stack.pop_all()
     return Opened(parts, table, recovered, None)
+
+
+def _require_at_rest(layout: StoreLayout, trace: Trace) -> None:
+    """StoreLockedError when a writer has opened the store since its `trace` was read: nothing kept it out."""
+    holder = StoreLock.holder(layout.lock)
+    reopened = trace.clean and layout.abort.exists()
+    if holder is not None or reopened or lock_mtime_ns(layout.lock) != trace.lock_mtime_ns:
+        raise StoreLockedError(layout.root, holder or None)
 
 
 def _open_following(path: Path, config: StoreConfig) -> Opened:

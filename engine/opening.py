@@ -99,7 +99,7 @@ def refuse_unreadable(path: Path) -> None:
     for name, what in UNREAD.items():
         if any(member.is_file() for member in (path / name).rglob("*")):
             raise UnsupportedStoreError(path, f"{what} ({name})")
-    if (layout.consume_queues / "CURRENT").exists():
+    if (layout.consume_queues / "CURRENT").is_file():  # a folder is a topic's
         raise UnsupportedStoreError(path, "a RocksDB consume queue (consumequeue/CURRENT)")
     _refuse_multiple_paths(path, layout.commit_log)
 

@@ -36,6 +36,8 @@ class StoreParts:
     index: Index
     dispatcher: Dispatcher
     deleted: DeletedTopics
+    multi_dispatch: bool
+    """Whether the config says that records have further places."""
 
     def stored_ms(self, physical_offset: int) -> int:
         """Store time of the record at a physical offset, -1 when it can't be read."""
@@ -85,4 +87,5 @@ def open_parts(path: Path, config: StoreConfig, sizes: FileSizes, access: Access
         index,
         Dispatcher(queues, index, DelayLevels.parse()),
         DeletedTopics(layout.deleted_topics, config.disk),
+        config.multi_dispatch,
     )

@@ -14,8 +14,11 @@ MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 LMQ_PREFIX = "%LMQ%"
 MAX_NAME_BYTES = 255
+MAX_PLACES = 32
+"""So many further queues a message may name."""
 
-_OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
+_OFFSET = re.compile(r"[0-9]{1,19}")
+_MAX_OFFSET = (1 << 63) - 1
 
 
 class Place(NamedTuple):
@@ -43,7 +46,7 @@ def offsets_property(queue_offsets: Sequence[int]) -> str:
 
 
 def places(properties: Mapping[str, str], queue_id: int) -> list[Place]:
-    """The further places of a stored record; none when its two lists do not match.
+    """The further places that a stored record claims; none when its two lists do not match.
 
     A name that no directory can have, or an offset that is no number (RocketMQ 5 leaves those of other queues empty),
     is skipped.
@@ -55,7 +58,7 @@ def places(properties: Mapping[str, str], queue_id: int) -> list[Place]:
     return [
         Place(name, place_queue_id(name, queue_id), int(offset))
         for name, offset in zip(names, offsets, strict=True)
-        if _OFFSET.fullmatch(offset) and can_have_queues(name)
+        if _OFFSET.fullmatch(offset) and int(offset) <= _MAX_OFFSET and can_have_queues(name)
     ]
 
 

@@ -2,8 +2,8 @@
 
     name 0x01 value 0x02 name 0x01 value 0x02 ...     UTF-8; some versions write a last 0x02, some don't, both are read
 
-Nothing is escaped, so a name or value holding a separator cannot be written. RocketMQ reads an empty value as no
-property: so do we, and write it as given.
+Nothing is escaped, so a name or value holding a separator cannot be written, nor one holding a NUL: zeros are what a
+lost disk sector reads as. RocketMQ reads an empty value as no property: so do we, and write it as given.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ def encode_properties(keys: Sequence[str], tags: str, properties: Mapping[str, s
     """The stored form, without a last separator: KEYS and TAGS first unless `properties` has them, then `properties` in
     order.
 
-    IllegalMessageError for a separator in a name or value, an empty name, a key that is empty or holds a space;
-    MessageTooLargeError over 32,767 bytes.
+    IllegalMessageError for a separator or a NUL in a name or value, an empty name, a key that is empty or holds a
+    space; MessageTooLargeError over 32,767 bytes.
     """
     if properties:
         return _encode_all(keys, tags, properties)
@@ -37,7 +37,7 @@ def encode_properties(keys: Sequence[str], tags: str, properties: Mapping[str, s
         return ending[1:]
     key = keys[0]
     if len(keys) == 1 and key.isprintable() and " " not in key and key and not isinstance(keys, str):
-        raw = b"KEYS\x01" + key.encode() + ending  # nothing that is printable is a separator
+        raw = b"KEYS\x01" + key.encode() + ending  # no separator and no NUL is printable
         if len(raw) <= MAX_PROPERTIES_BYTES:
             return raw
     return _encode_all(keys, tags, properties)
@@ -52,7 +52,9 @@ def _encode_all(keys: Sequence[str], tags: str, properties: Mapping[str, str]) -
     items += [name + _NAME_END + value for name, value in properties.items()]
     text = _VALUE_END.join(items)
     if text.count(_NAME_END) != len(items) or text.count(_VALUE_END) != len(items) - 1 or "" in properties:
-        raise IllegalMessageError("a property has no name, or holds the byte 1 or 2")
+        raise IllegalMessageError("a property has no name, or holds the character 1 or 2")
+    if "\0" in text:
+        raise IllegalMessageError("a key, the tags or a property holds the character 0")
     raw = _utf8(text)
     check_size(len(raw))
     return raw
@@ -91,6 +93,7 @@ def encode_labels(key_lists: Sequence[Sequence[str]], keys: Sequence[str], tags:
             and "  " not in spaced
             and text.count(_NAME_END) == len(joined) + tag_count
             and text.count(_VALUE_END) == tag_count + len(_ITEMS_END) * (len(joined) - 1)
+            and "\0" not in text
         ):
             return _utf8(text).split(_ITEMS_END.encode())
     return [encode_properties(own, tag, {}) for own, tag in zip(key_lists, tags, strict=True)]

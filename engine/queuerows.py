@@ -1,7 +1,7 @@
 """Queue rows: what a scan of the log found, sorted by the queues that it belongs to (docs/format.md, 5).
 
-A record belongs to its own queue (unless its transaction is prepared or rolled back), and to those that multi-dispatch
-names. Each queue's rows stay in log order, wherever they come from.
+A record belongs to its own queue (unless its transaction is prepared or rolled back), and to its further places. Each
+queue's rows stay in log order, wherever they come from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 from engine.entries import ENTRY, Entries
 from engine.located import LocatedRecords
 from engine.logscan import ScannedRecords
-from engine.place import places
 from engine.properties import decode_properties
 from engine.schedule import SCHEDULE_TOPIC, DelayLevels, tags_code
 from engine.sequence import queued_rows
@@ -42,10 +41,8 @@ def rows_by_queue(scanned: ScannedRecords, tags: Array, levels: DelayLevels) -> 
     groups = _group(scanned.topic_rows[rows], records.queue_ids[rows])
     offsets = headers["queue_offset"][rows]
     codes = _with_due_times(scanned, tags, topics.get(SCHEDULE_TOPIC), levels)[rows]
-    _, multi_dispatched = scanned.properties.multi_dispatch
-    further = rows[multi_dispatched[rows] > 0].tolist()
-    if further:
-        more = np.array(_further_rows(records, further, topics), np.int64).reshape(-1, 4)
+    if scanned.places:
+        more = np.array(_further_rows(scanned, set(rows.tolist()), topics), np.int64).reshape(-1, 4)
         rows = np.concatenate([rows, more[:, 0]])
         order = np.argsort(rows, kind="stable")  # in log order, a record's own queue first
         rows = rows[order]
@@ -85,14 +82,14 @@ def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, 
     return codes
 
 
-def _further_rows(records: LocatedRecords, rows: list[int], topics: dict[str, int]) -> list[tuple[int, int, int, int]]:
+def _further_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int]) -> list[tuple[int, int, int, int]]:
     """(row, topic's number, queue id, queue offset) for each further place of `rows`; numbers new `topics`."""
-    found = []
-    for row in rows:
-        for place in places(_properties(records, row), int(records.queue_ids[row])):
-            number = topics.setdefault(place.topic, len(topics))
-            found.append((row, number, place.queue_id, place.queue_offset))
-    return found
+    return [
+        (row, topics.setdefault(place.topic, len(topics)), place.queue_id, place.queue_offset)
+        for row, places in scanned.places.items()
+        if row in rows
+        for place in places
+    ]
 
 
 def _properties(records: LocatedRecords, row: int) -> dict[str, str]:

@@ -35,7 +35,7 @@ from engine.record import decode_record
 from engine.results import RecoveryReport
 from engine.sequence import Doubt, Seed
 from engine.setaside import set_aside
-from engine.tiling import index_start, queues_complete
+from engine.tiling import index_start, queues_complete, shows_multi_dispatch
 
 TRUSTED_FILES = 3
 """After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
@@ -114,6 +114,7 @@ class _Recovery:
             self._drop_index("its sizes")
         trusted_end = self._coverage.physical_end if self._coverage else self._rocketmq_start()
         dispatched_end = parts.queues.recover(scan=True)
+        multi_dispatch = parts.multi_dispatch or shows_multi_dispatch(log, parts.queues)
         start = self._prepare(trusted_end)
         self._walk = LogWalk(
             log.files,
@@ -123,6 +124,7 @@ class _Recovery:
             earliest_ms=self._earliest_ms(start),
             dispatched_end=dispatched_end,
             disproved=self._take_back,
+            multi_dispatch=multi_dispatch,
             progress=self._tell if self._progress else None,
         )
         for found in self._walk:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from engine.allocate import file_name
@@ -26,9 +27,11 @@ from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access, MappedFile
 from engine.opened import begin_writing, choose_at
 from engine.opening import index_paths, is_new, refuse_obstacles, refuse_unreadable
+from engine.parts import open_parts
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.setaside import DAMAGED, cut_long_files, move_strangers, set_aside_config
 from engine.store import MessageStore
+from engine.tiling import shows_multi_dispatch
 
 
 def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[str]:
@@ -44,6 +47,7 @@ def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | N
     refuse_unreadable(path)
     refuse_obstacles(layout)
     with StoreLock(layout.lock):
+        config = replace(config, multi_dispatch=_multi_dispatch(layout, config))
         problems = list(check_at_rest(layout, progress))
         if not problems and not layout.abort.exists():
             return
@@ -59,6 +63,13 @@ def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | N
         if store.recovery.cut_bytes:
             yield f"cut {store.recovery.cut_bytes:,} bytes of a torn or stale tail off the log"
     yield from (f"not mended: {problem}" for problem in check_store(path, progress))
+
+
+def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
+    """Whether the queues show that multi-dispatch has filled them: asked before any of them is removed."""
+    with closing(open_parts(layout.root, config, choose_at(layout.root, config).sizes, Access.READ)) as parts:
+        parts.queues.recover(scan=True)
+        return shows_multi_dispatch(parts.log, parts.queues)
 
 
 def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
@@ -78,7 +89,13 @@ def _frame_damage(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
     with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
         begin = files.min_offset
         dispatched_end = _dispatched_end(layout, sizes)
-        walk = LogWalk(files, begin, lambda topic, queue_id: 0 if begin == 0 else None, dispatched_end=dispatched_end)
+        walk = LogWalk(
+            files,
+            begin,
+            lambda topic, queue_id: 0 if begin == 0 else None,
+            dispatched_end=dispatched_end,
+            multi_dispatch=config.multi_dispatch,
+        )
         for _ in walk:
             continue
         for stretch in walk.damaged:

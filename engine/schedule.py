@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from engine.errors import IllegalMessageError
 from engine.keyhash import tags_hash
 from engine.message import Message
 from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -22,7 +23,8 @@ UNKNOWN_LEVEL_DELAY_MS = 1000
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"(\d+)([smhd])")
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
+_MAX_INTEGER = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,17 @@ class DelayLevels:
 
 
 def delay_level(properties: Mapping[str, str]) -> int:
-    """The level that DELAY asks for; 0 without one, and for what is no number."""
+    """The level that a stored DELAY asks for; 0 without one, and for what is no 32-bit number."""
     text = properties.get("DELAY", "")
-    return int(text) if _INTEGER.fullmatch(text) else 0
+    level = int(text) if _INTEGER.fullmatch(text) else 0
+    return level if abs(level) <= _MAX_INTEGER else 0
+
+
+def require_delay_level(properties: Mapping[str, str]) -> None:
+    """IllegalMessageError when DELAY is given and is no level: 0 or a positive 32-bit number in plain digits."""
+    text = properties.get("DELAY", "")
+    if text and not (text.isdecimal() and _INTEGER.fullmatch(text) and int(text) <= _MAX_INTEGER):
+        raise IllegalMessageError(f"DELAY is {text[:40]!r}, which is no delay level")
 
 
 def scheduled(message: Message, queue_id: int, levels: DelayLevels) -> tuple[Message, int]:

@@ -2,12 +2,16 @@
 
 No checksum covers a record's queue offset, topic or queue id; that they fit their neighbours is what shows them
 undamaged.
+
+Further places (multi-dispatch) are what a publisher may have written himself: one counts only where it goes on from its
+queue's next number, and gives way to a record that has the number as its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,10 +46,13 @@ class Doubt:
 @dataclass(frozen=True, slots=True)
 class Misnumbered:
     """What a run of records shows to have a damaged queue offset: `rows` of its own (int64, ascending, mostly empty),
-    and records of `earlier` runs."""
+    and records of `earlier` runs; and `places` of its rows that are believed, while those of earlier runs that are
+    `displaced` are not any more."""
 
     rows: Array
     earlier: tuple[Doubt, ...] = ()
+    places: dict[int, list[Place]] = field(default_factory=dict)
+    displaced: tuple[Doubt, ...] = ()
 
 
 def queued_rows(records: ScannedRecords) -> Array:
@@ -60,7 +67,7 @@ def queued_rows(records: ScannedRecords) -> Array:
 
 
 def further_places(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
-    """The further queues of those of `rows` that were dispatched to some."""
+    """The further places that those of `rows` claim which have any."""
     _, sizes = found.properties.multi_dispatch
     multiple = rows[sizes[rows] > 0]
     return {row: places(_properties(found, row), int(found.records.queue_ids[row])) for row in multiple.tolist()}
@@ -74,12 +81,16 @@ def _properties(found: ScannedRecords, row: int) -> dict[str, str]:
 class QueueSequence:
     """The next queue offset of every queue, learned from the records seen. Thread safety: one caller at a time."""
 
-    def __init__(self, seed: Seed) -> None:
-        """`seed` is asked once for each queue, at its first record."""
+    def __init__(self, seed: Seed, *, multi_dispatch: bool = False) -> None:
+        """`seed` is asked once for each queue, at its first record. Without `multi_dispatch` there are no further
+        places."""
         self._seed = seed
+        self._multi_dispatch = multi_dispatch
         self._next: dict[tuple[str, int], int | None] = {}
         self._doubts: dict[tuple[str, int], Doubt] = {}
         self._disproved: list[Doubt] = []
+        self._newest_places: dict[tuple[str, int], Doubt] = {}
+        self._displaced: list[Doubt] = []
 
     def expected(self, topic: str, queue_id: int) -> int | None:
         """What the next record of the queue must carry; None when any number may be right."""
@@ -97,6 +108,8 @@ class QueueSequence:
             return True
         doubt = self._doubts.get((topic, queue_id))
         first = doubt.expected + 1 if doubt else expected
+        if (topic, queue_id) in self._newest_places:
+            first = min(first, self._newest_places[topic, queue_id].expected)
         return first <= queue_offset <= expected + _missing(lost_bytes)
 
     def take(self, found: ScannedRecords, lost_bytes: int) -> Misnumbered:
@@ -109,13 +122,15 @@ class QueueSequence:
         rows = queued_rows(found)
         if len(rows) == 0:
             return Misnumbered(rows)
-        further = further_places(found, rows)
+        further = further_places(found, rows) if self._multi_dispatch else {}
+        places: dict[int, list[Place]] = {}
         if further:
-            wrong = self._take_with_places(found, rows, further, lost_bytes)
+            wrong, places = self._take_with_places(found, rows, further, lost_bytes)
         else:
             wrong = self._take_plain(found, rows, lost_bytes)
         disproved, self._disproved = self._disproved, []
-        return Misnumbered(np.array(sorted(wrong), dtype=np.int64), tuple(disproved))
+        displaced, self._displaced = self._displaced, []
+        return Misnumbered(np.array(sorted(wrong), dtype=np.int64), tuple(disproved), places, tuple(displaced))
 
     def _take_plain(self, found: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
         codes = found.topic_rows[rows] << 32 | found.records.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
@@ -136,14 +151,15 @@ class QueueSequence:
         if int(offsets[0]) == expected and bool(np.all(offsets[1:] - offsets[:-1] == 1)):
             self._next[queue] = expected + len(offsets)
             self._doubts.pop(queue, None)
+            self._newest_places.pop(queue, None)
             return []
         line = [_Numbered(row, offset) for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True)]
         return self._take_line(found, queue, line, lost_bytes)
 
     def _take_with_places(
         self, found: ScannedRecords, rows: Array, further: dict[int, list[Place]], lost_bytes: int
-    ) -> list[int]:
-        """As `_take_plain`, when some records stand in further queues, whose numbers they use up."""
+    ) -> tuple[list[int], dict[int, list[Place]]]:
+        """As `_take_plain`, when some records claim further places, which use up numbers; and those believed."""
         headers, queue_ids = found.records.headers, found.records.queue_ids
         lines: dict[tuple[str, int], list[_Numbered]] = {}
         for row in rows.tolist():
@@ -152,7 +168,45 @@ class QueueSequence:
             for place in further.get(row, ()):
                 line = lines.setdefault((place.topic, place.queue_id), [])
                 line.append(_Numbered(row, place.queue_offset, own=False))
-        return [row for queue, line in lines.items() for row in self._take_line(found, queue, line, lost_bytes)]
+        wrong: list[int] = []
+        places: dict[int, list[Place]] = {}
+        for queue, line in lines.items():
+            believed = self._believed_line(found, queue, line, lost_bytes)
+            if believed:
+                wrong += self._take_line(found, queue, believed, lost_bytes)
+            for row, queue_offset, is_own in believed:
+                if not is_own:
+                    places.setdefault(row, []).append(Place(*queue, queue_offset))
+        return wrong, places
+
+    def _believed_line(
+        self, found: ScannedRecords, queue: tuple[str, int], line: list[_Numbered], lost_bytes: int
+    ) -> list[_Numbered]:
+        """The rows of one queue, without further places that do not go on from the number before, or have that of a
+        later record."""
+        if all(numbered.own for numbered in line):
+            return line
+        starts = found.records.headers["physical_offset"]
+        to_come = Counter(numbered.queue_offset for numbered in line if numbered.own)
+        expected, lost = self.expected(*queue), lost_bytes // MIN_RECORD_BYTES
+        believed = []
+        for position, numbered in enumerate(line):
+            offset = numbered.queue_offset
+            most = int(starts[numbered.row]) // MIN_RECORD_BYTES if expected is None else expected + lost
+            fits = (expected or 0) <= offset <= most
+            if numbered.own:
+                to_come[offset] -= 1
+                following = line[position + 1].queue_offset if position + 1 < len(line) else None
+                if fits or offset == (expected or 0) + SPARE or following == offset + 1:
+                    expected = offset + 1
+                else:
+                    lost += 1  # its number is damaged, and it had one
+            elif not fits or to_come[offset]:
+                continue
+            else:
+                expected = offset + 1
+            believed.append(numbered)
+        return believed
 
     def _take_line(
         self, found: ScannedRecords, queue: tuple[str, int], line: list[_Numbered], lost_bytes: int
@@ -162,10 +216,16 @@ class QueueSequence:
         offsets = [numbered.queue_offset for numbered in line]
         places = headers["physical_offset"][[numbered.row for numbered in line]].tolist()
         expected = self.expected(*queue)
+        newest_place = self._newest_places.pop(queue, None)
+        since = newest_place.expected if newest_place is not None else expected
+        if newest_place is not None and line[0].own and newest_place.expected <= offsets[0] < (expected or 0):
+            expected = since = offsets[0]
+            self._displaced.append(replace(newest_place, expected=expected))
         doubt = self._doubts.pop(queue, None)
         if doubt is not None and _disproves(offsets, doubt, missing):
             self._disproved.append(doubt)
             expected = doubt.expected + 1
+        self._note_newest_place(queue, line, since)
         walked = _walk(offsets, places, offsets[0] if expected is None else expected, missing)
         self._next[queue] = walked.expected
         if walked.leap is not None and line[walked.leap].own:
@@ -173,6 +233,17 @@ class QueueSequence:
             size = int(headers["store_size"][row])
             self._doubts[queue] = Doubt(*queue, walked.before_leap, offsets[walked.leap], places[walked.leap], size)
         return [line[stray].row for stray in walked.wrong if line[stray].own]
+
+    def _note_newest_place(self, queue: tuple[str, int], line: list[_Numbered], since: int | None) -> None:
+        """Remember from which number on a queue ends in further places: the next record may have that as its own.
+        `since` is that number where the line holds nothing else."""
+        count = 0
+        while count < len(line) and not line[-1 - count].own:
+            count += 1
+        if count:
+            first = line[-count].queue_offset
+            before = line[-1 - count].queue_offset + 1 if count < len(line) else since
+            self._newest_places[queue] = Doubt(*queue, first if before is None else min(first, before), first, -1, 0)
 
 
 class _Numbered(NamedTuple):

@@ -15,7 +15,7 @@ from engine.bytecolumns import SliceColumn
 from engine.check import check_parts
 from engine.columns import Columns
 from engine.commitlog import FileHold
-from engine.config import OpenMode, StoreConfig
+from engine.config import OpenMode, Retention, StoreConfig
 from engine.consumeroffsets import read_consumer_offsets
 from engine.errors import (
     FlushFailedError,
@@ -430,6 +430,11 @@ class MessageStore:
         cleaner = self._write_side.cleaner if self._write_side is not None else None
         return cleaner.clean() if cleaner is not None else 0
 
+    def reread_retention(self) -> Retention | None:
+        """Go on with what config/retention.json says now, unless this store was opened with a retention of its own;
+        what is in force then. ConfigFileError, OSError: what was in force stays so."""
+        return self._write_side.reread_retention() if self._write_side is not None else None
+
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Tell `listener` what happens from now on; the returned function ends that."""
         return self._listeners.subscribe(listener)
@@ -464,7 +469,7 @@ class MessageStore:
             read_bytes=self._reader.bytes,
             queries=self._reader.queries,
             flushes=write_side.durability.log.flushes if write_side else 0,
-            expired_files=write_side.cleaner.expired_files if write_side and write_side.cleaner else 0,
+            expired_files=write_side.expired_files if write_side else 0,
             sync_flush=self.sync_flush,
             opened_at_ms=self.opened_at_ms,
             recovery=self.recovery,

@@ -23,6 +23,7 @@ from engine.index import Index
 from engine.keyrows import index_key_rows
 from engine.logscan import ScannedRecords, scan_records
 from engine.mappedfile import MappedFile
+from engine.place import MULTI_DISPATCH, Place, places
 from engine.properties import KEYS, UNIQUE_KEY
 from engine.record import decode_record
 from engine.sequence import queued_rows
@@ -32,6 +33,10 @@ Array = np.ndarray[Any, Any]
 MANY_GAPS = 2_000
 """In one file: then reading the whole file, as a rebuild does, is the faster way."""
 
+SAMPLED_ENTRIES = 16
+"""So many of a queue's entries tell whether multi-dispatch fills it."""
+
+_MULTI_DISPATCH = MULTI_DISPATCH.encode()
 _KEY_NAMES = tuple(name + b"\x01" for name in (KEYS, UNIQUE_KEY))
 _LONGEST_NAME_BYTES = max(map(len, _KEY_NAMES))
 _SEARCHED_BYTES = 1 << 20
@@ -62,6 +67,27 @@ def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
     if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
         return message.topic != queue.topic  # another topic's record stands here by multi-dispatch
     return message.queue_offset == queue.max_offset - 1
+
+
+def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues) -> bool:
+    """Whether multi-dispatch filled any of the queues: their newest entries tell, which no publisher can make."""
+    return any(_holds_places(log, queue) for queue in queues)
+
+
+def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
+    first = max(queue.max_offset - SAMPLED_ENTRIES, queue.min_offset)
+    for queue_offset in range(queue.max_offset - 1, first - 1, -1):
+        entry = queue.entry(queue_offset)
+        if entry is None or entry[0] < log.min_offset:
+            return False
+        try:
+            message = decode_record(log.rest(entry[0]), entry[0], verify=False)
+        except ReadError:
+            continue
+        claimed = places(message.properties, message.queue_id) if message.find_property(_MULTI_DISPATCH) else ()
+        if message.topic != queue.topic and Place(queue.topic, queue.queue_id, queue_offset) in claimed:
+            return True
+    return False
 
 
 def _file_complete(file: MappedFile, queues: list[ConsumeQueue], deleted: DeletedTopics, end: int) -> bool:

@@ -42,6 +42,11 @@ class TopicConfig:
         """Queues 0 to here, exclusive, exist: the larger of those read and those written."""
         return max(self.read_queues, self.write_queues)
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether messages may be published to it."""
+        return bool(self.permission & 2)
+
 
 class TopicTable:
     """The topics of topics.json. Each change is on disk when the method returns, or not made.

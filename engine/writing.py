@@ -21,22 +21,33 @@ from engine.config import StoreConfig
 from engine.dispatch import PlacedRun
 from engine.encodedbatch import EncodedBatch, Share, shares_of
 from engine.errors import IllegalMessageError, TopicNotFoundError
-from engine.feed import Feed
+from engine.feed import Feed, Queue
 from engine.lines import Lines, encode_lines, line_bodies
 from engine.message import Message
 from engine.parts import StoreParts
-from engine.place import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, Place, offsets_property, place_queue_id, queue_names
-from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, RecordEncoder, topic_problem
+from engine.place import (
+    MAX_PLACES,
+    MULTI_DISPATCH,
+    MULTI_QUEUE_OFFSET,
+    Place,
+    offsets_property,
+    place_queue_id,
+    queue_names,
+)
+from engine.record import MAX_TOPIC_BYTES, TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, RecordEncoder
 from engine.refusal import Refusal
 from engine.results import PutRange, PutResult
-from engine.schedule import SCHEDULE_TOPIC, scheduled, tags_code
+from engine.schedule import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
 from engine.topicview import TopicView
 
 Stored: TypeAlias = Callable[[str, Sequence[int]], None]
 """Hears of a topic and those of its queues that get messages, when these are in the log and not dispatched yet."""
 
-SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH)
-"""What changes where a message is stored: such a message is encoded under the lock."""
+STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
+"""What a store says of a record in its properties. A message that comes from another store still has them, and they
+mean nothing here: they are left out."""
+SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH, *STORE_PROPERTIES)
+"""What changes where or how a message is stored: such a message is encoded under the lock."""
 
 _make_tuple = tuple.__new__
 """What a NamedTuple's constructor calls in the end; called at once it takes a third of the time."""
@@ -85,7 +96,7 @@ class Writer:
             if self._refusal.error is not None:
                 self._refusal.require_none()
             queue_offset = 0
-            if message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
+            if _is_queued(message):
                 queue_offset = self._feed.next_offset(topic, queue_id, 1)
             physical_offset, store_time_ms = self._log.append(record, queue_offset)
             stored = _make_tuple(PutResult, (topic, queue_id, queue_offset, physical_offset, size, store_time_ms, host))
@@ -211,10 +222,9 @@ class Writer:
         queue_ids = self._targets(topic, queue_id, len(messages))
         with self._log.lock:
             self._refusal.require_none()
-            taken: Counter[tuple[str, int]] = Counter()
-            ready = [
-                self._prepare(message, queue_ids[row % len(queue_ids)], taken) for row, message in enumerate(messages)
-            ]
+            routed = [self._route(message, queue_ids[row % len(queue_ids)]) for row, message in enumerate(messages)]
+            taken: Counter[Queue] = Counter()
+            ready = [self._number(one, taken) for one in routed]
             stored = self._log.append_all([one.record for one in ready], [one.queue_offset for one in ready])
             results = []
             for one, (physical_offset, store_time_ms) in zip(ready, stored, strict=True):
@@ -230,32 +240,59 @@ class Writer:
         self.bytes += sum(result.store_size for result in results)
         return results
 
-    def _prepare(self, message: Message, queue_id: int, taken: Counter[tuple[str, int]]) -> _Prepared:
-        """Encode a message where its properties send it; `taken` counts the numbers given in this batch."""
+    def _route(self, message: Message, queue_id: int) -> _Routed:
+        """Encode a message where its properties send it. Nothing is made yet: the batch may still be refused."""
+        require_delay_level(message.properties)
+        if any(name in message.properties for name in STORE_PROPERTIES):
+            kept = {name: text for name, text in message.properties.items() if name not in STORE_PROPERTIES}
+            message = replace(message, properties=kept)
         message, queue_id = scheduled(message, queue_id, self._levels)
-        places = self._places(message, queue_id, taken)
-        if places:
+        record = self._encoder.encode(message, queue_id, self._config.clock())
+        return _Routed(message, queue_id, record, self._further_queues(message, queue_id))
+
+    def _further_queues(self, message: Message, queue_id: int) -> list[Queue]:
+        """The queues that a message asks to stand in, too. IllegalMessageError when it may not."""
+        if not self._config.multi_dispatch or not _is_queued(message):
+            return []
+        names = queue_names(message.properties)
+        if len(names) > MAX_PLACES:
+            raise IllegalMessageError(f"{MULTI_DISPATCH} names {len(names)} queues, over {MAX_PLACES}")
+        queues = [(name, place_queue_id(name, queue_id)) for name in names]
+        if len({(message.topic, queue_id), *queues}) <= len(queues):
+            raise IllegalMessageError(f"{MULTI_DISPATCH} names a queue twice, or the message's own")
+        for name, place_id in queues:
+            config = self._topics.table.get(name)
+            if not self._topics.has_queue(name, place_id) or (config is not None and not config.is_writable):
+                raise IllegalMessageError(
+                    f"{MULTI_DISPATCH}: no queue {name[:MAX_TOPIC_BYTES]!r}/{place_id} is writable"
+                )
+        return queues
+
+    def _number(self, routed: _Routed, taken: Counter[Queue]) -> _Prepared:
+        """Number a message, its own queue first; `taken` counts the numbers given in this batch."""
+        message, queue_id, record, queues = routed
+        queue_offset = self._take((message.topic, queue_id), taken) if _is_queued(message) else 0
+        if queues:
+            places = [Place(*queue, self._take(queue, taken)) for queue in queues]
             offsets = offsets_property([place.queue_offset for place in places])
             message = replace(message, properties={**message.properties, MULTI_QUEUE_OFFSET: offsets})
-        record = self._encoder.encode(message, queue_id, self._config.clock())
-        record.places = places
-        queue_offset = 0
-        if message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT):
-            queue_offset = self._take(message.topic, queue_id, taken)
+            record = self._encoder.encode(message, queue_id, self._config.clock())
+            record.places = places
         return _Prepared(message, queue_id, queue_offset, record)
 
-    def _places(self, message: Message, queue_id: int, taken: Counter[tuple[str, int]]) -> list[Place]:
-        names = queue_names(message.properties) if self._config.multi_dispatch else []
-        for name in names:
-            if problem := topic_problem(name):
-                raise IllegalMessageError(f"{MULTI_DISPATCH} names {name!r}, which {problem}")
-        queues = [(name, place_queue_id(name, queue_id)) for name in names]
-        return [Place(name, place_id, self._take(name, place_id, taken)) for name, place_id in queues]
+    def _take(self, queue: Queue, taken: Counter[Queue]) -> int:
+        before = taken[queue]
+        taken[queue] += 1
+        return self._feed.next_offset(*queue, before + 1) + before
 
-    def _take(self, topic: str, queue_id: int, taken: Counter[tuple[str, int]]) -> int:
-        before = taken[topic, queue_id]
-        taken[topic, queue_id] += 1
-        return self._feed.next_offset(topic, queue_id, before + 1) + before
+
+class _Routed(NamedTuple):
+    """A message encoded for its queue, and the further queues that it is to stand in."""
+
+    message: Message
+    queue_id: int
+    record: EncodedRecord
+    further: list[Queue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +336,11 @@ class _Dealt(NamedTuple):
 
 def _is_special(message: Message) -> bool:
     return any(name in message.properties for name in SPECIAL_PROPERTIES)
+
+
+def _is_queued(message: Message) -> bool:
+    """Whether it gets a number in its queue: a transaction that is prepared or rolled back does not."""
+    return message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
 def _range_of(results: Sequence[PutResult]) -> PutRange:

@@ -24,7 +24,8 @@ def serve(
     options: ServeOptions | None = None,
     ready: Callable[[], None] | None = None,
 ) -> None:
-    """Mount `store` at `mountpoint` and serve it until it is unmounted, or SIGTERM or SIGINT arrive; then return.
+    """Mount `store` at `mountpoint` and serve it until it is unmounted or a signal ends it (SIGTERM,
+    SIGINT, SIGQUIT, SIGXCPU, SIGPWR); then return.
 
     Runs in the calling thread, which has to be the process's main thread; one mount per process. `ready` is called once
     when the kernel's first request has been answered. On return the mount is gone, and unfinished bytes of open

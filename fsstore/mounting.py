@@ -3,7 +3,7 @@
     run_mount ─► Channel.mount ─► trio.run ─┬─ request loop
                                             ├─ relay (what pyfuse3 answers)
                                             ├─ ready, once the kernel's first request is answered
-                                            ├─ signals: SIGTERM and SIGINT end it all
+                                            ├─ signals that end it all
                                             ├─ expiry (what is gone)
                                             ├─ growth (streams that had come to rest)
                                             └─ follow (a store that another process writes)
@@ -146,14 +146,18 @@ class Mount:
                 COMPLAINTS.tell(log, logging.WARNING, text, text)
 
 
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR)
+"""Each of them ends a mount as unmounting does."""
+
+
 @contextmanager
 def told_of_signals(end: Callable[[str], None]) -> Iterator[None]:
-    """Have SIGTERM and SIGINT call `end` with their names meanwhile, however many an impatient person sends."""
+    """Have ENDING_SIGNALS call `end` with their names meanwhile, however many an impatient person sends."""
 
     def handle(number: int, _: FrameType | None) -> None:
         end(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handle) for number in ENDING_SIGNALS}
     try:
         yield
     finally:

@@ -180,4 +180,4 @@ def _parse_value(raw: bytes) -> str | None:
     if _MALFORMED_ESCAPE.search(raw):
         return None
     text = _text(_unescaped(raw))
-    return text if text and "\x01" not in text and "\x02" not in text else None
+    return text if text and not any(character in text for character in "\0\x01\x02") else None

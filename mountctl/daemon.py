@@ -28,6 +28,16 @@ from mountctl.output import Show
 
 log = logging.getLogger("mountctl")
 
+CATCHABLE_SIGNALS = frozenset(
+    number
+    for number in signal.valid_signals()
+    if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT)
+)
+CRASHES = frozenset(
+    (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
+)
+"""What a process does to itself: it can't go on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -79,7 +89,8 @@ def start(server: Server, log_file: Path, showing: Callable[[], AbstractContextM
     sys.stderr.flush()
     if os.fork() == 0:
         os.close(listening)
-        _keep(server, Reporter(telling), output)
+        _redirect(output)
+        _keep(server, Reporter(telling), log_file)
     os.close(telling)
     os.close(output)
     with open(listening, "rb") as reports, showing() as show:
@@ -106,24 +117,33 @@ def _wait_until_ready(reports: Any, log_file: Path, show: Show) -> int:
     raise CommandError("the daemon died before the mount was ready", f"its last words are in {log_file}")
 
 
-def _keep(server: Server, reporter: Reporter, output: int) -> NoReturn:
+def _keep(server: Server, reporter: Reporter, log_file: Path) -> NoReturn:
     """The keeper: starts the server, waits for its end, and puts a violent one into the log."""
     os.setsid()
     os.chdir("/")  # a daemon must not keep somebody's directory busy
-    _redirect(output)
+    hold_hangups()
     pid = os.fork()
     if pid == 0:
         os._exit(_serve(server, reporter))
     reporter.close()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in CATCHABLE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, lambda number, frame: os.kill(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    _redirect(os.open(os.devnull, os.O_WRONLY))  # a log that was rotated away is not to be kept open here
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        words = f"{stamp} CRITICAL the daemon (process {pid}) was killed by {name}; the store was not closed\n"
-        os.write(2, words.encode())
+        _tell_violent_end(pid, status, log_file)
     os._exit(0)
+
+
+def _tell_violent_end(pid: int, status: int, log_file: Path) -> None:
+    name = signal.Signals(os.WTERMSIG(status)).name
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    log_to_file(log_file)
+    os.write(
+        2, f"{stamp} CRITICAL the daemon (process {pid}) was killed by {name}; the store was not closed\n".encode()
+    )
 
 
 def _serve(server: Server, reporter: Reporter) -> int:
@@ -136,6 +156,10 @@ def _serve(server: Server, reporter: Reporter) -> int:
         log.critical("the daemon ends: %s", one_line(error), exc_info=code == os.EX_SOFTWARE)
         reporter.tell(Report("failed", one_line(error), code))
         return code
+    except KeyboardInterrupt:
+        log.critical("the daemon ends: it was told to before the store was open")
+        reporter.tell(Report("failed", "the daemon was told to end before the store was open", os.EX_TEMPFAIL))
+        return os.EX_TEMPFAIL
     finally:
         logging.shutdown()
         sys.stdout.flush()
@@ -153,8 +177,13 @@ def _redirect(output: int) -> None:
     os.close(output)
 
 
+def hold_hangups() -> None:
+    """Keep SIGHUP pending from here on, in this thread and those that it starts, for who waits for it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+
+
 def log_to_file(log_file: Path) -> None:
-    """Send this process's own output to `log_file`: `--foreground` with `--log-file`."""
+    """Send this process's own output to `log_file` from here on; a file that was renamed is let go of."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     _redirect(os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640))
 

@@ -59,10 +59,11 @@ def command(
     )
     _preflight(request)
     log_file = log_file or words.log_file
+    log_file = log_file and absolute(log_file)
     if foreground:
         _serve_here(request, log_file)
     else:
-        _start_daemon(request, absolute(log_file or daemon.default_log_file(request.store)))
+        _start_daemon(request, log_file or absolute(daemon.default_log_file(request.store)))
 
 
 def _preflight(request: MountRequest) -> None:
@@ -77,19 +78,20 @@ def _preflight(request: MountRequest) -> None:
 def _serve_here(request: MountRequest, log_file: Path | None) -> None:
     if log_file:
         daemon.log_to_file(log_file)
-    _server(request)(daemon.Reporter())
+    daemon.hold_hangups()
+    _server(request, log_file)(daemon.Reporter())
 
 
 def _start_daemon(request: MountRequest, log_file: Path) -> None:
-    pid = daemon.start(_server(request), log_file, progress)
+    pid = daemon.start(_server(request, log_file), log_file, progress)
     click.echo(f"{request.store} is mounted at {request.mountpoint} (process {pid}, log {log_file})")
 
 
-def _server(request: MountRequest) -> daemon.Server:
+def _server(request: MountRequest, log_file: Path | None) -> daemon.Server:
     def server(reporter: daemon.Reporter) -> None:
         share_one_arena()  # before anything starts a thread
         from mountctl.serving import serve_request  # the engine is loaded in the process that serves
 
-        serve_request(request, reporter)
+        serve_request(request, reporter, log_file)
 
     return server

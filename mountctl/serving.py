@@ -5,14 +5,19 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
-from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, StoreConfig, with_options
+from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, StoreConfig, StoreError, with_options
 from fsstore import ServeOptions, serve
-from mountctl.daemon import Report, Reporter
+from fsstore.mounting import ENDING_SIGNALS
+from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file
+from mountctl.errors import one_line
 from mountctl.limits import raise_open_files
 from mountctl.options import MountRequest
 from mountctl.output import human_seconds, human_size, throttled
@@ -23,17 +28,70 @@ LOG_INTERVAL_SECONDS = 5.0
 SHOW_INTERVAL_SECONDS = 0.1
 
 
-def serve_request(request: MountRequest, reporter: Reporter) -> None:
-    """Open the store, serve it at the mount point until it is unmounted or told to end, and close it."""
+def serve_request(request: MountRequest, reporter: Reporter, log_file: Path | None) -> None:
+    """Open the store, serve it at the mount point until it is unmounted or told to end, and close it.
+
+    The caller has held back SIGHUP (`daemon.hold_hangups`).
+    """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     faulthandler.enable(sys.stderr)
     raise_open_files()
+    _settle_signals()
+    hangups = Hangups(log_file)
     log.info("process %d opens %s (%s)", os.getpid(), request.store, request.mode)
     with MessageStore.open(request.store, _config(request, reporter)) as store:
         _log_recovery(store)
-        serve(store, request.mountpoint, _serve_options(request), ready=lambda: _ready(request, reporter))
+        hangups.store = store
+        try:
+            serve(store, request.mountpoint, _serve_options(request), ready=lambda: _ready(request, reporter))
+        finally:
+            _ignore(ENDING_SIGNALS)  # it ends already
         log.info("unmounted; closing the store")
     log.info("closed %s", request.store)
+
+
+def _settle_signals() -> None:
+    """Until the mount is there, what ends it interrupts the opening; what means nothing to a mount does not kill it."""
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.default_int_handler)
+    _ignore(CATCHABLE_SIGNALS - CRASHES - {*ENDING_SIGNALS, signal.SIGHUP})
+
+
+def _ignore(numbers: Iterable[int]) -> None:
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
+class Hangups:
+    """Answers SIGHUP in a thread: the log file is opened anew, and the store's retention read again.
+
+    In the foreground of a terminal it means that the terminal is gone: the mount ends.
+    """
+
+    def __init__(self, log_file: Path | None) -> None:
+        self.store: MessageStore | None = None
+        """The store, once it is open."""
+        self._log_file = log_file
+        self._on_terminal = log_file is None and os.isatty(sys.stderr.fileno())  # one that is gone can't be asked
+        threading.Thread(target=self._run, name="mountctl-hangups", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            signal.sigwait({signal.SIGHUP})
+            try:
+                self._answer()
+            except (StoreError, OSError) as error:
+                log.error("SIGHUP: %s", one_line(error))
+
+    def _answer(self) -> None:
+        if self._log_file is not None:
+            log_to_file(self._log_file)
+            log.info("SIGHUP: the log goes on in %s", self._log_file)
+        elif self._on_terminal:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        if self.store is not None:
+            log.info("SIGHUP: retention is %s", self.store.reread_retention() or "off")
 
 
 def _config(request: MountRequest, reporter: Reporter) -> StoreConfig:

@@ -20,8 +20,8 @@ BASE = 1 << 30  # a physical offset that no position is mistaken for
 encoder = RecordEncoder(STORE_HOST, MAX_BODY_BYTES)
 
 hosts = st.builds(Host, st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.integers(0, 65535))
-texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=20)
-keys = st.text(st.characters(exclude_characters="\x01\x02 ", exclude_categories=["Cs"]), min_size=1, max_size=20)
+texts = st.text(st.characters(exclude_characters="\0\x01\x02", exclude_categories=["Cs"]), max_size=20)
+keys = st.text(st.characters(exclude_characters="\0\x01\x02 ", exclude_categories=["Cs"]), min_size=1, max_size=20)
 names = texts.filter(lambda name: name not in ("", "KEYS", "TAGS"))
 topics = st.text("%|_-aZ09", min_size=1, max_size=127)
 i32s = st.integers(-(1 << 31), (1 << 31) - 1)

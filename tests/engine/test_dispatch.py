@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from engine.queuerows import believable_runs
 from engine.record import EncodedRecord
 from engine.results import PutResult
 from engine.schedule import SCHEDULE_TOPIC, DelayLevels
+from engine.sequence import further_places, queued_rows
 from tests.engine.disks import FullDisk
 from tests.engine.logs import NOW_MS, SmallStore
 from tests.golden import NAMES, Golden, golden
@@ -51,7 +53,7 @@ class Derived:
         for file in log.files:
             pages = file.whole()
             for chunk in scan_records(pages, 0, file.start, len(pages), chunk_bytes=chunk_bytes):
-                self.dispatcher.put_scanned(chunk)
+                self.dispatcher.put_scanned(replace(chunk, places=further_places(chunk, queued_rows(chunk))))
 
     def files(self) -> tuple[Files, list[bytes]]:
         """Consume queue files by name, and index files in order (their names are times)."""

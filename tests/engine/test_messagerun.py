@@ -40,7 +40,9 @@ def various(number: int) -> Message:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     """Messages in one queue, and some of them in a second, over several files of log and queue."""
     config = replace(SPACIOUS, sizes=replace(SMALL_SIZES, commit_log_bytes=64 << 10, consume_queue_entries=256))
+    config = replace(config, multi_dispatch=True)
     with MessageStore.open(tmp_path_factory.mktemp("run"), config) as opened:
+        opened.create_topic("other")
         opened.put_batch([various(number) for number in range(COUNT)], 0)
         yield opened
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from engine import (
+    ConfigFileError,
     Expired,
     ExpiredMessageError,
     Message,
@@ -338,6 +339,35 @@ def test_the_store_itself_can_ask_for_retention(tmp_path: Path, world: World) ->
     with cleaned(path, world, None) as store:
         assert store.clean() > 0
         require_rest(store, 300)
+
+
+def test_what_the_store_asks_for_is_read_again(tmp_path: Path, world: World) -> None:
+    asked = tmp_path / "config/retention.json"
+    with cleaned(tmp_path, world, None) as store:
+        fill(store, 0, 300)
+        files = len(log_files(tmp_path))
+        asked.write_text('{"maxBytes": 1, "deleteFileBatchMax": 2, "diskSpaceWarningLevelRatio": 50}')
+        assert store.reread_retention() is not None
+        world.used = 0.6
+        assert store.clean() == 2
+        assert store.read_only_reason is not None
+        asked.write_text('{"maxBytes": "much"}')
+        with pytest.raises(ConfigFileError):
+            store.reread_retention()
+        assert store.clean() == 2
+        asked.unlink()
+        assert store.reread_retention() is None
+        assert store.clean() == 0
+        assert store.read_only_reason is None
+        assert store.stats().expired_files == 4
+        assert len(log_files(tmp_path)) == files - 4
+
+
+def test_a_retention_that_was_chosen_at_opening_stays(tmp_path: Path, world: World) -> None:
+    chosen = Retention(max_age_hours=72)
+    with cleaned(tmp_path, world, chosen) as store:
+        (tmp_path / "config/retention.json").write_text('{"fileReservedTime": 1}')
+        assert store.reread_retention() == chosen
 
 
 def test_reading_a_store_never_applies_its_retention(tmp_path: Path, world: World) -> None:

@@ -26,7 +26,7 @@ from engine import (
     TopicNotFoundError,
 )
 from engine.durable import Disk
-from tests.engine.storetools import QUIET, SMALL, bodies, lose_derived, opened
+from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
 # publishing
 
@@ -195,23 +195,6 @@ def test_delayed_messages_are_stored_in_the_schedule(tmp_path: Path) -> None:
         many = store.put_lines("T", b"a\nb\n", 1, properties={"DELAY": "1"})
         assert (many.topic, many.count) == ("SCHEDULE_TOPIC_XXXX", 2)
         assert store.bounds("T", 1).max_offset == 0
-
-
-def test_multi_dispatched_messages_stand_in_every_queue_they_name(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with opened(path) as store:
-        for number in range(3):
-            body = b"%d" % number
-            store.put(Message("T", body, properties={"INNER_MULTI_DISPATCH": "%LMQ%a,other"}), 1)
-            store.put(Message("other", b"own"), 1)
-    for lost in ("", "consumequeue"):
-        if lost:
-            lose_derived(path)
-        with opened(path) as store:
-            assert bodies(store, "%LMQ%a", 0) == [b"0", b"1", b"2"]
-            assert bodies(store, "other", 1) == [b"0", b"own", b"1", b"own", b"2", b"own"]
-            assert store.headers("other", 1, 0, 6)["ok"].all()
-            assert store.get("T", 1, 2).properties["INNER_MULTI_QUEUE_OFFSET"] == "2,4"
 
 
 def test_prepared_and_rolled_back_transactions_take_no_place_in_their_queue(tmp_path: Path) -> None:

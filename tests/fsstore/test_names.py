@@ -28,7 +28,7 @@ from fsstore.names import (
     parse_time_ms,
 )
 
-VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02 "), min_size=1, max_size=30)
+VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\x01\x02 "), min_size=1, max_size=30)
 
 
 @given(st.text(min_size=1))

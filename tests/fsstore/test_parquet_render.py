@@ -40,9 +40,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
         yield store
 
 
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=40)
-names = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=6)
-words = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02 "), min_size=1, max_size=9)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\x01\x02"), max_size=40)
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0\x01\x02"), min_size=1, max_size=6)
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0\x01\x02 "), min_size=1, max_size=9)
 
 
 @st.composite

@@ -93,6 +93,7 @@ def test_unknown_options(topic: Path) -> None:
         "append@frame=page",
         "append@",
         "append@keys=",
+        "append@keys=a%00",
         "append@tags=a,tags=b",
         "append2",
     ):
@@ -134,11 +135,28 @@ def test_a_write_that_could_have_been_split(queue: Path) -> None:
     assert [len(body) for body in bodies(queue)] == [WHOLE_WRITE_BYTES, 1]
 
 
+UNWRITABLE = [
+    b'{"body": "a", ' + field + b"}"
+    for field in (
+        rb'"keys": "K\u0000"',
+        rb'"keys": ["K", "\u0001"]',
+        rb'"tags": "\u0000"',
+        rb'"properties": {"n\u0000": "v"}',
+        rb'"properties": {"n": "\u0002"}',
+        rb'"properties": {"n": "\ud800"}',
+        rb'"properties": {"DELAY": "soon"}',
+        b'"properties": {"DELAY": "' + b"1" * 5_000 + b'"}',
+    )
+]
+"""Messages that no record can hold, or that ask for what there is not."""
+
+
 def test_a_malformed_record(queue: Path) -> None:
-    """5.7 A malformed record is EINVAL, and what follows in the same open file is taken."""
+    """5.7 A malformed record is EINVAL, and what follows in the same open file is taken. So is a NUL (or
+    the characters 1 and 2) in a key, tag or property, and a `DELAY` that is no level."""
     fd = os.open(queue / "append@format=json", os.O_WRONLY)
-    for malformed in (b"{\n", b"[]\n", b'{"keys": "K"}\n', b'{"body": "a", "colour": 1}\n', b'{"body": 1}\n'):
-        assert refused_with(os.write, fd, malformed) == errno.EINVAL
+    for malformed in (b"{", b"[]", b'{"keys": "K"}', b'{"body": "a", "colour": 1}', b'{"body": 1}', *UNWRITABLE):
+        assert refused_with(os.write, fd, b'{"body": "good"}\n' + malformed + b"\n") == errno.EINVAL
     os.write(fd, b'{"body": "fine"}\n')
     os.close(fd)
     assert bodies(queue) == [b"fine"]

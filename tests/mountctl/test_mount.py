@@ -10,10 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from fsstore.mounting import ENDING_SIGNALS
+from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, is_mounted, mountctl, succeed, tree
 
 
@@ -26,6 +31,16 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """`process`, killed at the end if it lives."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(DEADLINE_SECONDS)
 
 
 def locked(store: Path) -> bool:
@@ -74,16 +89,88 @@ def test_relative_paths_work(site: Site) -> None:
     assert succeed("cat", "store", "orders", cwd=folder) == "hello\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", ENDING_SIGNALS, ids=lambda number: number.name)
 def test_a_signal_ends_the_daemon_cleanly(site: Site, number: signal.Signals) -> None:
     site.mounted()
     succeed("put", site.mountpoint, "orders", "12 apples")
     pid = daemon_pid(site)
-    os.kill(pid, number)
-    eventually(lambda: gone(pid), "the daemon ends")
+    while not gone(pid):  # an impatient person
+        os.kill(pid, number)
+        time.sleep(0.01)
     assert not is_mounted(site.mountpoint)
     assert not (site.store / "abort").exists()
+    assert f"closed {site.store}" in site.log_text()
     assert succeed("cat", site.store, "orders") == "12 apples\n"
+
+
+def test_no_other_signal_that_can_be_caught_ends_it(site: Site) -> None:
+    site.mounted()
+    pid = daemon_pid(site)
+    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    for number in CATCHABLE_SIGNALS - CRASHES - set(ENDING_SIGNALS):
+        os.kill(pid, number)
+        succeed("put", site.mountpoint, "orders/0", str(int(number)))
+    for number in CATCHABLE_SIGNALS:
+        os.kill(keeper, number)
+        succeed("put", site.mountpoint, "orders/0", str(int(number)))
+    succeed("umount", site.mountpoint)
+    eventually(lambda: gone(keeper), "the keeper ends")
+    assert not (site.store / "abort").exists()
+    assert "killed" not in site.log_text()
+
+
+def hang_up(site: Site, pid: int, log: Path, answer: str) -> None:
+    """SIGHUP to `pid`, and wait for the daemon's answer in `log`."""
+    before = log.read_text().count(answer) if log.exists() else 0
+    os.kill(pid, signal.SIGHUP)
+    eventually(lambda: log.exists() and log.read_text().count(answer) > before, f"the log says: {answer}")
+
+
+def test_a_hangup_opens_a_log_that_was_rotated_away_anew(site: Site) -> None:
+    site.mounted()
+    pid = daemon_pid(site)
+    keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    rotated = site.log.with_suffix(".1")
+    for told in (pid, keeper):
+        site.log.rename(rotated)
+        hang_up(site, told, site.log, f"SIGHUP: the log goes on in {site.log}")
+        opened = {os.readlink(link) for who in (pid, keeper) for link in Path(f"/proc/{who}/fd").iterdir()}
+        assert str(rotated) not in opened
+    site.log.rename(rotated)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: "was killed by SIGKILL" in site.log_text(), "the keeper says so, in the new log")
+
+
+def test_a_hangup_reads_the_stores_retention_again(site: Site) -> None:
+    site.mounted()
+    asked = site.store / "config/retention.json"
+    pid = daemon_pid(site)
+    hang_up(site, pid, site.log, "SIGHUP: retention is off")
+    asked.write_text('{"fileReservedTime": 72}')
+    hang_up(site, pid, site.log, "SIGHUP: retention is Retention(max_age_hours=72")
+    asked.write_text('{"fileReservedTime": "three days"}')
+    hang_up(site, pid, site.log, f"ERROR SIGHUP: {asked}: ")
+    asked.unlink()
+    hang_up(site, pid, site.log, "SIGHUP: retention is off")
+
+
+def test_options_of_the_mount_stay_whatever_the_stores_retention_says(site: Site) -> None:
+    site.mounted("-o", "fileReservedTime=72")
+    (site.store / "config/retention.json").write_text('{"fileReservedTime": 1}')
+    hang_up(site, daemon_pid(site), site.log, "SIGHUP: retention is Retention(max_age_hours=72")
+
+
+def test_a_mount_in_the_foreground_ends_with_its_terminal(site: Site) -> None:
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "mountctl.main", "mount", "-f", str(site.store), str(site.mountpoint)]
+    with ended(subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)) as served:
+        os.close(theirs)
+        eventually((site.mountpoint / "@store/status.json").exists, "the mount answers")
+        served.send_signal(signal.SIGHUP)
+        os.close(terminal)
+        eventually(lambda: gone(served.pid), "it ends")
+    assert not is_mounted(site.mountpoint)
+    assert not (site.store / "abort").exists()
 
 
 def test_a_killed_daemon_is_told_of_in_the_log_and_its_mount_point_is_used_again(site: Site) -> None:
