@@ -247,6 +247,19 @@ class ConsumeQueues:
             with self._lock:
                 self._drop(key)
 
+    def forget(self, file_bytes: int) -> None:
+        """FOLLOW: let go of every queue; `load` lists those that are there, with files of `file_bytes` each. `gone`
+        tells of those that were used."""
+        with self._lock:
+            for key in list(self._queues):
+                self._drop(key)
+            self.file_bytes = file_bytes
+            self._ids, self._topic_ids, self._watches = {}, {}, {}
+            self._watch.forget()
+            self._min_physical = self._visible_end = 0  # whoever opens a queue before the next `refresh` sees nothing
+            self._to_expire, self._expired, self._refreshed = [], [], []
+            self.generation += 1
+
     def _drop(self, key: Key) -> None:
         queue = self._queues.pop(key, None)
         if queue is not None:

@@ -31,6 +31,10 @@ class DeletedTopics:
         self._until = _read(path)
         self._storing = threading.Lock()  # retention forgets while people delete
 
+    def reload(self) -> None:
+        """Read the file again, which another process wrote."""
+        self._until = _read(self._path)
+
     def until(self, topic: str) -> int:
         """Records of `topic` before this physical offset are gone; 0 when it was never deleted."""
         return self._until.get(topic, 0)

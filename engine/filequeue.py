@@ -408,6 +408,16 @@ class FileQueue:
             self._problems = problems
             return True
 
+    def forget(self, file_bytes: int) -> None:
+        """READ: let go of every file. The next `refresh` looks for files of `file_bytes` each."""
+        with self._change_lock:
+            files = self._files
+            self._set_files([])
+            self._problems = ()
+            self.file_bytes = file_bytes
+        for file in files:
+            file.retire()
+
     def _appeared(self, start: int) -> MappedFile:
         file = self._loaded(start, 0)
         file.set_end(0)

@@ -14,10 +14,11 @@ import numpy as np
 
 from engine.consumequeue import is_pre_blank
 from engine.consumequeues import ConsumeQueues
-from engine.errors import StoreError
+from engine.errors import RetiredFileError, StoreError, TruncatedFileError
 from engine.listeners import Expired
 from engine.logscan import ScannedRecords, ScanStop, scan_records
-from engine.mappedfile import Access
+from engine.mappedfile import Access, MappedFile
+from engine.opening import ChosenSizes, find_sizes, refuse_topics, refuse_unreadable, remembered_sizes
 from engine.parts import StoreParts
 from engine.record import record_problem
 from engine.sequence import queued_rows
@@ -32,6 +33,13 @@ STUCK_SECONDS = 1.0
 
 MAX_LOOKS = 200
 """How often the queue of the newest record is looked at for its entry; a deleted topic's never comes."""
+
+NEWEST_BYTES = 4096
+"""So many bytes of the newest record are compared at each look: they are others when the log was rewritten."""
+
+PROOF_SECONDS = 1.0
+"""After that time an index whose sizes could not be proved is tried again, if the log has grown; then after twice that
+time, and so on."""
 
 NEWEST_ENTRIES = 64
 """So many of a queue's newest entries are looked at for one that leads to a whole record."""
@@ -52,8 +60,12 @@ class Follower:
         expired: Callable[[Expired], None],
         queue_gone: Callable[[str, int], None],
         topics_changed: Callable[[], None],
+        log_rewritten: Callable[[int], None],
+        choice: ChosenSizes,
+        choose_sizes: Callable[[], ChosenSizes],
     ) -> None:
-        """Positions are found by the first `refresh`; the callbacks tell listeners."""
+        """Positions are found by `begin`; the callbacks tell listeners. `choice` are the sizes that `parts` were opened
+        with, `choose_sizes` asks the files again."""
         self._parts = parts
         self._log = parts.log
         self._queues = parts.queues
@@ -62,6 +74,13 @@ class Follower:
         self._expired = expired
         self._queue_gone = queue_gone
         self._topics_changed = topics_changed
+        self._log_rewritten = log_rewritten
+        self._choice = choice
+        self._choose_sizes = choose_sizes
+        self._is_withdrawn = False
+        self._log_begin = 0
+        self._newest: tuple[int, bytes] | None = None
+        self._next_proof, self._proof_seconds, self._proof_end = 0.0, PROOF_SECONDS, -1
         self._end = 0
         self._published = 0
         self._told_generation = 0
@@ -74,13 +93,21 @@ class Follower:
 
     def begin(self) -> None:
         """Find where the writer's queues end, and what the log has behind that."""
-        self._end = self._queues_end(self._queues)
+        self._begin_at(self._newest_in(self._queues))
+        self.refresh()
+
+    def _begin_at(self, newest: tuple[int, int] | None) -> None:
+        """Show what ends with the record at [physical offset, end); None: the log from its begin."""
+        self._newest = None
+        self._log_begin = self._end = self._log.min_offset
+        if newest is not None:
+            physical_offset, self._end = newest
+            self._remember_newest(physical_offset, self._end)
         self._publish()
         self._queues.truncate(self._end)
         self._queues.expire(self._log.min_offset)
         self._queues.refresh(self._end)
         self._told_generation = self._queues.generation
-        self.refresh()
 
     def refresh(self) -> bool:
         """Look for new records, queues and topics, and for files that came or went; whether anything changed. After an
@@ -96,7 +123,13 @@ class Follower:
         return self._log_watch, self._queues_watch, self._topics_watch
 
     def _refresh(self) -> bool:
-        listed = self._log_watch.changed() and self._log.files.refresh()
+        known = self._log.files.files
+        listed = self._list_log()
+        if not self._is_withdrawn and (self._is_rewritten(known) or self._has_other_sizes(listed)):
+            self._withdraw()
+        if self._is_withdrawn:
+            self._begin_anew()
+            return True
         if listed:
             self._publish()
         self._advance()
@@ -110,6 +143,113 @@ class Follower:
             changed |= self._follow_queues()
         self._parts.index.refresh()  # each time: the writer indexes its last records after they are in their queues
         return changed
+
+    def _list_log(self) -> bool:
+        """List the log's files if they may have changed; whether they had."""
+        files = self._log.files
+        last = files.last
+        is_growing = last is not None and _length(last) != files.file_bytes  # somebody copies it here just now
+        return (self._log_watch.changed() or is_growing) and files.refresh()
+
+    # a log that is another than the one that was shown
+
+    def _is_rewritten(self, known: tuple[MappedFile, ...]) -> bool:
+        """Whether the log went back, or one of its `known` files was replaced, or its newest record is another."""
+        files = self._log.files
+        begin = files.min_offset
+        shown = (one for one in known if begin <= one.start < self._end)
+        if begin < self._log_begin or any(files.find(one.start) is not one for one in shown):
+            return True
+        self._log_begin = begin
+        if self._newest is None or self._newest[0] < begin:
+            return False
+        physical_offset, head = self._newest
+        return self._bytes_at(physical_offset, len(head)) != head
+
+    def _bytes_at(self, physical_offset: int, length: int) -> bytes:
+        """What stands there now; fewer bytes where the file went, or is shorter than it was."""
+        file = self._log.files.find(physical_offset)
+        if file is None:
+            return b""
+        position = physical_offset - file.start
+        try:
+            return bytes(file.whole()[position : position + length])
+        except (RetiredFileError, TruncatedFileError):
+            return b""
+
+    def _remember_newest(self, physical_offset: int, end: int) -> None:
+        self._newest = physical_offset, self._bytes_at(physical_offset, min(end - physical_offset, NEWEST_BYTES))
+
+    def _withdraw(self) -> None:
+        """Show nothing of the log and the queues any more, and say so: their places are to mean other messages."""
+        self._is_withdrawn = True
+        self._newest = self._awaited = self._stuck_since = None
+        self._log.files.forget(self._log.files.file_bytes)
+        self._queues.forget(self._queues.file_bytes)
+        self._log_rewritten(self._end)
+        for topic, queue_id in self._queues.gone():
+            self._queue_gone(topic, queue_id)
+
+    def _begin_anew(self) -> None:
+        """Show what is there now. OpenError, OSError: nothing is shown, and the next look tries again."""
+        parts, layout = self._parts, self._parts.layout
+        self._topics.reload()
+        if layout.root.is_dir():
+            refuse_unreadable(layout.root)
+        refuse_topics(layout.root, self._topics.table)
+        parts.deleted.reload()
+        self._choice = self._choose_sizes()
+        sizes = self._choice.sizes
+        self._log.files.forget(sizes.commit_log_bytes)
+        self._log.files.refresh()
+        self._queues.forget(sizes.consume_queue_bytes)
+        parts.index.reopen(sizes.index_slots, sizes.index_entries)
+        newest = self._newest_by_files()
+        self._queues.load()
+        self._begin_at(newest)
+        self._is_withdrawn = False
+        for watch in self._watches():
+            watch.forget()
+        self._topics_changed()
+
+    # sizes, which no file may have told yet
+
+    def _has_other_sizes(self, listed: bool) -> bool:
+        """Whether files say by now that those of the log or the queues have other sizes than they are read with. An
+        index that is found to have others is opened with them."""
+        if not self._may_tell_sizes(listed):
+            return False
+        before, sizes = self._choice, self._parts.sizes
+        layout = self._parts.layout
+        if not before.rebuild_index and find_sizes(layout.root, remembered_sizes(layout)) == before.found:
+            return False
+        self._choice = self._choose_sizes()
+        chosen = self._choice.sizes
+        if (chosen.index_slots, chosen.index_entries) != (sizes.index_slots, sizes.index_entries):
+            self._parts.index.reopen(chosen.index_slots, chosen.index_entries)
+        return (chosen.commit_log_bytes, chosen.consume_queue_entries) != (
+            sizes.commit_log_bytes,
+            sizes.consume_queue_entries,
+        )
+
+    def _may_tell_sizes(self, listed: bool) -> bool:
+        """Whether a file is there of a kind that had none, or one that does not fit, or an index may be proved now."""
+        found, log, index = self._choice.found, self._log.files, self._parts.index
+        if found.commit_log_bytes is None:
+            return bool(log.files or log.problems)
+        if found.consume_queue_bytes is None and self._end > log.min_offset:
+            return True
+        if found.index_file_bytes is None and (index.files or index.foreign):
+            return True
+        return (listed and bool(log.problems)) or (self._choice.rebuild_index and self._may_be_proved())
+
+    def _may_be_proved(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_proof or self._end == self._proof_end:
+            return False
+        self._next_proof, self._proof_end = now + self._proof_seconds, self._end
+        self._proof_seconds *= 2
+        return True
 
     def _publish(self) -> None:
         """Let readers see the log up to where it is whole."""
@@ -169,6 +309,8 @@ class Follower:
             self._note_newest(found)
             stop = found.stop or stop
             self._end = file.start + found.end
+            if len(found):
+                self._remember_newest(int(found.records.headers["physical_offset"][-1]), self._end)
         following = file.start + file.size
         if stop is ScanStop.BLANK and self._log.files.find(following) is not None:
             self._end = following
@@ -201,20 +343,24 @@ class Follower:
         if now - self._stuck_since < STUCK_SECONDS:
             return False
         self._stuck_since = now
-        layout = self._parts.layout
-        queues = ConsumeQueues(layout.consume_queues, self._queues.file_bytes, Access.READ)
-        queues.load()
-        try:
-            end = self._queues_end(queues)
-        finally:
-            queues.close()
-        if end <= self._end:
+        newest = self._newest_by_files()
+        if newest is None or newest[1] <= self._end:
             return False
-        self._end = end
+        physical_offset, self._end = newest
+        self._remember_newest(physical_offset, self._end)
         return True
 
-    def _queues_end(self, queues: ConsumeQueues) -> int:
-        """End of the newest whole record that a queue leads to; the log's begin when there is none."""
+    def _newest_by_files(self) -> tuple[int, int] | None:
+        """As `_newest_in`, by the files of the queues as they are now, whatever is shown of them."""
+        queues = ConsumeQueues(self._parts.layout.consume_queues, self._queues.file_bytes, Access.READ)
+        queues.load()
+        try:
+            return self._newest_in(queues)
+        finally:
+            queues.close()
+
+    def _newest_in(self, queues: ConsumeQueues) -> tuple[int, int] | None:
+        """Physical offset and end of the newest whole record that a queue leads to; None when there is none."""
         found: list[tuple[int, int]] = []
         for queue in queues:
             newest = queue.entries(max(queue.max_offset - NEWEST_ENTRIES, queue.first_offset), NEWEST_ENTRIES)
@@ -223,8 +369,8 @@ class Follower:
             found += zip((places + newest["size"]).tolist(), places.tolist(), strict=True)
         for end, physical_offset in sorted(found, reverse=True):
             if self._is_whole(physical_offset):
-                return end
-        return self._log.min_offset
+                return physical_offset, end
+        return None
 
     def _is_whole(self, physical_offset: int) -> bool:
         file = self._log.files.find(physical_offset)
@@ -234,3 +380,11 @@ class Follower:
             )
         except StoreError:
             return False
+
+
+def _length(file: MappedFile) -> int:
+    """Bytes that the file of that name has now; 0 when it is gone."""
+    try:
+        return file.path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -287,6 +287,12 @@ class Index:
         self._last = self._stored_last()
         return before != self._files
 
+    def reopen(self, slots: int, entries: int) -> None:
+        """FOLLOW: let go of every file, and list those of these sizes."""
+        self._files = ()
+        self.slots, self.entries = slots, entries
+        self.refresh()
+
     def destroy(self) -> None:
         """Delete every file of the index, before a rebuild; what is `foreign` stays. OSError."""
         with self._lock:

@@ -42,6 +42,11 @@ class StoreListener:
     def topics_changed(self) -> None:
         """A topic or a queue came or went."""
 
+    def log_rewritten(self, physical_end: int) -> None:
+        """FOLLOW: nothing of the log that was shown, up to `physical_end`, can be read any more, and nothing of the one
+        that is there now is shown before this returns: physical offsets mean other messages from then on. It may take
+        its time."""
+
 
 class Listeners:
     """The subscribers of one store. Thread safety: any thread; a copy of the list is called, never under the lock."""
@@ -75,6 +80,11 @@ class Listeners:
         """Tell everyone that a queue went, and perhaps came anew."""
         for listener in self._subscribed:
             listener.queue_gone(topic, queue)
+
+    def log_rewritten(self, physical_end: int) -> None:
+        """Tell everyone that another log came in place of the one that was shown up to `physical_end`."""
+        for listener in self._subscribed:
+            listener.log_rewritten(physical_end)
 
     def topics_changed(self) -> None:
         """Tell everyone that topics or queues came or went."""

@@ -46,6 +46,7 @@ class Opened:
     table: TopicTable
     recovered: Recovered
     lock: StoreLock | None
+    choice: ChosenSizes
 
     def close(self) -> None:
         """Let go of everything, leaving no mark."""
@@ -86,7 +87,7 @@ def _open_writing(path: Path, config: StoreConfig) -> Opened:
         stack.callback(parts.close)
         recovered = _recover(parts, trace, choice, config).with_notes(notes)
         stack.pop_all()
-    return Opened(parts, table, recovered, lock)
+    return Opened(parts, table, recovered, lock, choice)
 
 
 def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
@@ -114,7 +115,7 @@ def _open_read_only(path: Path, config: StoreConfig) -> Opened:
         recovered = _recover(parts, trace, choice, config)
         _require_at_rest(layout, trace)
         stack.pop_all()
-    return Opened(parts, table, recovered, None)
+    return Opened(parts, table, recovered, None, choice)
 
 
 def _require_at_rest(layout: StoreLayout, trace: Trace) -> None:
@@ -130,7 +131,7 @@ def _open_following(path: Path, config: StoreConfig) -> Opened:
     choice = choose_at(path, config)
     parts = open_parts(path, config, choice.sizes, Access.READ)
     parts.queues.recover(scan=False)
-    return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None)
+    return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice)
 
 
 def _recover(parts: StoreParts, trace: Trace, choice: ChosenSizes, config: StoreConfig) -> Recovered:

@@ -70,6 +70,8 @@ class ChosenSizes:
     sizes: FileSizes
     rebuild_index: bool = False
     note: str | None = None
+    found: FoundSizes = FoundSizes(None, None, None)
+    """What the files said."""
 
 
 def is_new(path: Path) -> bool:
@@ -223,14 +225,14 @@ def choose_sizes(
     if found.consume_queue_bytes and found.consume_queue_bytes >= CONSUME_QUEUE_ENTRY_BYTES:
         sizes = replace(sizes, consume_queue_entries=found.consume_queue_bytes // CONSUME_QUEUE_ENTRY_BYTES)
     if found.index_file_bytes is None:
-        return ChosenSizes(sizes)
+        return ChosenSizes(sizes, found=found)
     if remembered is not None and remembered.index_bytes == found.index_file_bytes:
-        return ChosenSizes(sizes)
+        return ChosenSizes(sizes, found=found)
     usual = (wanted or EMBEDDED_SIZES, BROKER_SIZES, EMBEDDED_SIZES)
     candidates = [(one.index_slots, one.index_entries) for one in usual]
     proved = prove_index_sizes(index_paths(layout.index), candidates, lambda place: keys_at(sizes, place))
     if proved is not None:
-        return ChosenSizes(replace(sizes, index_slots=proved[0], index_entries=proved[1]))
+        return ChosenSizes(replace(sizes, index_slots=proved[0], index_entries=proved[1]), found=found)
     as_long = [pair for pair in candidates if index_file_bytes(*pair) == found.index_file_bytes]
     slots, entries = (as_long or candidates)[0]
     note = (
@@ -238,7 +240,8 @@ def choose_sizes(
         f" {slots:,} slots and {entries:,} entries; to keep a broker's, open the store with"
         " maxHashSlotNum and maxIndexNum as in its broker.conf"
     )
-    return ChosenSizes(replace(sizes, index_slots=slots, index_entries=entries), True, note)
+    sizes = replace(sizes, index_slots=slots, index_entries=entries)
+    return ChosenSizes(sizes, rebuild_index=True, note=note, found=found)
 
 
 def _likely(found: FoundSizes) -> FileSizes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.allocate import Preallocator
 from engine.commitlog import CommitLog
-from engine.config import FileSizes, StoreConfig
+from engine.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes, StoreConfig
 from engine.consumequeues import ConsumeQueues
 from engine.deletedtopics import DeletedTopics
 from engine.dispatch import Dispatcher
@@ -29,7 +29,6 @@ class StoreParts:
 
     layout: StoreLayout
     access: Access
-    sizes: FileSizes
     disk: Disk
     log: CommitLog
     queues: ConsumeQueues
@@ -38,6 +37,12 @@ class StoreParts:
     deleted: DeletedTopics
     multi_dispatch: bool
     """Whether the config says that records have further places."""
+
+    @property
+    def sizes(self) -> FileSizes:
+        """The sizes of its files."""
+        entries = self.queues.file_bytes // CONSUME_QUEUE_ENTRY_BYTES
+        return FileSizes(self.log.files.file_bytes, entries, self.index.slots, self.index.entries)
 
     def stored_ms(self, physical_offset: int) -> int:
         """Store time of the record at a physical offset, -1 when it can't be read."""
@@ -80,7 +85,6 @@ def open_parts(path: Path, config: StoreConfig, sizes: FileSizes, access: Access
     return StoreParts(
         layout,
         access,
-        sizes,
         config.disk,
         CommitLog(files, config.clock),
         queues,

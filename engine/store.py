@@ -15,7 +15,7 @@ from engine.bytecolumns import SliceColumn
 from engine.check import check_parts
 from engine.columns import Columns
 from engine.commitlog import FileHold
-from engine.config import OpenMode, Retention, StoreConfig
+from engine.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.consumeroffsets import read_consumer_offsets
 from engine.errors import (
     FlushFailedError,
@@ -28,7 +28,7 @@ from engine.following import Follower
 from engine.lines import Lines
 from engine.listeners import Listeners, StoreListener
 from engine.message import Message, StoredMessage
-from engine.opened import Opened, open_store
+from engine.opened import Opened, choose_at, open_store
 from engine.problem import CheckProgress, Problem
 from engine.reading import Reader
 from engine.refusal import Refusal
@@ -66,9 +66,10 @@ class MessageStore:
         self.path = path
         self.config = config
         self.mode = config.mode
-        self.sizes = opened.parts.sizes
         self.recovery: RecoveryReport = opened.recovered.report
         self.opened_at_ms = config.clock()
+        self.log_generation = 0
+        """FOLLOW: another number whenever another log came in place of the one that was shown."""
         self._opened = opened
         self._parts = opened.parts
         self._log = opened.parts.log
@@ -102,6 +103,9 @@ class MessageStore:
                 expired=self._listeners.expired,
                 queue_gone=self._queue_gone,
                 topics_changed=self._listeners.topics_changed,
+                log_rewritten=self._log_rewritten,
+                choice=opened.choice,
+                choose_sizes=lambda: choose_at(path, config),
             )
 
     @classmethod
@@ -168,6 +172,11 @@ class MessageStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def sizes(self) -> FileSizes:
+        """The sizes of the store's files."""
+        return self._parts.sizes
 
     # why not to write
 
@@ -424,6 +433,11 @@ class MessageStore:
     def _queue_gone(self, topic: str, queue: int) -> None:
         self._sums.forget_topic(topic)
         self._listeners.queue_gone(topic, queue)
+
+    def _log_rewritten(self, physical_end: int) -> None:
+        self.log_generation += 1
+        self._sums.forget_log()
+        self._listeners.log_rewritten(physical_end)
 
     def clean(self) -> int:
         """One round of retention now; how many files of the log went. OSError."""

@@ -23,6 +23,7 @@ from isal.isal_zlib import crc32
 
 from engine.consumequeue import ConsumeQueue
 from engine.errors import ReadError
+from engine.filescan import MAX_OFFSET
 from engine.stream import QueueStream
 from engine.streamrows import RowSource
 from engine.streamsums import BlockSum, QueueSums
@@ -115,6 +116,13 @@ class StreamSums:
             os.pwrite(descriptor, encode_blocks(blocks, before), end)
         finally:
             os.close(descriptor)
+
+    def forget_log(self) -> None:
+        """Another log came in place of the one that was summed: none of its records was checked by this process."""
+        with self._lock:
+            self._sums.clear()
+            self._saved.clear()
+            self._trusted_end, self._checked_before = 0, MAX_OFFSET
 
     def forget_topic(self, topic: str) -> None:
         """All queues of a topic were deleted."""

@@ -22,7 +22,7 @@ from engine import Expired, MessageStore, Stored
 from fsstore.attributes import Appearance
 from fsstore.complaints import COMPLAINTS
 from fsstore.groups import GroupsDirectory
-from fsstore.inodes import COMPUTED, MESSAGE, InodeTable
+from fsstore.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -73,8 +73,11 @@ class Filesystem:
         self._inodes: InodeTable[Node] = InodeTable()
         appearance = Appearance(options, store.mode, clock_ns())
         self._background = ThreadPoolExecutor(1, "fsstore-background")
-        self._context = Context(store, appearance, self._inodes, clock_ns, self._background, DoneInThread())
-        self._messages = MessageFiles(store, appearance)
+        self._computed = ComputedInodes()
+        self._context = Context(
+            store, appearance, self._inodes, self._computed, clock_ns, self._background, DoneInThread()
+        )
+        self._messages = MessageFiles(store, appearance, self._computed)
         self._tree = Tree(self._context, self._messages)
         self._stale = StaleInodes(self._context)
         self._files: dict[int, OpenFile] = {}
@@ -332,6 +335,17 @@ class Filesystem:
         """Inodes of topics and queues that went since the last call, and of all that was in them."""
         self._messages.let_go()
         return [*self._stale.gone(), *self._parquet.gone(frozenset(self._store.topics()))]
+
+    def log_rewritten(self, physical_end: int) -> list[int]:
+        """Another log came in place of the one that was shown up to `physical_end`: no number that was given away
+        stands for anything any more. Inodes of topics, queues and of all that was in them."""
+        self._messages.let_go()
+        for file in self._files.values():
+            if isinstance(file, HeldBody):
+                file.log_rewritten()
+        self._computed.log_rewritten(physical_end)
+        self._parquet.gone(frozenset())
+        return self._inodes.retire(lambda _: True)
 
     def _node(self, inode: int) -> Node:
         """The node of an inode that is no message and no link to one: those are none of the things asked for here."""

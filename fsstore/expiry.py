@@ -44,6 +44,11 @@ class Expiry:
         if self._open:
             self._send.send_nowait(self._core.topics_changed())
 
+    def log_rewritten(self, physical_end: int) -> None:
+        """Another log came in place of the one that was shown: when this returns, nothing of that is answered."""
+        if self._open:
+            self._send.send_nowait(self._core.log_rewritten(physical_end))
+
     def close(self) -> None:
         """Let `run` end after the batch under way; the kernel is about to forget everything."""
         self._open = False

@@ -10,6 +10,9 @@
 So a million messages that the kernel has seen cost no memory here, and a number never comes to mean another message. A
 log would need 2**60 bytes for the ranges to meet.
 
+Where another process writes, another log may come in place of the one that was shown, and its physical offsets mean
+other messages. Its numbers begin behind those of the log before it.
+
 Each look-up of an `append` gives a number of its own, so that the kernel lets writers go at once. Programs that compare
 what they looked up with what they opened (cp, tar) must not see that: stat answers one number for the name. So it does
 for a stream, which has an inode while it grows and another while it rests.
@@ -33,6 +36,25 @@ COMPUTED = MATCH_LINK
 SHOWN_APPEND = 1 << 59
 SHOWN_STREAM = 1 << 58
 PHYSICAL_OFFSET_MASK = MATCH_LINK - 1
+
+
+class ComputedInodes:
+    """The numbers of what is computed from a physical offset, in the log that is shown now."""
+
+    def __init__(self) -> None:
+        self.begin = 0
+        """What is added to a physical offset."""
+
+    def physical_offset(self, inode: int) -> int:
+        """Where the message of a number is. ESTALE when it was in a log that is not there any more."""
+        physical_offset = (inode & PHYSICAL_OFFSET_MASK) - self.begin
+        if physical_offset < 0:
+            raise FilesystemError(errno.ESTALE)
+        return physical_offset
+
+    def log_rewritten(self, physical_end: int) -> None:
+        """Another log came in place of the one that was shown up to `physical_end`."""
+        self.begin += physical_end
 
 
 def shown_append_inode(directory_inode: int, name: bytes) -> int:

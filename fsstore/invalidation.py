@@ -11,6 +11,7 @@ waits for us.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from engine import Expired, StoreListener
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
 from fsstore.expiry import Expiry
+
+log = logging.getLogger(__name__)
 
 
 class Invalidation(StoreListener):
@@ -55,6 +58,15 @@ class Invalidation(StoreListener):
     def topics_changed(self) -> None:
         """Have the kernel ask again about topics and queues that went."""
         self._on_trio(self._expiry.topics_changed)
+
+    def log_rewritten(self, physical_end: int) -> None:
+        """Have the core forget what it answered, before anything of the other log is shown."""
+        log.warning("the log was rewritten, or came anew: what was shown of it is gone, and it is read anew")
+        if threading.get_ident() == self._trio_thread:
+            self._expiry.log_rewritten(physical_end)
+            return
+        with suppress(trio.RunFinishedError):
+            trio.from_thread.run_sync(self._expiry.log_rewritten, physical_end, trio_token=self._token)
 
     def growing(self, topic: str, queues: Sequence[int]) -> None:
         """Drop the attributes of queues that are about to grow: nothing is answered until they have."""

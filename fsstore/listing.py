@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from engine import MessageStore, StoreError
-from fsstore.inodes import MESSAGE
+from fsstore.inodes import MESSAGE, ComputedInodes
 from fsstore.interface import Attributes, DirectoryEntry, FilesystemError, MessageColumns, MessageNames, SlowWork
 
 Array = np.ndarray[Any, Any]
@@ -74,9 +74,16 @@ class QueueListing(Listing):
     """A queue: `append`, then its messages. Position 1 is after `append`, n + 2 after the message at offset n."""
 
     def __init__(
-        self, store: MessageStore, topic: str, queue: int, template: Attributes, append: Callable[[], Attributes]
+        self,
+        store: MessageStore,
+        topic: str,
+        queue: int,
+        inodes: ComputedInodes,
+        template: Attributes,
+        append: Callable[[], Attributes],
     ) -> None:
         self._store = store
+        self._inodes = inodes
         self._topic = topic
         self._queue = queue
         self._template = template
@@ -115,8 +122,7 @@ class QueueListing(Listing):
         if len(entries) < count:  # retention came in between: a header is found for each offset, even then
             entries = self._store.headers(self._topic, self._queue, start, count)
         offsets = np.arange(start, start + len(entries), dtype=np.int64)
-        inodes = entries["physical_offset"].astype(np.int64) | MESSAGE
-        return MessageNames(offset_names(offsets), inodes, offsets + 2, self._template)
+        return MessageNames(offset_names(offsets), self._inodes_of(entries), offsets + 2, self._template)
 
     def _columns(self, start: int, headers: Array) -> MessageColumns:
         offsets = np.arange(start, start + len(headers), dtype=np.int64)
@@ -126,13 +132,16 @@ class QueueListing(Listing):
         sizes[~readable] = 0
         return MessageColumns(
             offset_names(offsets),
-            headers["physical_offset"].astype(np.int64) | MESSAGE,
+            self._inodes_of(headers),
             sizes,
             headers["store_time_ms"].astype(np.int64) * _NS_PER_MS,
             readable,
             offsets + 2,
             self._template,
         )
+
+    def _inodes_of(self, rows: Array) -> Array:
+        return rows["physical_offset"].astype(np.int64) + self._inodes.begin | MESSAGE
 
     def _measure(self, physical_offset: int, sizes: Array, readable: Array, row: int) -> None:
         """Fill in the size of a compressed body, which only decompressing tells."""

@@ -9,7 +9,7 @@ import errno
 
 from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
 from fsstore.attributes import BRIEF_S, IMMUTABLE_S, Appearance
-from fsstore.inodes import KEY_LINK, MATCH_LINK, MESSAGE, PHYSICAL_OFFSET_MASK
+from fsstore.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
 from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError
 from fsstore.names import offset_name
 from fsstore.nodes import OpenFile
@@ -43,17 +43,24 @@ class SmallBody(OpenFile):
 class HeldBody(OpenFile):
     """An open message in the mapped page, which retention leaves alone while it is held."""
 
-    __slots__ = ("_body", "_hold", "inode", "size", "store_time_ms")
+    __slots__ = ("_body", "_hold", "_is_lost", "inode", "size", "store_time_ms")
 
     def __init__(self, body: memoryview, hold: Hold, inode: int, store_time_ms: int) -> None:
         self._body = body
         self._hold = hold
+        self._is_lost = False
         self.inode = inode
         self.store_time_ms = store_time_ms
         self.size = len(body)
 
     def read(self, position: int, size: int) -> memoryview:
+        if self._is_lost:
+            raise FilesystemError(errno.ESTALE)
         return self._body[position : position + size]
+
+    def log_rewritten(self) -> None:
+        """Its bytes may be another message's by now: whoever reads on gets ESTALE."""
+        self._is_lost = True
 
     def release(self) -> None:
         self._body = memoryview(b"")
@@ -87,8 +94,9 @@ class SmallBodies:
 class MessageFiles:
     """The message files of a store. Remembers the last one looked up: an open that follows doesn't read it again."""
 
-    def __init__(self, store: MessageStore, appearance: Appearance) -> None:
+    def __init__(self, store: MessageStore, appearance: Appearance, inodes: ComputedInodes) -> None:
         self._store = store
+        self._inodes = inodes
         self._appearance = appearance
         self._last: StoredMessage | None = None
         self._last_offset = -1
@@ -99,7 +107,7 @@ class MessageFiles:
         self._last = message
         self._last_offset = offset = message.physical_offset
         return self._appearance.message(
-            offset | MESSAGE,
+            offset + self._inodes.begin | MESSAGE,
             message.body_size,
             message.store_time_ms,
             IMMUTABLE_S,
@@ -115,7 +123,7 @@ class MessageFiles:
 
     def message(self, inode: int) -> StoredMessage:
         """The message that a computed inode stands for. ESTALE when it has gone: the kernel looks its path up again."""
-        offset = inode & PHYSICAL_OFFSET_MASK
+        offset = self._inodes.physical_offset(inode)
         if offset == self._last_offset and self._last is not None:
             return self._last
         try:
@@ -164,7 +172,8 @@ class MessageFiles:
     def _link(self, message: StoredMessage, kind: int, target: bytes) -> Attributes:
         self._last = message
         self._last_offset = message.physical_offset
-        return self._appearance.link(message.physical_offset | kind, target, message.store_time_ms)
+        inode = message.physical_offset + self._inodes.begin | kind
+        return self._appearance.link(inode, target, message.store_time_ms)
 
 
 def _from_keys(message: StoredMessage) -> bytes:

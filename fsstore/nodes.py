@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine import MessageStore, OpenMode, Stored
 from fsstore.attributes import Appearance
-from fsstore.inodes import InodeTable
+from fsstore.inodes import ComputedInodes, InodeTable
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -121,6 +121,7 @@ class Context:
     store: MessageStore
     appearance: Appearance
     inodes: InodeTable[Node]
+    computed: ComputedInodes
     clock_ns: Callable[[], int]
     background: Executor
     """One thread, for what somebody will ask for soon. It touches only the engine."""

@@ -39,7 +39,7 @@ class StaleInodes:
         if self._context.inodes.find(queue) is None:
             return
         for physical_offset in expired.physical_offsets.tolist():
-            yield physical_offset | MESSAGE
+            yield physical_offset + self._context.computed.begin | MESSAGE
         if len(expired.physical_offsets) < expired.new_min - expired.old_min:
             yield from self._context.inodes.retire(lambda name: name == queue)
 

@@ -257,6 +257,7 @@ class QueueDirectory(Directory):
             self._store,
             self._topic,
             self._queue,
+            self._context.computed,
             self._context.appearance.message_template,
             lambda: self._tree.listed_append(self._topic, self._queue),
         )

@@ -49,12 +49,14 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangeKey:
-    """A range of a queue, and where its first and last records lie: so never another range of the same name."""
+    """A range of a queue, in which log, and where its first and last records lie: so never another range of the same
+    name."""
 
     topic: str
     queue: int
     begin: int
     end: int
+    log_generation: int
     first_physical: int
     last_physical: int
 
@@ -76,13 +78,14 @@ def page_aligned(size: int) -> int:
 
 def range_key(store: MessageStore, topic: str, queue: int, begin: int, end: int) -> RangeKey:
     """The range as it is now. ExpiredMessageError, MessageNotFoundError, TopicNotFoundError."""
-    bounds = store.bounds(topic, queue)
+    generation, bounds = store.log_generation, store.bounds(topic, queue)
     if begin < bounds.min_offset:
         raise ExpiredMessageError(topic, queue, begin, bounds.min_offset)
     first, last = store.entries(topic, queue, begin, 1), store.entries(topic, queue, end - 1, 1)
     if end > bounds.max_offset or not len(first) or not len(last):
         raise MessageNotFoundError(topic, queue, end - 1)
-    return RangeKey(topic, queue, begin, end, int(first["physical_offset"][0]), int(last["physical_offset"][0]))
+    places = int(first["physical_offset"][0]), int(last["physical_offset"][0])
+    return RangeKey(topic, queue, begin, end, generation, *places)
 
 
 def measure(store: MessageStore, key: RangeKey) -> Layout:

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from engine import (
+    BROKER_SIZES,
+    EMBEDDED_SIZES,
     Expired,
     ExpiredMessageError,
+    FileSizes,
     Message,
     MessageStore,
     NoDescriptorError,
@@ -22,12 +25,13 @@ from engine import (
     ReadError,
     Retention,
     StoreListener,
+    UnsupportedStoreError,
 )
 from engine.consumequeue import ConsumeQueue
 from engine.consumequeues import ConsumeQueues
 from engine.following import Follower
 from engine.logscan import ScannedRecords, scan_records
-from tests.engine.storetools import SMALL, bodies, nothing_left_open
+from tests.engine.storetools import SMALL, HastyDisk, bodies, nothing_left_open
 
 FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
 
@@ -51,6 +55,9 @@ class Ear(StoreListener):
 
     def topics_changed(self) -> None:
         self.heard.append(("topics",))
+
+    def log_rewritten(self, physical_end: int) -> None:
+        self.heard.append(("rewritten", physical_end))
 
 
 def refreshed(follower: MessageStore) -> MessageStore:
@@ -372,6 +379,7 @@ def test_a_follower_stays_when_the_writer_is_restarted_and_cuts_its_tail(tmp_pat
                 again.put_lines("T", b"line\n" * 300, 0)
                 refreshed(follower)
                 assert len(bodies(follower, "T", 0)) == 400
+            assert follower.log_generation == 0
 
 
 def test_one_refresh_ends_soon_however_much_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,3 +394,174 @@ def test_one_refresh_ends_soon_however_much_there_is(tmp_path: Path, monkeypatch
         assert max(steps) <= 2 * 4096 + 100
         assert ends[-1] == writer.physical_end
         assert len(bodies(follower, "T", 0)) == 2000
+
+
+# another log in place of the one that was shown
+
+
+def emptied(path: Path) -> None:
+    for member in path.iterdir():
+        shutil.rmtree(member) if member.is_dir() else member.unlink()
+
+
+def lines_store(path: Path, line: bytes, count: int, topic: str = "T") -> None:
+    with MessageStore.open(path, SMALL) as writer:
+        writer.put(Message(topic, line, ["K"]), 0)
+        writer.put_lines(topic, (line + b"\n") * (count - 1), 0)
+
+
+def overwritten(path: Path, other: Path) -> None:
+    """Every file of `other` written over the one of its name, which stays the same file."""
+    for source in other.rglob("*"):
+        target = path / source.relative_to(other)
+        if source.is_file() and target.is_file():
+            with target.open("r+b") as file:
+                file.write(source.read_bytes())
+
+
+@pytest.mark.parametrize("count", [50, 300])
+def test_a_log_with_other_records_in_the_same_places_is_another_log(tmp_path: Path, count: int) -> None:
+    path, other, ear = tmp_path / "store", tmp_path / "other", Ear()
+    lines_store(path, b"old", count)
+    lines_store(other, b"new", count)
+    with MessageStore.open(path, FOLLOW) as follower:
+        assert bodies(follower, "T", 0) == [b"old"] * count
+        stream, end = follower.stream("T", 0), follower.physical_end
+        assert stream.size == 4 * count
+        follower.subscribe(ear)
+        overwritten(path, other)
+        refreshed(follower)
+        assert ear.heard[:2] == [("rewritten", end), ("gone", "T", 0)]
+        assert follower.log_generation == 1
+        assert bodies(follower, "T", 0) == [b"new"] * count
+        assert bytes(follower.stream("T", 0).read(0, 1 << 20)) == b"new\n" * count
+        message = follower.newest_with_key("T", "K")
+        assert message is not None
+        assert bytes(message.body) == b"new"
+        with pytest.raises(ReadError):
+            stream.read(0, 4)
+
+
+@pytest.mark.parametrize(("before", "after"), [(300, 20), (20, 300), (300, 300)])
+def test_a_store_made_anew_is_followed_from_its_begin(tmp_path: Path, before: int, after: int) -> None:
+    path = tmp_path / "store"
+    lines_store(path, b"old", before)
+    with MessageStore.open(path, SMALL) as writer:
+        writer.delete_topic("T")  # and what is noted of that says nothing of the log that comes
+        writer.put_lines("T", b"old\n" * before, 0)
+    with MessageStore.open(path, FOLLOW) as follower:
+        assert len(bodies(follower, "T", 0)) == before
+        emptied(path)
+        refreshed(follower)
+        assert (follower.topics(), follower.physical_end) == ([], 0)
+        lines_store(path, b"new", after)
+        refreshed(follower)
+        assert bodies(follower, "T", 0) == [b"new"] * after
+        assert bytes(follower.at(0).body) == b"new"
+        with MessageStore.open(path, SMALL) as writer:
+            writer.put(Message("U", b"later"), 0)
+            refreshed(follower)
+            assert bodies(follower, "U", 0) == [b"later"]
+
+
+def test_a_log_that_is_cut_shows_what_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    lines_store(path, b"line", 300)
+    with MessageStore.open(path, FOLLOW) as follower:
+        cut = follower.get("T", 0, 100).physical_offset
+        for file in sorted((path / "commitlog").iterdir()):
+            begin = int(file.name)
+            if begin > cut:
+                file.unlink()
+            elif cut < begin + 8192:
+                kept = file.read_bytes()[: cut - begin]
+                file.write_bytes(kept.ljust(8192, b"\0"))
+        queue = path / "consumequeue" / "T" / "0"
+        for file in queue.iterdir():
+            kept = file.read_bytes()[: max(100 * 20 - int(file.name), 0)]
+            file.write_bytes(kept.ljust(640, b"\0"))
+        refreshed(follower)
+        assert (follower.log_generation, follower.physical_end) == (1, cut)
+        assert len(bodies(follower, "T", 0)) == 100
+
+
+def test_other_file_sizes_come_with_another_log(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    lines_store(path, b"old", 300)
+    sizes = FileSizes(commit_log_bytes=1 << 15, consume_queue_entries=100, index_slots=7, index_entries=30)
+    with MessageStore.open(path, FOLLOW) as follower:
+        emptied(path)
+        with MessageStore.open(path, replace(SMALL, sizes=sizes)) as writer:
+            for number in range(1000):
+                writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0)
+            writer.flush()
+            refreshed(follower)
+            assert follower.sizes == sizes
+            assert bodies(follower, "T", 0) == [b"%d" % number for number in range(1000)]
+            message = follower.newest_with_key("T", "K999")
+            assert message is not None
+            assert message.queue_offset == 999
+
+
+def test_a_store_that_is_not_read_comes_in_its_place_and_goes(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    lines_store(path, b"old", 10)
+    with MessageStore.open(path, FOLLOW) as follower:
+        emptied(path)
+        (path / "dledger-n0").mkdir()
+        (path / "commitlog").mkdir()
+        for _ in range(2):
+            with pytest.raises(UnsupportedStoreError, match="DLedger"):
+                follower.refresh()
+            assert follower.topics() == []
+        (path / "dledger-n0").rmdir()
+        lines_store(path, b"new", 10)
+        refreshed(follower)
+        assert bodies(follower, "T", 0) == [b"new"] * 10
+
+
+# sizes that no file told when the follower came
+
+
+class SparseDisk(HastyDisk):
+    """Files of a broker's size without their space."""
+
+    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+        os.ftruncate(descriptor, size_bytes)
+
+
+FOUR_MIB = replace(BROKER_SIZES, commit_log_bytes=4 << 20)
+
+
+@pytest.mark.parametrize("sizes", [BROKER_SIZES, FOUR_MIB, EMBEDDED_SIZES, SMALL.sizes], ids=str)
+@pytest.mark.parametrize("looks", ["before each file", "afterwards"])
+def test_a_follower_that_came_before_the_first_file_takes_its_size(
+    tmp_path: Path, sizes: FileSizes, looks: str
+) -> None:
+    path = tmp_path / "store"
+    (path / "config").mkdir(parents=True)
+    (path / "abort").touch()
+    writing = replace(SMALL, sizes=sizes, disk=SparseDisk(), preallocate=False)
+    with (
+        MessageStore.open(path, replace(FOLLOW, sizes=None)) as follower,
+        MessageStore.open(path, writing) as writer,
+    ):
+        (path / "config" / "sizes.json").unlink()  # a broker has none
+        count = 20_000 if sizes.commit_log_bytes <= 4 << 20 else 200_000
+        text = b"".join(b"line %d %s\n" % (number, b"x" * 200) for number in range(count))
+        for chunk in [text[:1000], text[1000:]] if looks == "before each file" else [text]:
+            writer.put_lines("T", chunk[: chunk.rindex(b"\n") + 1], 0)
+            if looks == "before each file":
+                refreshed(follower)
+        expected = writer.bounds("T", 0)
+        writer.put(Message("T", b"tagged", ["K"]), 1)
+        writer.flush()
+        refreshed(follower)
+        assert follower.bounds("T", 0) == expected
+        assert follower.bounds("T", 1).max_offset == 1
+        found = follower.newest_with_key("T", "K")
+        assert found is not None
+        assert bytes(found.body) == b"tagged"
+        log_bytes, entries = follower.sizes.commit_log_bytes, follower.sizes.consume_queue_entries
+        assert (log_bytes, entries) == (sizes.commit_log_bytes, sizes.consume_queue_entries)
+        assert follower.sizes.index_bytes == sizes.index_bytes
