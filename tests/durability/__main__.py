@@ -6,7 +6,18 @@ import runpy
 import sys
 from pathlib import Path
 
-HELPERS = {"__init__", "__main__", "figures", "bodies", "ledger", "parsers", "publishers", "recorder", "targets"}
+HELPERS = {
+    "__init__",
+    "__main__",
+    "attacks",
+    "figures",
+    "bodies",
+    "ledger",
+    "parsers",
+    "publishers",
+    "recorder",
+    "targets",
+}
 
 
 def proofs() -> list[str]:

@@ -2,10 +2,11 @@
 
     python -m tests.durability.damage [--cases 10000] [--seed 1]
 
-A case takes one of several stores (closed by us, killed, written by RocketMQ), damages one to three files in any part
-of it (flipped bits, zeroed or overwritten pages, cut, extended, missing, empty, foreign, swapped files, folders and
-strange names in the way), and then looks at it with `check`, and with one of: an opening that reads only, one that
-writes, and `repair`. What a case may cost is worked out from the bytes that differ, not from how they came to differ.
+A case takes one of several stores (closed by us, killed, attacked, written by RocketMQ), damages one to three files in
+any part of it (flipped bits, zeroed or overwritten pages, cut, extended, missing, empty, foreign, swapped files,
+folders and strange names in the way), and then looks at it with `check`, and with one of: an opening that reads only,
+one that writes, and `repair`. What a case may cost is worked out from the bytes that differ, not from how they came to
+differ.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.durability.targets import Base, Place, bases, read_files, write_files
 
 DEADLINE_S = 60
 MODES = ("read", "write", "repair")
-WEIGHTS = (3, 3, 1, 2, 2)
+WEIGHTS = (3, 3, 3, 1, 2, 2)
 """How often each of the stores is taken: the largest least."""
 
 Files = dict[str, bytes]

@@ -2,10 +2,10 @@
 
     python -m tests.durability.kills [--kills 1000] [--seed 1]
 
-Each round mounts the store, looks at all of it through the mount, loads it from four publishers at once (lines, write
-requests, files, JSON with keys; small files that roll, retention that removes them) and kills the daemon at a random
-moment; now and then already while it opens. What was acknowledged has to be there, equal and in place; what was not is
-there as it was sent, or not at all; nothing else may be there. After each kill a copy of the store is opened by
+Each round mounts the store, looks at all of it through the mount, loads it from five publishers at once (lines, write
+requests, files, JSON with keys, attacks; small files that roll, retention that removes them) and kills the daemon at a
+random moment; now and then already while it opens. What was acknowledged has to be there, equal and in place; what was
+not is there as it was sent, or not at all; nothing else may be there. After each kill a copy of the store is opened by
 the engine alone and checked to the last derived byte; now and then the daemon ends cleanly and the store itself is
 checked.
 """
@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from engine import FileSizes, MessageStore, StoreConfig, check_store
+from engine.schedule import SCHEDULE_TOPIC
 from tests.durability.bodies import identify
 from tests.durability.figures import keep
 from tests.durability.ledger import Contents, Identity, Ledger, Queue, Request, Tally
-from tests.durability.publishers import TOPICS, Publisher, publishers
+from tests.durability.publishers import HOSTILE_TOPIC, TOPICS, Hostile, Publisher, publishers
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
 SIZES = {"commit_log_bytes": 512 << 10, "consume_queue_entries": 256, "index_slots": 500, "index_entries": 2_000}
@@ -54,13 +55,18 @@ class Rounds:
         self._store = folder / "store"
         self._random = random.Random(seed)
         self._ledger = Ledger()
-        self._publishers = publishers(seed * 1000, BUDGET_BYTES)
+        self._publishers = publishers(seed * 1000, BUDGET_BYTES, SIZES["commit_log_bytes"])
         self._sent: tuple[list[Request], list[Request]] = ([], [])
         self.wrong: list[str] = []
         self.kills = 0
         self.early_kills = 0
         self.clean_ends = 0
         self.rolled_files = 0
+
+    @property
+    def attacks(self) -> int:
+        """What the hostile publisher sent."""
+        return sum(publisher.attacks for publisher in self._publishers if isinstance(publisher, Hostile))
 
     @property
     def tally(self) -> Tally:
@@ -89,7 +95,7 @@ class Rounds:
         self._note(map(str, check_store(self._store)))
 
     def _make_topics(self, mount: Mounted) -> None:
-        for topic in TOPICS:
+        for topic in (*TOPICS, HOSTILE_TOPIC):
             (mount.root / topic).mkdir(exist_ok=True)
 
     def _look(self, mount: Mounted) -> None:
@@ -104,6 +110,7 @@ class Rounds:
         keyed = [(one, *pair) for one in requests for pair in zip(one.messages, one.keys, strict=False)]
         self._note(look_at_keys(mount.root, found, self._random.sample(keyed, min(KEYS_LOOKED_AT, len(keyed)))))
         self._note(look_at_retention(status["stats"]))
+        self._note(look_at_topics(status))
         self.rolled_files = status["stats"]["physical_end"] // SIZES["commit_log_bytes"]
         self._sent = ([], [])
 
@@ -225,6 +232,12 @@ def look_at_keys(root: Path, found: dict[Queue, Contents], keyed: list[tuple[Req
     return wrong
 
 
+def look_at_topics(status: dict[str, Any]) -> list[str]:
+    """Whoever may publish to a topic makes no other."""
+    strange = status["topics"].keys() - {*TOPICS, HOSTILE_TOPIC, SCHEDULE_TOPIC}
+    return [f"topics that nobody made: {sorted(strange)[:5]}"] if strange else []
+
+
 def look_at_retention(stats: dict[str, Any]) -> list[str]:
     """Retention must leave what its bound allows: a message that is gone sooner was lost."""
     kept = stats["physical_end"] - stats["min_physical_offset"]
@@ -250,6 +263,7 @@ def figures_of(rounds: Rounds, seconds: float) -> dict[str, object]:
         "kills_while_opening": rounds.early_kills,
         "clean_ends_between": rounds.clean_ends,
         "log_files_rolled": rounds.rolled_files,
+        "attacks": rounds.attacks,
         **asdict(rounds.tally),
         "findings": rounds.wrong,
         "seconds": round(seconds),

@@ -3,8 +3,8 @@
     python -m tests.durability.mountmodel [--examples 200] [--steps 60]
 
 The model knows, for each queue, its messages in order, and of the whole store the order of publishing. Steps publish in
-every framing (cut into writes anywhere), read, list, follow links and keys, attempt what is refused, make topics and
-queues, end the daemon cleanly and by kill -9, and publish so much that retention removes the oldest.
+every framing (cut into writes anywhere), attack, read, list, follow links and keys, attempt what is refused, make
+topics and queues, end the daemon cleanly and by kill -9, and publish so much that retention removes the oldest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import errno
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -36,17 +37,21 @@ from hypothesis.stateful import (
 )
 
 from engine import check_store
+from tests.durability.attacks import Attacker, Sight
+from tests.durability.attacks import Queue as VictimsQueue
 from tests.durability.figures import keep
-from tests.mount.harness import Mounted, mounted, offset_names, refused_with, until
+from tests.mount.harness import Mounted, mounted, offset_names, publish, refused_with, until
 
 SIZES = {"commit_log_bytes": 32 << 10, "consume_queue_entries": 64, "index_slots": 50, "index_entries": 200}
 MAX_BYTES = 96 << 10
 CONFIG: dict[str, Any] = {
     "sizes": SIZES,
     "retention": {"max_bytes": MAX_BYTES, "clean_interval_ms": 20, "delete_pause_ms": 0},
+    "multi_dispatch": False,
 }
 MKDIR_QUEUES = 4
 STEPS_A_LIFE = 8
+REFUSED = {errno.EINVAL, errno.EFBIG, errno.EMSGSIZE, errno.E2BIG}
 
 TOPICS = st.sampled_from(["orders", "events", "a-b_c"])
 QUEUES = st.integers(0, 4)
@@ -193,6 +198,27 @@ class MountedStore(RuleBasedStateMachine):
             for one in texts:
                 self.keyed.setdefault(topic, []).append(Keyed(key, number, queue.end))
                 queue.bodies.append(one.encode())
+
+    @rule(topic=TOPICS, number=QUEUES, seed=st.integers(0, 1 << 32))
+    def attack(self, topic: str, number: int, seed: int) -> None:
+        """A hostile publisher: what he sends is a message as any other, or refused."""
+        path, queue = self._queue(topic, number)
+        if queue is None:
+            return
+        victims = [VictimsQueue(topic, other) for other in range(len(self.topics[topic]))]
+        now_ms = int(time.time() * 1_000)
+        sight = Sight.of_status(self.mount.status(), SIZES["commit_log_bytes"], victims, now_ms)
+        attack = Attacker(random.Random(seed), topic, victims).attack(sight)
+        if any("DELAY" in message.properties for message in attack.messages):
+            return  # it would not be in this topic
+        self.counts["attacks"] += 1
+        try:
+            publish(path / "append@format=json", attack.json_lines())
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
+        else:
+            queue.bodies += [bytes(message.body) for message in attack.messages]
 
     @rule(topic=TOPICS, number=QUEUES)
     def publish_much(self, topic: str, number: int) -> None:

@@ -3,9 +3,10 @@
     python -m tests.durability.powerloss [--images 10000] [--seed 1]
 
 A run works on a small store for three sessions (single puts, batches, lines dealt over queues, several topics, large
-bodies, waits for the disk, full flushes, retention, a deleted topic, clean ends, with and without a write buffer and
-files made ahead), while a recorder notes what was synced when. From its moments images are built that a power cut could
-have left; each is opened, read whole, checked and written to. The power of some fails again while they recover.
+bodies, a hostile publisher, waits for the disk, full flushes, retention, a deleted topic, clean ends, with and without
+a write buffer and files made ahead), while a recorder notes what was synced when. From its moments images are built
+that a power cut could have left; each is opened, read whole, checked and written to. The power of some fails again
+while they recover.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,14 +37,17 @@ from engine import (
     Retention,
     StoreConfig,
     StoredMessage,
+    WriteError,
     check_store,
 )
 from engine.durable import Disk
-from tests.durability.bodies import body_of, identify
+from tests.durability.attacks import Attacker, Queue, Sight
+from tests.durability.bodies import body_of
 from tests.durability.figures import keep
 from tests.durability.recorder import Moment, Recorder, build_image
 
 TOPICS = ("orders", "events")
+HOSTILE = "hostile"
 DOOMED = "doomed"
 QUEUES = 2
 SIZES = FileSizes(commit_log_bytes=16_384, consume_queue_entries=32, index_slots=17, index_entries=96)
@@ -79,7 +83,7 @@ Place = tuple[str, int, int]
 class Sent:
     """A message as it was stored."""
 
-    number: int
+    stored_body: bytes
     physical_offset: int
     physical_end: int
     keys: tuple[str, ...]
@@ -115,8 +119,7 @@ class Ledger:
     def _take(self, message: StoredMessage) -> None:
         place = (message.topic, message.queue_id, message.queue_offset)
         end = message.physical_offset + message.store_size
-        number = identify(bytes(message.body))[1]
-        self.sent[place] = Sent(number, message.physical_offset, end, tuple(message.keys))
+        self.sent[place] = Sent(bytes(message.stored_body), message.physical_offset, end, tuple(message.keys))
 
     def promised(self, **changes: object) -> None:
         """Remember one promise more."""
@@ -131,6 +134,7 @@ class Workload:
         self._random = random.Random(seed)
         self._number = seed * 100_000
         self._now_ms = 1_700_000_000_000
+        self._attacker = Attacker(random.Random(seed), HOSTILE, [Queue(topic, 0) for topic in TOPICS])
         self.ledger = Ledger()
         path.mkdir()
         self.recorder = recorder(path, lambda: self.ledger.promise)
@@ -152,6 +156,7 @@ class Workload:
             clock=self._clock,
             disk=self.recorder,
             default_queues=QUEUES,
+            multi_dispatch=False,
         )
 
     def _clock(self) -> int:
@@ -164,6 +169,7 @@ class Workload:
                 store.create_topic(topic, QUEUES)
                 self.ledger.promised(topics=self.ledger.promise.topics | {topic})
         acts = [self._put, self._put, self._put, self._batch, self._lines, self._wait, self._wait, self._flush]
+        acts.append(self._attack)
         for _ in range(rounds):
             self._random.choice(acts)(store)
             self.ledger.catch_up(store)
@@ -197,6 +203,12 @@ class Workload:
         bodies = [bytes(self._message(topic).body)[:1_000] for _ in range(count)]
         bodies = [body_of(0, self._number - row, min(len(body), 400)) for row, body in enumerate(bodies)]
         store.put_lines(topic, b"".join(body + b"\n" for body in bodies), self._random.choice((None, 0)), keys=["L"])
+
+    def _attack(self, store: MessageStore) -> None:
+        """A hostile publisher sends what it may."""
+        sight = Sight.of(store, [Queue(topic, 0) for topic in TOPICS], self._now_ms)
+        with suppress(WriteError):
+            store.put_batch(self._attacker.attack(sight).messages, 0)
 
     def _wait(self, store: MessageStore) -> None:
         end = store.physical_end
@@ -250,7 +262,7 @@ class Inspection:
 
     def run(self, disk: Disk) -> list[str]:
         """Open, read, check, write, check again; what is wrong."""
-        config = StoreConfig(sizes=SIZES, flush=QUIET, preallocate=False, disk=disk, default_queues=QUEUES)
+        config = reopened(disk)
         try:
             with MessageStore.open(self._image, config) as store:
                 self._look(store)
@@ -289,9 +301,9 @@ class Inspection:
             self._damaged += 1
             return
         known = self._ledger.sent.get(place)
-        number = identify(bytes(message.body))[1]
-        if known is None or known.number != number or known.keys != tuple(message.keys):
-            self._wrong.append(f"at {place} is message {number} with keys {message.keys}; sent there: {known}")
+        body = bytes(message.stored_body)
+        if known is None or known.stored_body != body or known.keys != tuple(message.keys):
+            self._wrong.append(f"at {place} is {body[:60]!r} with keys {message.keys[:3]}; sent there: {known}")
             return
         self._whole[place] = known
 
@@ -321,6 +333,13 @@ class Inspection:
             result = store.put(Message("orders", body, ["after"]), queue)
             if bytes(store.get("orders", queue, result.queue_offset).body) != body:
                 self._wrong.append("what was put after the cut reads otherwise")
+
+
+def reopened(disk: Disk) -> StoreConfig:
+    """How an image is opened."""
+    return StoreConfig(
+        sizes=SIZES, flush=QUIET, preallocate=False, disk=disk, default_queues=QUEUES, multi_dispatch=False
+    )
 
 
 def physical_offset_of(problem: Problem) -> int:
@@ -390,8 +409,7 @@ class Cuts:
         """The power fails once more, somewhere in the recovery of an image."""
         second = self._folder / "second"
         with closing(Recorder(image)) as recorder:
-            config = StoreConfig(sizes=SIZES, flush=QUIET, preallocate=False, disk=recorder, default_queues=QUEUES)
-            with MessageStore.open(image, config):
+            with MessageStore.open(image, reopened(recorder)):
                 recovered = len(recorder.moments)
             build_image(chance.choice(recorder.moments[:recovered]), chance, second)
         self._tally.cut_again_while_recovering += 1

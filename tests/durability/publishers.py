@@ -4,6 +4,7 @@ lines    many lines a write, dealt over a topic's queues; now and then synced, n
 writes   one message a write request, one queue
 files    one message a file, with a key, up to 100 KB in pieces
 records  JSON lines, each with its own key
+hostile  JSON lines to a topic of its own that are to hurt the others (tests/durability/attacks.py)
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ import json
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
+from tests.durability.attacks import MALFORMED_LINES, Attacker, Queue, Sight
 from tests.durability.bodies import body_of
 from tests.durability.ledger import Request
 
 TOPICS = ("orders", "photos", "events")
+HOSTILE_TOPIC = "ordesT"
+"""Java's hash of it is that of "orders": so have equal keys in both topics."""
+
+REFUSED = {errno.EINVAL, errno.EFBIG, errno.EMSGSIZE, errno.E2BIG}
 DAEMON_GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT}
 """What calls answer when nobody serves the mount: the call under way (EIO: the daemon was killed while it took the
 request or gave its answer; an EIO that it gives itself is in its log), later ones, those after it was unmounted."""
@@ -150,10 +157,39 @@ class Records(Publisher):
         self.send(Request("events", identities, keys), lambda: write_file(place, text))
 
 
-def publishers(seed: int, budget_bytes: int) -> list[Publisher]:
-    """One of each kind."""
+class Hostile(Publisher):
+    """Attacks as JSON lines; nobody asks what becomes of them, so nothing is noted. `attacks` counts them."""
+
+    def __init__(self, writer: int, seed: int, budget_bytes: int, log_file_bytes: int) -> None:
+        super().__init__(writer, seed, budget_bytes)
+        self._log_file_bytes = log_file_bytes
+        self._victims = [Queue(topic, 0) for topic in TOPICS]
+        self._attacker = Attacker(self._random, HOSTILE_TOPIC, self._victims)
+        self.attacks = 0
+
+    def publish(self, root: Path) -> None:
+        lines = self._lines(root) if self._left > 0 else b'{"body":"all of it is spent"}\n'
+        self._left -= len(lines)
+        try:
+            write_file(root / HOSTILE_TOPIC / "0" / "append@format=json", lines)
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
+        self.attacks += 1
+
+    def _lines(self, root: Path) -> bytes:
+        if self._random.random() < 0.1:
+            return self._random.choice(MALFORMED_LINES) + b"\n"
+        status = json.loads((root / "@store" / "status.json").read_text())
+        sight = Sight.of_status(status, self._log_file_bytes, self._victims, int(time.time() * 1_000))
+        return self._attacker.attack(sight).json_lines()
+
+
+def publishers(seed: int, budget_bytes: int, log_file_bytes: int) -> list[Publisher]:
+    """One of each kind, to a store whose log has files of that size."""
     kinds: list[type[Publisher]] = [Lines, Writes, Files, Records]
-    return [kind(writer, seed + writer, budget_bytes) for writer, kind in enumerate(kinds)]
+    ordinary = [kind(writer, seed + writer, budget_bytes) for writer, kind in enumerate(kinds)]
+    return [*ordinary, Hostile(len(kinds), seed + len(kinds), budget_bytes // 4, log_file_bytes)]
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -1,12 +1,16 @@
-"""The stores that damage is done to: closed by us, killed, and written by RocketMQ, each known to the last message."""
+"""The stores that damage is done to: closed by us, killed, attacked by a hostile publisher, and written by RocketMQ.
+Each is known to the last message."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,9 +22,11 @@ from engine import (
     OpenMode,
     StoreConfig,
     StoredMessage,
+    WriteError,
     check_store,
 )
 from engine.durable import Disk
+from tests.durability.attacks import Attacker, Queue, Sight
 from tests.durability.bodies import body_of
 from tests.engine.storetools import QUIET, HastyDisk
 from tests.golden import golden
@@ -105,7 +111,11 @@ def bases(folder: Path) -> list[Base]:
         _fill(store)
         shutil.copytree(folder / "closed", folder / "killed")
         _fill(store, first=1_000)
-    found = [_base(name, folder / name, SIZES) for name in ("closed", "killed")]
+    with MessageStore.open(folder / "attacked", replace(config, multi_dispatch=False)) as store:
+        _fill(store)
+        _attack(store)
+        _fill(store, first=1_000)
+    found = [_base(name, folder / name, SIZES) for name in ("closed", "killed", "attacked")]
     for name in ("rolled", "delay", "txn"):
         store_by_rocketmq = golden(name, folder)
         found.append(_base(name, store_by_rocketmq.path, store_by_rocketmq.sizes))
@@ -121,6 +131,17 @@ def _fill(store: MessageStore, first: int = 0) -> None:
             store.put_lines(topic, b"".join(body_of(1, number + row, 60) + b"\n" for row in range(20)), 0, keys=["L"])
         if number % 40 == 39:
             store.flush()
+
+
+def _attack(store: MessageStore) -> None:
+    """What a hostile publisher sends, an ordinary message behind each."""
+    queues = [Queue("orders", 0), Queue("events", 0)]
+    attacker = Attacker(random.Random(1), "hostile", queues)
+    for number in range(100, 140):
+        sight = Sight.of(store, queues, int(time.time() * 1_000))
+        with suppress(WriteError):
+            store.put_batch(attacker.attack(sight).messages, 0)
+        store.put(Message("orders", body_of(0, number, 90), [f"K{number}"]), 0)
 
 
 def _base(name: str, path: Path, sizes: FileSizes) -> Base:

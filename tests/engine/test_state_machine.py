@@ -1,9 +1,13 @@
-"""The store against a plain dict: put, batch, lines, flush, close, crash, lost files, read-only looks, in any order."""
+"""The store against a plain dict: put, batch, lines, attacks, flush, close, crash, lost files, read-only looks, in any
+order."""
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +15,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine import Message, MessageStore, OpenMode, StoreConfig, check_store
+from engine import Message, MessageStore, OpenMode, StoreConfig, TopicError, WriteError, check_store
+from tests.durability.attacks import Attacker, Queue, Sight
 from tests.engine.storetools import SMALL, require_clean
 
 TOPICS = ("a", "b")
 QUEUES = 2
+HOSTILE = "hostile"
 
 topics = st.sampled_from(TOPICS)
 queues = st.integers(0, QUEUES - 1)
@@ -44,7 +50,7 @@ class StoreMachine(RuleBasedStateMachine):
     def path(self) -> Path:
         return self.folder / str(self.generation)
 
-    config: StoreConfig = SMALL
+    config: StoreConfig = replace(SMALL, multi_dispatch=False)
 
     def teardown(self) -> None:
         require_clean(self.store.check())
@@ -81,6 +87,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert put.count == len(lines)
         for row, line in enumerate(lines):
             self._note(topic, (put.queue + row) % QUEUES if queue is None else queue, (line, tuple(keys)))
+
+    @rule(seed=st.integers(0, 1 << 32))
+    def attack(self, seed: int) -> None:
+        """A hostile publisher, to a topic of his own: taken or refused, it costs the others nothing."""
+        victims = [Queue(topic, queue) for topic in TOPICS for queue in range(QUEUES)]
+        sight = Sight.of(self.store, victims, int(time.time() * 1_000))
+        with suppress(WriteError, TopicError):
+            self.store.put_batch(Attacker(random.Random(seed), HOSTILE, victims).attack(sight).messages, 0)
 
     @rule()
     def flush(self) -> None:
@@ -160,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
 class PooledMachine(StoreMachine):
     """The same through a transient pool: everything is committed before anyone looks."""
 
-    config = replace(SMALL, transient_pool_buffers=3)
+    config = replace(SMALL, multi_dispatch=False, transient_pool_buffers=3)
 
     @invariant()
     def holds_the_model(self) -> None:
