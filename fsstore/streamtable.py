@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine import OpenMode, QueueStream
+from fsstore.inodes import shown_stream_inode
 from fsstore.interface import Attributes
 from fsstore.nodes import Context
 from fsstore.streams import RestingName, RestingStream, StreamFile, StreamName, is_summed, newest_store_time_ms
@@ -45,6 +46,10 @@ class StreamTable:
         """The same for a listing, and never slow: a size that would take long is left for the stat that follows."""
         file, newest_ms = self._file(topic, queue)
         return file.described(newest_ms) if file.is_summed else file.undescribed()
+
+    def shown_inode(self, topic: str, queue: int) -> int:
+        """The number that stat says of the stream of a queue as it begins now."""
+        return shown_stream_inode(topic, queue, self._context.store.bounds(topic, queue).min_offset)
 
     def _file(self, topic: str, queue: int) -> tuple[StreamFile, int | None]:
         """The file to show, and when its newest message was stored."""

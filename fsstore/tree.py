@@ -17,6 +17,7 @@ from fsstore.names import (
     APPEND,
     MAX_QUEUE_OFFSET,
     PLAIN_APPEND,
+    Frame,
     can_be_name,
     from_name,
     never_exists,
@@ -91,14 +92,21 @@ class Tree:
         return self.context.inodes.named(KeysName(topic), lambda: KeysDirectory(self.context, self.messages, topic))
 
     def append(self, directory: Node, topic: str, queue: int | None, name: bytes) -> Attributes:
-        """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other."""
+        """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other.
+
+        What stat says of a queue's is what it says of the queue's stream. So a program that compares its input with its
+        output, as cat and cp do, sees that it would read what it writes, and does not begin what never ends.
+        """
         options = _parse_append(name)
         if options is None:
             raise not_found()
         self._must_exist(topic, queue)
         node = AppendFile(self.context, topic, queue, options)
         self.context.inodes.add(node)
-        node.shown_inode = shown_append_inode(directory.inode, name)
+        if queue is None or options.frame is Frame.FILE:  # this one publishes nothing before it is closed
+            node.shown_inode = shown_append_inode(directory.inode, name)
+        else:
+            node.shown_inode = self.streams.shown_inode(topic, queue)
         return node.attributes()
 
     def _must_exist(self, topic: str, queue: int | None) -> None:

@@ -288,6 +288,19 @@ def test_every_look_up_is_another_inode_and_stat_shows_one(mount: Mount) -> None
     assert len(shown) == 4
 
 
+def test_a_queues_append_and_its_stream_show_one_number_wherever_the_queue_begins(
+    mount: Mount, store: FakeStore
+) -> None:
+    seen = set()
+    for number in range(3):
+        mount.publish("orders/0/append", b"line\n")
+        store.expire("orders", 0, number)
+        shown = {mount.stat(path).st_ino for path in ("orders/0.log", "orders/0/append", "orders/0/append@keys=K")}
+        assert len(shown) == 1
+        seen |= shown
+    assert len(seen) == 3
+
+
 def test_an_append_costs_nothing_once_its_last_handle_is_closed(mount: Mount) -> None:
     inode = mount.stat("orders/0/append@keys=K").inode
     first, second = (mount.fs.open(inode, flags).handle for flags in (os.O_WRONLY, os.O_RDONLY))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.mount.harness import bodies, publish, refused_with, sh
@@ -225,3 +226,26 @@ def test_the_end_of_an_open_append(queue: Path) -> None:
     os.write(fd, b"bytes\n")
     assert os.fstat(fd).st_size == 0
     os.close(fd)
+
+
+def test_a_queue_is_not_copied_into_itself(queue: Path, new_topic: Callable[[], Path]) -> None:
+    """1.19 stat shows one inode number for `0/append` and `0.log`, so that `cat 0.log >> 0/append`, `cp` and `grep`
+    find their output in their input, and refuse; with `frame=file`, where that ends, they copy."""
+    publish(queue / "append", b"one\ntwo\n")
+    folder = queue.parent
+    for name in ("append", "append@tags=copy", "append@frame=write"):
+        assert (queue / name).stat().st_ino == (folder / "0.log").stat().st_ino
+        for command in ("cat 0.log >>", "cp 0.log", "grep . 0.log >>"):
+            refused = ["sh", "-c", f"timeout 1 {command} 0/{name}"]
+            done = subprocess.run(refused, cwd=folder, capture_output=True, check=False)
+            assert done.returncode in (1, 2)
+            assert done.stderr
+    assert bodies(queue) == [b"one", b"two"]
+    sh("cat 0.log >> 0/append@frame=file; cp 0.log 0/append@frame=file", folder)
+    assert bodies(queue)[2:] == [b"one\ntwo\n", b"one\ntwo\none\ntwo\n\n"]
+    publish(queue.parent / "2" / "append", b"one\ntwo\n")
+    other = new_topic()
+    assert len({path.stat().st_ino for path in (queue / "append", other / "0/append", folder / "append")}) == 3
+    sh(f"cat 2.log >> 1/append; cp 2.log {other}/0/append; grep two 2.log >> {other}/append", folder)
+    assert bodies(folder / "1") == [b"one", b"two"]
+    assert bodies(other / "0") == [b"one", b"two", b"two"]
