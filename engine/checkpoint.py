@@ -55,7 +55,7 @@ class CheckpointFile:
     """The checkpoint of a store open for writing: what it says, and how that is changed. Thread safety: any thread."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
-        self._path = path
+        self.path = path
         self._disk = disk
         self._lock = threading.Lock()
         self._value = read_checkpoint(path)
@@ -75,9 +75,9 @@ class CheckpointFile:
         with self._lock:
             self._value = replace(self._value, physic_ms=physic_ms, logics_ms=logics_ms)
             try:
-                write_checkpoint(self._path, self._value, self._disk)
+                write_checkpoint(self.path, self._value, self._disk)
             except OSError as error:
-                raise flush_error(self._path, error) from error
+                raise flush_error(self.path, error) from error
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:

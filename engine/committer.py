@@ -31,7 +31,7 @@ class Committer:
         self._failure: FlushFailedError | None = None
         self._last_commit = time.monotonic()
         self._announced_end = log.readable_end
-        self._thread = PeriodicThread("fsstore-commit", policy.commit_interval_ms, self._tick)
+        self._thread = PeriodicThread("fsstore-commit", policy.commit_interval_ms, self._tick, failed=self._give_up)
 
     def start(self) -> None:
         """Begin committing."""
@@ -44,8 +44,7 @@ class Committer:
         try:
             end = self._log.commit(least_pages)
         except FlushFailedError as error:
-            self._failure = error
-            self._failed(error)
+            self._fail(error)
             raise
         if end > self._announced_end:  # rolling to the next file commits, too, but announces nothing
             self._announced_end = end
@@ -64,3 +63,10 @@ class Committer:
             self.commit(0 if thorough else self._policy.commit_least_pages)
         except FlushFailedError:
             return  # `failed` was told; nothing more can be committed
+
+    def _give_up(self, error: Exception) -> None:
+        self._fail(FlushFailedError(self._log.files.directory, f"the commit thread ended: {error!r}"))
+
+    def _fail(self, error: FlushFailedError) -> None:
+        self._failure = error
+        self._failed(error)

@@ -4,11 +4,14 @@ log flusher      the commit log, at intervals and for those who wait
 committer        the log's write buffer to its file, with a transient pool only
 derived flusher  consume queues and index, then the checkpoint (RocketMQ's) and the coverage mark (ours)
 close            all of it, then the clean mark; `abort` goes last
+
+Once dispatch has failed no mark is written any more, and `abort` stays: the next opening reads the log again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from engine.checkpoint import CheckpointFile
@@ -17,7 +20,7 @@ from engine.committer import Committer
 from engine.config import FlushPolicy
 from engine.coverage import Coverage, QueueExtents, queue_extent, record_crc, write_coverage
 from engine.durable import remove_file
-from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
+from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreFullError
 from engine.feed import Feed, HeldFeed
 from engine.flush import DerivedFlusher, LogFlusher
 from engine.lock import lock_mtime_ns
@@ -95,7 +98,7 @@ class Durability:
         self._derived.flush()
 
     def close(self) -> bool:
-        """Flush what is left and end the threads; whether everything is on disk."""
+        """Flush what is left and end the threads; whether everything is on disk, and dispatched."""
         self._derived.close()
         try:
             if self._committer is not None:
@@ -105,7 +108,7 @@ class Durability:
         except (FlushFailedError, NoDescriptorError):
             self.log.close()
             return False
-        return self.log.failure is None and self._derived.failure is None
+        return self.log.failure is None and self._derived.failure is None and not self._feed.is_broken
 
     def mark_clean(self) -> None:
         """Leave the marks of a clean close: after all files are closed. OSError."""
@@ -115,15 +118,17 @@ class Durability:
         remove_file(layout.abort, disk)
 
     def _dispatch_held(self) -> None:
-        with self._parts.log.lock:
+        with self._parts.log.lock, suppress(ReadOnlyStoreError):  # the feed has told why; writers are long answered
             if isinstance(self._feed, HeldFeed):
                 self._feed.committed()
 
-    def _snapshot(self) -> Coverage:
-        """What is dispatched now."""
+    def _snapshot(self) -> Coverage | None:
+        """What is dispatched now; None when dispatch has failed."""
         parts = self._parts
         with parts.log.lock:
             self._dispatch_held()
+            if self._feed.is_broken:
+                return None
             for topic, queue_id in self._feed.touched:
                 queue = parts.queues.get(topic, queue_id)
                 if queue is not None:  # else its topic was deleted this moment

@@ -2,21 +2,31 @@
 
 With a transient pool a record is readable when its write buffer is committed; until then its dispatch is held back, and
 the numbers it took are counted on top of its queue's.
+
+Dispatch that fails is the end of it: the log knows of records to which nothing leads, until the next opening reads them
+again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from engine.dispatch import Dispatcher, PlacedRun
+from engine.errors import ReadOnlyStoreError
 from engine.logwalk import NewestRecord
 from engine.parts import StoreParts
 from engine.record import EncodedRecord
 from engine.results import PutResult
 
+log = logging.getLogger(__name__)
+
 Queue = tuple[str, int]
+
+
+DISPATCH_FAILED = "consume queues and index could not follow the log (the next opening makes them anew)"
 
 
 class Held(NamedTuple):
@@ -47,6 +57,8 @@ class Feed:
         self._newest = (newest.physical_offset, newest.size, newest.store_time_ms) if newest else None
         self.touched: set[Queue] = set()
         """Queues that got entries since somebody emptied this set."""
+        self.is_broken = False
+        """Whether dispatch failed: nothing may be said any more of how far it came."""
 
     @property
     def newest(self) -> NewestRecord | None:
@@ -58,12 +70,11 @@ class Feed:
         return self._queues.get_or_create(topic, queue_id).reserve(count)
 
     def put(self, stored: PutResult, record: EncodedRecord) -> None:
-        """Dispatch one record, stored there."""
+        """Dispatch one record, stored there. ReadOnlyStoreError: that failed."""
         try:
             self._dispatcher.put(stored, record)
         except BaseException as error:
-            self._stop(error)
-            raise
+            raise self._stop(error) from error
         topic, queue_id, _, physical_offset, size, store_time_ms, _ = stored
         self._newest = (physical_offset, size, store_time_ms)
         self.touched.add((topic, queue_id))
@@ -73,19 +84,23 @@ class Feed:
         self._appended(topic, queue_id)
 
     def put_run(self, run: PlacedRun) -> None:
-        """Dispatch a run, which is not empty."""
+        """Dispatch a run, which is not empty. ReadOnlyStoreError: that failed."""
         try:
             self._dispatcher.put_run(run)
         except BaseException as error:
-            self._stop(error)
-            raise
+            raise self._stop(error) from error
         self._newest = (int(run.physical_offsets[-1]), int(run.store_sizes[-1]), run.store_time_ms)
         for share in run.shares:
             self.touched.add((run.topic, share.queue_id))
             self._appended(run.topic, share.queue_id)
 
-    def _stop(self, error: BaseException) -> None:
-        self._broken(f"consume queues and index could not follow the log: {error!r}; reopen the store to mend that")
+    def _stop(self, error: BaseException) -> BaseException:
+        """Whatever goes wrong in dispatch stops the store; what to raise."""
+        reason = f"{DISPATCH_FAILED}: {error!r}"
+        log.error("%s", reason, exc_info=error)
+        self.is_broken = True
+        self._broken(reason)
+        return ReadOnlyStoreError(reason) if isinstance(error, Exception) else error.with_traceback(None)
 
 
 class HeldFeed(Feed):
@@ -125,9 +140,9 @@ class HeldFeed(Feed):
         self._held.append(Held(physical_end, counts, dispatch))
 
     def committed(self) -> None:
-        """Dispatch what can be read by now."""
+        """Dispatch what can be read by now, unless dispatch has failed. ReadOnlyStoreError: it fails now."""
         readable_end = self._log.readable_end
-        while self._held and self._held[0].physical_end <= readable_end:
+        while not self.is_broken and self._held and self._held[0].physical_end <= readable_end:
             held = self._held.popleft()
             held.dispatch()
             self._taken -= held.counts

@@ -198,15 +198,16 @@ class DerivedFlusher(Generic[Covered]):
         policy: FlushPolicy,
         checkpoint_file: CheckpointFile,
         *,
-        snapshot: Callable[[], Covered],
+        snapshot: Callable[[], Covered | None],
         flush_queues: Callable[[int], None],
         flush_index: Callable[[], None],
         covered: Callable[[Covered], None],
         failed: Callable[[FlushFailedError], None],
     ) -> None:
-        """`snapshot` tells what is dispatched when a flush begins; `covered` is called with it when all of that, log
-        included, is on disk and the checkpoint says so. `flush_queues(least_pages)` and `flush_index()` raise
-        FlushFailedError; `failed` hears of the one failure that ends this."""
+        """`snapshot` tells what is dispatched when a flush begins, None when nothing can be said of it; `covered` is
+        called with it when all of that, log included, is on disk and the checkpoint says so.
+        `flush_queues(least_pages)` and `flush_index()` raise FlushFailedError; `failed` hears of the one failure that
+        ends this."""
         self._log = log
         self._policy = policy
         self._checkpoint_file = checkpoint_file
@@ -217,7 +218,9 @@ class DerivedFlusher(Generic[Covered]):
         self._failed = failed
         self._lock = threading.Lock()
         self._next_thorough = time.monotonic() + policy.consume_queue_thorough_interval_ms / 1000
-        self._thread = PeriodicThread("fsstore-flush-derived", policy.consume_queue_interval_ms, self._tick)
+        self._thread = PeriodicThread(
+            "fsstore-flush-derived", policy.consume_queue_interval_ms, self._tick, failed=self._give_up
+        )
         self.failure: FlushFailedError | None = None
 
     def start(self) -> None:
@@ -256,12 +259,16 @@ class DerivedFlusher(Generic[Covered]):
 
     def _flush_thoroughly(self) -> None:
         snapshot = self._snapshot()  # before the flush: what is dispatched meanwhile may miss it
-        self._log.wait_durable(snapshot.physical_end)
-        self._flush_queues(0)
-        self._flush_index()
-        self._checkpoint_file.update(physic_ms=self._log.flushed_time_ms, logics_ms=snapshot.store_time_ms)
-        self._covered(snapshot)
+        if snapshot is not None:
+            self._log.wait_durable(snapshot.physical_end)
+            self._flush_queues(0)
+            self._flush_index()
+            self._checkpoint_file.update(physic_ms=self._log.flushed_time_ms, logics_ms=snapshot.store_time_ms)
+            self._covered(snapshot)
         self._next_thorough = time.monotonic() + self._policy.consume_queue_thorough_interval_ms / 1000
+
+    def _give_up(self, error: Exception) -> None:
+        self._fail(FlushFailedError(self._checkpoint_file.path, f"the thread that flushes queues ended: {error!r}"))
 
     def _fail(self, error: FlushFailedError) -> None:
         self.failure = error

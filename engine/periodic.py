@@ -1,18 +1,23 @@
 """A thread that does one piece of work again and again."""
 
+import logging
 import threading
 from collections.abc import Callable
 
+log = logging.getLogger(__name__)
+
 
 class PeriodicThread:
-    """Calls `work` every `interval_ms` until closed. `work` answers for its own errors: what it raises ends the thread.
+    """Calls `work` every `interval_ms` until closed. Thread safety: any thread."""
 
-    Thread safety: any thread.
-    """
-
-    def __init__(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, interval_ms: int, work: Callable[[], None], *, failed: Callable[[Exception], None]
+    ) -> None:
+        """`work` answers for the errors that it expects. Another one is logged, `failed` hears of it, and the thread
+        ends."""
         self._interval_seconds = interval_ms / 1000
         self._work = work
+        self._failed = failed
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -28,4 +33,9 @@ class PeriodicThread:
 
     def _run(self) -> None:
         while not self._closing.wait(self._interval_seconds):
-            self._work()
+            try:
+                self._work()
+            except Exception as error:
+                log.exception("%s ended", self._thread.name)
+                self._failed(error)
+                return

@@ -56,14 +56,13 @@ class Cleaner:
         expired: Callable[[Expired], None],
         refused: Callable[[str | None], None],
         marked: Callable[[], None],
-        failed: Callable[[StoreError | OSError], None],
+        failed: Callable[[Exception], None],
         disk_use: DiskUse = disk_use,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`expired` is told of each queue that lost messages, `refused` why the
-        disk is too full to be written, or None when it is not any more; `marked` brings marks up
-        to date after a round that took files; `failed` is told when the disk refused something. `pause` sleeps for
-        some seconds."""
+        """`expired` is told of each queue that lost messages, `refused` why the disk is too full to be written, or None
+        when it is not any more; `marked` brings marks up to date after a round that took files; `failed` is told when
+        the disk refused something, and of what else ends the thread. `pause` sleeps for some seconds."""
         self._parts = parts
         self._log: CommitLog = parts.log
         self._retention = retention
@@ -75,7 +74,7 @@ class Cleaner:
         self._disk_use = disk_use
         self._pause = pause
         self._round = threading.Lock()
-        self._thread = PeriodicThread("fsstore-retention", retention.clean_interval_ms, self._tick)
+        self._thread = PeriodicThread("fsstore-retention", retention.clean_interval_ms, self._tick, failed=failed)
         self.expired_files = 0
 
     def start(self) -> None:

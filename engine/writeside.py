@@ -7,6 +7,7 @@ from functools import partial
 
 from engine.config import Retention, StoreConfig
 from engine.durability import Durability
+from engine.errors import StoreError
 from engine.feed import Feed, HeldFeed
 from engine.listeners import Listeners
 from engine.opened import Opened
@@ -51,7 +52,7 @@ class WriteSide:
             expired=listeners.expired,
             refused=refusal.note_full_disk,
             marked=self.durability.note_expired,
-            failed=lambda error: refusal.stop(f"retention failed: {error}"),
+            failed=lambda error: refusal.stop(f"retention failed: {_said_by(error)}"),
             disk_use=disk_use,
         )
         retention = config.retention or read_retention(parts.layout.retention)
@@ -103,3 +104,7 @@ class WriteSide:
         with self._log.lock:  # a put that is under way ends first
             pass
         return self.durability.close()
+
+
+def _said_by(error: Exception) -> str:
+    return str(error) if isinstance(error, StoreError | OSError) else repr(error)

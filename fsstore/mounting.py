@@ -144,6 +144,9 @@ class Mount:
             except (StoreError, OSError) as error:
                 text = f"looking for what the writer did: {error}"
                 COMPLAINTS.tell(log, logging.WARNING, text, text)
+            except Exception as error:  # what else goes wrong must not end the mount: the next look may succeed
+                text = f"looking for what the writer did: {error!r}"
+                COMPLAINTS.tell(log, logging.ERROR, text, text, error)
 
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR)
