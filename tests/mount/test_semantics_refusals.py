@@ -112,7 +112,8 @@ def test_names_that_no_topic_can_have(mount: Mounted, topic: Path) -> None:
 
 
 def test_a_line_over_the_limit(queue: Path) -> None:
-    """5.5 A line over the message limit is EFBIG, and so is everything written to that open file until it is closed."""
+    """5.5 A line, or a file of `frame=file`, over the message limit is EFBIG, and so is everything written to that open
+    file until it is closed: no part of it is published."""
     fd = os.open(queue / "append", os.O_WRONLY)
     os.write(fd, b"short\n")
     part = b"x" * (1 << 20)
@@ -121,6 +122,17 @@ def test_a_line_over_the_limit(queue: Path) -> None:
     for request in (b"one more\n", b"and a short one\n"):
         assert refused_with(os.write, fd, request) == errno.EFBIG
     assert refused_with(os.close, fd) == errno.EFBIG
+    too_long: tuple[Callable[[int], object], ...] = (
+        lambda fd: os.pwrite(fd, b"x", LIMIT_BYTES),
+        lambda fd: os.ftruncate(fd, LIMIT_BYTES + 1),
+    )
+    for make_too_long in too_long:
+        fd = os.open(queue / "append@frame=file", os.O_WRONLY)
+        os.write(fd, b"part")
+        assert refused_with(make_too_long, fd) == errno.EFBIG
+        assert refused_with(os.pwrite, fd, b"x", 0) == errno.EFBIG
+        assert refused_with(os.ftruncate, fd, 2) == errno.EFBIG
+        assert refused_with(os.close, fd) == errno.EFBIG
     publish(queue / "append", b"fine again\n", b"x" * WHOLE_WRITE_BYTES, b"\n")
     assert [len(body) for body in bodies(queue)] == [5, 10, WHOLE_WRITE_BYTES]
 
