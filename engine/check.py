@@ -27,6 +27,7 @@ from engine.mappedfile import Access
 from engine.opened import choose_at, read_topics
 from engine.opening import is_new, obstacles, refuse_unreadable
 from engine.parts import StoreParts, open_parts
+from engine.paths import store_root
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.sequence import Seed
 from engine.sizesfile import read_sizes
@@ -40,7 +41,7 @@ def check_store(path: Path | str, progress: Progress | None = None) -> Iterator[
 
     A live writer is the first finding (LIVE_WRITER), and then the only one: its files change under the reader.
     """
-    path = Path(path).absolute()
+    path = store_root(path)
     layout = StoreLayout(path)
     if is_new(path):
         raise NotAStoreError(path, "nothing is there")
@@ -62,9 +63,9 @@ def check_at_rest(layout: StoreLayout, progress: Progress | None = None) -> Iter
     choice = choose_at(layout.root, config)
     if choice.rebuild_index:
         yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
-    for path in obstacles(layout):
-        text = "a folder stands where the store needs a file"
-        yield Problem(ProblemKind.FOREIGN_FILE, str(path.relative_to(layout.root)), -1, text)
+    for found in obstacles(layout):
+        text = f"{found.found} stands where the store needs a file"
+        yield Problem(ProblemKind.FOREIGN_FILE, str(found.path.relative_to(layout.root)), -1, text)
     yield from _config_problems(layout)
     with closing(open_parts(layout.root, config, choice.sizes, Access.READ)) as parts:
         dispatched_end = parts.queues.recover(scan=True)

@@ -12,7 +12,8 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.durable import FILE_MODE, Disk, flush_error
+from engine.durable import Disk, flush_error
+from engine.paths import open_file, open_or_create
 
 CHECKPOINT_BYTES = 4096
 FIELDS = struct.Struct(">5q")
@@ -39,12 +40,15 @@ class Checkpoint:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at `path`; all zeros when no file is there, or a short one, or one that holds what no time can
-    be."""
+    be. ObstructedError, OSError."""
     try:
-        with path.open("rb") as file:
-            head = file.read(FIELDS.size)
+        descriptor = open_file(path)
     except (FileNotFoundError, IsADirectoryError):
         return Checkpoint()
+    try:
+        head = os.pread(descriptor, FIELDS.size, 0)
+    finally:
+        os.close(descriptor)
     found = Checkpoint(*FIELDS.unpack(head.ljust(FIELDS.size, b"\0")))
     if min(found.physic_ms, found.logics_ms, found.index_ms) < 0:
         return Checkpoint()
@@ -92,7 +96,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
         checkpoint.master_flushed_offset,
         checkpoint.confirm_offset,
     )
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    descriptor = open_or_create(path)
     try:
         if os.fstat(descriptor).st_size < CHECKPOINT_BYTES:
             disk.allocate(descriptor, path, CHECKPOINT_BYTES)

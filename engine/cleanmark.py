@@ -8,7 +8,6 @@ removed, durably, before anything is written, and counts for nothing when any fi
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from engine.coverage import Coverage, coverage_object, parse_coverage
 from engine.durable import Disk
-from engine.ownfile import write_own_file
+from engine.ownfile import read_own_file, write_own_file
 
 Stamp = tuple[int, int]
 """Size in bytes and modification time in ns."""
@@ -61,16 +60,16 @@ def _stamp_directory(directory: Path, name: str, stamps: dict[str, Stamp]) -> No
 def read_clean_mark(store: Path, path: Path) -> CleanMark | None:
     """The mark at `path` if every file of the store is as it says; else None."""
     try:
-        mark = _parse(json.loads(path.read_bytes()))
+        mark = _parse(read_own_file(path))
         return mark if mark is not None and mark.files == stamp_files(store) else None
-    except (OSError, ValueError):
+    except OSError:
         return None
 
 
 def _parse(stored: Any) -> CleanMark | None:
     try:
         coverage = parse_coverage(stored["coverage"])
-        files = {str(name): (int(size), int(mtime_ns)) for name, (size, mtime_ns) in stored["files"].items()}
+        files = {str(name): (size, mtime_ns) for name, (size, mtime_ns) in stored["files"].items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return CleanMark(coverage, files) if coverage is not None else None

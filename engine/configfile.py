@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from engine.durable import Disk, make_directory, replace_file
-from engine.errors import ConfigFileError
+from engine.errors import ConfigFileError, ObstructedError
+from engine.paths import read_file
 
 BACKUP_SUFFIX = ".bak"
+MOST_BYTES = 64 << 20
+"""Some 300,000 topics: a longer file is not read."""
 
 # A string (kept as it is, whatever is in it), or an integer that stands where a key does.
-_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)', re.DOTALL)
+# A string without an end goes to the end of the text, so that it is looked for once.
+_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([{,]\s*)(-?\d+)(?=\s*:)', re.DOTALL)
 
 
 def parse_config(text: str) -> dict[str, Any]:
@@ -43,14 +47,16 @@ def read_config(path: Path) -> dict[str, Any]:
     problem: ConfigFileError | None = None
     for candidate in (path, backup_of(path)):
         try:
-            text = candidate.read_bytes().decode()
+            text = read_file(candidate, MOST_BYTES).decode()
             if text.strip(" \t\r\n\0"):
                 return parse_config(text)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except IsADirectoryError:
             problem = problem or ConfigFileError(candidate, "a folder stands there")
-        except ValueError as error:  # not UTF-8, or not JSON
+        except ObstructedError as error:
+            problem = problem or ConfigFileError(candidate, f"it is {error.found}")
+        except ValueError as error:  # not UTF-8, not JSON, or too long
             problem = problem or ConfigFileError(candidate, str(error))
     if problem:
         raise problem
@@ -67,7 +73,7 @@ def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
     previous = _intact(path)
     if previous is not None:
         replace_file(backup_of(path), previous, disk)
-    replace_file(path, json.dumps(content, indent="\t", ensure_ascii=False).encode(), disk)
+    replace_file(path, json.dumps(content, indent="\t").encode(), disk)
 
 
 def backup_of(path: Path) -> Path:
@@ -77,7 +83,7 @@ def backup_of(path: Path) -> Path:
 
 def _intact(path: Path) -> bytes | None:
     try:
-        content = path.read_bytes()
+        content = read_file(path, MOST_BYTES)
         parse_config(content.decode())
     except (FileNotFoundError, ValueError):
         return None

@@ -9,7 +9,6 @@ queue's files are looked at when it is first used.
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from engine.filequeue import FileQueue
 from engine.listeners import Expired
 from engine.mappedfile import Access
 from engine.openfiles import OpenFiles
+from engine.paths import remove_tree
 from engine.watch import Watch
 
 Key = tuple[str, int]
@@ -293,7 +293,7 @@ class ConsumeQueues:
                 if queue is not None:
                     queue.destroy(durably=False)
         if self.access is Access.WRITE and (self.directory / topic).is_dir():
-            shutil.rmtree(self.directory / topic)
+            remove_tree(self.directory / topic)
 
     def sync_names(self) -> None:
         """Bring to disk which topics have queues. OSError."""

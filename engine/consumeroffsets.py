@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.configfile import read_config
+from engine.filescan import MAX_OFFSET
 
 _QUEUE = re.compile("[0-9]{1,10}")
 
@@ -39,8 +40,8 @@ def _entries(table: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _queue_offsets(queues: Mapping[str, Any]) -> dict[int, int]:
-    return {
-        int(queue): offset
-        for queue, offset in queues.items()
-        if _QUEUE.fullmatch(queue) and isinstance(offset, int) and not isinstance(offset, bool)
-    }
+    return {int(queue): offset for queue, offset in queues.items() if _QUEUE.fullmatch(queue) and _is_offset(offset)}
+
+
+def _is_offset(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_OFFSET

@@ -10,7 +10,6 @@ this log: `newest` is the place, size and CRC of the last record before it, and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,9 +22,11 @@ from engine.consumequeue import ConsumeQueue
 from engine.durable import Disk
 from engine.errors import ReadError
 from engine.logwalk import NewestRecord
-from engine.ownfile import write_own_file
+from engine.ownfile import read_own_file, whole_number, write_own_file
 
 VERSION = 1
+EARLIEST = -1 << 63
+"""Times may lie before 1970."""
 
 QueueExtents = Mapping[str, Mapping[int, tuple[int, int]]]
 """First and next queue offset, by topic and queue id."""
@@ -86,10 +87,7 @@ def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
 
 def read_coverage(path: Path) -> Coverage | None:
     """The mark at `path`; None when there is none, or none that can be understood."""
-    try:
-        return parse_coverage(json.loads(path.read_bytes()))
-    except (OSError, ValueError):
-        return None
+    return parse_coverage(read_own_file(path))
 
 
 def parse_coverage(stored: Any) -> Coverage | None:
@@ -98,15 +96,17 @@ def parse_coverage(stored: Any) -> Coverage | None:
         if stored["version"] != VERSION:
             return None
         return Coverage(
-            physical_end=int(stored["physical_end"]),
-            log_begin=int(stored["log_begin"]),
+            physical_end=whole_number(stored["physical_end"]),
+            log_begin=whole_number(stored["log_begin"]),
             newest=_newest(stored["newest"]),
-            lock_mtime_ns=int(stored["lock_mtime_ns"]),
+            lock_mtime_ns=whole_number(stored["lock_mtime_ns"], EARLIEST),
             queues={
-                str(topic): {int(queue): (int(first), int(end)) for queue, (first, end) in queues.items()}
+                str(topic): {
+                    int(queue): (whole_number(first), whole_number(end)) for queue, (first, end) in queues.items()
+                }
                 for topic, queues in stored["queues"].items()
             },
-            index_physical_offset=int(stored["index_physical_offset"]),
+            index_physical_offset=whole_number(stored["index_physical_offset"], -1),
             index_files=tuple(str(name) for name in stored["index_files"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -116,7 +116,7 @@ def parse_coverage(stored: Any) -> Coverage | None:
 def _newest(stored: Any) -> tuple[int, int, int, int] | None:
     if stored is None:
         return None
-    physical_offset, size, store_time_ms, crc = (int(part) for part in stored)
+    physical_offset, size, store_time_ms, crc = (whole_number(part, EARLIEST) for part in stored)
     return physical_offset, size, store_time_ms, crc
 
 

@@ -8,7 +8,6 @@ back.
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from engine.durable import Disk
 from engine.logscan import ScannedRecords
-from engine.ownfile import write_own_file
+from engine.ownfile import read_own_file, whole_number, write_own_file
 from engine.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 
@@ -83,8 +82,8 @@ class DeletedTopics:
 
 
 def _read(path: Path) -> dict[str, int]:
+    stored = read_own_file(path)
     try:
-        stored = json.loads(path.read_bytes())
-        return {str(topic): int(end) for topic, end in stored["topics"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {topic: whole_number(end) for topic, end in stored["topics"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 
 from engine.durable import Disk
+from engine.errors import ObstructedError
+from engine.paths import open_file
 
 
 class WriteDescriptor:
@@ -30,9 +32,12 @@ class WriteDescriptor:
         self._number = number
 
     def open(self) -> int:
-        """The descriptor. OSError."""
+        """The descriptor. OSError, also when another thing has taken the file's place."""
         if self._number < 0:
-            self._number = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._number = open_file(self._path, os.O_RDWR)
+            except ObstructedError as error:
+                raise OSError(errno.ESTALE, f"no file any more, but {error.found}", str(self._path)) from error
         return self._number
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> bool:

@@ -9,9 +9,18 @@ import os
 from pathlib import Path
 
 from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, StoreFullError
+from engine.paths import (
+    create_file,
+    create_unnamed,
+    give_name,
+    make_folder,
+    open_file,
+    open_folder,
+    rename,
+    unlink,
+)
 
 TEMPORARY_SUFFIX = ".tmp"
-FILE_MODE = 0o644
 
 NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EXDEV, errno.EPERM})
 """What filesystems without O_TMPFILE, or without /proc, answer."""
@@ -30,7 +39,7 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory are on disk."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = open_folder(path)
         try:
             os.fsync(descriptor)
         finally:
@@ -76,7 +85,7 @@ def create_allocated(path: Path, size_bytes: int, disk: Disk, *, sync: bool) -> 
     """
     if path.is_dir():
         raise ObstructedError(path, "file")
-    if not path.exists():
+    if not os.path.lexists(path):
         try:
             return _create_unnamed(path, size_bytes, disk, sync)
         except OSError as error:
@@ -86,13 +95,12 @@ def create_allocated(path: Path, size_bytes: int, disk: Disk, *, sync: bool) -> 
 
 
 def _create_unnamed(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int:
-    descriptor = os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
+    descriptor = create_unnamed(path.parent)
     try:
         allocate(descriptor, path, size_bytes, disk)
         if sync:
             disk.sync(descriptor, path)
-        # src_dir_fd makes Python call linkat(AT_SYMLINK_FOLLOW), which is what names an unnamed file
-        os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+        give_name(descriptor, path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -100,7 +108,10 @@ def _create_unnamed(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int:
 
 
 def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        descriptor = create_file(path)
+    except FileExistsError:
+        descriptor = open_file(path, os.O_RDWR)
     try:
         if os.fstat(descriptor).st_size:
             raise FileExistsError(errno.EEXIST, "a file of the store is there already", str(path))
@@ -109,7 +120,7 @@ def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int
             if sync:
                 disk.sync(descriptor, path)
         except BaseException:
-            path.unlink(missing_ok=True)
+            unlink(path)
             raise
     except BaseException:
         os.close(descriptor)
@@ -117,10 +128,20 @@ def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int
     return descriptor
 
 
-def make_directory(path: Path) -> list[Path]:
-    """Make a directory and its missing parents; the directories to sync for that to be durable."""
+def make_directory(path: Path, *, keep_owner: bool = True) -> list[Path]:
+    """Make a directory and its missing parents; the directories to sync for that to be durable.
+
+    `keep_owner`: root's belong to the owner of the one that they are in. FileExistsError when a file is there, OSError.
+    """
     missing = [part for part in (path, *path.parents) if not part.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    for part in reversed(missing):
+        try:
+            make_folder(part, keep_owner=keep_owner)
+        except FileExistsError:
+            if not part.is_dir():
+                raise
+    if not missing and not path.is_dir():
+        raise FileExistsError(errno.EEXIST, "a file is there, not a folder", str(path))
     return [made.parent for made in reversed(missing)]
 
 
@@ -128,17 +149,18 @@ def replace_file(path: Path, content: bytes, disk: Disk) -> None:
     """Make `path` hold `content`, durably: who opens it, even after a power cut, finds the old or the new one whole."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
+        unlink(temporary)  # of one who was killed
         write_durably(temporary, content, disk)
-        temporary.replace(path)
+        rename(temporary, path)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        unlink(temporary)
         raise
     disk.sync_directory(path.parent)
 
 
 def write_durably(path: Path, content: bytes, disk: Disk) -> None:
-    """Write and sync a file; its name becomes durable with its directory."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    """Make, write and sync a file; its name becomes durable with its directory. FileExistsError, OSError."""
+    descriptor = create_file(path)
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
@@ -149,5 +171,5 @@ def write_durably(path: Path, content: bytes, disk: Disk) -> None:
 
 def remove_file(path: Path, disk: Disk) -> None:
     """Remove a file, durably; one that is missing is fine."""
-    path.unlink(missing_ok=True)
+    unlink(path)
     disk.sync_directory(path.parent)

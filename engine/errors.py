@@ -16,7 +16,7 @@ StoreError
 ├── FlushFailedError              bytes may not be on disk; final for this open store
 ├── NoDescriptorError             the process has no file descriptor left; trying again later may work
 ├── StoreClosedError              used after close()
-├── ObstructedError               a folder stands where the store needs a file, or a file where it needs a folder
+├── ObstructedError               a folder, link or FIFO where the store needs a file, or a file where it needs a folder
 ├── TopicError
 │   ├── TopicNotFoundError
 │   ├── TopicExistsError
@@ -198,13 +198,16 @@ class StoreClosedError(StoreError):
 
 @dataclass(eq=False)
 class ObstructedError(StoreError):
-    """What stands at `path` is no `needed` ("file", "folder"), as the store needs there. Nothing was done."""
+    """What stands at `path` is no `needed` ("file", "folder"), as the store needs there; `found` says what it is.
+    Nothing was done."""
 
     path: Path
     needed: str
+    found: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path} is in the way: the store needs a {self.needed} of that name, so move away what is there"
+        found = self.found or "in the way"
+        return f"{self.path} is {found}: the store needs a {self.needed} of that name, so move away what is there"
 
 
 class TopicError(StoreError):

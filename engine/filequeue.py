@@ -19,6 +19,7 @@ from engine.errors import UnreadableRangeError
 from engine.filescan import FileProblem, scan_directory
 from engine.mappedfile import Access, MappedFile
 from engine.openfiles import OpenFiles
+from engine.paths import remove_folder, unlink
 from engine.pool import BufferPool
 
 
@@ -289,7 +290,7 @@ class FileQueue:
         if self.access is Access.WRITE:
             for problem in self._problems:
                 if problem.kind == "empty" and problem.path.exists() and not problem.path.stat().st_size:
-                    problem.path.unlink()
+                    unlink(problem.path)
             self._problems = tuple(problem for problem in self._problems if problem.kind != "empty")
 
     # durability
@@ -385,7 +386,7 @@ class FileQueue:
             if durably:
                 self._disk.sync_directory(self.directory)
             if not any(self.directory.iterdir()):
-                self.directory.rmdir()
+                remove_folder(self.directory)
                 if durably:
                     self._disk.sync_directory(self.directory.parent)
 

@@ -23,6 +23,7 @@ from engine.gathered import GatheredKeys
 from engine.indexfile import IndexFile, index_file_bytes
 from engine.keyhash import index_hash
 from engine.mappedfile import Access, MappedFile
+from engine.paths import unlink
 
 GATHERED_KEYS = 1024
 """Keys that wait in memory before they go into a file together."""
@@ -258,7 +259,7 @@ class Index:
         if self.access is Access.WRITE:
             empty = {path for path in self.foreign if path.is_file() and not path.stat().st_size}
             for path in empty:
-                path.unlink()
+                unlink(path)
             self.foreign = tuple(path for path in self.foreign if path not in empty)
 
     def delete_expired(self, min_physical_offset: int) -> int:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import ClassVar
 
 from engine.errors import StoreLockedError
+from engine.paths import open_file, open_or_create
 
 FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
 assert FLOCK.size == 32
@@ -37,13 +38,13 @@ class StoreLock:
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: Path) -> None:
-        """Take the lock, at once or not at all: StoreLockedError(pid of the holder), OSError."""
+        """Take the lock, at once or not at all: StoreLockedError(pid of the holder), ObstructedError, OSError."""
         self.path = path
         with self._guard:
             holder = self._own_holder(path)
             if holder is not None:
                 raise StoreLockedError(path.parent, holder)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = open_or_create(path)
             try:
                 self._take()
                 self._file_id = file_id(os.fstat(self._descriptor))
@@ -64,14 +65,15 @@ class StoreLock:
 
     @classmethod
     def holder(cls, path: Path) -> int | None:
-        """Process id of whoever has the lock now, this process included; None when nobody has. Changes nothing."""
+        """Process id of whoever has the lock now, this process included; None when nobody has. Changes
+        nothing. ObstructedError, OSError."""
         with cls._guard:
             own = cls._own_holder(path)
             if own is not None:
                 return own
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
+                descriptor = open_file(path)
+            except (FileNotFoundError, IsADirectoryError):
                 return None
             try:
                 return _holder_of(descriptor)

@@ -26,6 +26,7 @@ from engine.descriptor import WriteDescriptor
 from engine.durable import Disk, allocate, create_allocated
 from engine.errors import RetiredFileError, TruncatedFileError, UnreadableRangeError
 from engine.openfiles import OpenFiles
+from engine.paths import open_file, unlink
 
 PAGE_BYTES = 4096
 HEAD_BYTES = 8
@@ -201,8 +202,7 @@ class MappedFile:
         if self._closed:
             raise RetiredFileError(self.path)
         try:
-            flags = os.O_RDWR if self.access is Access.WRITE else os.O_RDONLY
-            descriptor = os.open(self.path, flags | os.O_CLOEXEC)
+            descriptor = open_file(self.path, os.O_RDWR if self.access is Access.WRITE else os.O_RDONLY)
         except FileNotFoundError as error:
             raise RetiredFileError(self.path) from error
         try:
@@ -458,7 +458,7 @@ class MappedFile:
         """Remove the file's name; its bytes stay readable for those who hold it. OSError when it can't be removed."""
         with self._sync_lock:  # a sync must not look for a name that is going
             if self.access is Access.WRITE:
-                self.path.unlink(missing_ok=True)
+                unlink(self.path)
             with self._lock:
                 self._retired = True
                 held = self._holders > 0

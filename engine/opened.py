@@ -7,6 +7,7 @@ FOLLOW     beside a writer; nothing is locked, recovered or written
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def open_store(path: Path, config: StoreConfig) -> Opened:
 
 def _open_writing(path: Path, config: StoreConfig) -> Opened:
     layout = StoreLayout(path)
-    _make_directories([path], config.disk)
+    _make_directories([path], config.disk, keep_owner=False)  # a new store is whose who makes it
     refuse_obstacles(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
@@ -181,15 +182,15 @@ class _RecordKeys:
             files.close()
 
 
-def _make_directories(paths: Sequence[Path], disk: Disk) -> None:
+def _make_directories(paths: Sequence[Path], disk: Disk, *, keep_owner: bool = True) -> None:
     for path in paths:
-        for changed in make_directory(path):
+        for changed in make_directory(path, keep_owner=keep_owner):
             disk.sync_directory(changed)
 
 
 def begin_writing(layout: StoreLayout, disk: Disk) -> None:
     """From here on the store is not closed: whoever opens it next must see that, before a byte of it changes."""
-    if not layout.abort.exists():
+    if not os.path.lexists(layout.abort):
         write_durably(layout.abort, b"", disk)
         disk.sync_directory(layout.root)
     if layout.clean_mark.exists():

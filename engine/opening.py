@@ -7,6 +7,7 @@ an index, whose length fits many slot and entry counts, by proof. `config/sizes.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from engine.filescan import MAX_OFFSET
 from engine.indexfile import index_file_bytes
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
+from engine.paths import open_folder, require_file
 from engine.sizesfile import read_sizes
 from engine.topics import TopicTable
 
@@ -95,6 +97,8 @@ def refuse_unreadable(path: Path) -> None:
     for folder in (layout.commit_log, layout.consume_queues, layout.index, layout.config, layout.own):
         if folder.name in names and not folder.is_dir():
             raise ObstructedError(folder, "folder")
+        if folder.name in names:
+            os.close(open_folder(folder))  # who may not be followed there is told before anything is done
     for name in sorted(names):
         if name.startswith("dledger-"):
             raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
@@ -106,17 +110,21 @@ def refuse_unreadable(path: Path) -> None:
     _refuse_multiple_paths(path, layout.commit_log)
 
 
-def obstacles(layout: StoreLayout) -> list[Path]:
-    """Folders that stand where a writer keeps a file."""
+def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:
+    """What stands where a writer keeps a file, and is none: folders, links of others, FIFOs. OSError."""
     settings = (layout.topics, backup_of(layout.topics), layout.sizes, layout.retention)
     marks = (layout.clean_mark, layout.coverage, layout.deleted_topics)
-    return [path for path in (layout.lock, layout.abort, layout.checkpoint, *settings, *marks) if path.is_dir()]
+    for path in (layout.lock, layout.abort, layout.checkpoint, *settings, *marks):
+        try:
+            require_file(path)
+        except ObstructedError as error:
+            yield error
 
 
 def refuse_obstacles(layout: StoreLayout) -> None:
-    """ObstructedError when a folder stands where a writer keeps a file."""
-    for path in obstacles(layout):
-        raise ObstructedError(path, "file")
+    """ObstructedError when no file stands where a writer keeps one. OSError."""
+    for found in obstacles(layout):
+        raise found
 
 
 def refuse_topics(path: Path, table: TopicTable) -> None:

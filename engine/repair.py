@@ -6,9 +6,8 @@ before they are framed, and what is derived is made again by an opening, which a
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from engine.mappedfile import Access, MappedFile
 from engine.opened import begin_writing, choose_at
 from engine.opening import index_paths, is_new, refuse_obstacles, refuse_unreadable
 from engine.parts import open_parts
+from engine.paths import remove_tree, store_root, unlink
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.setaside import DAMAGED, cut_long_files, move_strangers, set_aside_config
 from engine.store import MessageStore
@@ -40,7 +40,7 @@ def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | N
     NotAStoreError, UnsupportedStoreError, ObstructedError, StoreLockedError, StoreFullError, OSError. Safe to stop and
     to run again.
     """
-    path = Path(path).absolute()
+    path = store_root(path)
     layout, config = StoreLayout(path), StoreConfig()
     if is_new(path):
         raise NotAStoreError(path, "nothing is there")
@@ -150,9 +150,10 @@ def _drop_derived(layout: StoreLayout, problems: Sequence[Problem]) -> Iterator[
     """Remove what does not agree with the log; the opening that follows makes it again."""
     queues = {Path(problem.path).parts[1:3] for problem in problems if problem.kind is ProblemKind.CONSUME_QUEUE}
     for topic, queue_id in sorted(queues):
-        shutil.rmtree(layout.consume_queues / topic / queue_id, ignore_errors=True)
+        with suppress(OSError):
+            remove_tree(layout.consume_queues / topic / queue_id)
         yield f"removed the consume queue {topic}/{queue_id}, to make it again from the log"
     if any(problem.path.startswith("index") for problem in problems):
         for file in index_paths(layout.index):
-            file.unlink()
+            unlink(file)
         yield "removed the index, to make it again from the log"

@@ -17,6 +17,7 @@ from engine.durable import Disk, make_directory
 from engine.filequeue import FileQueue
 from engine.layout import StoreLayout
 from engine.mappedfile import Access, MappedFile
+from engine.paths import open_file, rename
 from engine.problem import Problem, ProblemKind
 
 DAMAGED = "damaged"
@@ -40,7 +41,7 @@ def set_aside_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str
     Without them the rest of the store tells what it can.
     """
     for name in (path, f"{path}{BACKUP_SUFFIX}"):
-        if (layout.root / name).exists():
+        if os.path.lexists(layout.root / name):
             yield f"moved {name}, which can't be understood, to {set_aside(layout, name, disk)}"
 
 
@@ -49,7 +50,7 @@ def set_aside(layout: StoreLayout, path: str, disk: Disk) -> Path:
     source, target = layout.root / path, _free_name(layout.own / DAMAGED / path)
     for changed in make_directory(target.parent):
         disk.sync_directory(changed)
-    source.replace(target)
+    rename(source, target)
     disk.sync_directory(target.parent)
     disk.sync_directory(source.parent)
     return target.relative_to(layout.root)
@@ -71,5 +72,13 @@ def cut_long_files(layout: StoreLayout, file_bytes: int, disk: Disk) -> Iterator
             file = MappedFile(problem.path, size, Access.WRITE, start=start, disk=disk)
             kept = keep_bytes(layout.own / DAMAGED, file, file_bytes, size, disk)
             file.close()
-            os.truncate(problem.path, file_bytes)
+            _cut(problem.path, file_bytes)
             yield f"cut {problem.path.name} to its size; what it had more is in {kept.relative_to(layout.root)}"
+
+
+def _cut(path: Path, file_bytes: int) -> None:
+    descriptor = open_file(path, os.O_RDWR)
+    try:
+        os.ftruncate(descriptor, file_bytes)
+    finally:
+        os.close(descriptor)

@@ -48,6 +48,6 @@ def write_sizes(path: Path, sizes: FileSizes, disk: Disk) -> None:
 
 def _number(path: Path, content: dict[str, Any], name: str) -> int:
     number = content.get(name)
-    if not isinstance(number, int):
+    if not isinstance(number, int) or isinstance(number, bool):
         raise ConfigFileError(path, f"{name} is {number!r}, not a number")
     return number

@@ -29,6 +29,7 @@ from engine.lines import Lines
 from engine.listeners import Listeners, StoreListener
 from engine.message import Message, StoredMessage
 from engine.opened import Opened, choose_at, open_store
+from engine.paths import store_root
 from engine.problem import CheckProgress, Problem
 from engine.reading import Reader
 from engine.refusal import Refusal
@@ -116,7 +117,7 @@ class MessageStore:
         UnsupportedStoreError (names what is not read), ConfigFileError, ObstructedError, StoreFullError, OSError.
         """
         path, config = Path(path).absolute(), config or StoreConfig()
-        opened = open_store(path, config)
+        opened = open_store(store_root(path), config)
         try:
             store = cls(path, config, opened, disk_use)
         except BaseException:

@@ -12,7 +12,6 @@ is believed as far as its CRCs hold and the caller trusts the log, and deletable
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +21,10 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from engine.consumequeue import ConsumeQueue
-from engine.errors import ReadError
+from engine.durable import make_directory
+from engine.errors import ObstructedError, StoreError
 from engine.filescan import MAX_OFFSET
+from engine.paths import open_or_create, read_file, remove_tree
 from engine.stream import QueueStream
 from engine.streamrows import RowSource
 from engine.streamsums import BlockSum, QueueSums
@@ -32,6 +33,8 @@ Array = np.ndarray[Any, Any]
 
 MAGIC = b"FSSUMS\x00\x01"
 HEADER_BYTES = 16
+MOST_BYTES = 256 << 20
+"""Sums of eight thousand million messages: what is longer was not written by us."""
 ROW = np.dtype(
     [("first_physical", "<i8"), ("last_physical", "<i8"), ("end", "<i8"), ("left_out", "<i4"), ("crc", "<u4")]
 )
@@ -78,8 +81,8 @@ class StreamSums:
 
     def _restore(self, sums: QueueSums) -> int:
         try:
-            raw = self._path(sums.queue).read_bytes()
-        except OSError:
+            raw = read_file(self._path(sums.queue), MOST_BYTES)
+        except (OSError, StoreError, ValueError):
             return 0
         base, blocks = decode_sums(raw)
         trusted = [block for block in blocks if block.last_physical < self._trusted_end]
@@ -95,7 +98,7 @@ class StreamSums:
             return
         with self._lock:
             for queue, sums in self._sums.items():
-                with suppress(OSError, ReadError):
+                with suppress(OSError, StoreError):
                     sums.grow()
                     base, blocks = sums.kept(self._saved[queue])
                     if blocks:
@@ -105,11 +108,11 @@ class StreamSums:
     def _append(self, queue: ConsumeQueue, base: int, blocks: list[BlockSum]) -> None:
         """Write `blocks` behind those that count; what else is in the file goes."""
         path = self._path(queue)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         end = HEADER_BYTES + self._saved[queue] * ROW.itemsize
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_or_create(path)
         try:
-            os.truncate(descriptor, end if end > HEADER_BYTES else 0)
+            os.ftruncate(descriptor, end if end > HEADER_BYTES else 0)
             header = MAGIC + base.to_bytes(8, "little", signed=True)
             os.pwrite(descriptor, header, 0)
             before = os.pread(descriptor, 4, end - 4) if end > HEADER_BYTES else header
@@ -130,7 +133,8 @@ class StreamSums:
             for queue in [queue for queue in self._sums if queue.topic == topic]:
                 del self._sums[queue], self._saved[queue]
             if self._writable:
-                shutil.rmtree(self._directory / topic, ignore_errors=True)
+                with suppress(OSError, ObstructedError):
+                    remove_tree(self._directory / topic)
 
 
 def encode_blocks(blocks: list[BlockSum], before: bytes) -> bytes:

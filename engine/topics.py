@@ -17,9 +17,13 @@ from engine.config import Clock
 from engine.configfile import backup_of, read_config, write_config
 from engine.durable import Disk
 from engine.errors import ConfigFileError, IllegalTopicError, TopicExistsError, TopicNotFoundError
+from engine.filescan import MAX_OFFSET
 from engine.record import topic_problem
 
 MAX_QUEUES = 1_024
+MOST_QUEUES = 16_384
+"""An entry that names more is not believed: every queue of a topic is listed, if it has messages or not."""
+MOST_PERMISSION = (1 << 31) - 1
 DEFAULT_QUEUES = 16  # RocketMQ's, where an entry does not say
 READ_AND_WRITE = 6
 
@@ -113,7 +117,7 @@ class TopicTable:
         with self._lock:
             if topic not in self._topics:
                 raise TopicNotFoundError(topic)
-            table = dict(self._content.get("topicConfigTable", {}))
+            table = self._table()
             del table[topic]
             self._replace_table(table)
 
@@ -122,10 +126,16 @@ class TopicTable:
             raise IllegalTopicError(topic, problem)
         if not 1 <= queues <= MAX_QUEUES:
             raise IllegalTopicError(topic, f"{queues} queues asked for, but a topic has 1 to {MAX_QUEUES}")
-        table = dict(self._content.get("topicConfigTable", {}))
-        entry = table.get(topic, _new_entry(topic))
+        table = self._table()
+        known = table.get(topic)
+        entry = known if isinstance(known, dict) else _new_entry(topic)
         table[topic] = {**entry, "readQueueNums": queues, "writeQueueNums": queues}
         self._replace_table(table)
+
+    def _table(self) -> dict[str, Any]:
+        """A copy of the table in the file; none when there is something else."""
+        table = self._content.get("topicConfigTable")
+        return dict(table) if isinstance(table, dict) else {}
 
     def _replace_table(self, table: dict[str, Any]) -> None:
         if self.problem is not None:
@@ -141,7 +151,7 @@ class TopicTable:
         counter = known.get("counter")
         return {
             **known,
-            "counter": counter + 1 if isinstance(counter, int) else 1,
+            "counter": counter + 1 if isinstance(counter, int) and 0 <= counter < MAX_OFFSET else 1,
             "timestamp": self._clock(),
         }
 
@@ -172,11 +182,19 @@ def _parse_entry(topic: str, entry: Mapping[str, Any]) -> TopicConfig | None:
     read_queues = entry.get("readQueueNums", DEFAULT_QUEUES)
     write_queues = entry.get("writeQueueNums", DEFAULT_QUEUES)
     permission = entry.get("perm", READ_AND_WRITE)
-    attributes = entry.get("attributes")
-    numbers = (read_queues, write_queues, permission)
-    if topic_problem(topic) or not all(isinstance(number, int) and number >= 0 for number in numbers):
+    counts = all(_is_number(count, MOST_QUEUES) for count in (read_queues, write_queues))
+    if topic_problem(topic) or not counts or not _is_number(permission, MOST_PERMISSION):
         return None
-    return TopicConfig(topic, read_queues, write_queues, permission, attributes if isinstance(attributes, dict) else {})
+    return TopicConfig(topic, read_queues, write_queues, permission, _attributes(entry.get("attributes")))
+
+
+def _is_number(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _attributes(stored: Any) -> dict[str, str]:
+    pairs = stored.items() if isinstance(stored, dict) else ()
+    return {name: value for name, value in pairs if isinstance(value, str)}
 
 
 def _new_entry(topic: str) -> dict[str, Any]:

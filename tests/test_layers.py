@@ -68,3 +68,35 @@ def test_the_front_door_names_what_is_there_each_once_in_order() -> None:
 def test_the_engine_reads_no_environment(path: Path) -> None:
     used = {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
     assert not used & {"os.environ", "os.getenv", "os.environb"}
+
+
+FILE_CALLS = {
+    *("open", "os.open", "io.open", "os.truncate", "os.mkdir", "os.makedirs", "os.rename", "os.replace", "os.link"),
+    *("os.symlink", "os.unlink", "os.remove", "os.rmdir", "os.chown", "os.chmod", "os.utime", "shutil.rmtree"),
+}
+PATH_CALLS = {
+    *("read_bytes", "write_bytes", "read_text", "write_text", "mkdir", "touch", "unlink", "rmdir", "rename"),
+    *("symlink_to", "hardlink_to", "chmod"),
+}
+"""Calls that open, make or remove a file by its name, wherever links lead."""
+
+OPENS_BY_NAME = {"engine/paths.py": "the one that does, and looks where links lead"}
+
+
+def calls_by_name(path: Path) -> Iterator[str]:
+    """Calls of a source file that open, make or remove a file by its name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            method = called.rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
+            with_a_mode = method == "open" and any(isinstance(one, ast.Constant) for one in node.args)
+            wraps = any(keyword.arg == "closefd" for keyword in node.keywords)  # a descriptor that is open
+            is_own = called.startswith(("self.", "os.")) and called not in FILE_CALLS
+            if (called in FILE_CALLS and not wraps) or with_a_mode or (method in PATH_CALLS and not is_own):
+                yield f"line {node.lineno}: {called}"
+
+
+@pytest.mark.parametrize("path", [path for path in EVERY_SOURCE if str(path.id).startswith("engine/")])
+def test_one_module_opens_makes_and_removes_what_is_below_a_store(path: Path) -> None:
+    excused = str(path.relative_to(PROJECT)) in OPENS_BY_NAME
+    assert bool(list(calls_by_name(path))) == excused, list(calls_by_name(path))

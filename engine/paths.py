@@ -1,0 +1,298 @@
+"""Paths below a store: opened, made, renamed and removed without being led anywhere else.
+
+A store may belong to a user who is not us: root serves or mends what a broker's user owns. Who may write a folder can
+plant links there, and a name that root follows would change a file of somebody else. So this module alone opens, makes
+and removes what is below a store, and keeps these rules:
+
+- A symbolic link, wherever it is in a path, is followed only if it belongs to root or to us: what an administrator made
+  to have `commitlog` on another disk. Any other is refused by name. Callers resolve the root of a store once, so that
+  the path to it may hold any links.
+- A file is made under a name that was not there (O_EXCL), or without one; never over what somebody planted.
+- What is opened is a regular file. A FIFO, socket or device is refused at once, and never waited for.
+- A file with several names is not written if its owner is not that of its folder: a hard link that was planted.
+- What root makes belongs to the owner of the folder that it is made in, who can go on with it later.
+
+Paths are absolute. Thread safety: stateless.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from engine.errors import ObstructedError
+
+FILE_MODE = 0o644
+MOST_LINKS = 40
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def store_root(path: Path | str) -> Path:
+    """Where the store at `path` really is: the path to it may hold links, those below it are looked at."""
+    return Path(os.path.realpath(path))
+
+
+# opening
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of the regular file at `path`, which is there. ObstructedError, OSError.
+
+    `flags` say how it is used: O_RDONLY or O_RDWR.
+    """
+    with _folder_of(path) as (folder, name):
+        try:
+            descriptor = os.open(name, flags | _FILE, dir_fd=folder)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                raise ObstructedError(path, "file", "a socket") from error
+            if error.errno != errno.ELOOP:
+                raise _with_path(error, path) from None
+            descriptor = _open_through_link(path, flags)
+        try:
+            _require_file(path, os.fstat(descriptor), os.fstat(folder), writing=flags & os.O_ACCMODE != os.O_RDONLY)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """All bytes of a regular file. ValueError when it has more than `most_bytes`; ObstructedError, OSError."""
+    with open(open_file(path), "rb") as file:
+        content = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
+    if content is None or len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes:,} bytes")
+    return content
+
+
+def require_file(path: Path) -> None:
+    """ObstructedError when something is at `path` that can't be opened as a file and written. OSError.
+
+    Opens nothing: to close a descriptor of the store's lock would drop it.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError), _folder_of(path) as (folder, _):
+        last_folder, name = _walk(path)
+        try:
+            found = os.stat(name, dir_fd=last_folder, follow_symlinks=False)
+        finally:
+            os.close(last_folder)
+        if stat.S_ISDIR(found.st_mode):
+            raise ObstructedError(path, "file", "a folder")
+        _require_file(path, found, os.fstat(folder), writing=True)
+
+
+def open_folder(path: Path) -> int:
+    """A descriptor of the folder at `path`, for syncing it. ObstructedError, OSError."""
+    folder = _enter(path)
+    try:
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+# making
+
+
+def create_file(path: Path) -> int:
+    """A descriptor, for reading and writing, of a new, empty file. FileExistsError, whatever is there; OSError."""
+    with _folder_of(path) as (folder, name):
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE, FILE_MODE, dir_fd=folder)
+        _give_to_owner(descriptor, folder)
+        return descriptor
+
+
+def open_or_create(path: Path) -> int:
+    """As `open_file` for writing; where nothing is, as `create_file`."""
+    try:
+        return open_file(path, os.O_RDWR)
+    except FileNotFoundError:
+        return create_file(path)
+
+
+def create_unnamed(folder: Path) -> int:
+    """A descriptor of a new file without a name, for `give_name`. OSError where the filesystem knows no such files."""
+    inside = _enter(folder)
+    try:
+        descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, FILE_MODE, dir_fd=inside)
+        _give_to_owner(descriptor, inside)
+        return descriptor
+    finally:
+        os.close(inside)
+
+
+def give_name(descriptor: int, path: Path) -> None:
+    """Name the file that `create_unnamed` made. FileExistsError, OSError."""
+    with _folder_of(path) as (folder, name):
+        # with a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which is what names an unnamed file
+        os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=descriptor, dst_dir_fd=folder)
+
+
+def make_folder(path: Path, *, keep_owner: bool = True) -> None:
+    """Make a folder in one that is there; `keep_owner` of that one. FileExistsError, OSError."""
+    with _folder_of(path) as (folder, name):
+        os.mkdir(name, dir_fd=folder)
+        if not keep_owner:
+            return
+        made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            _give_to_owner(made, folder)
+        finally:
+            os.close(made)
+
+
+# moving and removing
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give what is at `source` the name `target`; a file that is there goes. OSError."""
+    with _folder_of(source) as (here, name), _folder_of(target) as (there, new_name):
+        os.replace(name, new_name, src_dir_fd=here, dst_dir_fd=there)
+
+
+def unlink(path: Path) -> None:
+    """Remove a name that is no folder's; one that is missing is fine. OSError."""
+    with suppress(FileNotFoundError), _folder_of(path) as (folder, name):
+        os.unlink(name, dir_fd=folder)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove an empty folder. OSError."""
+    with _folder_of(path) as (folder, name):
+        os.rmdir(name, dir_fd=folder)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder and all that is in it; one that is missing is fine. OSError."""
+    with suppress(FileNotFoundError), _folder_of(path) as (folder, name):
+        shutil.rmtree(name, dir_fd=folder)
+
+
+# the way to a path
+
+
+@contextmanager
+def _folder_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The folder that `path` is in, as a descriptor, and the name in it."""
+    folder = _enter(path.parent)
+    try:
+        yield folder, path.name
+    finally:
+        os.close(folder)
+
+
+def _enter(folder: Path) -> int:
+    """A descriptor (O_PATH) of a folder. Nearly always no link is on the way: the kernel says so in one call."""
+    descriptor = os.open(folder, _FOLDER)
+    with suppress(OSError):  # no /proc, or a very long path
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(folder):
+            return descriptor
+    os.close(descriptor)
+    parent, name = _walk(folder)
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def _walk(path: Path) -> tuple[int, str]:
+    """The folder (O_PATH) and name that `path` leads to, each link on the way looked at. ObstructedError, OSError."""
+    waiting = _names(str(path.absolute()))
+    here, links = os.open("/", _FOLDER), 0
+    try:
+        while True:
+            name = waiting.pop() if waiting else "."
+            try:
+                found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            except FileNotFoundError:
+                if waiting:
+                    raise
+                return here, name
+            if target := _target(path, name, found):
+                os.close(found)
+                links += 1
+                if links > MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+                waiting += _names(target)
+                if target.startswith("/"):
+                    here = _instead(here, os.open("/", _FOLDER))
+            elif waiting:
+                here = _instead(here, found)
+            else:
+                os.close(found)
+                return here, name
+    except BaseException:
+        os.close(here)
+        raise
+
+
+def _names(path: str) -> list[str]:
+    """Names in a path, the first one last."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _instead(old: int, new: int) -> int:
+    os.close(old)
+    return new
+
+
+def _target(path: Path, name: str, found: int) -> str | None:
+    """Where a link leads; None when it is no link. ObstructedError when it is not one to follow."""
+    status = os.fstat(found)
+    if not stat.S_ISLNK(status.st_mode):
+        return None
+    if status.st_uid not in (0, os.geteuid()):
+        os.close(found)
+        link = next((part for part in (path, *path.parents) if part.name == name), path)
+        what = f"a symbolic link of user {status.st_uid}, and only root's and our own are followed"
+        raise ObstructedError(link, "file" if link == path else "folder", what)
+    return os.readlink("", dir_fd=found)
+
+
+def _open_through_link(path: Path, flags: int) -> int:
+    folder, name = _walk(path)
+    try:
+        return os.open(name, flags | _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _require_file(path: Path, found: os.stat_result, folder: os.stat_result, *, writing: bool) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise ObstructedError(path, "file", _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file"))
+    if writing and found.st_nlink > 1 and found.st_uid != folder.st_uid:
+        what = f"a hard link to a file of user {found.st_uid}, in a folder of user {folder.st_uid}"
+        raise ObstructedError(path, "file", what)
+
+
+def _with_path(error: OSError, path: Path) -> OSError:
+    return OSError(error.errno, error.strerror, str(path))
+
+
+def _give_to_owner(descriptor: int, folder: int) -> None:
+    """Root's new file or folder goes to the owner of the folder it is in, where the filesystem knows owners."""
+    if os.geteuid() != 0:
+        return
+    owner, made = os.fstat(folder), os.fstat(descriptor)
+    if (owner.st_uid, owner.st_gid) != (made.st_uid, made.st_gid):
+        try:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP):
+                raise
