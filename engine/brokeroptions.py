@@ -22,13 +22,16 @@ from engine.errors import OptionError
 
 _Parsed = tuple[str, Callable[[Any], Any]]
 
+MOST = (1 << 31) - 1
+"""A number in broker.conf is an int of Java's, but for sizes."""
+MOST_DIGITS = 18
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def _whole(value: Any) -> int:
     text = str(value).strip()
-    if not text.isdecimal():
-        raise ValueError("is no whole number")
+    if not text.isdecimal() or len(text) > len(str(MOST)) or int(text) > MOST:
+        raise ValueError(f"is no whole number up to {MOST}")
     return int(text)
 
 
@@ -42,21 +45,21 @@ def _interval(value: Any) -> int:
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError("is no number") from None
 
 
 def _bytes(value: Any) -> int:
     """A number of bytes; text may end in K, M, G or T (powers of 1024)."""
     match = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", str(value).strip().lower())
-    if not match:
+    if not match or len(match[1]) > MOST_DIGITS:
         raise ValueError("is no size: 1073741824, 512M or 10G")
     return int(match[1]) * _SUFFIXES[match[2]]
 
 
 def _hours(value: Any) -> float:
     hours = _number(value)
-    if not hours >= 0:
+    if not 0 <= hours <= MOST:
         raise ValueError("is no number of hours")
     return hours
 

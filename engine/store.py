@@ -18,6 +18,7 @@ from engine.commitlog import FileHold
 from engine.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.consumeroffsets import read_consumer_offsets
 from engine.errors import (
+    ConfigFileError,
     FlushFailedError,
     MessageNotFoundError,
     ReadOnlyStoreError,
@@ -458,6 +459,15 @@ class MessageStore:
         """What brokers noted of consumer groups: group -> topic -> queue -> next queue offset. ConfigFileError."""
         layout = self._parts.layout
         return read_consumer_offsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
+
+    def settings_problems(self) -> list[str]:
+        """What of the files below config/ can't be understood, and is not used: sentences with their paths."""
+        problems = self._topics.table.problems()
+        try:
+            self.consumer_offsets()
+        except ConfigFileError as error:
+            problems.append(str(error))
+        return problems
 
     def check(self, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[Problem]:
         """Re-derive every consume-queue and index byte from the commit log; yield what is wrong.

@@ -23,6 +23,7 @@ from engine.record import topic_problem
 MAX_QUEUES = 1_024
 MOST_QUEUES = 16_384
 """An entry that names more is not believed: every queue of a topic is listed, if it has messages or not."""
+MOST_TOLD = 100
 MOST_PERMISSION = (1 << 31) - 1
 DEFAULT_QUEUES = 16  # RocketMQ's, where an entry does not say
 READ_AND_WRITE = 6
@@ -69,6 +70,15 @@ class TopicTable:
         self._version: tuple[FileVersion, FileVersion] | None = None
         self.problem: ConfigFileError | None = None
         self.reload()
+
+    def problems(self) -> list[str]:
+        """What of the file can't be understood, in sentences: all of it, or the entries that are left out."""
+        if self.problem is not None:
+            return [str(self.problem)]
+        left_out = sorted(set(map(str, _entries(self._content))) - self._topics.keys())
+        shown = [f"{self._path}: the entry of topic {topic[:255]!r} is left out" for topic in left_out[:MOST_TOLD]]
+        more = len(left_out) - len(shown)
+        return [*shown, f"{self._path}: {more:,} more entries are left out"] if more else shown
 
     def reload(self) -> bool:
         """Read the file again when it changed (its writer may be another process); whether the topics did.
@@ -133,9 +143,8 @@ class TopicTable:
         self._replace_table(table)
 
     def _table(self) -> dict[str, Any]:
-        """A copy of the table in the file; none when there is something else."""
-        table = self._content.get("topicConfigTable")
-        return dict(table) if isinstance(table, dict) else {}
+        """A copy of the table in the file."""
+        return dict(_entries(self._content))
 
     def _replace_table(self, table: dict[str, Any]) -> None:
         if self.problem is not None:
@@ -171,11 +180,15 @@ def _version_of(path: Path) -> tuple[FileVersion, FileVersion]:
 
 def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:
     """The topics in what topics.json holds; entries without a legal name or with odd values are left out."""
-    table = content.get("topicConfigTable")
-    if not isinstance(table, dict):
-        return {}
-    found = (_parse_entry(topic, entry) for topic, entry in table.items() if isinstance(entry, dict))
+    entries = _entries(content).items()
+    found = (_parse_entry(topic, entry) for topic, entry in entries if isinstance(entry, dict))
     return {config.topic: config for config in found if config is not None}
+
+
+def _entries(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table in what topics.json holds; empty when something else is there."""
+    table = content.get("topicConfigTable")
+    return table if isinstance(table, dict) else {}
 
 
 def _parse_entry(topic: str, entry: Mapping[str, Any]) -> TopicConfig | None:

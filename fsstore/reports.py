@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 
 from engine import (
+    ConfigFileError,
     FlushPolicy,
     Host,
     MessageStore,
@@ -157,6 +158,7 @@ def status_of(store: MessageStore) -> dict[str, object]:
         "stats": asdict(store.stats()),
         "topics": {topic: {"queues": queues} for topic, queues in topics.items()},
         "groups": _group_lags(store, topics),
+        "settings_problems": store.settings_problems(),
     }
 
 
@@ -180,8 +182,15 @@ def _group_lags(
             topic: {str(queue): lag(topic, queue, offset) for queue, offset in offsets.items()}
             for topic, offsets in by_topic.items()
         }
-        for group, by_topic in store.consumer_offsets().items()
+        for group, by_topic in _consumer_offsets(store).items()
     }
+
+
+def _consumer_offsets(store: MessageStore) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
+    try:
+        return store.consumer_offsets()
+    except ConfigFileError:  # among the settings' problems
+        return {}
 
 
 def config_of(store: MessageStore, options: FilesystemOptions) -> dict[str, object]:
@@ -216,6 +225,8 @@ def metrics_of(store: MessageStore, complaints: Complaints) -> bytes:
     """Figures in Prometheus' text format."""
     lines = [*_store_metrics(store.stats()), *_header("fsstore_complaints_total", "counter", "Requests that failed")]
     lines.append(f"fsstore_complaints_total {complaints.made}")
+    lines += _header("fsstore_settings_problems", "gauge", "Files or entries below config/ that can't be understood")
+    lines.append(f"fsstore_settings_problems {len(store.settings_problems())}")
     bounds = [
         (topic, queue, bounds) for topic in store.topics() for queue, bounds in _queue_bounds(store, topic).items()
     ]

@@ -87,6 +87,8 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     yield f"mounted    {mounted}"
     reason = status["read_only_reason"]
     yield f"access     {status['mode']}{f': {reason}' if reason else ''}"
+    for problem in status["settings_problems"]:
+        yield f"settings   {problem}"
     yield f"messages   {stats['messages']:,} in {plural(stats['topics'], 'topic')}, {plural(stats['queues'], 'queue')}"
     log_bytes = stats["physical_end"] - stats["min_physical_offset"]
     files = plural(stats["commit_log_files"], "file")

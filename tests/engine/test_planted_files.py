@@ -51,9 +51,9 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     """What a link would lead to."""
-    target = tmp_path / "elsewhere"
-    target.write_bytes(SECRET)
-    return target
+    planted = tmp_path / "elsewhere"
+    planted.write_bytes(SECRET)
+    return planted
 
 
 def plant_link(link: Path, target: Path, owner: int = STRANGER) -> Path:
@@ -294,14 +294,14 @@ def test_what_somebody_puts_under_the_passing_name_of_a_replacement_is_not_writt
     class Planting(Disk):
         def sync(self, descriptor: int, path: Path) -> None:
             assert os.fstat(descriptor).st_nlink == 1
-            assert target.read_bytes() == SECRET
+            assert other.read_bytes() == SECRET
 
-    target = tmp_path / "target"
-    target.write_bytes(SECRET)
-    os.link(target, tmp_path / "a.json.tmp")
+    other = tmp_path / "other"
+    other.write_bytes(SECRET)
+    os.link(other, tmp_path / "a.json.tmp")
     replace_file(tmp_path / "a.json", b"new", Planting())
     assert (tmp_path / "a.json").read_bytes() == b"new"
-    assert target.read_bytes() == SECRET
+    assert other.read_bytes() == SECRET
 
 
 # owners
