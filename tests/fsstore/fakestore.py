@@ -262,6 +262,9 @@ class FakeStore:
     def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
         return self.offsets
 
+    def settings_problems(self) -> list[str]:
+        return []
+
     def stats(self) -> StoreStats:
         queues = [messages for queues in self._topics.values() for messages in queues.values()]
         figures = {field.name: 0 for field in fields(StoreStats) if field.name != "recovery"}
