@@ -121,7 +121,14 @@ class ConsumeQueues:
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = self.directory / topic / str(queue_id)
-        files = FileQueue.open(directory, self.file_bytes, self.access, disk=self._disk, open_files=self._open_files)
+        files = FileQueue.open(
+            directory,
+            self.file_bytes,
+            self.access,
+            disk=self._disk,
+            open_files=self._open_files,
+            reads_ahead=False,  # a page of zeros of each queue would fill the memory where there are thousands
+        )
         queue = ConsumeQueue(topic, queue_id, files)
         queue.recover(self._scan)
         if self._visible_end is not None:

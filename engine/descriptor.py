@@ -64,18 +64,26 @@ class WriteDescriptor:
             self._failure = error
             raise
 
-    def next_data(self, position: int, size: int) -> int:
-        """First position from there on that may be non-zero, `size` for none: never-written space is skipped without
-        reading it. OSError."""
-        number = self.open()
-        try:
-            return os.lseek(number, position, os.SEEK_DATA)
-        except OSError as error:  # ENXIO: only holes behind; others: the filesystem can't tell
-            return size if error.errno == errno.ENXIO else position
-
     def close(self) -> None:
         """Give it back until it is needed again."""
         with self._writing:
             if self._number >= 0:
                 os.close(self._number)
                 self._number = -1
+
+
+def next_data(descriptor: int, position: int, size: int) -> int:
+    """First position from there on that may be non-zero, `size` for none: never-written space is skipped without
+    reading it. OSError."""
+    try:
+        return os.lseek(descriptor, position, os.SEEK_DATA)
+    except OSError as error:  # ENXIO: only holes behind; others: the filesystem can't tell
+        return size if error.errno == errno.ENXIO else position
+
+
+def next_hole(descriptor: int, position: int, size: int) -> int:
+    """First position from there on where never-written space begins, `size` for none. OSError."""
+    try:
+        return os.lseek(descriptor, position, os.SEEK_HOLE)
+    except OSError as error:
+        return position if error.errno == errno.ENXIO else size

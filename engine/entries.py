@@ -21,6 +21,8 @@ assert ENTRY.itemsize == ENTRY_STRUCT.size == 20
 PRE_BLANK_SIZE = 0x7FFFFFFF
 """Size in an entry that only fills a file up to the queue's first message; its physical offset is 0."""
 
+_LOOKED_AT_BYTES = 1 << 20
+
 Entries = np.ndarray[Any, Any]
 """dtype ENTRY, shape (n,)."""
 
@@ -54,10 +56,13 @@ def _joins(file: MappedFile, following: MappedFile) -> bool:
 
 
 def scanned_end(files: Sequence[MappedFile]) -> int:
-    """Byte offset where the valid entries of `files` end: every entry looked at."""
+    """Byte offset where the valid entries of `files` end: every entry looked at, and no space that was never
+    written."""
     end, newest = (files[0].start if files else 0), -1
     for file in files:
-        entries = file.array(ENTRY)
+        start, written = next(file.data_ranges(), (0, 0))
+        count = -(-written // ENTRY.itemsize) if start == 0 else 0
+        entries = file.array(ENTRY, 0, min(count, file.readable // ENTRY.itemsize))
         valid = valid_prefix(entries, newest)
         end = file.start + valid * ENTRY.itemsize
         if end < file.start + file.size:
@@ -81,7 +86,13 @@ def holds_more(files: Sequence[MappedFile], end: int) -> bool:
     if not files:
         return False
     last = files[-1]
-    return last.start > end or bool(last.array(np.uint8, end - last.start).any())
+    if last.start > end:
+        return True
+    return any(
+        last.array(np.uint8, chunk, min(_LOOKED_AT_BYTES, until - chunk)).any()
+        for start, until in last.data_ranges(end - last.start)
+        for chunk in range(start, until, _LOOKED_AT_BYTES)
+    )
 
 
 def record_end(entry: tuple[int, int, int]) -> int:

@@ -40,10 +40,12 @@ class FileQueue:
         source: FileSource | None = None,
         pool: BufferPool | None = None,
         open_files: OpenFiles | None = None,
+        reads_ahead: bool = True,
     ) -> None:
         self.directory = directory
         self.file_bytes = file_bytes
         self.access = access
+        self._reads_ahead = reads_ahead
         self._disk = disk or Disk()
         self._source = source or DirectSource(directory, file_bytes, access, self._disk)
         self._pool = pool
@@ -69,14 +71,24 @@ class FileQueue:
         source: FileSource | None = None,
         pool: BufferPool | None = None,
         open_files: OpenFiles | None = None,
+        reads_ahead: bool = True,
     ) -> FileQueue:
         """Load the directory (missing: no files yet). All bytes count as written until `set_end` or `truncate`.
 
         `source` makes files; by default one is made when it is needed. With a `pool`, files are written through its
         buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at,
-        and let go as `open_files` has it.
+        and let go as `open_files` has it. `reads_ahead`: whether the kernel may read more of them than was looked at.
         """
-        queue = cls(directory, file_bytes, access, disk=disk, source=source, pool=pool, open_files=open_files)
+        queue = cls(
+            directory,
+            file_bytes,
+            access,
+            disk=disk,
+            source=source,
+            pool=pool,
+            open_files=open_files,
+            reads_ahead=reads_ahead,
+        )
         sizes, queue._problems = scan_directory(directory, file_bytes)
         queue._set_files([queue._loaded(start, size) for start, size in sorted(sizes.items())])
         queue._flushed_offset = queue.max_offset
@@ -85,6 +97,7 @@ class FileQueue:
     def _loaded(self, start: int, size: int) -> MappedFile:
         path = self.directory / file_name(start)
         file = MappedFile(path, self.file_bytes, self.access, start=start, disk=self._disk)
+        file.reads_ahead = self._reads_ahead
         file.count_in(self._open_files)
         file.set_end(min(size, self.file_bytes))
         return file

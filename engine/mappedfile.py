@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from engine.descriptor import WriteDescriptor
+from engine.descriptor import WriteDescriptor, next_data, next_hole
 from engine.durable import Disk, allocate, create_allocated
 from engine.errors import RetiredFileError, TruncatedFileError, UnreadableRangeError
 from engine.openfiles import OpenFiles
@@ -74,6 +75,7 @@ class MappedFile:
         "flushed",
         "path",
         "readable",
+        "reads_ahead",
         "size",
         "start",
         "wrote",
@@ -86,6 +88,7 @@ class MappedFile:
         self.size = size
         self.access = access
         self.wrote = self.readable = self.flushed = size
+        self.reads_ahead = True  # whether the kernel may read more than the page that is looked at
         self._disk = disk or Disk()
         self._mapped: tuple[mmap.mmap, memoryview] | None = None
         self._inode = 0  # of the file that was mapped last
@@ -215,6 +218,8 @@ class MappedFile:
             os.close(descriptor)  # the map keeps a duplicate of its own
 
     def _keep_map(self, file_map: mmap.mmap) -> None:
+        if not self.reads_ahead:
+            file_map.madvise(mmap.MADV_RANDOM)
         self._mapped = (file_map, memoryview(file_map).toreadonly())
 
     # writing
@@ -358,27 +363,47 @@ class MappedFile:
 
         READ: positions only. StoreFullError, OSError.
         """
+        written = position if self._target is None else self.wrote
         self.set_end(position)
         if self.access is Access.READ:
             return
-        self._zero_from(position)
+        if self.access is Access.PRIVATE and position <= LARGE_BYTES:
+            self._leave_the_file(position)
+        else:
+            self._zero_from(position, written)
         self.sync()
 
-    def _zero_from(self, position: int) -> None:
+    def _leave_the_file(self, kept: int) -> None:
+        """PRIVATE: go on in memory that needs no descriptor, with the first `kept` bytes of the file."""
+        pages = self.whole()[:kept]
+        memory = mmap.mmap(-1, self.size)
+        memory[: len(pages)] = pages
+        with self._lock:
+            self._anonymous = True
+            self._keep_map(memory)
+            self._target = memoryview(memory)
+
+    def _zero_from(self, position: int, written: int) -> None:
+        """Zero what is not, from `position` on; what we wrote ourselves ends at `written`."""
         target = self.writable()
         zeros = bytes(ZERO_CHUNK_BYTES)
-        while position < self.size:
-            chunk = self._next_data(position)
-            end = min(chunk + ZERO_CHUNK_BYTES, self.size)
-            if target[chunk:end] != zeros[: end - chunk]:
-                target[chunk:end] = zeros[: end - chunk]
-            position = end
+        for start, end in [(position, written), *self.data_ranges(max(position, written))]:
+            for chunk in range(start, end, ZERO_CHUNK_BYTES):
+                until = min(chunk + ZERO_CHUNK_BYTES, end)
+                if target[chunk:until] != zeros[: until - chunk]:
+                    target[chunk:until] = zeros[: until - chunk]
 
-    def _next_data(self, position: int) -> int:
-        if self.access is not Access.WRITE:
-            return position
-        with self._sync_lock:
-            return self._descriptor.next_data(position, self.size)
+    def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
+        """Where the file on disk may be non-zero, from `position` on: what was never written is not read. OSError."""
+        if self._anonymous:
+            return
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while (start := next_data(descriptor, position, self.size)) < self.size:
+                position = min(next_hole(descriptor, start, self.size), self.size)
+                yield start, position
+        finally:
+            os.close(descriptor)
 
     def sync(self) -> None:
         """Bring what is readable now to disk, then move `flushed`. OSError leaves `flushed` alone, and is raised again

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import os
 import shutil
 import threading
@@ -11,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from engine import FileSizes, FlushPolicy, MessageStore, Problem, StoreConfig, check_store
 from engine.durable import Disk
@@ -69,6 +73,18 @@ def contents(path: Path) -> dict[str, bytes]:
 def bodies(store: MessageStore, topic: str, queue: int) -> list[bytes]:
     """All bodies of a queue, in order."""
     return [bytes(message.body) for message in store.read(topic, queue, 0)]
+
+
+def cached_pages(descriptor: int) -> list[int]:
+    """The numbers of the pages of an open file that the kernel has cached: it may drop any of them at any time."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
+        pages = np.zeros(-(-len(mapped) // mmap.PAGESIZE), np.uint8)
+        start = np.frombuffer(mapped, np.uint8).ctypes.data
+        failed = libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(pages.ctypes.data))
+        assert not failed, os.strerror(ctypes.get_errno())
+    found: list[int] = np.flatnonzero(pages & 1).tolist()
+    return found
 
 
 @contextmanager

@@ -3,7 +3,6 @@ and never the zeros that the kernel keeps behind the end of a file."""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import signal
@@ -14,10 +13,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen, run
 
-import numpy as np
 import pytest
 
 from engine import OpenMode
+from tests.engine.storetools import cached_pages
 from tests.mount.harness import PATIENCE_S, Mounted, mounted, publish, until
 
 LINE = b"%08d " + b"x" * 90 + b"\n"
@@ -119,18 +118,6 @@ def read_elsewhere(descriptor: int, position: int) -> bytes:
     code = f"import os, sys; sys.stdout.buffer.write(os.pread({descriptor}, {PAGE_BYTES}, {position}))"
     done = run([sys.executable, "-c", code], pass_fds=[descriptor], capture_output=True, timeout=PATIENCE_S, check=True)
     return done.stdout
-
-
-def cached_pages(descriptor: int) -> list[int]:
-    """The numbers of the pages of an open file that the kernel has cached: it may drop any of them at any time."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
-        pages = np.zeros(-(-len(mapped) // PAGE_BYTES), np.uint8)
-        start = np.frombuffer(mapped, np.uint8).ctypes.data
-        failed = libc.mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), ctypes.c_void_p(pages.ctypes.data))
-        assert not failed, os.strerror(ctypes.get_errno())
-    found: list[int] = np.flatnonzero(pages & 1).tolist()
-    return found
 
 
 def is_cached(mount: Mounted, descriptor: int, text: bytes) -> bool:
