@@ -27,6 +27,7 @@ from engine.errors import (
     IllegalTopicError,
     MessageNotFoundError,
     MessageTooLargeError,
+    MissingLogError,
     NoDescriptorError,
     NotAStoreError,
     ObstructedError,
@@ -55,7 +56,7 @@ from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.properties import UNIQUE_KEY
 from engine.record import check_message, topic_problem
 from engine.repair import repair_store
-from engine.results import PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
+from engine.results import IndexState, PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
 from engine.store import Hold, MessageStore
 from engine.stream import QueueStream
 from engine.writing import Stored
@@ -83,10 +84,12 @@ __all__ = [
     "Host",
     "IllegalMessageError",
     "IllegalTopicError",
+    "IndexState",
     "Message",
     "MessageNotFoundError",
     "MessageStore",
     "MessageTooLargeError",
+    "MissingLogError",
     "NoDescriptorError",
     "NotAStoreError",
     "ObstructedError",

@@ -4,6 +4,7 @@ StoreError
 ├── OpenError                     the store cannot be opened
 │   ├── NotAStoreError            no store there, or a file there that no store has
 │   ├── UnsupportedStoreError     a store, but written in a way this engine does not read
+│   ├── MissingLogError           what is derived from a commit log is there, the log is not
 │   ├── OptionError               an option that is none, or with a value it cannot have
 │   ├── ConfigFileError           a configuration file that cannot be understood
 │   └── StoreLockedError          another process has it open
@@ -67,6 +68,22 @@ class UnsupportedStoreError(OpenError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what} is not supported"
+
+
+@dataclass(eq=False)
+class MissingLogError(OpenError):
+    """`path` has no commit log, though its member `evidence` says that there is one; most often it is elsewhere."""
+
+    path: Path
+    evidence: str
+
+    def __str__(self) -> str:
+        log = f"{self.path}/commitlog"
+        return (
+            f"{log} holds no file, but {self.evidence} speaks of one: if the broker keeps its log elsewhere"
+            f" (storePathCommitLog in broker.conf), bind-mount that folder at {log}; if the log is lost,"
+            " remove consumequeue, index and checkpoint to begin a new one"
+        )
 
 
 @dataclass(eq=False)

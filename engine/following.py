@@ -21,6 +21,7 @@ from engine.mappedfile import Access, MappedFile
 from engine.opening import ChosenSizes, find_sizes, refuse_topics, refuse_unreadable, remembered_sizes
 from engine.parts import StoreParts
 from engine.record import record_problem
+from engine.results import IndexState
 from engine.sequence import queued_rows
 from engine.topicview import TopicView
 from engine.watch import Watch
@@ -109,6 +110,24 @@ class Follower:
         self._queues.refresh(self._end)
         self._told_generation = self._queues.generation
 
+    @property
+    def index_state(self) -> IndexState:
+        """Whether keys are found."""
+        index = self._parts.index
+        if self._choice.rebuild_index:
+            reason = (
+                f"the slots and entries of {index.directory} can't be proved from its files; name them by"
+                " -o maxHashSlotNum and maxIndexNum as in the broker's broker.conf"
+            )
+            return IndexState("not proved", reason)
+        if not index.files and self._end > self._log.min_offset:
+            reason = (
+                f"{index.directory} has no index file; a broker with indexFileWriteEnable=false keeps keys in RocksDB,"
+                " which is not read"
+            )
+            return IndexState("none", reason)
+        return IndexState("in use")
+
     def refresh(self) -> bool:
         """Look for new records, queues and topics, and for files that came or went; whether anything changed. After an
         error (StoreError, OSError) the next call looks at everything."""
@@ -141,8 +160,8 @@ class Follower:
             changed |= self._topics.reload()
         if self._queues_watch.changed() or changed or self._is_behind():
             changed |= self._follow_queues()
-        self._parts.index.refresh()  # each time: the writer indexes its last records after they are in their queues
-        return changed
+        # The index each time: the writer indexes its last records after they are in their queues.
+        return self._parts.index.refresh() or changed
 
     def _list_log(self) -> bool:
         """List the log's files if they may have changed; whether they had."""

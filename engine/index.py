@@ -283,10 +283,10 @@ class Index:
 
     def refresh(self) -> bool:
         """FOLLOW: notice files that came or went; True when any did."""
-        before = self._files
+        before = self._files, self.foreign
         self._list()
         self._last = self._stored_last()
-        return before != self._files
+        return before != (self._files, self.foreign)
 
     def reopen(self, slots: int, entries: int) -> None:
         """FOLLOW: let go of every file, and list those of these sizes."""

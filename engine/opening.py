@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from engine.checkpoint import read_checkpoint
 from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
 from engine.configfile import backup_of
-from engine.errors import ConfigFileError, NotAStoreError, ObstructedError, UnsupportedStoreError
+from engine.errors import ConfigFileError, MissingLogError, NotAStoreError, ObstructedError, UnsupportedStoreError
 from engine.filescan import MAX_OFFSET
 from engine.indexfile import index_file_bytes
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
-from engine.paths import open_folder, require_file
+from engine.paths import open_file, open_folder, require_file
 from engine.sizesfile import read_sizes
 from engine.topics import TopicTable
 
@@ -30,6 +31,7 @@ BROKER_NAMES = (
     "abort.bak",
     "brokerIdentity",
     "compaction",
+    "consumequeue_rocksdb",
     "epochFileCheckpoint",
     "rocksdbstore",
     "timerlog",
@@ -88,10 +90,13 @@ def is_new(path: Path) -> bool:
 
 
 def refuse_unreadable(path: Path) -> None:
-    """NotAStoreError, ObstructedError, or UnsupportedStoreError that names what we don't read; silent when the store is
-    one of ours."""
+    """NotAStoreError, ObstructedError, MissingLogError, or UnsupportedStoreError that names what we don't read; silent
+    when the store is one of ours."""
     layout = StoreLayout(path)
     names = {member.name for member in path.iterdir()}
+    for name in sorted(names):
+        if name.startswith("dledger-"):
+            raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
     if "commitlog" not in names and not names <= KNOWN_NAMES:
         raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
     for folder in (layout.commit_log, layout.consume_queues, layout.index, layout.config, layout.own):
@@ -99,15 +104,14 @@ def refuse_unreadable(path: Path) -> None:
             raise ObstructedError(folder, "folder")
         if folder.name in names:
             os.close(open_folder(folder))  # who may not be followed there is told before anything is done
-    for name in sorted(names):
-        if name.startswith("dledger-"):
-            raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
     for name, what in UNREAD.items():
         if any(member.is_file() for member in (path / name).rglob("*")):
             raise UnsupportedStoreError(path, f"{what} ({name})")
-    if (layout.consume_queues / "CURRENT").is_file():  # a folder is a topic's
-        raise UnsupportedStoreError(path, "a RocksDB consume queue (consumequeue/CURRENT)")
+    for name in ("consumequeue", "consumequeue_rocksdb"):
+        if (path / name / "CURRENT").is_file():  # a folder is a topic's
+            raise UnsupportedStoreError(path, f"a RocksDB consume queue ({name}/CURRENT)")
     _refuse_multiple_paths(path, layout.commit_log)
+    _refuse_missing_log(layout)
 
 
 def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:
@@ -143,6 +147,30 @@ def _refuse_multiple_paths(path: Path, directory: Path) -> None:
     length = _usual(file.stat().st_size for file in log_files(directory))
     if len(starts) > 2 and length and len(steps) == 1 and min(steps) >= 2 * length:
         raise UnsupportedStoreError(path, "a commit log over several paths")
+
+
+def _refuse_missing_log(layout: StoreLayout) -> None:
+    """A log that is elsewhere has left its queues and its checkpoint here: they are not to be made anew without it."""
+    if log_files(layout.commit_log):
+        return
+    for topic in _directories(layout.consume_queues):
+        for queue in _directories(topic):
+            if any(_holds_entries(file) for file in log_files(queue)):
+                raise MissingLogError(layout.root, str(queue.relative_to(layout.root)))
+    if layout.checkpoint.is_file() and read_checkpoint(layout.checkpoint).physic_ms:
+        raise MissingLogError(layout.root, "checkpoint")
+
+
+def _holds_entries(queue_file: Path) -> bool:
+    descriptor = open_file(queue_file)
+    try:
+        return any(os.pread(descriptor, CONSUME_QUEUE_ENTRY_BYTES, 0))
+    finally:
+        os.close(descriptor)
+
+
+def _directories(directory: Path) -> list[Path]:
+    return sorted(member for member in directory.iterdir() if member.is_dir()) if directory.is_dir() else []
 
 
 def log_files(directory: Path) -> list[Path]:

@@ -81,6 +81,14 @@ class RecoveryReport:
     seconds: float = 0.0
 
 
+class IndexState(NamedTuple):
+    """Whether keys are found: `state` is "in use", "rebuilt" (made again at the opening), "none" or "not proved"; for
+    all but the first `reason` is a sentence. With the last two a follower finds no key, or not each."""
+
+    state: str
+    reason: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """The store in figures; JSON-able with `dataclasses.asdict`. Sizes in bytes, counters since this open."""
@@ -113,4 +121,7 @@ class StoreStats:
     expired_files: int
     sync_flush: bool
     opened_at_ms: int
+    index: str = "in use"
+    """As IndexState tells it."""
+    index_reason: str | None = None
     recovery: RecoveryReport = field(default_factory=RecoveryReport)

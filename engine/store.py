@@ -34,7 +34,7 @@ from engine.paths import store_root
 from engine.problem import CheckProgress, Problem
 from engine.reading import Reader
 from engine.refusal import Refusal
-from engine.results import PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
+from engine.results import IndexState, PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
 from engine.retention import DiskUse, disk_use
 from engine.status import measure_files
 from engine.stream import QueueStream
@@ -179,6 +179,16 @@ class MessageStore:
     def sizes(self) -> FileSizes:
         """The sizes of the store's files."""
         return self._parts.sizes
+
+    @property
+    def index_state(self) -> IndexState:
+        """Whether keys are found, and if not, why."""
+        if self._follower is not None:
+            return self._follower.index_state
+        rebuilt = [name for name in self.recovery.rebuilt if name.startswith("index")]
+        if not rebuilt:
+            return IndexState("in use")
+        return IndexState("rebuilt", self._opened.choice.note or f"{rebuilt[0]}: made again from the commit log")
 
     # why not to write
 
@@ -480,7 +490,7 @@ class MessageStore:
 
     def stats(self) -> StoreStats:
         """The store in figures."""
-        topics, write_side = self.topics(), self._write_side
+        topics, write_side, index = self.topics(), self._write_side, self.index_state
         return StoreStats(
             path=str(self.path),
             mode=self.mode.value,
@@ -497,6 +507,8 @@ class MessageStore:
             expired_files=write_side.expired_files if write_side else 0,
             sync_flush=self.sync_flush,
             opened_at_ms=self.opened_at_ms,
+            index=index.state,
+            index_reason=index.reason,
             recovery=self.recovery,
             **measure_files(self._parts),
         )

@@ -14,6 +14,7 @@ from engine import (
     IllegalTopicError,
     MessageNotFoundError,
     MessageTooLargeError,
+    MissingLogError,
     NoDescriptorError,
     NotAStoreError,
     ObstructedError,
@@ -35,6 +36,7 @@ from engine import (
 ERRNOS: dict[type[StoreError], int] = {
     NotAStoreError: errno.EIO,
     UnsupportedStoreError: errno.EIO,
+    MissingLogError: errno.EIO,
     StoreLockedError: errno.EBUSY,
     ReadOnlyStoreError: errno.EROFS,
     StoreFullError: errno.ENOSPC,

@@ -24,7 +24,7 @@ from types import FrameType
 
 import trio
 
-from engine import MessageStore, OpenMode, StoreError
+from engine import IndexState, MessageStore, OpenMode, StoreError
 from fsstore.channel import Channel
 from fsstore.complaints import COMPLAINTS
 from fsstore.core import Filesystem
@@ -137,10 +137,15 @@ class Mount:
             self._ready()
 
     async def _follow(self) -> None:
+        told: IndexState | None = None
         while True:
             await trio.sleep(self._options.follow_interval_ms / 1000)
             try:
                 await trio.to_thread.run_sync(self._store.refresh)
+                index = self._store.index_state
+                if index != told and index.state != "in use":
+                    log.warning("keys are not found, or not each: index %s: %s", index.state, index.reason)
+                told = index
             except (StoreError, OSError) as error:
                 text = f"looking for what the writer did: {error}"
                 COMPLAINTS.tell(log, logging.WARNING, text, text)

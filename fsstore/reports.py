@@ -245,6 +245,8 @@ def metrics_of(store: MessageStore, complaints: Complaints) -> bytes:
 def _store_metrics(stats: StoreStats) -> list[str]:
     lines = _header("fsstore_read_only", "gauge", "1 where nothing can be published")
     lines.append(f"fsstore_read_only {int(stats.read_only_reason is not None or stats.mode.lower() != 'write')}")
+    lines += _header("fsstore_index_in_use", "gauge", "0 where a follower can't find keys, or not each of them")
+    lines.append(f"fsstore_index_in_use {int(stats.index in ('in use', 'rebuilt'))}")
     for field in fields(stats):
         value = getattr(stats, field.name)
         if not isinstance(value, int):

@@ -42,6 +42,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.StoreError: os.EX_SOFTWARE,
         engine.NotAStoreError: os.EX_DATAERR,
         engine.UnsupportedStoreError: os.EX_DATAERR,
+        engine.MissingLogError: os.EX_DATAERR,
         engine.StoreLockedError: os.EX_TEMPFAIL,
         engine.OptionError: os.EX_USAGE,
         engine.OpenError: os.EX_UNAVAILABLE,

@@ -99,6 +99,8 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     recovery = stats["recovery"]
     how = "clean" if recovery["clean"] else "recovered: its last writer did not close it"
     yield f"opened     {human_time(stats['opened_at_ms'])} in {human_seconds(recovery['seconds'])} ({how})"
+    if stats["index"] != "in use":
+        yield f"index      {stats['index']}: {stats['index_reason']}"
     if recovery["damaged"]:
         yield f"damage     {plural(len(recovery['damaged']), 'place')} in the log can't be read (mountctl check)"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from engine import (
     Message,
     MessageNotFoundError,
     MessageStore,
+    MissingLogError,
     NotAStoreError,
     OpenMode,
     ReadOnlyStoreError,
@@ -31,6 +33,8 @@ from engine import (
     TopicExistsError,
     TopicNotFoundError,
     UnsupportedStoreError,
+    check_store,
+    repair_store,
 )
 from engine.index import Index
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, contents, lose_derived, nothing_left_open, opened
@@ -99,6 +103,7 @@ def test_a_store_is_locked_within_its_process_too(tmp_path: Path) -> None:
 
 UNREAD: dict[str, Callable[[Path], object]] = {
     "DLedger": lambda path: (path / "dledger-n0" / "data").mkdir(parents=True),
+    "RocksDB apart": lambda path: touch(path / "consumequeue_rocksdb" / "CURRENT"),
     "RocksDB": lambda path: (path / "consumequeue" / "CURRENT").write_bytes(b"MANIFEST-000001\n"),
     "batch": lambda path: touch(path / "batchconsumequeue" / "T" / "0" / ("0" * 20)),
     "compaction": lambda path: touch(path / "compaction" / "compactionLog" / "T" / "0" / ("0" * 20)),
@@ -127,6 +132,67 @@ def test_what_is_not_read_is_refused_by_name_and_left_alone(tmp_path: Path, kind
     with nothing_left_open(), pytest.raises(UnsupportedStoreError):
         MessageStore.open(tmp_path / "store", StoreConfig(mode=mode))
     assert contents(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("mode", list(OpenMode), ids=lambda mode: mode.value)
+def test_a_dledger_store_is_told_by_what_it_is(tmp_path: Path, mode: OpenMode) -> None:
+    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
+    with pytest.raises(UnsupportedStoreError, match="DLedger commit log \\(dledger-n0\\)"):
+        MessageStore.open(tmp_path, StoreConfig(mode=mode))
+
+
+def use_in_any_way(path: Path) -> dict[str, Callable[[], object]]:
+    """Each way to look at or change the store at `path`."""
+    ways: dict[str, Callable[[], object]] = {
+        mode.value: lambda mode=mode: MessageStore.open(path, replace(SMALL, mode=mode)).close()  # type: ignore[misc]
+        for mode in OpenMode
+    }
+    return ways | {"check": lambda: list(check_store(path)), "repair": lambda: list(repair_store(path))}
+
+
+@pytest.mark.parametrize("evidence", ["consumequeue/T/0", "checkpoint"])
+@pytest.mark.parametrize("folder", ["no folder", "an empty folder"])
+def test_a_store_whose_log_is_elsewhere_is_refused_and_left_alone(tmp_path: Path, evidence: str, folder: str) -> None:
+    path = tmp_path / "store"
+    with opened(path) as store:
+        store.put(Message("T", b"x", ["K"]), 0)
+    (path / "commitlog").rename(tmp_path / "elsewhere")
+    if folder == "an empty folder":
+        (path / "commitlog").mkdir()
+    if evidence == "checkpoint":
+        shutil.rmtree(path / "consumequeue")
+    before = contents(path)
+    for way in use_in_any_way(path).values():
+        with nothing_left_open(), pytest.raises(MissingLogError, match="storePathCommitLog") as refusal:
+            way()
+        assert refusal.value.evidence == evidence
+        assert contents(path) == before
+
+
+def test_a_store_that_has_no_log_yet_opens_in_every_way(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as store:
+        store.create_topic("T")
+    shutil.rmtree(path / "commitlog")
+    (path / "consumequeue" / "T" / "0").mkdir(parents=True)
+    (path / "consumequeue" / "T" / "0" / ("0" * 20)).write_bytes(bytes(640))  # ready, and nothing in it
+    for way in use_in_any_way(path).values():
+        way()
+
+
+def test_a_store_whose_messages_have_all_expired_opens_in_every_way(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as store:
+        store.put_lines("T", b"line\n" * 300, 0)
+        count = store.bounds("T", 0).max_offset
+    files = sorted((path / "commitlog").iterdir())
+    (path / "commitlog" / f"{int(files[-1].name) + 8192:020d}").write_bytes(bytes(8192))
+    for file in files:
+        file.unlink()
+    for way in use_in_any_way(path).values():
+        way()
+    with opened(path) as store:
+        assert store.put(Message("T", b"next"), 0).queue_offset == count
 
 
 def test_what_a_plain_broker_of_version_5_leaves_beside_its_log_is_no_reason_to_refuse(tmp_path: Path) -> None:

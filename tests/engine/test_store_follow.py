@@ -565,3 +565,61 @@ def test_a_follower_that_came_before_the_first_file_takes_its_size(
         log_bytes, entries = follower.sizes.commit_log_bytes, follower.sizes.consume_queue_entries
         assert (log_bytes, entries) == (sizes.commit_log_bytes, sizes.consume_queue_entries)
         assert follower.sizes.index_bytes == sizes.index_bytes
+
+
+def keyed_store(path: Path) -> Path:
+    with MessageStore.open(path, SMALL) as writer:
+        for number in range(10):
+            writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0)
+    (path / "config" / "sizes.json").unlink()
+    return path
+
+
+def test_a_follower_says_that_there_is_no_index_until_there_is_one(tmp_path: Path) -> None:
+    path = keyed_store(tmp_path / "store")
+    (path / "index").rename(tmp_path / "index")
+    with MessageStore.open(path, replace(FOLLOW, sizes=None)) as follower:
+        assert follower.index_state.state == "none"
+        assert "RocksDB" in str(follower.index_state.reason)
+        assert follower.newest_with_key("T", "K3") is None
+        assert follower.stats().index == "none"
+        (tmp_path / "index").rename(path / "index")
+        refreshed(follower)
+        assert follower.index_state == ("in use", None)
+        found = follower.newest_with_key("T", "K3")
+        assert found is not None
+        assert bytes(found.body) == b"3"
+
+
+def test_a_follower_says_that_an_index_is_not_proved_and_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.following.PROOF_SECONDS", 0.0)
+    path = keyed_store(tmp_path / "store")
+    [index] = (path / "index").iterdir()
+    whole = index.read_bytes()
+    index.write_bytes(whole[:40] + bytes(len(whole) - 40))
+    with MessageStore.open(path, replace(FOLLOW, sizes=None)) as follower:
+        refreshed(follower)
+        assert follower.index_state.state == "not proved"
+        assert "maxHashSlotNum" in str(follower.index_state.reason)
+        index.write_bytes(whole)
+        with MessageStore.open(path, SMALL) as writer:
+            (path / "config" / "sizes.json").unlink()
+            writer.put(Message("T", b"10", ["K10"]), 0)
+            writer.flush()
+            refreshed(follower)
+            assert follower.index_state == ("in use", None)
+            found = follower.newest_with_key("T", "K10")
+            assert found is not None
+            assert bytes(found.body) == b"10"
+
+
+def test_a_store_opened_alone_says_that_its_index_was_made_again(tmp_path: Path) -> None:
+    path = keyed_store(tmp_path / "store")
+    [index] = (path / "index").iterdir()
+    index.write_bytes(index.read_bytes()[:40] + b"x" * 1000)
+    with MessageStore.open(path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
+        assert (store.index_state.state, store.stats().index) == ("rebuilt", "rebuilt")
+        assert store.index_state.reason
+        assert store.newest_with_key("T", "K3") is not None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fsstore import MountError, ServeOptions, serve
 from fsstore.mounting import device_of
+from mountctl.main import cli
 from tests.fsstore.fakestore import FakeStore
 from tests.mount.harness import PATIENCE_S, bodies, mounted, publish, refused_with, unmount_lazily, until
 
@@ -162,3 +165,15 @@ def test_the_kernels_descriptor_does_not_block(tmp_path: Path) -> None:
         (descriptor,) = (link.name for link in (process / "fd").iterdir() if os.readlink(link) == "/dev/fuse")
         described = dict(line.split() for line in (process / "fdinfo" / descriptor).read_text().splitlines())
         assert int(described["flags:"], 8) & os.O_NONBLOCK
+
+
+def test_a_follower_without_an_index_says_so_everywhere(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        publish(mount.topic("orders") / "0" / "append@keys=K", b"one\n")
+    shutil.rmtree(tmp_path / "store" / "index")
+    with mounted(tmp_path, config={"mode": "FOLLOW"}) as mount:
+        assert mount.status()["stats"]["index"] == "none"
+        assert "fsstore_index_in_use 0" in (mount.root / "@store" / "metrics").read_text()
+        until("the log says so", lambda: "keys are not found" in mount.log.read_text())
+        shown = CliRunner().invoke(cli, ["status", str(mount.root)])
+        assert "index      none: " in shown.output
