@@ -45,6 +45,10 @@ _NEXT_ENTRY_POSITION = 36
 assert _HEADER_BYTES == _HEADER.size == 40
 assert _ENTRY_BYTES == _ENTRY.size == 20
 
+WALKED_ENTRIES = 256
+"""So many entries of a bucket are followed one by one; of a longer one all entries before are looked over at once."""
+SCANNED_ENTRIES = 1 << 16
+
 MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
 TAG_TYPE = "T"
 """From RocketMQ 5.4 on a record's last entry is that of its tag, hashed as topic#T#tag. We read such entries, and write
@@ -131,7 +135,10 @@ class IndexFile:
 
     def candidates(self, key_hash: int) -> Iterator[int]:
         """Physical offsets of the entries with that hash, newest first; none once retention took the file, ours or that
-        of another process."""
+        of another process.
+
+        Keys with the same hash are easily made, and one message may have thousands: equal neighbours may come once.
+        """
         try:
             pages = self.file.whole()
         except RetiredFileError:
@@ -141,13 +148,16 @@ class IndexFile:
         if number >= self.entries or number > _SLOT.unpack_from(pages, _NEXT_ENTRY_POSITION)[0]:
             return
         base = self._entries_position
-        while number > 0:
+        for _ in range(WALKED_ENTRIES):
+            if number <= 0:
+                return
             found_hash, physical_offset, _, previous = _ENTRY.unpack_from(pages, base + _ENTRY_BYTES * number)
             if found_hash == key_hash:
                 yield physical_offset
             if previous >= number:  # damaged, or another file's sizes: never go round in circles
                 return
             number = previous
+        yield from _places_of(np.frombuffer(pages, INDEX_ENTRY, max(number, 0) + 1, base), key_hash)
 
     def records(self) -> Array:
         """The entries there are (INDEX_ENTRY, shape (n,)), oldest first: a view."""
@@ -206,6 +216,17 @@ class IndexFile:
 
 
 # arithmetic: no state, no files
+
+
+def _places_of(entries: Array, key_hash: int) -> Iterator[int]:
+    """Physical offsets of those of `entries` that have that hash, last first, neighbours that are equal once. The first
+    is no entry."""
+    for end in range(len(entries), 1, -SCANNED_ENTRIES):
+        part = entries[max(end - SCANNED_ENTRIES, 1) : end]
+        places = part["physical_offset"][part["key_hash"] == key_hash].astype(np.int64)[::-1]
+        is_other = np.ones(len(places), dtype=bool)
+        is_other[1:] = places[1:] != places[:-1]
+        yield from places[is_other].tolist()
 
 
 def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Array]:

@@ -7,7 +7,7 @@ say that it stands there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,9 +30,10 @@ from engine.message import StoredMessage
 from engine.messagerun import message_run
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, Place, places
-from engine.properties import KEYS, find_property, split_keys
+from engine.properties import KEYS, UNIQUE_KEY, find_property, split_keys
 from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
 from engine.results import QueueBounds
+from engine.slices import pack_slices
 from engine.topicview import TopicView
 
 Array = np.ndarray[Any, Any]
@@ -42,6 +43,10 @@ REMEMBERED_KEYS = 10_000
 SINGLE_ROWS = 16
 """How many messages are read one by one before more are read at once: four times as many each time, up to RUN_ROWS."""
 RUN_ROWS = 8192
+SINGLE_CANDIDATES = 64
+"""So many records that the index names for a key are decoded one by one, before CANDIDATE_ROWS at a time are looked
+over together."""
+CANDIDATE_ROWS = 1024
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
 
@@ -302,7 +307,7 @@ class Reader:
         """Messages with `key` that are wanted, newest first."""
         found: list[StoredMessage] = []
         oldest = max(self._log.min_offset, self._parts.deleted.until(topic))
-        for physical_offset in self._index.candidates(topic, key, oldest):
+        for physical_offset in self._likely(key, self._index.candidates(topic, key, oldest)):
             try:
                 view = self._log.rest(physical_offset)
                 message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
@@ -313,6 +318,17 @@ class Reader:
                 if len(found) >= limit:
                     break
         return found
+
+    def _likely(self, key: str, candidates: Iterator[int]) -> Iterator[int]:
+        """Those of `candidates` whose record may have the key. Many may only share its hash: they are looked over
+        together, without a record being decoded."""
+        yield from islice(candidates, SINGLE_CANDIDATES)
+        while batch := list(islice(candidates, CANDIDATE_ROWS)):
+            entries = np.zeros(len(batch), ENTRY)
+            entries["physical_offset"] = sorted(batch)
+            for log, base, places_of in reversed(list(runs_by_file(self._log.files, entries))):
+                records = locate(log, places_of - base, places_of)
+                yield from places_of[rows_naming(records, key)][::-1].tolist()
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
         """The newest message with `key` that its queue leads to; looked up again only when the log has grown."""
@@ -356,6 +372,23 @@ class Reader:
             for first, size in zip(starts[sizes > 0].tolist(), sizes[sizes > 0].tolist(), strict=True):
                 keys.update(split_keys(log[first : first + size].tobytes().decode(errors="replace")))
         return sorted(keys)
+
+
+def rows_naming(records: LocatedRecords, key: str) -> Array:
+    """Rows whose KEYS or UNIQ_KEY hold `key` between spaces or ends, int64 (k,): those that carry it are among them."""
+    if "\ufffd" in key:  # stands for bytes that are no UTF-8, too
+        return np.arange(len(records))
+    wanted = b" %b " % key.encode("utf-8", "surrogatepass")
+    rows: set[int] = set()
+    for starts, sizes in find_properties(records, [KEYS, UNIQUE_KEY]):
+        offsets, packed = pack_slices(records.log, starts, sizes, lead=ord(" "))
+        text = packed.tobytes() + b" "
+        at = text.find(wanted)
+        while at >= 0:
+            row = int(np.searchsorted(offsets, at, side="right")) - 1
+            rows.add(row)
+            at = text.find(wanted, int(offsets[row + 1])) if row + 1 < len(records) else -1
+    return np.array(sorted(rows), np.int64)
 
 
 def is_in_place(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,39 @@ def test_a_file_that_retention_took_has_no_candidates() -> None:
     assert list(file.candidates(7)) == [100]
     file.file.retire()
     assert list(file.candidates(7)) == []
+
+
+class CountingEntries:
+    """Counts the entries that are looked at one by one."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def unpack_from(self, pages: memoryview, position: int) -> tuple[int, int, int, int]:
+        self.looks += 1
+        number, place, time, previous = struct.unpack_from(">iqii", pages, position)
+        return number, place, time, previous
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([7, 7, 7, 2, 9]), st.integers(0, 3)), max_size=60),
+    st.sampled_from([1, 2, 7, 256]),
+    st.sampled_from([1, 3, 1 << 16]),
+)
+def test_the_rest_of_a_long_bucket_is_looked_over_at_once(
+    keys: list[tuple[int, int]], walked: int, scanned: int
+) -> None:
+    file, places = new_file(5, 100), np.cumsum([step for _, step in keys]).tolist()
+    put(file, [(key_hash, place, 1) for (key_hash, _), place in zip(keys, places, strict=True)])
+    looks = CountingEntries()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.indexfile.WALKED_ENTRIES", walked)
+        patch.setattr("engine.indexfile.SCANNED_ENTRIES", scanned)
+        patch.setattr("engine.indexfile._ENTRY", looks)
+        found = list(file.candidates(7))
+    wanted = [place for (key_hash, _), place in zip(keys, places, strict=True) if key_hash == 7]
+    assert list(dict.fromkeys(found)) == list(dict.fromkeys(reversed(wanted)))
+    assert looks.looks <= walked
 
 
 class Model:
