@@ -407,6 +407,12 @@ def is_in_queue(message: StoredMessage) -> bool:
 
 def carries_key(message: StoredMessage, key: str) -> bool:
     """Whether `key` is one of the message's keys, or its unique key; the index itself knows only hashes."""
-    if find_property(message.raw_properties, KEYS) == key.encode("utf-8", "surrogatepass") and " " not in key:
+    wanted, properties = key.encode("utf-8", "surrogatepass"), message.raw_properties
+    keys = find_property(properties, KEYS)
+    if keys == wanted and " " not in key:
         return bool(key)
-    return key in message.keys or key == message.unique_key
+    if "\ufffd" in key:  # stands for bytes that are no UTF-8, too
+        return key in message.keys or key == message.unique_key
+    if keys is not None and key and " " not in key and b" %b " % wanted in b" %b " % keys:  # there may be thousands
+        return True
+    return find_property(properties, UNIQUE_KEY) == wanted

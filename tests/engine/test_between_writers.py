@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine import Message, MessageStore, OpenMode, StoreLockedError
 from engine.lock import StoreLock
+from engine.recovery import recover
 from tests.engine.storetools import SMALL, bodies, opened
 
 
@@ -41,20 +43,18 @@ def test_a_writer_that_died_just_before_the_lock_was_taken_loses_nothing(
 def test_a_read_only_opening_is_refused_when_a_writer_came_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: str
 ) -> None:
-    from engine import opened as opening
-
-    path, recover = tmp_path / "store", opening.recover
+    path = tmp_path / "store"
     with opened(path) as store:
         store.put(Message("T", b"old"), 0)
 
-    def while_recovering(*args: object, **more: object) -> object:
-        recovered = recover(*args, **more)  # type: ignore[arg-type]
+    def while_recovering(*args: Any, **more: Any) -> Any:
+        recovered = recover(*args, **more)
         (path / trace).write_bytes(b"lock")
         return recovered
 
     read_only = replace(SMALL, mode=OpenMode.READ_ONLY)
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "recover", while_recovering)
+        patch.setattr("engine.opened.recover", while_recovering)
         with pytest.raises(StoreLockedError):
             MessageStore.open(path, read_only)
     with MessageStore.open(path, read_only) as store:
