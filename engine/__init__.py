@@ -17,6 +17,7 @@ from engine.config import (
     Retention,
     StoreConfig,
 )
+from engine.durable import make_directory
 from engine.errors import (
     BodyTooLargeError,
     ConfigFileError,
@@ -128,6 +129,7 @@ __all__ = [
     "WriteError",
     "check_message",
     "check_store",
+    "make_directory",
     "repair_store",
     "retention_from",
     "topic_problem",

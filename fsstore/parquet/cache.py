@@ -14,6 +14,7 @@ import itertools
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import threading
 from collections import OrderedDict
@@ -22,13 +23,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from engine import make_directory
+
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_PREFIX = "mount-"
+_PREFIX = "fsstore-parquet-"
 _LOCK = "lock"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMEMBERED = 65_536
 """Keys of chunks that memory had no room for once."""
 
@@ -81,9 +85,10 @@ class DiskChunks:
     def __init__(self, parent: Path, most_bytes: int) -> None:
         self._parent = parent
         self._directory: Path | None = None
+        self._opened = -1  # the directory: what somebody puts in its place is not written to
         self._lock: int | None = None
         self._numbers = itertools.count()
-        self._files: Recent[Hashable, Path] = Recent(most_bytes, lambda _, path: path.unlink(missing_ok=True))
+        self._files: Recent[Hashable, str] = Recent(most_bytes, lambda _, name: self._remove(name))
         self._most_bytes = most_bytes
 
     @property
@@ -97,29 +102,42 @@ class DiskChunks:
             return
         if self._directory is None:
             self._directory = self._make_directory()
-        path = self._directory / str(next(self._numbers))
+        name = str(next(self._numbers))
+        made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._opened)
         try:
-            path.write_bytes(chunk)
+            with open(made, "wb") as file:
+                file.write(chunk)
         except OSError:
-            path.unlink(missing_ok=True)
+            self._remove(name)
             raise
-        self._files.put(key, path, len(chunk))
+        self._files.put(key, name, len(chunk))
 
     def take(self, key: Hashable) -> memoryview | None:
         """A chunk, which is then no longer here. OSError."""
-        path = self._files.take(key)
-        if path is None:
+        name = self._files.take(key)
+        if name is None:
             return None
-        chunk = memoryview(path.read_bytes())
-        path.unlink()
+        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._opened), "rb") as file:
+            chunk = memoryview(file.read())
+        self._remove(name)
         return chunk
 
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._opened)
+
     def _make_directory(self) -> Path:
-        self._parent.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(self._parent)
-        directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
-        self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        parent = Path(os.path.realpath(self._parent))
+        make_directory(parent)
+        remove_abandoned(parent)
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._opened = os.open(directory, _FOLDER)
+        self._lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._opened)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        if os.geteuid() == 0:  # in a store of another user's, who can then remove what a killed daemon left
+            owner = parent.stat()
+            for descriptor in (self._lock, self._opened):
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
         return directory
 
     def close(self) -> None:
@@ -128,19 +146,32 @@ class DiskChunks:
             shutil.rmtree(self._directory, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
+            os.close(self._opened)
         self._directory = self._lock = None
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove directories whose process is gone."""
+    """Remove directories of ours, or of the owner of `parent`, whose process is gone; nothing else of that name."""
+    owners = {os.geteuid(), parent.stat().st_uid}
     for directory in parent.glob(_PREFIX + "*"):
-        with suppress(OSError):  # of another user, or being made this moment
-            lock = os.open(directory / _LOCK, os.O_RDWR)
+        with suppress(OSError):  # a link, a file, or being made this moment
+            opened = os.open(directory, _FOLDER)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(directory, ignore_errors=True)
+                if os.fstat(opened).st_uid in owners:
+                    _remove_if_unlocked(directory, opened)
             finally:
-                os.close(lock)
+                os.close(opened)
+
+
+def _remove_if_unlocked(directory: Path, opened: int) -> None:
+    lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not stat.S_ISREG(os.fstat(lock).st_mode):
+            return
+        shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
 class ChunkCache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -122,3 +123,48 @@ os.abort()
     assert [path.read_bytes() for path in files(tmp_path)] == [b"mine"]
     living.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to two users")
+def test_only_directories_of_ours_are_removed(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o1777)
+    for name in ("mount-somebodys", "fsstore-parquet-theirs", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+    os.chown(tmp_path / "fsstore-parquet-theirs", 65534, 65534)
+    (tmp_path / "fsstore-parquet-link").symlink_to(tmp_path / "other")
+    (tmp_path / "fsstore-parquet-file").touch()
+    (tmp_path / "fsstore-parquet-fifo").mkdir()
+    os.mkfifo(tmp_path / "fsstore-parquet-fifo" / "lock")
+    before = sorted(tmp_path.rglob("*"))
+    (tmp_path / "fsstore-parquet-ours").mkdir()
+    (tmp_path / "fsstore-parquet-ours" / "lock").touch()
+    remove_abandoned(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to two users")
+def test_roots_chunks_in_anothers_store_are_in_a_directory_of_that_one(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    chunks = DiskChunks(tmp_path / "fsstore" / "parquet", 1000)
+    chunks.put("key", memoryview(b"bytes"))
+    folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    assert {path.stat().st_uid for path in folders} == {65534}
+    assert {path.stat().st_mode & 0o077 for path in folders[-1:]} == {0}
+    assert chunks.take("key") == b"bytes"
+    chunks.close()
+    assert list((tmp_path / "fsstore" / "parquet").iterdir()) == []
+
+
+def test_what_is_put_in_place_of_the_directory_is_not_written_to(tmp_path: Path) -> None:
+    chunks = DiskChunks(tmp_path / "cache", 1000)
+    chunks.put("key", memoryview(b"bytes"))
+    (directory,) = (tmp_path / "cache").iterdir()
+    (tmp_path / "other").mkdir()
+    directory.rename(tmp_path / "moved")
+    directory.symlink_to(tmp_path / "other")
+    chunks.put("next", memoryview(b"more"))
+    assert list((tmp_path / "other").iterdir()) == []
+    assert chunks.take("next") == b"more"
+    chunks.close()
+    assert (tmp_path / "other").is_dir()
