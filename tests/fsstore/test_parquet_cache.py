@@ -151,7 +151,7 @@ def test_roots_chunks_in_anothers_store_are_in_a_directory_of_that_one(tmp_path:
     folders = [path for path in tmp_path.rglob("*") if path.is_dir()]
     assert {path.stat().st_uid for path in folders} == {65534}
     assert {path.stat().st_mode & 0o077 for path in folders[-1:]} == {0}
-    assert chunks.take("key") == b"bytes"
+    assert bytes(chunks.take("key") or b"") == b"bytes"
     chunks.close()
     assert list((tmp_path / "fsstore" / "parquet").iterdir()) == []
 
@@ -165,6 +165,6 @@ def test_what_is_put_in_place_of_the_directory_is_not_written_to(tmp_path: Path)
     directory.symlink_to(tmp_path / "other")
     chunks.put("next", memoryview(b"more"))
     assert list((tmp_path / "other").iterdir()) == []
-    assert chunks.take("next") == b"more"
+    assert bytes(chunks.take("next") or b"") == b"more"
     chunks.close()
     assert (tmp_path / "other").is_dir()
