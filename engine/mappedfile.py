@@ -397,7 +397,7 @@ class MappedFile:
         """Where the file on disk may be non-zero, from `position` on: what was never written is not read. OSError."""
         if self._anonymous:
             return
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_file(self.path)
         try:
             while (start := next_data(descriptor, position, self.size)) < self.size:
                 position = min(next_hole(descriptor, start, self.size), self.size)
