@@ -50,6 +50,7 @@ from engine.errors import (
     UnsupportedStoreError,
     WriteError,
 )
+from engine.haste import TakesLongError, in_haste
 from engine.hosts import Host
 from engine.listeners import Expired, StoreListener
 from engine.message import Message, StoredMessage
@@ -120,6 +121,7 @@ __all__ = [
     "StoreStats",
     "Stored",
     "StoredMessage",
+    "TakesLongError",
     "TopicError",
     "TopicExistsError",
     "TopicNotFoundError",
@@ -129,6 +131,7 @@ __all__ = [
     "WriteError",
     "check_message",
     "check_store",
+    "in_haste",
     "make_directory",
     "repair_store",
     "retention_from",

@@ -1,15 +1,22 @@
 """Bodies that a client compressed: what the bits of a record's sys_flag say, and how to undo it (docs/format.md, 2)."""
 
+import threading
 import zlib
+from itertools import islice
 
 import lz4.frame
 import zstandard
+
+from engine.haste import require_time
 
 COMPRESSED_FLAG = 0x1
 TYPE_MASK = 0x700
 LZ4_TYPE = 0x100
 ZSTD_TYPE = 0x200
 ZLIB_TYPES = (0x000, 0x300)  # the first is from before there was a choice
+
+REMEMBERED_SIZES = 32_768
+"""Some 5 MiB at most."""
 
 # zstandard bounds no output: four bytes can become 128 KiB, so this much at a time becomes at most 16 MiB.
 _ZSTD_STEP_BYTES = 512
@@ -18,8 +25,9 @@ _ZSTD_STEP_BYTES = 512
 def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> bytes:
     """The body in `stored`, compressed as `sys_flag` says. A longer body than `limit_bytes` is cut at one byte more.
 
-    ValueError when the bytes are not such a stream, end early, or the type is unknown.
+    ValueError when the bytes are not such a stream, end early, or the type is unknown; TakesLongError in haste.
     """
+    require_time()
     compression = sys_flag & TYPE_MASK
     try:
         if compression in ZLIB_TYPES:
@@ -65,6 +73,27 @@ def _zstd(stored: bytes | memoryview, limit_bytes: int) -> bytes:
             break
     _check_whole(stream.eof, body, limit_bytes)
     return bytes(body[: limit_bytes + 1])
+
+
+class BodySizes:
+    """How long compressed bodies are, as far as they were decompressed lately: by place and CRC, so that a record that
+    came in the place of another is not taken for it. Thread safety: any thread."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def get(self, physical_offset: int, body_crc: int) -> int | None:
+        """Bytes of a body, -1 for one that can't be decompressed, None where that is not known."""
+        return self._sizes.get(physical_offset << 32 | body_crc & 0xFFFFFFFF)
+
+    def remember(self, physical_offset: int, body_crc: int, size: int) -> None:
+        """Note what `get` is to say; the oldest ones make room."""
+        with self._lock:
+            self._sizes[physical_offset << 32 | body_crc & 0xFFFFFFFF] = size
+            if len(self._sizes) > REMEMBERED_SIZES:
+                for oldest in list(islice(self._sizes, REMEMBERED_SIZES // 4)):
+                    del self._sizes[oldest]
 
 
 def _check_whole(eof: bool, body: bytes | bytearray, limit_bytes: int) -> None:

@@ -214,9 +214,9 @@ class Index:
 
     # reading
 
-    def candidates(self, topic: str, key: str, min_physical_offset: int = 0) -> Iterator[int]:
-        """Physical offsets of records that may carry `key`, newest first, each once, none before
-        `min_physical_offset`."""
+    def candidates(self, topic: str, key: str, min_physical_offset: int = 0, *, distinct: bool = True) -> Iterator[int]:
+        """Physical offsets of records that may carry `key`, newest first, none before `min_physical_offset`; each once
+        if they are to be `distinct`, for which all have to be remembered."""
         gathered = self._gathered  # in the order in which keys move on: none is missed
         waiting_hashes, waiting_places, _ = self._waiting
         files = self._files
@@ -229,7 +229,9 @@ class Index:
             for place in places:
                 if place < min_physical_offset:
                     return
-                if place not in seen:
+                if not distinct:
+                    yield place
+                elif place not in seen:
                     seen.add(place)
                     yield place
 

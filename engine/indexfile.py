@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.errors import RetiredFileError
+from engine.haste import require_time
 from engine.mappedfile import MappedFile
 
 HEADER = np.dtype(
@@ -138,6 +139,7 @@ class IndexFile:
         of another process.
 
         Keys with the same hash are easily made, and one message may have thousands: equal neighbours may come once.
+        TakesLongError in haste, after the first of a long chain.
         """
         try:
             pages = self.file.whole()
@@ -157,6 +159,7 @@ class IndexFile:
             if previous >= number:  # damaged, or another file's sizes: never go round in circles
                 return
             number = previous
+        require_time()
         yield from _places_of(np.frombuffer(pages, INDEX_ENTRY, max(number, 0) + 1, base), key_hash)
 
     def records(self) -> Array:

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from engine.compression import decompress
+from engine.compression import COMPRESSED_FLAG, decompress
 from engine.errors import BodyTooLargeError, DamagedRecordError
 from engine.hosts import Host
 from engine.properties import KEYS, TAGS, UNIQUE_KEY, decode_properties, find_property, split_keys
@@ -171,6 +171,11 @@ class StoredMessage:
         raise NotImplementedError
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether `body` is not as stored."""
+        return bool(self._fields[7] & COMPRESSED_FLAG)
+
+    @property
     def body_size(self) -> int:
         """Bytes of `body`; decompresses a compressed one."""
         return self._fields[14] if not self._fields[7] & 1 else len(self.body)
@@ -230,19 +235,20 @@ class DecodedMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
         if not self._fields[7] & 1:
             return self.stored_body
         if self._body is None:
-            force_setattr(self, "_body", self._decompressed())
+            force_setattr(self, "_body", memoryview(decompressed_body(self, self._body_limit_bytes)))
         assert self._body is not None
         return self._body
 
-    def _decompressed(self) -> memoryview:
-        limit = self._body_limit_bytes
-        try:
-            body = decompress(self.stored_body, self._fields[7], limit)
-        except ValueError as error:
-            raise DamagedRecordError(self.physical_offset, str(error)) from error
-        if len(body) > limit:
-            raise BodyTooLargeError(self.physical_offset, limit)
-        return memoryview(body)
+
+def decompressed_body(message: StoredMessage, limit_bytes: int) -> bytes:
+    """The body of a compressed message, made anew. BodyTooLargeError, DamagedRecordError; TakesLongError in haste."""
+    try:
+        body = decompress(message.stored_body, message.sys_flag, limit_bytes)
+    except ValueError as error:
+        raise DamagedRecordError(message.physical_offset, str(error)) from error
+    if len(body) > limit_bytes:
+        raise BodyTooLargeError(message.physical_offset, limit_bytes)
+    return body
 
 
 def message_id(store_host: bytes, physical_offset: int) -> str:

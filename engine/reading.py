@@ -14,7 +14,8 @@ import numpy as np
 
 from engine.block import Block, BlockReader, Bodies
 from engine.bytecolumns import SliceColumn
-from engine.columns import Columns, find_properties, read_columns
+from engine.columns import Columns, find_properties, property_texts, read_columns, topics_of
+from engine.compression import BodySizes
 from engine.consumequeue import ENTRY, ConsumeQueue, Entries
 from engine.errors import (
     DamagedRecordError,
@@ -24,9 +25,10 @@ from engine.errors import (
     RetiredFileError,
     UnreadableRangeError,
 )
+from engine.haste import require_time
 from engine.located import HEADER, LocatedRecords, locate, read_sizes, strays
 from engine.logpages import runs_by_file
-from engine.message import StoredMessage
+from engine.message import StoredMessage, decompressed_body
 from engine.messagerun import message_run
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, Place, places
@@ -78,6 +80,8 @@ class Reader:
         self._remember = remember
         self._blocks = BlockReader(parts.log, body_limit_bytes, self.is_in_place)
         self._newest = NOTHING_KNOWN
+        self.body_sizes = BodySizes()
+        """Of compressed bodies, for everybody who decompresses them."""
         self.messages = 0
         self.bytes = 0
         self.queries = 0
@@ -130,6 +134,21 @@ class Reader:
         if not len(view):
             raise MessageNotFoundError(physical_offset=physical_offset)
         return decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+
+    def known_body_size(self, message: StoredMessage) -> int | None:
+        """Bytes of a message's body, where that takes no decompressing."""
+        if not message.is_compressed:
+            return message.body_size
+        size = self.body_sizes.get(message.physical_offset, message.body_crc)
+        return None if size == -1 else size
+
+    def body_of(self, message: StoredMessage) -> bytes | memoryview:
+        """A message's body, decompressed anew where it is compressed."""
+        if not message.is_compressed:
+            return message.body
+        body = decompressed_body(message, self._body_limit_bytes)
+        self.body_sizes.remember(message.physical_offset, message.body_crc, len(body))
+        return body
 
     def is_in_place(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
         """Whether the record at `physical_offset` says that it stands at that offset of the queue."""
@@ -324,14 +343,28 @@ class Reader:
         together, without a record being decoded."""
         yield from islice(candidates, SINGLE_CANDIDATES)
         while batch := list(islice(candidates, CANDIDATE_ROWS)):
+            require_time()
             entries = np.zeros(len(batch), ENTRY)
             entries["physical_offset"] = sorted(batch)
             for log, base, places_of in reversed(list(runs_by_file(self._log.files, entries))):
                 records = locate(log, places_of - base, places_of)
                 yield from places_of[rows_naming(records, key)][::-1].tolist()
 
+    def key_places(self, topic: str, key: str) -> Iterator[Array]:
+        """Queue ids and queue offsets (int64 (n, 2)) of messages with `key` that their queue leads to, some thousand at
+        a time, newest ones first. A message may come twice."""
+        self.queries += 1
+        oldest = max(self._log.min_offset, self._parts.deleted.until(topic))
+        candidates = self._index.candidates(topic, key, oldest, distinct=False)
+        while some := list(islice(candidates, COLUMN_ROWS)):
+            entries = np.zeros(len(some), ENTRY)
+            entries["physical_offset"] = np.sort(np.array(some, np.int64))
+            for log, base, places_of in runs_by_file(self._log.files, entries):
+                yield _places_with_key(locate(log, places_of - base, places_of), topic, key)
+
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
-        """The newest message with `key` that its queue leads to; looked up again only when the log has grown."""
+        """The newest message with `key` that its queue leads to; looked up again only when the log has grown.
+        TakesLongError in haste: many others have a key of the same hash."""
         self.queries += 1
         newest = self._newest_by_key()
         known = newest.get((topic, key))
@@ -403,6 +436,19 @@ def is_in_place(message: StoredMessage, topic: str, queue_id: int, queue_offset:
 def is_in_queue(message: StoredMessage) -> bool:
     """Whether its queue leads to it: not to transactions that are prepared or rolled back."""
     return message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+
+
+def _places_with_key(records: LocatedRecords, topic: str, key: str) -> Array:
+    """Queue ids and queue offsets of the records of that topic that carry `key`."""
+    state = records.headers["sys_flag"] & TRANSACTION_MASK
+    good = records.headers["ok"] & ((state == 0) | (state == TRANSACTION_COMMIT))
+    records = records.take(np.flatnonzero(good))
+    records = records.take(rows_naming(records, key))
+    topics, topic_rows = topics_of(records)
+    keys, unique_keys = property_texts(records, [KEYS, UNIQUE_KEY])
+    carry = [key == unique or key in split_keys(own) for own, unique in zip(keys, unique_keys, strict=True)]
+    rows = np.array([row for row in np.flatnonzero(carry).tolist() if topics[topic_rows[row]] == topic], np.int64)
+    return np.stack([records.queue_ids[rows].astype(np.int64), records.headers["queue_offset"][rows]], axis=1)
 
 
 def carries_key(message: StoredMessage, key: str) -> bool:

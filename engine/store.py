@@ -83,7 +83,7 @@ class MessageStore:
         writes = config.mode is OpenMode.WRITE
         self._sums = StreamSums(
             opened.parts.layout.own / "sums",
-            RowSource(opened.parts.log.files, body_limit_bytes, self._reader.is_in_place),
+            RowSource(opened.parts.log.files, body_limit_bytes, self._reader.is_in_place, self._reader.body_sizes),
             trusted_end=opened.recovered.trusted_end,
             checked_before=opened.parts.log.readable_end,
             writable=writes,
@@ -363,6 +363,15 @@ class MessageStore:
             raise MessageNotFoundError(physical_offset=physical_offset)
         return message
 
+    def known_body_size(self, message: StoredMessage) -> int | None:
+        """Bytes of a message's body; None for a compressed one that was not decompressed lately."""
+        return self._reader.known_body_size(message)
+
+    def body_of(self, message: StoredMessage) -> bytes | memoryview:
+        """A message's body; a compressed one is decompressed, and nothing kept but its size. BodyTooLargeError,
+        DamagedRecordError; TakesLongError in haste."""
+        return self._reader.body_of(message)
+
     def read(self, topic: str, queue: int, start: int, count: int | None = None) -> Iterator[StoredMessage]:
         """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out.
 
@@ -412,8 +421,14 @@ class MessageStore:
         return self._reader.query(topic, key, limit, begin_ms, end_ms)
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
-        """The newest message with `key` that a queue leads to, or None; remembered until the log grows."""
+        """The newest message with `key` that a queue leads to, or None; remembered until the log grows. TakesLongError
+        in haste."""
         return self._reader.newest_with_key(topic, key)
+
+    def key_places(self, topic: str, key: str) -> Iterator[np.ndarray[Any, Any]]:
+        """Queue ids and queue offsets (int64, shape (n, 2)) of the messages that carry `key`, some thousand at a time:
+        without an object a message. One may come twice."""
+        return self._reader.key_places(topic, key)
 
     def newest_keys(self, topic: str, limit: int = 10_000) -> list[str]:
         """Keys of the topic's newest `limit` messages, sorted. TopicNotFoundError."""

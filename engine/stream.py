@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from engine.consumequeue import ConsumeQueue
 from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
+from engine.haste import TakesLongError, in_haste
 from engine.slices import MAX_ITEM_BYTES
 from engine.streamrows import LogPart
 from engine.streamsums import QueueSums, Summed, sizes_of
@@ -50,8 +52,16 @@ class QueueStream:
 
     @property
     def size(self) -> int:
-        """Bytes in the stream now."""
+        """Bytes in the stream now. TakesLongError in haste."""
         return self.size_of(self.summed())
+
+    def sum_for(self, seconds: float) -> bool:
+        """Sum what is new for about that long; whether that is all there is."""
+        summed = self._sums.grow_until(time.monotonic() + seconds)
+        if summed is None:
+            return False
+        self._skip(summed)
+        return True
 
     def _skip(self, summed: Summed) -> int:
         """Bytes from the sums' base to position 0."""
@@ -152,10 +162,36 @@ class StreamReader:
         self._size = 0
         self._straight_on = -1
         self._buffers = Buffers()
+        self._prepared: dict[tuple[int, int], tuple[Window, int]] = {}
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that it holds for its next reads, about."""
+        return self._buffers.kept_bytes + len(self._window.text)
+
+    def let_go(self) -> None:
+        """Hold no memory until the next read. From any thread."""
+        self._window, self._buffers = Window(0, memoryview(b"")), Buffers()
+
+    def prepare(self, position: int, length: int, seconds: float) -> None:
+        """Have a `read` of these bytes take no time, while others go on: from any thread. Where more is to be summed
+        than `seconds` allow, it does only that."""
+        if not self._stream.sum_for(seconds):
+            return
+        summed = self._stream.summed()
+        size = self._stream.size_of(summed)
+        end = min(position + length, size)
+        if 0 <= position < end:
+            window = self._next_window(Window(0, memoryview(b"")), position, end, summed, Buffers())
+            self._prepared[position, length] = window, size
 
     def read(self, position: int, length: int) -> memoryview:
-        """As `QueueStream.read`. What is returned stays as it is."""
+        """As `QueueStream.read`. What is returned stays as it is. TakesLongError in haste: see `prepare`."""
         window, end = self._window, position + length
+        prepared = self._prepared.pop((position, length), None) if self._prepared else None
+        if prepared is not None:
+            (window, self._size), self._straight_on = prepared, -1
+            self._window, end = window, min(end, self._size)
         if not window.holds(position, end):
             summed = self._stream.summed()
             self._size = self._stream.size_of(summed)
@@ -178,9 +214,10 @@ class StreamReader:
             self._next = self._background.submit(self._further_window, window, position, length)
 
     def _further_window(self, window: Window, position: int, length: int) -> Window:
-        summed = self._stream.summed()
-        end = min(position + length, self._stream.size_of(summed))
-        return self._next_window(window, position, end, summed)
+        with in_haste():  # somebody may have to wait for this before long
+            summed = self._stream.summed()
+            end = min(position + length, self._stream.size_of(summed))
+            return self._next_window(window, position, end, summed, self._buffers)
 
     def _made_ready(self, start: int, end: int) -> Window | None:
         """What the background made, if it is what is asked for; else it has let go of everything."""
@@ -189,16 +226,16 @@ class StreamReader:
             return None
         try:
             window = made.result()
-        except StoreError:  # who asks for those bytes meets it again
+        except (StoreError, TakesLongError):  # who asks for those bytes meets it again
             return None
         return window if window.holds(start, end) else None
 
     def _window_at(self, start: int, end: int, summed: Summed) -> Window:
         if start == self._straight_on:
-            return self._next_window(self._window, start, end, summed)
-        return self._copied(memoryview(b""), start, end, summed)
+            return self._next_window(self._window, start, end, summed, self._buffers)
+        return self._copied(memoryview(b""), start, end, summed, self._buffers)
 
-    def _next_window(self, window: Window, start: int, end: int, summed: Summed) -> Window:
+    def _next_window(self, window: Window, start: int, end: int, summed: Summed, buffers: Buffers) -> Window:
         """At least the bytes [start, end), and what its reader will want next."""
         known = window.after(start)
         further = min(max(end, start + WINDOW_BYTES), self._stream.size_of(summed))
@@ -206,14 +243,14 @@ class StreamReader:
         if block_end - start <= LARGEST_WINDOW_BYTES:
             further = block_end
         try:
-            return self._copied(known, start, further, summed)
+            return self._copied(known, start, further, summed, buffers)
         except DamagedRecordError:  # perhaps behind what was asked for
-            return self._copied(known, start, end, summed)
+            return self._copied(known, start, end, summed, buffers)
 
-    def _copied(self, known: memoryview, start: int, end: int, summed: Summed) -> Window:
+    def _copied(self, known: memoryview, start: int, end: int, summed: Summed, buffers: Buffers) -> Window:
         """At least the stream bytes [start, end), of which `known` are the first."""
         first, parts = self._stream.rows(start + len(known), end, summed)
-        text = self._buffers.take(len(known) + sum(int(part.sizes.sum()) for part in parts))
+        text = buffers.take(len(known) + sum(int(part.sizes.sum()) for part in parts))
         text[: len(known)] = known
         filled = len(known)
         for part in parts:
@@ -231,6 +268,11 @@ class Buffers:
 
     def __init__(self) -> None:
         self._arrays: list[Array] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that is kept."""
+        return sum(array.nbytes for array in self._arrays)
 
     def take(self, size: int) -> Array:
         """At least `size` + MAX_ITEM_BYTES bytes (uint8), with anything in them."""

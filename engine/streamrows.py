@@ -7,14 +7,16 @@ are read that this takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from engine.columns import damaged_rows
-from engine.compression import COMPRESSED_FLAG, try_decompress
+from engine.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.located import locate, strays
@@ -27,12 +29,14 @@ InPlace = Callable[[ConsumeQueue, int, int], bool]
 """Whether the record at a physical offset (last) belongs at a queue offset of a queue."""
 
 NEWLINE = 10
+UNMEASURED = -1
+"""The size of a compressed row that is not known yet."""
 _GATHERED_BYTES = HEADERS[0].size
 _FIELDS = np.dtype(
     {
-        "names": ["size", "magic", "physical_offset", "sys_flag", "ipv4_body_size"],
-        "formats": [">i4", ">i4", ">i8", ">i4", ">i4"],
-        "offsets": [0, 4, 28, 36, 84],
+        "names": ["size", "magic", "body_crc", "physical_offset", "sys_flag", "ipv4_body_size"],
+        "formats": [">i4", ">i4", ">i4", ">i8", ">i4", ">i4"],
+        "offsets": [0, 4, 8, 28, 36, 84],
         "itemsize": _GATHERED_BYTES,
     }
 )
@@ -44,10 +48,13 @@ class LogPart:
     """Rows whose records lie in one file of the log, all arrays of shape (n,).
 
     Their bodies are log[starts:starts + stored_sizes]. `sizes` are the bytes in the stream, newline included; 0 for a
-    row that is left out. `is_compressed` says that the body is not what is stored.
+    row that is left out, UNMEASURED for a compressed one that `RowSource.measure` has not come to. `is_compressed` says
+    that the body is not what is stored. `places` are physical offsets, `crcs` those of the bodies as stored.
     """
 
     log: Array
+    places: Array
+    crcs: Array
     sys_flags: Array
     starts: Array
     stored_sizes: Array
@@ -59,24 +66,33 @@ class LogPart:
 
     def cut(self, first: int, end: int) -> LogPart:
         """Rows [first, end)."""
-        arrays = (self.sys_flags, self.starts, self.stored_sizes, self.sizes, self.is_compressed)
+        arrays = (
+            self.places,
+            self.crcs,
+            self.sys_flags,
+            self.starts,
+            self.stored_sizes,
+            self.sizes,
+            self.is_compressed,
+        )
         return LogPart(self.log, *(array[first:end] for array in arrays))
 
 
 class RowSource:
     """Finds rows in the log. Thread safety: stateless; any thread."""
 
-    def __init__(self, log: FileQueue, body_limit_bytes: int, in_place: InPlace) -> None:
+    def __init__(self, log: FileQueue, body_limit_bytes: int, in_place: InPlace, sizes: BodySizes) -> None:
         """`in_place` judges records that name another place than the entry that leads to them."""
         self._log = log
         self._body_limit_bytes = body_limit_bytes
         self._in_place = in_place
+        self._sizes = sizes
 
     def rows(self, queue: ConsumeQueue, first: int, count: int, checked_before: int) -> list[LogPart]:
         """Rows of queue offsets [first, first + count), fewer when they are not there.
 
         Records at physical offsets below `checked_before` are read whole and checked (CRC, place); of the others,
-        framing is. What fails is left out: size 0.
+        framing is. What fails is left out: size 0. Compressed ones are for `measure`.
         """
         parts = []
         for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
@@ -84,8 +100,6 @@ class RowSource:
             unknown = int(np.searchsorted(places, checked_before, side="left"))
             if unknown:
                 self._check(part, places[:unknown], base, queue, first)
-            if part.is_compressed.any():
-                self._measure(part)
             parts.append(part)
             first += len(part)
         return parts
@@ -99,11 +113,26 @@ class RowSource:
             good[row] = self._in_place(queue, first + row, int(places[row]))
         part.sizes[:count][~good] = 0
 
-    def _measure(self, part: LogPart) -> None:
-        """Set the sizes of compressed rows; one that can't be undone is left out."""
-        for row in np.flatnonzero(part.is_compressed & (part.sizes > 0)).tolist():
-            body = self._decompressed(part, row)
-            part.sizes[row] = len(body) + 1 if body is not None else 0
+    def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
+        """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.
+
+        The row to go on from, counted over all parts, when `until_s` (of time.monotonic) was over before all were
+        measured; one is in any case. TakesLongError in haste.
+        """
+        passed, has_decompressed = 0, False
+        for part in parts:
+            for row in np.flatnonzero(part.sizes == UNMEASURED).tolist():
+                place, crc = int(part.places[row]), int(part.crcs[row])
+                size = self._sizes.get(place, crc)
+                if size is None:
+                    if has_decompressed and time.monotonic() >= until_s:
+                        return passed + int(row)
+                    body, has_decompressed = self._decompressed(part, row), True
+                    size = len(body) if body is not None else -1
+                    self._sizes.remember(place, crc, size)
+                part.sizes[row] = size + 1
+            passed += len(part)
+        return None
 
     def _decompressed(self, part: LogPart, row: int) -> bytes | None:
         return try_decompress(_stored(part, row), int(part.sys_flags[row]), self._body_limit_bytes)
@@ -140,7 +169,7 @@ def _find_bodies(log: Array, positions: Array, places: Array) -> LogPart:
     inside = (positions >= 0) & (positions <= len(log) - _GATHERED_BYTES)
     if not inside.any():
         nothing = np.zeros(len(positions), np.int64)
-        return LogPart(log, nothing, nothing, nothing, nothing.copy(), nothing != 0)
+        return LogPart(log, places, nothing, nothing, nothing, nothing, nothing.copy(), nothing != 0)
     somewhere = positions if inside.all() else np.where(inside, positions, 0)
     fields = items_at(log, somewhere, _GATHERED_BYTES).view(_FIELDS)
     magic, sizes = fields["magic"], fields["size"].astype(np.int64)
@@ -155,7 +184,9 @@ def _find_bodies(log: Array, positions: Array, places: Array) -> LogPart:
     good &= starts + stored_sizes + 3 <= positions + sizes
     stream_sizes = np.where(good, stored_sizes + 1, 0)
     is_compressed = good & (sys_flags & COMPRESSED_FLAG != 0)
-    return LogPart(log, sys_flags, starts, stored_sizes, stream_sizes, is_compressed)
+    if is_compressed.any():
+        stream_sizes[is_compressed] = UNMEASURED
+    return LogPart(log, places, fields["body_crc"], sys_flags, starts, stored_sizes, stream_sizes, is_compressed)
 
 
 def _body_sizes(log: Array, starts: Array) -> Array:

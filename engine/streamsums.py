@@ -8,7 +8,9 @@ someone asks.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -19,6 +21,7 @@ import numpy as np
 
 from engine.consumequeue import ConsumeQueue
 from engine.errors import RetiredFileError, UnreadableRangeError
+from engine.haste import require_time
 from engine.streamrows import LogPart, RowSource
 
 Array = np.ndarray[Any, Any]
@@ -74,23 +77,45 @@ class QueueSums:
         return max(self.queue.max_offset - self._counted, 0)
 
     def grow(self) -> Summed:
-        """Sum what is new."""
-        with self._lock:
+        """Sum what is new. TakesLongError in haste: a body is compressed, or another thread sums."""
+        summed = self.grow_until(math.inf)
+        assert summed is not None
+        return summed
+
+    def grow_until(self, until_s: float) -> Summed | None:
+        """As `grow`; None when there is more to sum at `until_s` (of time.monotonic)."""
+        if not self._may_sum(until_s):
+            return None
+        try:
             max_offset = self.queue.max_offset
             if max_offset < self._counted:
                 self._forget_from(max_offset)
             while self._counted < max_offset:
                 step_end = (self._counted // BLOCK_MESSAGES + STEP_BLOCKS) * BLOCK_MESSAGES
-                self._sum_until(min(max_offset, step_end))
+                self._sum_until(min(max_offset, step_end), until_s)
+                if self._counted < max_offset and time.monotonic() >= until_s:
+                    return None
             return Summed(self._counted, self._total())
+        finally:
+            self._lock.release()
+
+    def _may_sum(self, until_s: float) -> bool:
+        """Take the lock; False when another thread has it all the time."""
+        if self._lock.acquire(blocking=False):
+            return True
+        require_time()
+        return self._lock.acquire(timeout=-1 if until_s == math.inf else max(until_s - time.monotonic(), 0))
 
     def _total(self) -> int:
         return (self._ends[-1] if self._ends else 0) + self._open_bytes
 
-    def _sum_until(self, end: int) -> None:
-        sizes = np.zeros(end - self._counted, np.int64)  # what expired before it was summed has no bytes
+    def _sum_until(self, end: int, until_s: float) -> None:
+        """Sum until `end`, or as far as bodies are decompressed at `until_s`."""
         first, parts = self._rows_left(self._counted, end, self._checked_before)
-        found = sizes_of(parts)
+        next_row = self._source.measure(parts, until_s)
+        end = end if next_row is None else first + next_row
+        sizes = np.zeros(end - self._counted, np.int64)  # what expired before it was summed has no bytes
+        found = sizes_of(parts)[:next_row]
         sizes[first - self._counted :][: len(found)] = found
         while self._counted < end:
             count = min(BLOCK_MESSAGES - self._counted % BLOCK_MESSAGES, len(sizes))
@@ -98,7 +123,8 @@ class QueueSums:
             sizes = sizes[count:]
 
     def _rows_left(self, first: int, end: int, checked_before: int) -> tuple[int, list[LogPart]]:
-        """The rows of [first, end) that have not expired, and where they begin; retention may go on meanwhile."""
+        """The rows of [first, end) that have not expired, not measured, and where they begin; retention may go on
+        meanwhile."""
         while True:
             first = max(first, min(self.queue.min_offset, end))
             try:
@@ -179,6 +205,7 @@ class QueueSums:
         """The rows of [first, end) that have not expired, without those that were left out when they were summed, and
         the queue offset of the first."""
         first, parts = self._rows_left(first, end, 0)
+        self._source.measure(parts)
         for block in range(first // BLOCK_MESSAGES, -(-end // BLOCK_MESSAGES)):
             for queue_offset in self._left_out_of(block):
                 leave_out(parts, queue_offset - first)
@@ -193,6 +220,7 @@ class QueueSums:
         index = block - self._first_block
         if known is None and 0 <= index < len(self._left_out_counts) and self._left_out_counts[index]:
             first, parts = self._rows_left(block * BLOCK_MESSAGES, (block + 1) * BLOCK_MESSAGES, 1 << 62)
+            self._source.measure(parts)
             known = self._left_out[block] = frozenset((first + np.flatnonzero(sizes_of(parts) == 0)).tolist())
         return known or frozenset()
 

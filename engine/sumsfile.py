@@ -24,6 +24,7 @@ from engine.consumequeue import ConsumeQueue
 from engine.durable import make_directory
 from engine.errors import ObstructedError, StoreError
 from engine.filescan import MAX_OFFSET
+from engine.haste import TakesLongError, in_haste
 from engine.paths import open_or_create, read_file, remove_tree
 from engine.stream import QueueStream
 from engine.streamrows import RowSource
@@ -92,14 +93,15 @@ class StreamSums:
         return self._directory / queue.topic / str(queue.queue_id)
 
     def save(self) -> None:
-        """Sum what is new in queues whose sums are in use, and write what grew. An error costs only that it is summed
-        again."""
+        """Sum what is new in queues whose sums are in use, where that does not take long, and write what grew. An error
+        costs only that it is summed again."""
         if not self._writable:
             return
         with self._lock:
             for queue, sums in self._sums.items():
                 with suppress(OSError, StoreError):
-                    sums.grow()
+                    with suppress(TakesLongError), in_haste():
+                        sums.grow()
                     base, blocks = sums.kept(self._saved[queue])
                     if blocks:
                         self._append(queue, base, blocks)

@@ -27,6 +27,7 @@ from fsstore.interface import (
     FilesystemError,
     Opened,
 )
+from fsstore.memory import Holding, Purpose
 from fsstore.names import AppendOptions, BodyFormat, Frame
 from fsstore.nodes import Context, Node, OpenFile
 
@@ -64,7 +65,8 @@ class AppendFile(Node):
         self._context.must_be_writable()
         store = self._context.store
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
-        publisher = Publisher(store, self._topic, self._queue, self._options, self._generation)
+        memory = Holding(self._context.memory, Purpose.MESSAGES_BEGUN)
+        publisher = Publisher(store, self._topic, self._queue, self._options, self._generation, memory)
         handle = _HANDLES[self._options.frame](publisher, sync, self._released)
         handle.appends = bool(flags & os.O_APPEND)
         return handle
@@ -97,13 +99,21 @@ class EmptyHandle(OpenFile):
 class Publisher:
     """Puts framed bytes into one topic or queue, as its options say; ENOENT when that was deleted meanwhile."""
 
-    __slots__ = ("_generation", "_is_json", "_options", "_queue", "_topic", "line_limit_bytes", "store")
+    __slots__ = ("_generation", "_is_json", "_options", "_queue", "_topic", "line_limit_bytes", "memory", "store")
 
     def __init__(
-        self, store: MessageStore, topic: str, queue: int | None, options: AppendOptions, generation: int
+        self,
+        store: MessageStore,
+        topic: str,
+        queue: int | None,
+        options: AppendOptions,
+        generation: int,
+        memory: Holding,
     ) -> None:
         """`generation` is the store's of when the topic was there."""
         self.store = store
+        self.memory = memory
+        """For what is not published yet."""
         self._topic = topic
         self._queue = queue
         self._options = options
@@ -147,7 +157,8 @@ class AppendHandle(OpenFile):
 
     A frame over the message limit is dropped, and the handle answers EFBIG until closed: what follows would be its
     tail. So it is with bytes at another place than behind those before (ESPIPE), where those are published already. A
-    malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again.
+    malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again. So it is
+    when there is no memory for what has no end yet (ENOBUFS).
 
     What is not published yet waits for a close by the process that wrote last: another one may have inherited the
     descriptor and know nothing of it, as whatever a program starts has until it is executed.
@@ -215,6 +226,7 @@ class AppendHandle(OpenFile):
             COMPLAINTS.tell(log, logging.WARNING, (self.finish.__qualname__, type(error)), text)
 
     def release(self) -> None:
+        self._publisher.memory.resize(0)
         self._released(self)
 
     def _must_make_sense(self) -> None:
@@ -309,8 +321,13 @@ class LineHandle(PassingHandle):
         if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line: what a shell's echo writes
             return self._publisher.one(data[:-1])
         lines = framer.lines_with(data)
-        end = self._publisher.lines(lines, stored) if lines else 0
-        framer.keep_rest_of(data)
+        memory = self._publisher.memory
+        memory.resize(max(memory.size, framer.rest_bytes_with(data)))
+        try:
+            end = self._publisher.lines(lines, stored) if lines else 0
+            framer.keep_rest_of(data)
+        finally:
+            memory.resize(len(framer.pending))
         return end
 
     @property
@@ -320,11 +337,12 @@ class LineHandle(PassingHandle):
     def _publish_rest(self) -> int:
         pending = self._framer.pending
         end = self._publisher.one(bytes(pending)) if pending else 0
-        self._framer.drop()
+        self._drop()
         return end
 
     def _drop(self) -> None:
         self._framer.drop()
+        self._publisher.memory.resize(0)
 
 
 class WriteHandle(PassingHandle):
@@ -374,6 +392,7 @@ class FileHandle(AppendHandle):
             self._must_fit(kept)
         except MessageTooLargeError:
             raise self._refuse_from_now(errno.EFBIG) from None
+        self._publisher.memory.resize(kept)
         del self._body[kept:]
         self._body.extend(bytes(kept - len(self._body)))
 
@@ -389,6 +408,7 @@ class FileHandle(AppendHandle):
             raise FilesystemError(errno.EPERM)
         end = position + len(data)
         self._must_fit(end)
+        self._publisher.memory.resize(max(end, len(body)))
         if position > len(body):
             body.extend(bytes(position - len(body)))
         body[position:end] = data
@@ -411,6 +431,7 @@ class FileHandle(AppendHandle):
     def _drop(self) -> None:
         self._published_bytes += len(self._body)
         self._body = bytearray()
+        self._publisher.memory.resize(0)
 
 
 _HANDLES: dict[Frame, type[AppendHandle]] = {

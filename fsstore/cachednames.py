@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence, Set
 
 from fsstore.interface import DirectoryEntry, FilesystemError, OpenedDirectory
 from fsstore.listing import Described, Listing, NamesListing, describe_some
+from fsstore.memory import MemoryBudget
 
 _BESIDE = OpenedDirectory(0, uses_cache=False, keep_cache=True)
 
@@ -71,9 +72,10 @@ class CachedListing(Listing):
 class CachedNames:
     """The names of one directory in the kernel's cache: of one snapshot, or none. Thread safety: none."""
 
-    def __init__(self, directory: Described, are_valid: Callable[[Set[int]], bool]) -> None:
+    def __init__(self, directory: Described, memory: MemoryBudget, are_valid: Callable[[Set[int]], bool]) -> None:
         """`are_valid` says whether all of these inodes still stand for something: the kernel has forgotten none."""
         self._directory = directory
+        self._memory = memory
         self._are_valid = are_valid
         self._snapshot: Snapshot | None = None
         self._handles = 0
@@ -93,7 +95,7 @@ class CachedNames:
 
     def open_beside(self) -> tuple[Listing, OpenedDirectory]:
         """A handle that neither uses the cache nor disturbs those who do."""
-        return NamesListing(self._directory), _BESIDE
+        return NamesListing(self._directory, self._memory), _BESIDE
 
     def _is_right(self, snapshot: Snapshot) -> bool:
         """Whether what the kernel has cached of a snapshot that is not outdated may be used.

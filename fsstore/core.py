@@ -36,7 +36,8 @@ from fsstore.interface import (
     OpenedDirectory,
 )
 from fsstore.listing import Batch, Listing
-from fsstore.messages import HeldBody, MessageFiles, SmallBody
+from fsstore.memory import MemoryBudget
+from fsstore.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.names import NAME_MAX_BYTES
 from fsstore.nodes import Context, Node, OpenFile
 from fsstore.parquet.view import ParquetView
@@ -47,6 +48,7 @@ from fsstore.reports import (
     StoreDirectory,
     complaints_of,
     config_of,
+    memory_of,
     metrics_of,
     status_of,
     to_json,
@@ -74,10 +76,13 @@ class Filesystem:
         appearance = Appearance(options, store.mode, clock_ns())
         self._background = ThreadPoolExecutor(1, "fsstore-background")
         self._computed = ComputedInodes()
+        self.memory = MemoryBudget()
+        """For what clients make the daemon hold."""
+        changes: DoneInThread[None] = DoneInThread()
         self._context = Context(
-            store, appearance, self._inodes, self._computed, clock_ns, self._background, DoneInThread()
+            store, appearance, self._inodes, self._computed, clock_ns, self._background, changes, self.memory
         )
-        self._messages = MessageFiles(store, appearance, self._computed)
+        self._messages = MessageFiles(store, appearance, self._computed, self.memory)
         self._tree = Tree(self._context, self._messages)
         self._stale = StaleInodes(self._context)
         self._files: dict[int, OpenFile] = {}
@@ -97,12 +102,16 @@ class Filesystem:
         directory = StoreDirectory(context)
 
         def status_text() -> bytes:
-            figures = {"parquet": self._parquet.status(), "complaints": complaints_of(COMPLAINTS)}
+            figures = {
+                "parquet": self._parquet.status(),
+                "complaints": complaints_of(COMPLAINTS),
+                "memory": memory_of(self.memory),
+            }
             return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
 
         directory.add(b"status.json", SlowReportFile(context, status_text))
         directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
-        directory.add(b"metrics", SlowReportFile(context, lambda: metrics_of(store, COMPLAINTS)))
+        directory.add(b"metrics", SlowReportFile(context, lambda: metrics_of(store, COMPLAINTS, self.memory)))
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
@@ -152,7 +161,7 @@ class Filesystem:
             return self._messages.attributes(inode)
         except FilesystemError:
             for file in self._files.values():
-                if isinstance(file, SmallBody | HeldBody) and file.inode == inode:
+                if isinstance(file, SmallBody | HeldBody | CompressedBody) and file.inode == inode:
                     return self._messages.attributes_of_open(file)
             raise
 

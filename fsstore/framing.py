@@ -43,6 +43,11 @@ class LineFramer:
             raise MessageTooLargeError("line", rest_bytes, self._limit_bytes)
         return lines
 
+    def rest_bytes_with(self, data: bytes) -> int:
+        """How long the line without its newline is, once `data` was taken."""
+        end = data.rfind(b"\n") + 1
+        return len(data) - end if end else len(self.pending) + len(data)
+
     def keep_rest_of(self, data: bytes) -> None:
         """Take `data`, whose lines have been dealt with: keep what follows the last newline."""
         end = data.rfind(b"\n") + 1

@@ -8,6 +8,7 @@ is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -37,6 +38,9 @@ AT_END = -1
 # The owner of descriptors that did what is not known to be anybody's.
 NOBODY = 0
 
+SLICE_S = 0.1
+"""How long slow work that can be done piece by piece goes on before it makes room for others' work."""
+
 
 class FilesystemError(OSError):
     """An operation that the mounted tree refuses; `errno` says how."""
@@ -48,9 +52,11 @@ class FilesystemError(OSError):
 class SlowWork(Exception):
     """Not answered yet: run `work` in a thread (it touches the engine only), then call the same method again."""
 
-    def __init__(self, work: Callable[[], object]) -> None:
+    def __init__(self, work: Callable[[], object], *, decompresses: bool = False) -> None:
+        """What `decompresses` is done by few threads at a time: it takes memory, and all other slow work goes on."""
         super().__init__("an answer that takes a thread")
         self.work = work
+        self.decompresses = decompresses
 
 
 class MadeInThread(Generic[T]):
@@ -67,23 +73,25 @@ class MadeInThread(Generic[T]):
         return self._made.pop()
 
 
-class DoneInThread:
-    """Changes of the store that wait for the disk: each is made in a thread, once for each request that asks for it."""
+class DoneInThread(Generic[T]):
+    """What takes long, done in a thread once for each request that asks for it: known by what it is about."""
 
-    def __init__(self) -> None:
-        self._done: list[Hashable] = []
+    def __init__(self, *, decompresses: bool = False) -> None:
+        self._decompresses = decompresses
+        self._lock = threading.Lock()
+        self._done: list[tuple[Hashable, T]] = []
 
-    def do(self, what: Hashable, change: Callable[[], object]) -> None:
-        """Return when `change`, known as `what`, was made for this request. SlowWork at the first try."""
-        if what in self._done:
-            self._done.remove(what)
-            return
+    def do(self, what: Hashable, work: Callable[[], T]) -> T:
+        """What `work` returned, done for this request. SlowWork at the first try."""
+        with self._lock:
+            row = next((row for row, (about, _) in enumerate(self._done) if about == what), None)
+            if row is not None:
+                return self._done.pop(row)[1]
+        raise SlowWork(lambda: self._note(what, work()), decompresses=self._decompresses)
 
-        def work() -> None:
-            change()
-            self._done.append(what)
-
-        raise SlowWork(work)
+    def _note(self, what: Hashable, result: T) -> None:
+        with self._lock:
+            self._done.append((what, result))
 
 
 @dataclass(frozen=True, slots=True)

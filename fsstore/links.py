@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
-from engine import StoredMessage
-from fsstore.interface import Attributes
+import numpy as np
+
+from engine import StoredMessage, TakesLongError, in_haste
+from fsstore.interface import SLICE_S, Attributes, DoneInThread, OpenedDirectory
+from fsstore.listing import Described, Listing, NamesListing
+from fsstore.memory import MemoryBudget
 from fsstore.messages import MessageFiles
 from fsstore.names import MATCHES_SUFFIX, decode_key, encode_key, offset_name, parse_match, parse_time_ms
-from fsstore.nodes import Context, Directory, Node, not_found
+from fsstore.nodes import NOT_CACHED, Context, Directory, Node, not_found
 
 LISTED_KEYS = 10_000
 """`ls keys/` lists the keys of about so many of the topic's newest messages: the index itself holds hashes alone."""
 
-_ALL_MATCHES = 1 << 31
+PLACE_BYTES = 16
+"""What a place in `keys/<key>@all` takes while that is listed."""
+
+Array = np.ndarray[Any, Any]
 
 
 class QueueLink(Node):
@@ -78,6 +87,7 @@ class KeysDirectory(Directory):
         super().__init__(context)
         self._messages = messages
         self._topic = topic
+        self._found: DoneInThread[StoredMessage | None] = DoneInThread()
 
     def lookup(self, name: bytes) -> Attributes:
         if name.endswith(MATCHES_SUFFIX):
@@ -95,10 +105,19 @@ class KeysDirectory(Directory):
 
     def _newest(self, name: bytes) -> tuple[str, StoredMessage]:
         key = decode_key(name)
-        message = self._context.store.newest_with_key(self._topic, key) if key else None
+        message = self._newest_with(key) if key else None
         if key is None or message is None:
             raise not_found()
         return key, message
+
+    def _newest_with(self, key: str) -> StoredMessage | None:
+        """SlowWork where many messages have a key of the same hash."""
+        store, topic = self._context.store, self._topic
+        try:
+            with in_haste():
+                return store.newest_with_key(topic, key)
+        except TakesLongError:
+            return self._found.do(key, lambda: store.newest_with_key(topic, key))
 
     def _matches(self, key: str) -> Node:
         return self._context.inodes.named(
@@ -127,14 +146,66 @@ class MatchesDirectory(Directory):
             raise not_found()
         return self._messages.match_link(message)
 
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        store, topic, key = self._context.store, self._topic, self._key
+        return MatchesListing(self, lambda: store.key_places(topic, key), self._context.memory), NOT_CACHED
+
+
+class PlaceNames(Sequence[bytes]):
+    """Names `<queue>-<offset>` of places (int64 (n, 2)), made when they are asked for."""
+
+    def __init__(self, places: Array) -> None:
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, rows: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, rows: slice) -> Sequence[bytes]: ...
+
+    def __getitem__(self, rows: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(rows, int):
+            return self[rows : rows + 1][0]
+        return [b"%d-%s" % (queue, offset_name(offset)) for queue, offset in self._places[rows].tolist()]
+
+
+class MatchesListing(NamesListing):
+    """All messages that carry a key, by queue and offset. There may be millions: they are collected a piece at a time,
+    as numbers, and are ENOBUFS when they are too many for the memory that is left."""
+
+    def __init__(self, directory: Described, places: Callable[[], Iterator[Array]], memory: MemoryBudget) -> None:
+        """`places` begins to find them."""
+        super().__init__(directory, memory)
+        self._find = places
+        self._finding: Iterator[Array] | None = None
+        self._places: list[Array] = []
+
     @property
-    def lists_slowly(self) -> bool:
+    def _lists_slowly(self) -> bool:
         return True
 
-    def names(self) -> Sequence[bytes]:
-        matches = self._context.store.query(self._topic, self._key, _ALL_MATCHES)
-        return [b"%d-%s" % (queue, offset_name(offset)) for queue, offset in sorted(set(map(_place, matches)))]
+    def _collect(self) -> None:
+        if self._finding is None:
+            self._finding, self._places = self._find(), []
+        until_s = time.monotonic() + SLICE_S
+        for some in self._finding:
+            self._places.append(some)
+            self._hold(2 * sum(found.nbytes for found in self._places))  # they are to be sorted, too
+            if time.monotonic() >= until_s:
+                return
+        found, self._places, self._finding = self._places, [], None
+        self._show(PlaceNames(in_order(np.concatenate([np.empty((0, 2), np.int64), *found]))))
+
+    def _bytes_of(self, names: Sequence[bytes]) -> int:
+        return PLACE_BYTES * len(names)
 
 
-def _place(message: StoredMessage) -> tuple[int, int]:
-    return message.queue_id, message.queue_offset
+def in_order(places: Array) -> Array:
+    """Places (int64 (n, 2)) by queue and offset, each once."""
+    places = places[np.lexsort((places[:, 1], places[:, 0]))]
+    is_new = np.ones(len(places), bool)
+    is_new[1:] = (places[1:] != places[:-1]).any(axis=1)
+    return places[is_new]

@@ -6,6 +6,7 @@ on the queue offset; elsewhere it counts names of the snapshot that was taken wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -13,11 +14,22 @@ import numpy as np
 
 from engine import MessageStore, StoreError
 from fsstore.inodes import MESSAGE, ComputedInodes
-from fsstore.interface import Attributes, DirectoryEntry, FilesystemError, MessageColumns, MessageNames, SlowWork
+from fsstore.interface import (
+    SLICE_S,
+    Attributes,
+    DirectoryEntry,
+    FilesystemError,
+    MessageColumns,
+    MessageNames,
+    SlowWork,
+)
+from fsstore.memory import Holding, MemoryBudget, Purpose
 
 Array = np.ndarray[Any, Any]
 Batch: TypeAlias = MessageColumns | MessageNames | list[DirectoryEntry]
 
+NAME_BYTES = 96
+"""What a name takes in memory, about."""
 OFFSET_DIGITS = 20
 MOST_ROWS_AHEAD = 4096
 _NS_PER_MS = 1_000_000
@@ -51,23 +63,43 @@ class Described(Protocol):
 class NamesListing(Listing):
     """The names of a directory as they were when the listing began; what is gone meanwhile is left out."""
 
-    def __init__(self, directory: Described) -> None:
+    def __init__(self, directory: Described, memory: MemoryBudget) -> None:
         self._directory = directory
+        self._memory = Holding(memory, Purpose.LISTINGS)
         self._names: Sequence[bytes] = ()
         self._is_fresh = False
 
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
-        """Up to `limit` entries after `position`. SlowWork when the names are to be collected in a thread."""
+        """Up to `limit` entries after `position`. SlowWork when the names are to be collected in a thread; ENOBUFS when
+        they are too many for the memory that is left."""
         if position == 0 and not self._is_fresh:
-            if self._directory.lists_slowly:
+            if self._lists_slowly:
                 raise SlowWork(self._collect)
             self._collect()
         self._is_fresh = False
         return describe_some(self._directory, self._names, position, limit)[0]
 
+    def release(self) -> None:
+        self._memory.resize(0)
+
+    @property
+    def _lists_slowly(self) -> bool:
+        return self._directory.lists_slowly
+
     def _collect(self) -> None:
-        self._names = self._directory.names()
-        self._is_fresh = True
+        """Find out the names, or some more of them."""
+        self._show(self._directory.names())
+
+    def _show(self, names: Sequence[bytes]) -> None:
+        """These are all."""
+        self._hold(self._bytes_of(names))
+        self._names, self._is_fresh = names, True
+
+    def _hold(self, size: int) -> None:
+        self._memory.resize(size)
+
+    def _bytes_of(self, names: Sequence[bytes]) -> int:
+        return NAME_BYTES * len(names)
 
 
 class QueueListing(Listing):
@@ -92,6 +124,7 @@ class QueueListing(Listing):
         self._rows_ahead = 0
         self._ahead_start = 0
         self._ahead: MessageColumns | MessageNames | None = None
+        self._measured: dict[int, int] = {}
 
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
         """Up to `limit` entries after `position`; messages as MessageNames unless `with_attributes`."""
@@ -105,12 +138,12 @@ class QueueListing(Listing):
         skip = start - self._ahead_start
         wanted = MessageColumns if with_attributes else MessageNames
         if type(self._ahead) is not wanted or not 0 <= skip < len(self._ahead.names):
-            self._ahead, skip = self._read_ahead(start, limit, with_attributes), 0
+            self._ahead = self._read_ahead(start, limit, with_attributes)
+            self._ahead_start, skip = start, 0
         return self._ahead.rows(skip, skip + limit) if len(self._ahead.names) else []
 
     def _read_ahead(self, start: int, limit: int, with_attributes: bool) -> MessageColumns | MessageNames:
         """Messages from `start` on, more each time: someone who reads on wants them all, `ls | head` does not."""
-        self._ahead_start = start
         self._rows_ahead = min(max(limit, 2 * self._rows_ahead), MOST_ROWS_AHEAD)
         count = min(self._rows_ahead, self._end - start)
         if with_attributes:
@@ -125,10 +158,12 @@ class QueueListing(Listing):
         return MessageNames(offset_names(offsets), self._inodes_of(entries), offsets + 2, self._template)
 
     def _columns(self, start: int, headers: Array) -> MessageColumns:
-        offsets = np.arange(start, start + len(headers), dtype=np.int64)
+        """The messages of `headers`, as far as the sizes of their bodies are known. SlowWork when the first isn't."""
         sizes, readable = headers["body_size"].astype(np.int64), headers["ok"].copy()
-        for row in np.flatnonzero((sizes < 0) & readable).tolist():
-            self._measure(int(headers["physical_offset"][row]), sizes, readable, row)
+        compressed = np.flatnonzero((sizes < 0) & readable)
+        known = self._fill_in(compressed, headers["physical_offset"], sizes, readable)
+        headers, sizes, readable = headers[:known], sizes[:known], readable[:known]
+        offsets = np.arange(start, start + known, dtype=np.int64)
         sizes[~readable] = 0
         return MessageColumns(
             offset_names(offsets),
@@ -143,12 +178,37 @@ class QueueListing(Listing):
     def _inodes_of(self, rows: Array) -> Array:
         return rows["physical_offset"].astype(np.int64) + self._inodes.begin | MESSAGE
 
-    def _measure(self, physical_offset: int, sizes: Array, readable: Array, row: int) -> None:
-        """Fill in the size of a compressed body, which only decompressing tells."""
+    def _fill_in(self, compressed: Array, places: Array, sizes: Array, readable: Array) -> int:
+        """Fill in the sizes of compressed bodies, which only decompressing tells; how many rows are then known."""
+        wanted = places[compressed].tolist()
+        for row in compressed.tolist():
+            size = self._measured.get(int(places[row]))
+            if size is None:
+                if row:
+                    return int(row)
+                raise SlowWork(lambda: self._measure(wanted), decompresses=True)
+            sizes[row], readable[row] = size, size >= 0
+        return len(sizes)
+
+    def _measure(self, places: Sequence[int]) -> None:
+        """Find out the sizes of compressed bodies: of the first, and of as many as SLICE_S are enough for."""
+        measured: dict[int, int] = {}
+        until_s = time.monotonic() + SLICE_S
+        for place in places:
+            measured[place] = self._size_of_body(place)
+            if time.monotonic() >= until_s:
+                break
+        self._measured = measured
+
+    def _size_of_body(self, place: int) -> int:
+        """-1 for one that can't be read."""
+        store = self._store
         try:
-            sizes[row] = self._store.at(physical_offset).body_size
+            message = store.at(place)
+            known = store.known_body_size(message)
+            return len(store.body_of(message)) if known is None else known
         except StoreError:
-            readable[row] = False
+            return -1
 
 
 def describe_some(

@@ -6,11 +6,13 @@ Thread safety: none; the filesystem's thread alone.
 from __future__ import annotations
 
 import errno
+from typing import TypeAlias
 
 from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
 from fsstore.attributes import BRIEF_S, IMMUTABLE_S, Appearance
 from fsstore.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
-from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError
+from fsstore.interface import SMALL_BODY_BYTES, Attributes, DoneInThread, FilesystemError, SlowWork
+from fsstore.memory import MemoryBudget, Purpose
 from fsstore.names import offset_name
 from fsstore.nodes import OpenFile
 
@@ -19,6 +21,10 @@ KEPT_BYTES = 16 << 20
 
 OBJECT_BYTES = 200
 """What a kept body takes besides its bytes, about."""
+
+
+BodyKey: TypeAlias = tuple[int, int]
+"""Physical offset and CRC: another record may come in the place of one that its writer took back."""
 
 
 class SmallBody(OpenFile):
@@ -67,6 +73,79 @@ class HeldBody(OpenFile):
         self._hold.release()
 
 
+class DecompressedBodies:
+    """Bodies that were decompressed lately: one copy for all who read the message. Thread safety: any thread."""
+
+    def __init__(self, store: MessageStore, memory: MemoryBudget) -> None:
+        self._store = store
+        self._memory = memory
+        self._bodies: dict[BodyKey, bytes] = {}
+        self._pieces: DoneInThread[bytes] = DoneInThread(decompresses=True)
+
+    def size_of(self, message: StoredMessage) -> int:
+        """Bytes of a message's body. SlowWork where only decompressing tells."""
+        size = self._store.known_body_size(message)
+        if size is None:
+            raise SlowWork(lambda: self._body(message), decompresses=True)
+        return size
+
+    def read(self, message: StoredMessage, position: int, size: int) -> bytes | memoryview:
+        """A piece of a compressed body. SlowWork where it is decompressed for that; who asked gets it then, however
+        little memory there is to keep the body."""
+        key = _key_of(message)
+        body = self._bodies.get(key)
+        if body is not None:
+            self._keep(key, body)
+            return memoryview(body)[position : position + size]
+        return self._pieces.do((key, position, size), lambda: bytes(self._body(message)[position : position + size]))
+
+    def clear(self) -> None:
+        """Forget them all."""
+        for key in list(self._bodies):
+            self._memory.keep(key, Purpose.BODIES, 0, lambda: None)
+            self._bodies.pop(key, None)
+
+    def _body(self, message: StoredMessage) -> bytes:
+        key = _key_of(message)
+        body = self._bodies.get(key)
+        if body is None:
+            self._bodies[key] = body = bytes(self._store.body_of(message))
+            self._keep(key, body)
+        return body
+
+    def _keep(self, key: BodyKey, body: bytes) -> None:
+        def let_go() -> None:
+            self._bodies.pop(key, None)
+
+        self._memory.keep(key, Purpose.BODIES, len(body), let_go)
+
+
+def _key_of(message: StoredMessage) -> BodyKey:
+    return message.physical_offset, message.body_crc
+
+
+class CompressedBody(OpenFile):
+    """An open message whose body is compressed in the mapped page. It keeps no copy of its own."""
+
+    __slots__ = ("_bodies", "_hold", "_message", "inode", "size", "store_time_ms")
+
+    def __init__(self, bodies: DecompressedBodies, message: StoredMessage, hold: Hold, inode: int, size: int) -> None:
+        self._bodies = bodies
+        self._message: StoredMessage | None = message
+        self._hold = hold
+        self.inode = inode
+        self.size = size
+        self.store_time_ms = message.store_time_ms
+
+    def read(self, position: int, size: int) -> bytes | memoryview:
+        size = min(size, self.size - position)
+        return self._bodies.read(self._message, position, size) if self._message is not None and size > 0 else b""
+
+    def release(self) -> None:
+        self._message = None
+        self._hold.release()
+
+
 class SmallBodies:
     """Bodies that were opened lately, by inode: to open one again, nothing is read and checked a second time."""
 
@@ -94,21 +173,24 @@ class SmallBodies:
 class MessageFiles:
     """The message files of a store. Remembers the last one looked up: an open that follows doesn't read it again."""
 
-    def __init__(self, store: MessageStore, appearance: Appearance, inodes: ComputedInodes) -> None:
+    def __init__(
+        self, store: MessageStore, appearance: Appearance, inodes: ComputedInodes, memory: MemoryBudget
+    ) -> None:
         self._store = store
         self._inodes = inodes
+        self._decompressed = DecompressedBodies(store, memory)
         self._appearance = appearance
         self._last: StoredMessage | None = None
         self._last_offset = -1
         self._small = SmallBodies(KEPT_BYTES)
 
     def found(self, message: StoredMessage) -> Attributes:
-        """Attributes of a message just looked up."""
+        """Attributes of a message just looked up. SlowWork: its size is not known."""
         self._last = message
         self._last_offset = offset = message.physical_offset
         return self._appearance.message(
             offset + self._inodes.begin | MESSAGE,
-            message.body_size,
+            self._decompressed.size_of(message),
             message.store_time_ms,
             IMMUTABLE_S,
         )
@@ -135,10 +217,11 @@ class MessageFiles:
         """Attributes of any computed inode."""
         message = self.message(inode)
         if inode >= MESSAGE:
-            return self._appearance.message(inode, message.body_size, message.store_time_ms, IMMUTABLE_S)
+            size = self._decompressed.size_of(message)
+            return self._appearance.message(inode, size, message.store_time_ms, IMMUTABLE_S)
         return self._appearance.link(inode, self.target(inode), message.store_time_ms)
 
-    def attributes_of_open(self, file: SmallBody | HeldBody) -> Attributes:
+    def attributes_of_open(self, file: SmallBody | HeldBody | CompressedBody) -> Attributes:
         """Attributes of an open message, which may have expired: fstat goes on as reading does."""
         return self._appearance.message(file.inode, file.size, file.store_time_ms, BRIEF_S)
 
@@ -147,27 +230,32 @@ class MessageFiles:
         target = _from_keys(self.message(inode))
         return target if inode >= KEY_LINK else b"../" + target
 
-    def open(self, inode: int) -> SmallBody | HeldBody:
-        """Open a message."""
+    def open(self, inode: int) -> SmallBody | HeldBody | CompressedBody:
+        """Open a message. SlowWork where it has to be decompressed for that."""
         known = self._small.get(inode)
         if known is not None:
             return known
         message = self.message(inode)
-        body = message.body
-        if len(body) <= SMALL_BODY_BYTES:
+        size = self._decompressed.size_of(message)
+        if size <= SMALL_BODY_BYTES:
+            body = self._decompressed.read(message, 0, size) if message.is_compressed else message.body
             small = SmallBody(bytes(body), inode, message.store_time_ms)
             self._small.add(small)
             return small
         try:
-            return HeldBody(body, self._store.hold(message.physical_offset), inode, message.store_time_ms)
+            hold = self._store.hold(message.physical_offset)
         except (ExpiredMessageError, MessageNotFoundError):
             raise FilesystemError(errno.ESTALE) from None
+        if message.is_compressed:
+            return CompressedBody(self._decompressed, message, hold, inode, size)
+        return HeldBody(message.body, hold, inode, message.store_time_ms)
 
     def let_go(self) -> None:
         """Forget what is remembered: a file of the log is to go, and what was in it is not to be found any more."""
         self._last = None
         self._last_offset = -1
         self._small.clear()
+        self._decompressed.clear()
 
     def _link(self, message: StoredMessage, kind: int, target: bytes) -> Attributes:
         self._last = message

@@ -23,6 +23,7 @@ from fsstore.interface import (
     OpenedDirectory,
 )
 from fsstore.listing import Listing, NamesListing
+from fsstore.memory import Holding, MemoryBudget, Purpose
 from fsstore.names import never_exists
 
 NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
@@ -67,10 +68,16 @@ class OpenFile:
 class TextFile(OpenFile):
     """An open file with the text that it had when it was opened."""
 
-    __slots__ = ("_text",)
+    __slots__ = ("_memory", "_text")
 
-    def __init__(self, text: bytes) -> None:
+    def __init__(self, text: bytes, memory: MemoryBudget) -> None:
+        """ENOBUFS: too many are open."""
+        self._memory = Holding(memory, Purpose.REPORTS)
+        self._memory.resize(len(text))
         self._text = text
+
+    def release(self) -> None:
+        self._memory.resize(0)
 
     def read(self, position: int, size: int) -> bytes:
         return self._text[position : position + size]
@@ -125,8 +132,10 @@ class Context:
     clock_ns: Callable[[], int]
     background: Executor
     """One thread, for what somebody will ask for soon. It touches only the engine."""
-    changes: DoneInThread
+    changes: DoneInThread[None]
     """Topics that are made and deleted."""
+    memory: MemoryBudget
+    """For what clients make the daemon hold."""
 
     @property
     def read_only(self) -> bool:
@@ -183,4 +192,4 @@ class Directory(Node):
         raise self._context.refusal()
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
-        return NamesListing(self), NOT_CACHED
+        return NamesListing(self, self._context.memory), NOT_CACHED

@@ -30,6 +30,7 @@ from fsstore.interface import (
     MadeInThread,
     Opened,
 )
+from fsstore.memory import MemoryBudget
 from fsstore.nodes import Context, Directory, Node, OpenFile, TextFile
 
 _OPENED = Opened(0, True, False, None)
@@ -75,7 +76,7 @@ class ReportFile(Node):
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        return TextFile(self._render()), _OPENED
+        return TextFile(self._render(), self._context.memory), _OPENED
 
     def _described(self, size: int) -> Attributes:
         return self._context.appearance.report(self.inode, size, self._context.clock_ns())
@@ -221,9 +222,24 @@ def complaints_of(complaints: Complaints) -> dict[str, int]:
     return {"made": complaints.made, "left_out_of_log": complaints.left_out}
 
 
-def metrics_of(store: MessageStore, complaints: Complaints) -> bytes:
+def memory_of(memory: MemoryBudget) -> dict[str, object]:
+    """What clients make the daemon hold, as a JSON object: bytes by purpose."""
+    return {"budget_bytes": memory.limit_bytes, "bytes": memory.used, "refused": memory.refused}
+
+
+def _memory_metrics(memory: MemoryBudget) -> list[str]:
+    lines = _header("fsstore_memory_budget_bytes", "gauge", "What clients may make the daemon hold")
+    lines.append(f"fsstore_memory_budget_bytes {memory.limit_bytes}")
+    lines += _header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold")
+    lines += [f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()]
+    lines += _header("fsstore_memory_refused_total", "counter", "Requests that were answered ENOBUFS")
+    return [*lines, f"fsstore_memory_refused_total {memory.refused}"]
+
+
+def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget) -> bytes:
     """Figures in Prometheus' text format."""
-    lines = [*_store_metrics(store.stats()), *_header("fsstore_complaints_total", "counter", "Requests that failed")]
+    lines = [*_store_metrics(store.stats()), *_memory_metrics(memory)]
+    lines += _header("fsstore_complaints_total", "counter", "Requests that failed")
     lines.append(f"fsstore_complaints_total {complaints.made}")
     lines += _header("fsstore_settings_problems", "gauge", "Files or entries below config/ that can't be understood")
     lines.append(f"fsstore_settings_problems {len(store.settings_problems())}")

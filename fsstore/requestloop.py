@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 TURN_REQUESTS = 256
 """Requests answered at most before trio's other tasks (signals, followers, expiry) get a turn."""
 
+MOST_DECOMPRESSING = 2
+"""Threads that decompress bodies at one time, which may take 64 MiB each."""
+
 LINGER_MS = 10
 """How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
 time it would set up and take down a timer at each request."""
@@ -49,6 +52,7 @@ class RequestLoop:
         self._handlers = handlers
         self._relay = relay
         self._threads = trio.CapacityLimiter(max_slow)
+        self._decompressing = trio.CapacityLimiter(MOST_DECOMPRESSING)
         self._ending = ending
         self._slow: list[int] = []
 
@@ -89,7 +93,7 @@ class RequestLoop:
             handler(unique, inode, request)
         except SlowWork as slow:
             self._slow.append(inode)
-            nursery.start_soon(self._after, slow.work, handler, unique, inode, memoryview(bytes(request)))
+            nursery.start_soon(self._after, slow, handler, unique, inode, memoryview(bytes(request)))
         except Exception as error:
             self._refuse(error, handler, unique, request)
 
@@ -99,17 +103,16 @@ class RequestLoop:
         if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # those hear no answer
             self._channel.send(failed(unique, number))
 
-    async def _after(
-        self, work: Callable[[], object], handler: Handler, unique: int, inode: int, request: memoryview
-    ) -> None:
+    async def _after(self, slow: SlowWork, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
         """Do slow work in a thread, then try again; there may be more to do."""
         try:
             while True:
                 try:
-                    await trio.to_thread.run_sync(work, limiter=self._threads)
+                    limiter = self._decompressing if slow.decompresses else self._threads
+                    await trio.to_thread.run_sync(slow.work, limiter=limiter)
                     handler(unique, inode, request)
-                except SlowWork as slow:
-                    work = slow.work
+                except SlowWork as more:
+                    slow = more
                 except Exception as error:
                     self._refuse(error, handler, unique, request)
                     return

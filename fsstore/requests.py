@@ -21,7 +21,7 @@ from fsstore import dirents, wire
 from fsstore.answers import errno_for
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
-from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames
+from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames, SlowWork
 from fsstore.openbodies import OpenBodies
 from fsstore.wire import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
 
@@ -180,7 +180,12 @@ class RequestHandlers:
         parts: list[bytes] = []
         while room >= row_bytes:
             limit = max(room // row_bytes, FEWEST_ROWS)
-            batch = self._core.readdir(handle, position, limit, with_attributes=with_attributes)
+            try:
+                batch = self._core.readdir(handle, position, limit, with_attributes=with_attributes)
+            except SlowWork:
+                if not parts:
+                    raise
+                break  # the next request waits for it
             if not isinstance(batch, list):
                 rows = message_rows(batch, room // row_bytes)
                 part, count = rows.tobytes(), len(rows)

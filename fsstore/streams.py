@@ -18,12 +18,12 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from engine import ExpiredMessageError, QueueStream, StoreError
+from engine import ExpiredMessageError, QueueStream, StoreError, TakesLongError, in_haste
 from fsstore.inodes import shown_stream_inode
-from fsstore.interface import Attributes, FilesystemError, Opened, SlowWork
+from fsstore.interface import SLICE_S, Attributes, FilesystemError, Opened, SlowWork
+from fsstore.memory import Purpose
 from fsstore.nodes import Context, Node, OpenFile
 
 QUICK_SUM_MESSAGES = 20_000
@@ -66,18 +66,18 @@ class StreamFile(Node):
     @property
     def is_summed(self) -> bool:
         """Whether its size is quickly known."""
-        return is_summed(self._stream)
+        return quick_size(self._stream) is not None
 
     def attributes(self) -> Attributes:
         return self.described(newest_store_time_ms(self._context, self.name.topic, self.name.queue))
 
     def described(self, newest_ms: int | None) -> Attributes:
         """As `attributes`, for one who knows when the newest message was stored."""
-        stream = self._stream
-        if not self.is_summed:
-            raise SlowWork(lambda: stream.size)
+        size = quick_size(self._stream)
+        if size is None:
+            raise summing(self._stream)
         self._answered(self)
-        return self._context.appearance.growing_stream(self.inode, self._shown_inode, stream.size, newest_ms)
+        return self._context.appearance.growing_stream(self.inode, self._shown_inode, size, newest_ms)
 
     def undescribed(self) -> Attributes:
         """What a listing says as long as the size is not known."""
@@ -86,7 +86,7 @@ class StreamFile(Node):
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        return OpenStream(self._stream, self._context.background), self._opened()
+        return OpenStream(self._stream, self._context), self._opened()
 
     def _opened(self) -> Opened:
         return _UNCACHED
@@ -99,10 +99,11 @@ class RestingStream(StreamFile):
     """
 
     def __init__(
-        self, context: Context, name: StreamName, stream: QueueStream, answered: Callable[[StreamFile], None]
+        self, context: Context, name: StreamName, stream: QueueStream, answered: Callable[[StreamFile], None], size: int
     ) -> None:
+        """`size` is that of the stream now."""
         super().__init__(context, name, stream, answered)
-        self.told_bytes = stream.size
+        self.told_bytes = size
         """The size that the kernel knows."""
         self._is_settled = threading.Event()
         self._is_settled.set()
@@ -115,7 +116,7 @@ class RestingStream(StreamFile):
     @property
     def is_exact(self) -> bool:
         """Whether the kernel knows all there is. False where finding that out would take long."""
-        return self._is_settled.is_set() and self.is_summed and self._stream.size == self.told_bytes
+        return self._is_settled.is_set() and quick_size(self._stream) == self.told_bytes
 
     def tell(self, size: int, told: Callable[[int], bool]) -> None:
         """Have the kernel know a larger size, by `told(size)`, which may have to wait for a reader whom we are about to
@@ -143,27 +144,47 @@ class RestingStream(StreamFile):
 class OpenStream(OpenFile):
     """An open stream; bytes that have expired since are EIO."""
 
-    __slots__ = ("_reader", "_stream")
+    __slots__ = ("_memory", "_reader", "_stream")
 
-    def __init__(self, stream: QueueStream, background: Executor) -> None:
+    def __init__(self, stream: QueueStream, context: Context) -> None:
         self._stream = stream
+        self._memory = context.memory
         self._reader = stream.reader(
-            background
+            context.background
         )  # its own: two who read at once, each further on, don't get in each other's way
 
     def read(self, position: int, size: int) -> bytes | memoryview:
-        stream = self._stream
-        if not is_summed(stream):
-            raise SlowWork(lambda: stream.size)
+        reader = self._reader
+        if self._stream.unsummed > QUICK_SUM_MESSAGES:
+            raise summing(self._stream)
         try:
-            return self._reader.read(position, size)
+            with in_haste():
+                found = reader.read(position, size)
+        except TakesLongError:
+            raise SlowWork(lambda: reader.prepare(position, size, SLICE_S), decompresses=True) from None
         except ExpiredMessageError:
             raise FilesystemError(errno.EIO) from None
+        self._memory.keep(id(self), Purpose.STREAMS, reader.kept_bytes, reader.let_go)
+        return found
+
+    def release(self) -> None:
+        self._memory.keep(id(self), Purpose.STREAMS, 0, self._reader.let_go)
 
 
-def is_summed(stream: QueueStream) -> bool:
-    """Whether a stream's size is quickly known."""
-    return stream.unsummed <= QUICK_SUM_MESSAGES
+def quick_size(stream: QueueStream) -> int | None:
+    """Bytes in a stream, where that is quickly known: few messages are new, and none of them is compressed."""
+    if stream.unsummed > QUICK_SUM_MESSAGES:
+        return None
+    try:
+        with in_haste():
+            return stream.size
+    except TakesLongError:
+        return None
+
+
+def summing(stream: QueueStream) -> SlowWork:
+    """Work after which more of a stream is summed; it may have to be done again."""
+    return SlowWork(lambda: stream.sum_for(SLICE_S), decompresses=True)
 
 
 def newest_store_time_ms(context: Context, topic: str, queue: int) -> int | None:

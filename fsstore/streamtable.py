@@ -17,7 +17,7 @@ from engine import OpenMode, QueueStream
 from fsstore.inodes import shown_stream_inode
 from fsstore.interface import Attributes
 from fsstore.nodes import Context
-from fsstore.streams import RestingName, RestingStream, StreamFile, StreamName, is_summed, newest_store_time_ms
+from fsstore.streams import RestingName, RestingStream, StreamFile, StreamName, newest_store_time_ms, quick_size
 
 REST_S = 10
 """A stream whose newest message is older than this has come to rest."""
@@ -55,8 +55,9 @@ class StreamTable:
         """The file to show, and when its newest message was stored."""
         stream = self._context.store.stream(topic, queue)
         newest_ms = newest_store_time_ms(self._context, topic, queue)
-        if self._has_come_to_rest(newest_ms) and is_summed(stream):
-            resting = self._resting(RestingName(topic, queue, stream.first_offset), stream)
+        size = quick_size(stream) if self._has_come_to_rest(newest_ms) else None
+        if size is not None:
+            resting = self._resting(RestingName(topic, queue, stream.first_offset), stream, size)
             if resting.is_exact:
                 return resting, newest_ms
             self._falls_behind(resting)
@@ -70,15 +71,17 @@ class StreamTable:
             return True
         return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _REST_NS
 
-    def _resting(self, name: RestingName, stream: QueueStream) -> RestingStream:
+    def _resting(self, name: RestingName, stream: QueueStream, size: int) -> RestingStream:
         """The file at rest. If the kernel does not know the one there is, a new one, which needs no telling."""
-        node = self._named_resting(name, stream)
+        node = self._named_resting(name, stream, size)
         if not node.is_exact and self._context.inodes.drop_unknown(node.inode):
-            node = self._named_resting(name, stream)
+            node = self._named_resting(name, stream, size)
         return node
 
-    def _named_resting(self, name: RestingName, stream: QueueStream) -> RestingStream:
-        node = self._context.inodes.named(name, lambda: RestingStream(self._context, name, stream, self._was_answered))
+    def _named_resting(self, name: RestingName, stream: QueueStream, size: int) -> RestingStream:
+        node = self._context.inodes.named(
+            name, lambda: RestingStream(self._context, name, stream, self._was_answered, size)
+        )
         assert isinstance(node, RestingStream)
         return node
 

@@ -11,11 +11,20 @@ import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from engine import ExpiredMessageError, MessageNotFoundError, MessageStore, OpenMode, ReadError, TopicNotFoundError
+from engine import (
+    ExpiredMessageError,
+    MessageNotFoundError,
+    MessageStore,
+    OpenMode,
+    ReadError,
+    TakesLongError,
+    TopicNotFoundError,
+    in_haste,
+)
 from fsstore.interface import FilesystemError
 from fsstore.parquet.cache import ChunkCache, DiskChunks, Recent
 from fsstore.parquet.filemap import FileMap, map_file, place_of
@@ -129,11 +138,12 @@ class Dataset:
         return range_key(self._store, topic, queue, begin, end)
 
     def known_layout(self, key: RangeKey) -> Layout | None:
-        """A layout, measured now where that is quick; None: `measure` it in a thread."""
+        """A layout, measured now where that is quick; None: `measure` it in a thread. Nothing is decompressed here."""
         with self._lock:
             layout = self._layouts.get(key)
         if layout is None and self._takes_little(key.topic, key.queue, key.begin, key.end):
-            layout = self.measure(key)
+            with suppress(TakesLongError), in_haste():
+                layout = self.measure(key)
         return layout
 
     def measure(self, key: RangeKey) -> Layout:

@@ -121,7 +121,8 @@ def _lengths(store: MessageStore, places: Array, record_sizes: Array, body_sizes
     for row in np.flatnonzero(bodies < 0).tolist():
         try:
             message = store.at(int(places[row]))
-            bodies[row] = message.body_size
+            known = store.known_body_size(message)
+            bodies[row] = len(store.body_of(message)) if known is None else known
             texts[row] = message.store_size - _RECORD_BYTES - len(message.stored_body)
         except StoreError:
             bodies[row] = texts[row] = 0  # damaged: left out

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from engine import MessageStore, OpenMode
+from engine import MessageStore, OpenMode, TakesLongError, in_haste
 from fsstore.cachednames import CachedNames
 from fsstore.interface import Attributes, FilesystemError, Opened, OpenedDirectory, SlowWork
 from fsstore.listing import Listing
+from fsstore.memory import MemoryBudget, Purpose
 from fsstore.names import can_be_name
 from fsstore.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.parquet.dataset import Dataset
@@ -99,7 +101,7 @@ class QueuePartition(Directory):
         self._queue = queue
         self._listed: dict[bytes, RangeFile] = {}
         """Whole segments that were listed before, as files: what is known of them need not be found again."""
-        self._cached = CachedNames(self, context.inodes.are_valid)
+        self._cached = CachedNames(self, context.memory, context.inodes.are_valid)
 
     def attributes(self) -> Attributes:
         newest_ms = newest_store_time_ms(self._context, self._topic, self._queue)
@@ -124,7 +126,12 @@ class QueuePartition(Directory):
         found = parse_segment(name)
         if found is None:
             raise not_found()
-        layout = self._dataset.listed_layout(self._topic, self._queue, *found)
+        try:
+            with in_haste():
+                layout = self._dataset.listed_layout(self._topic, self._queue, *found)
+        except TakesLongError:
+            dataset, topic, queue = self._dataset, self._topic, self._queue
+            raise SlowWork(lambda: dataset.listed_layout(topic, queue, *found), decompresses=True) from None
         if has_expired(self._context.store, layout.key):  # the kernel would not be told a second time
             raise not_found()
         return self._file(layout)
@@ -138,11 +145,18 @@ class QueuePartition(Directory):
         of a cached listing, while one of ours brings all of them."""
         if self._context.store.mode is OpenMode.FOLLOW:
             return super().opendir()
-        segments = self._dataset.unchanged_segments(self._topic, self._queue)
-        if segments is None and self.lists_slowly:
+        segments = self._dataset.unchanged_segments(self._topic, self._queue) or self._quick_segments()
+        if segments is None:
             return self._cached.open_beside()
-        segments = segments or self._dataset.segments(self._topic, self._queue)
         return self._cached.open(segments, lambda: self._names_of(segments))
+
+    def _quick_segments(self) -> tuple[Segment, ...] | None:
+        """The files, where little is to be measured for that, and nothing to be decompressed."""
+        if self.lists_slowly:
+            return None
+        with suppress(TakesLongError), in_haste():
+            return self._dataset.segments(self._topic, self._queue)
+        return None
 
     def names(self) -> Sequence[bytes]:
         return self._names_of(self._dataset.segments(self._topic, self._queue))
@@ -194,7 +208,7 @@ class RangeFile(Node):
             raise self._context.refusal()
         if has_expired(self._context.store, self.layout.key):
             raise FilesystemError(errno.ESTALE)  # the kernel looks the path up again and finds nothing
-        return OpenRange(self._dataset, self.layout), _OPENED
+        return OpenRange(self._dataset, self.layout, self._context.memory), _OPENED
 
 
 def has_expired(store: MessageStore, key: RangeKey) -> bool:
@@ -210,11 +224,12 @@ class OpenRange(OpenFile):
     both look at is changed, only replaced.
     """
 
-    __slots__ = ("_dataset", "_fetched", "_layout", "_map")
+    __slots__ = ("_dataset", "_fetched", "_layout", "_map", "_memory")
 
-    def __init__(self, dataset: Dataset, layout: Layout) -> None:
+    def __init__(self, dataset: Dataset, layout: Layout, memory: MemoryBudget) -> None:
         self._dataset = dataset
         self._layout = layout
+        self._memory = memory
         self._map: FileMap | None = None
         self._fetched: dict[int, memoryview] = {}
 
@@ -246,6 +261,13 @@ class OpenRange(OpenFile):
             number: self._chunk(found, number) or self._dataset.fetch(self._layout, found, number)
             for number in found.chunks(position, end)
         }
+        self._memory.keep(id(self), Purpose.PARQUET, sum(map(len, self._fetched.values())), self._let_go)
+
+    def _let_go(self) -> None:
+        self._fetched = {}
+
+    def release(self) -> None:
+        self._memory.keep(id(self), Purpose.PARQUET, 0, self._let_go)
 
 
 def assembled(position: int, end: int, parts: Sequence[tuple[int, bytes | memoryview]]) -> bytes:

@@ -31,6 +31,7 @@ from engine.durable import Disk
 from engine.layout import StoreLayout
 from engine.topics import MOST_QUEUES, TopicTable
 from fsstore.complaints import Complaints
+from fsstore.memory import MemoryBudget
 from fsstore.reports import metrics_of, status_of, to_json
 from tests.engine.storetools import SMALL, bodies, opened
 
@@ -150,7 +151,7 @@ def read(mode: OpenMode) -> Callable[[Path], None]:
 
 def report(store: MessageStore) -> None:
     assert json.loads(to_json(status_of(store)))["topics"]["T"]["queues"]["0"]["max_offset"] >= 70
-    assert b"fsstore_settings_problems" in metrics_of(store, Complaints())
+    assert b"fsstore_settings_problems" in metrics_of(store, Complaints(), MemoryBudget())
     for topic in store.topics():
         assert len(store.queues(topic)) <= MOST_QUEUES
 
@@ -229,7 +230,7 @@ def test_offsets_of_consumers_that_can_not_be_read_are_told_by_the_status(kept: 
         assert str(file) in problem
         assert status_of(store)["groups"] == {}
         assert status_of(store)["settings_problems"] == [problem]
-        assert b"\nfsstore_settings_problems 1\n" in metrics_of(store, Complaints())
+        assert b"\nfsstore_settings_problems 1\n" in metrics_of(store, Complaints(), MemoryBudget())
 
 
 @pytest.mark.parametrize("queue", ["9" * 5000, "99999999999", "-1", "1.0", "٣"])

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.compression import BodySizes
 from engine.consumequeue import ConsumeQueue
 from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError, StoreError
 from engine.mappedfile import Access
@@ -34,7 +35,7 @@ def never(queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
 def sums_of(
     store: SmallStore, folder: Path, *, trusted_end: int = 1 << 62, checked_before: int = 0, writable: bool = True
 ) -> StreamSums:
-    source = RowSource(store.log_files, 1 << 20, never)
+    source = RowSource(store.log_files, 1 << 20, never, BodySizes())
     return StreamSums(folder, source, trusted_end=trusted_end, checked_before=checked_before, writable=writable)
 
 

@@ -49,7 +49,7 @@ class Mount:
     def cat(self, path: str | bytes, request_bytes: int = 1 << 17) -> bytes:
         handle = self.open(path).handle
         text = b""
-        while piece := bytes(self.fs.read(handle, len(text), request_bytes)):
+        while piece := bytes(patiently(self.fs.read, handle, len(text), request_bytes)):
             text += piece
         self.fs.flush(handle)
         self.fs.release(handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields
 from pathlib import Path
@@ -60,7 +60,8 @@ class FakeStore:
     """As much of MessageStore as the filesystem calls.
 
     Tests set `put_error` (what every put raises), `damaged` (physical offsets), `compressed` (physical offsets whose
-    size no header tells), `flush_failure`, and call `expire`.
+    size no header tells; `decompressed` then says which were, `measured` whose size is known),
+    `flush_failure`, and call `expire`.
     """
 
     def __init__(self, path: Path, *, mode: OpenMode = OpenMode.WRITE, max_message_bytes: int = 4 << 20) -> None:
@@ -74,6 +75,8 @@ class FakeStore:
         self.put_error: StoreError | None = None
         self.damaged: set[int] = set()
         self.compressed: set[int] = set()
+        self.measured: set[int] = set()
+        self.decompressed: list[int] = []
         self.offsets: dict[str, dict[str, dict[int, int]]] = {}
         self.topics_generation = 0
         self.unsummed = 0
@@ -211,7 +214,18 @@ class FakeStore:
     def _checked(self, message: FakeMessage) -> FakeMessage:
         if message.physical_offset in self.damaged:
             raise DamagedRecordError(message.physical_offset, "told so")
+        message.is_compressed = message.physical_offset in self.compressed
         return message
+
+    def known_body_size(self, message: FakeMessage) -> int | None:
+        is_known = not message.is_compressed or message.physical_offset in self.measured
+        return int(message.body_size) if is_known else None
+
+    def body_of(self, message: FakeMessage) -> bytes:
+        if message.is_compressed:
+            self.decompressed.append(message.physical_offset)
+            self.measured.add(message.physical_offset)
+        return bytes(message.body)
 
     def headers(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
         rows = [
@@ -240,6 +254,10 @@ class FakeStore:
             if key in message.keys or key == message.unique_key
         ]
         return sorted(found, key=lambda message: -message.physical_offset)[:limit]
+
+    def key_places(self, topic: str, key: str) -> Iterator[np.ndarray[Any, Any]]:
+        for message in self.query(topic, key, 1 << 31):
+            yield np.array([[message.queue_id, message.queue_offset]] * 2, np.int64)
 
     def newest_with_key(self, topic: str, key: str) -> FakeMessage | None:
         return next(iter(self.query(topic, key, 1)), None)
@@ -324,6 +342,17 @@ class FakeStream:
     def size(self) -> int:
         self._store.unsummed = 0
         return len(self._text())
+
+    def sum_for(self, seconds: float) -> bool:
+        self._store.unsummed = 0
+        return True
+
+    @property
+    def kept_bytes(self) -> int:
+        return 0
+
+    def let_go(self) -> None:
+        pass
 
     def reader(self, background: Executor) -> FakeStream:
         return self

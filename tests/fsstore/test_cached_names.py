@@ -11,6 +11,7 @@ import pytest
 
 from fsstore.cachednames import CachedNames
 from fsstore.interface import Attributes, FilesystemError
+from fsstore.memory import MemoryBudget
 from tests.fsstore.kernelcache import KernelCache, Reader
 
 
@@ -71,7 +72,7 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.directory = SomeDirectory()
-        self.cached = CachedNames(self.directory, self.directory.are_valid)
+        self.cached = CachedNames(self.directory, MemoryBudget(), self.directory.are_valid)
         self.kernel = KernelCache()
         self.told: set[int] = set()
         self.witnesses: list[Witness] = []

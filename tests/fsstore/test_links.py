@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import stat
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageNotFoundError, TopicNotFoundError
+from engine import Message, MessageNotFoundError, MessageStore, TopicNotFoundError
 from fsstore.errnos import errno_of
-from fsstore.interface import FilesystemError
+from fsstore.interface import FilesystemError, SlowWork
 from fsstore.names import offset_name
-from tests.fsstore.conftest import Mount
+from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
 
 
@@ -124,3 +125,19 @@ def test_a_key_ending_in_all_is_reached_encoded(mount: Mount, store: FakeStore) 
     assert "K%40all" in mount.ls("orders/keys")
     assert mount.readlink("orders/keys/K%40all") == "../3/" + offset_name(0).decode()
     assert mount.ls("orders/keys/K%40all@all") == ["3-" + offset_name(0).decode()]
+
+
+def test_a_key_whose_hash_many_others_have_is_looked_up_in_a_thread(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store") as opened:
+        for _ in range(3_000):
+            opened.put(Message("orders", b"", keys=["Aa"]), 0)  # Java's hash of it is that of BB
+        opened.put(Message("orders", b"first", keys=["single"]), 0)
+        mount = Mount(opened)
+        keys = mount.stat("orders/keys").inode
+        assert mount.fs.lookup(keys, b"single").size
+        assert mount.fs.lookup(keys, b"Aa").size
+        with pytest.raises(SlowWork) as slow:
+            mount.fs.lookup(keys, b"BB")
+        opened.put(Message("orders", b"meanwhile"), 0)
+        slow.value.work()
+        assert refused_with(lambda: mount.fs.lookup(keys, b"BB")) == errno.ENOENT

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine import FileSizes, MessageStore, StoreConfig
+from engine import FileSizes, Message, MessageStore, StoreConfig
 from tests.mount.harness import PATIENCE_S, SMALL_SIZES, bodies, mounted, publish, until
 
 WRITERS = 16
@@ -142,3 +144,28 @@ def test_readers_who_drop_their_cache(queue: Path) -> None:
     """7.5 Readers that throw their cache away, over and over, on one file never hang."""
     publish(queue / "append", b"shared by all\n")
     run_all(*([sys.executable, "-c", READER, str(queue / "0"), "2000"] for _ in range(4)))
+
+
+def test_decompressing_holds_nobody_up(tmp_path: Path) -> None:
+    """7.6 While bodies are decompressed for a listing, a stat or a stream, other requests are answered."""
+    stored = zlib.compress(bytes(48 << 20))
+    with MessageStore.open(tmp_path / "store") as store:
+        store.create_topic("orders", 2)
+        for _ in range(8):
+            store.put(Message("orders", stored, sys_flag=1), 0)
+        store.put(Message("orders", b"small"), 1)
+    with mounted(tmp_path, store=tmp_path / "store", config={}) as mount, ThreadPoolExecutor(3) as threads:
+        topic = mount.root / "orders"
+        slow = [
+            threads.submit(
+                lambda: [entry.stat().st_size for entry in os.scandir(topic / "0") if entry.name != "append"]
+            ),
+            threads.submit(lambda: [(topic / "0.log").stat().st_size]),
+            threads.submit(lambda: [len((topic / "0" / "7").read_bytes())]),
+        ]
+        answered = 0
+        while not all(one.done() for one in slow):
+            assert (topic / "1" / "@last").read_bytes() == b"small"  # never cached
+            answered += 1
+        assert [one.result() for one in slow] == [[48 << 20] * 8, [8 * ((48 << 20) + 1)], [48 << 20]]
+        assert answered > 20, "each of those took as long as a body"

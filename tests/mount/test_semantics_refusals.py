@@ -6,7 +6,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.mount.daemon import DEFECT
@@ -293,3 +293,40 @@ def test_names_that_are_too_long(topic: Path) -> None:
             assert refused_with(use) == errno.ENAMETOOLONG
         assert refused_with((folder / ("n" * 255)).stat) == errno.ENOENT
     assert refused_with(os.open, topic / f"append@tags={'t' * 250}", os.O_WRONLY) == errno.ENAMETOOLONG
+
+
+def test_beginnings_of_messages_are_refused_when_there_is_no_memory(tmp_path: Path) -> None:
+    """5.13 The beginning of a message (a line without its newline, a `frame=file`) for which the daemon has no memory
+    left is ENOBUFS: nothing of that write is taken, it can be made again, and whole lines go on being published.
+    """
+    sizes = {"commit_log_bytes": 16 << 20, "consume_queue_entries": 1024, "index_slots": 5000, "index_entries": 20_000}
+    piece = b"{" + b"x" * ((1 << 20) - 1)
+    with mounted(tmp_path, config={"sizes": sizes}) as mount:
+        queue = mount.topic("orders") / "0"
+        hogs = [os.open(queue / "append@format=json", os.O_WRONLY | os.O_APPEND) for _ in range(30)]
+        taken = [0] * len(hogs)
+        for _ in range(20):
+            for row, fd in enumerate(hogs):
+                with suppress(OSError):
+                    taken[row] += os.write(fd, piece)
+        assert sum(taken) == 256 << 20
+        assert private_bytes(mount.daemon.pid) < 450 << 20
+        for name in ("append", "append@frame=file"):
+            fd = os.open(queue / name, os.O_WRONLY | os.O_APPEND)
+            assert refused_with(os.write, fd, b"y" * 100_000) == errno.ENOBUFS
+            os.close(fd)
+        publish(queue / "append", b"one\n", b"two, in ", b"two writes\n")
+        assert bodies(queue) == [b"one", b"two, in two writes"]
+        for fd in hogs:
+            assert refused_with(os.close, fd) == errno.EINVAL  # no JSON
+        fd = os.open(queue / "append", os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"y" * 100_000)
+        os.close(fd)
+        assert len((queue / "2").read_bytes()) == 100_000
+        assert mount.status()["memory"]["bytes"]["messages_begun"] == 0
+
+
+def private_bytes(pid: int) -> int:
+    """What a process allocated."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))

@@ -1,0 +1,126 @@
+"""One budget for what clients make a daemon hold in memory, whoever asks and however many they are.
+
+    held    what can't be had again: beginnings of messages, names of a listing that was begun, texts of reports. Over
+            its share of the budget nothing more is held: ENOBUFS, and nothing is lost that was held before.
+    kept    what can: decompressed bodies, buffers of streams, columns of `@parquet`. The least recently used goes, of
+            whatever kind, as soon as held and kept are more than the budget.
+
+What has a bound of its own (rendered files of `@parquet`, small bodies, tables of a fixed size) is not counted here.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from enum import StrEnum
+
+from fsstore.interface import FilesystemError
+
+BUDGET_BYTES = 512 << 20
+"""What a daemon takes at most beside its own 35 MiB and what has a bound of its own."""
+
+SMALL_BYTES = 64 << 10
+"""Who holds no more than this is refused last: others' long lines are not to stop a publisher of short ones."""
+
+_EIGHTHS_HELD = 4
+_EIGHTHS_HELD_BY_SMALL = 6
+
+
+class Purpose(StrEnum):
+    """What memory is used for."""
+
+    MESSAGES_BEGUN = "messages_begun"
+    """Lines without their newline, and `frame=file` messages, of publishers: held."""
+    LISTINGS = "listings"
+    """Names of directories that are open: held."""
+    REPORTS = "reports"
+    """Texts of open files of `@store`: held."""
+    BODIES = "decompressed_bodies"
+    """Shared by all who read the message: kept."""
+    STREAMS = "stream_buffers"
+    """Of handles that read a `.log`: kept."""
+    PARQUET = "parquet_buffers"
+    """Of handles that read a file of `@parquet`: kept."""
+
+
+class MemoryBudget:
+    """The ledger of one mount. Thread safety: any thread."""
+
+    def __init__(self, limit_bytes: int = BUDGET_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._used = dict.fromkeys(Purpose, 0)
+        self._held = 0
+        self._total = 0
+        self._kept: OrderedDict[Hashable, tuple[Purpose, int, Callable[[], None]]] = OrderedDict()
+        self.refused = 0
+        """How often somebody was answered ENOBUFS."""
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Bytes by purpose."""
+        with self._lock:
+            return {purpose.value: size for purpose, size in self._used.items()}
+
+    def hold(self, purpose: Purpose, before: int, after: int) -> None:
+        """Hold `after` bytes instead of `before`. ENOBUFS, and nothing has changed: they are more, and too many."""
+        with self._lock:
+            more = after - before
+            eighths = _EIGHTHS_HELD_BY_SMALL if after <= SMALL_BYTES else _EIGHTHS_HELD
+            if more > 0 and self._held + more > self.limit_bytes // 8 * eighths:
+                self.refused += 1
+                raise FilesystemError(errno.ENOBUFS)
+            self._held += more
+            self._count(purpose, more)
+            gone = self._make_room()
+        for let_go in gone:
+            let_go()
+
+    def keep(self, key: Hashable, purpose: Purpose, size: int, let_go: Callable[[], None]) -> None:
+        """Keep `size` bytes as `key`, used this moment; 0 is nothing. `let_go` is called, on any thread, when they have
+        to go, and drops them."""
+        with self._lock:
+            self._take_back(key)
+            if size:
+                self._kept[key] = purpose, size, let_go
+                self._count(purpose, size)
+            gone = self._make_room()
+        for let_one_go in gone:
+            let_one_go()
+
+    def _take_back(self, key: Hashable) -> None:
+        known = self._kept.pop(key, None)
+        if known is not None:
+            self._count(known[0], -known[1])
+
+    def _make_room(self) -> list[Callable[[], None]]:
+        """What has to go: never the newest, which somebody is about to use."""
+        gone = []
+        while self._total > self.limit_bytes and len(self._kept) > 1:
+            _, (purpose, size, let_go) = self._kept.popitem(last=False)
+            self._count(purpose, -size)
+            gone.append(let_go)
+        return gone
+
+    def _count(self, purpose: Purpose, more: int) -> None:
+        self._used[purpose] += more
+        self._total += more
+
+
+class Holding:
+    """What one handle holds. Thread safety: none."""
+
+    __slots__ = ("_budget", "_purpose", "size")
+
+    def __init__(self, budget: MemoryBudget, purpose: Purpose) -> None:
+        self._budget = budget
+        self._purpose = purpose
+        self.size = 0
+
+    def resize(self, size: int) -> None:
+        """Hold that many bytes from now on. ENOBUFS: see `MemoryBudget.hold`."""
+        if size != self.size:
+            self._budget.hold(self._purpose, self.size, size)
+            self.size = size

@@ -1,0 +1,204 @@
+"""Nobody waits while a body is decompressed: it happens in threads, a piece at a time, for all who read the message."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from engine import Message, MessageStore, TakesLongError, in_haste
+from engine import compression as engine_compression
+from engine import message as engine_message
+from engine import streamrows as engine_streamrows
+from engine import streamsums as engine_streamsums
+from fsstore import listing
+from fsstore.interface import Attributes, MessageColumns, SlowWork
+from fsstore.memory import Purpose
+from fsstore.messages import CompressedBody
+from tests.fsstore.conftest import Mount, patiently
+
+T = TypeVar("T")
+
+COMPRESSED = 1
+BODIES = [b"%d " % number + bytes(200_000) for number in range(5)]
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[Mount]:
+    """A queue of compressed messages, and one of a small plain message."""
+    with MessageStore.open(tmp_path / "store") as store:
+        store.create_topic("orders", 2)
+        store.put_batch([Message("orders", zlib.compress(body), sys_flag=COMPRESSED) for body in BODIES], 0)
+        store.put(Message("orders", b"small"), 1)
+        yield Mount(store)
+
+
+class Watch:
+    """Says which threads decompressed, and how often."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: list[int] = []
+        undo = engine_compression.decompress
+
+        def watched(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> bytes:
+            body = undo(stored, sys_flag, limit_bytes)
+            self.threads.append(threading.get_ident())
+            return body
+
+        monkeypatch.setattr(engine_message, "decompress", watched)
+        monkeypatch.setattr(engine_compression, "decompress", watched)
+
+    def take(self) -> int:
+        """How often since the last call; never on this thread."""
+        assert threading.get_ident() not in self.threads, "somebody waited for a body"
+        count = len(self.threads)
+        self.threads.clear()
+        return count
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(monkeypatch)
+
+
+def in_threads(request: Callable[..., T], *arguments: object) -> T:
+    """The core's answer; its slow work is done on other threads, as a mount has it."""
+    while True:
+        try:
+            return request(*arguments)
+        except SlowWork as slow:
+            thread = threading.Thread(target=slow.work)
+            thread.start()
+            thread.join()
+
+
+def look_up(mount: Mount, path: str) -> Attributes:
+    attributes = mount.fs.getattr(1)
+    for name in path.encode().split(b"/"):
+        attributes = in_threads(mount.fs.lookup, attributes.inode, name)
+    return attributes
+
+
+def cat(mount: Mount, path: str, piece: int = 1 << 17) -> bytes:
+    handle = in_threads(mount.fs.open, look_up(mount, path).inode, 0).handle
+    text = b""
+    while some := bytes(in_threads(mount.fs.read, handle, len(text), piece)):
+        text += some
+    mount.fs.release(handle)
+    return text
+
+
+def test_stat_cat_listing_and_stream_decompress_in_threads_alone(real: Mount, watch: Watch) -> None:
+    assert look_up(real, "orders/0/2").size == len(BODIES[2])
+    assert watch.take() == 1
+    assert cat(real, "orders/0/3") == BODIES[3]
+    assert watch.take() == 1
+    handle = real.fs.opendir(look_up(real, "orders/0").inode).handle
+    real.fs.readdir(handle, 0, 1)
+    position, sizes = 1, []
+    while batch := in_threads(real.fs.readdir, handle, position, 100):
+        assert isinstance(batch, MessageColumns)
+        sizes += batch.sizes.tolist()
+        position = int(batch.next_positions[-1])
+    assert sizes == [len(body) for body in BODIES]
+    text = b"".join(body + b"\n" for body in BODIES)
+    assert look_up(real, "orders/0.log").size == len(text)
+    assert cat(real, "orders/0.log") == text
+    assert watch.take() >= len(BODIES)
+
+
+def test_a_reader_of_a_plain_message_never_needs_a_thread(real: Mount) -> None:
+    queue = real.fs.lookup(real.fs.lookup(1, b"orders").inode, b"1").inode
+    assert real.fs.open(real.fs.lookup(queue, b"0").inode, 0).body == b"small"
+    assert real.fs.lookup(real.stat("orders").inode, b"1.log").size == len(b"small\n")
+
+
+def test_all_handles_share_one_copy(real: Mount, watch: Watch) -> None:
+    inode = look_up(real, "orders/0/2").inode
+    handles = [in_threads(real.fs.open, inode, 0).handle for _ in range(20)]
+    for handle in handles:
+        assert bytes(in_threads(real.fs.read, handle, 100_000, 50)) == BODIES[2][100_000:100_050]
+    assert watch.take() == 1
+    assert real.fs.memory.used[Purpose.BODIES] == len(BODIES[2])
+
+
+def test_bodies_give_way_to_others_and_are_read_all_the_same(real: Mount) -> None:
+    real.fs.memory.limit_bytes = 2 * len(BODIES[0]) + 100
+    assert [cat(real, f"orders/0/{number}", 50_000) for number in range(5)] == BODIES
+    assert real.fs.memory.used[Purpose.BODIES] <= real.fs.memory.limit_bytes
+    real.fs.memory.limit_bytes = 1
+    assert [cat(real, f"orders/0/{number}", 50_000) for number in range(5)] == BODIES
+    assert real.fs.memory.used[Purpose.BODIES] <= len(BODIES[0])
+
+
+def test_an_open_message_that_expired_is_read_on(real: Mount) -> None:
+    handle = in_threads(real.fs.open, look_up(real, "orders/0/2").inode, 0).handle
+    real.fs.topics_changed()  # lets go of what is remembered
+    assert bytes(in_threads(real.fs.read, handle, 0, 10)) == BODIES[2][:10]
+    assert isinstance(real.fs._files[handle], CompressedBody)
+
+
+class Hours:
+    """A clock on which everything takes an hour."""
+
+    def __init__(self) -> None:
+        self._now_s = time.monotonic()
+
+    def monotonic(self) -> float:
+        self._now_s += 3600
+        return self._now_s
+
+
+def test_one_step_of_a_listing_decompresses_no_longer_than_a_slice(
+    real: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "time", Hours())
+    handle = real.fs.opendir(real.stat("orders/0").inode).handle
+    real.fs.readdir(handle, 0, 1)
+    for position in range(1, 6):
+        with pytest.raises(SlowWork) as slow:
+            real.fs.readdir(handle, position, 100)
+        slow.value.work()
+        batch = real.fs.readdir(handle, position, 100)
+        assert isinstance(batch, MessageColumns)
+        assert batch.sizes.tolist() == [len(BODIES[position - 1])], "the first alone, and the rest in further steps"
+    assert real.fs.readdir(handle, 6, 100) == []
+
+
+def test_one_step_of_a_sum_decompresses_no_longer_than_a_slice(real: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (engine_streamrows, engine_streamsums):
+        monkeypatch.setattr(module, "time", Hours())
+    topic, steps = real.stat("orders").inode, 0
+    while True:
+        try:
+            size = real.fs.lookup(topic, b"0.log").size
+            break
+        except SlowWork as slow:
+            slow.work()
+            steps += 1
+    assert size == sum(map(len, BODIES)) + len(BODIES)
+    assert steps >= len(BODIES)
+
+
+def test_whoever_is_in_haste_waits_for_no_other_who_sums(real: Mount) -> None:
+    stream = real.fs._store.stream("orders", 1)
+    lock = stream._sums._lock
+    with lock, pytest.raises(TakesLongError), in_haste():
+        _ = stream.size
+    assert stream.size == len(b"small\n")
+
+
+def test_a_body_that_cannot_be_decompressed_is_refused_by_name(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put(Message("orders", b"no stream of zlib's", sys_flag=COMPRESSED), 0)
+        store.put(Message("orders", b"good"), 0)
+        mount = Mount(store)
+        assert mount.entries("orders/0")[b"%020d" % 1][1] == len(b"good")
+        assert mount.cat("orders/0.log") == b"good\n"
+        with pytest.raises(Exception, match="cannot be decompressed"):
+            patiently(mount.fs.lookup, mount.stat("orders/0").inode, b"0")
