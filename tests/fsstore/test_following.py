@@ -1,0 +1,47 @@
+"""A mount that follows a writer: whatever goes wrong in one look, the next one comes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import pytest
+import trio
+
+from engine import ReadOnlyStoreError
+from engine.results import IndexState
+from fsstore.mounting import Mount
+from fsstore.options import ServeOptions
+
+
+class FaultyStore:
+    """A store whose looks fail at first."""
+
+    index_state = IndexState("in use")
+
+    def __init__(self, *faults: Exception) -> None:
+        self._faults = list(faults)
+        self.healthy = trio.Event()
+
+    def refresh(self) -> None:
+        if self._faults:
+            raise self._faults.pop(0)
+        trio.from_thread.run_sync(self.healthy.set)
+
+
+@pytest.mark.parametrize("fault", [OSError("no"), ReadOnlyStoreError("no"), ZeroDivisionError("no"), KeyError("no")])
+def test_a_look_that_fails_is_told_and_does_not_end_the_mount(
+    fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def follow() -> None:
+        store = FaultyStore(fault, fault)
+        mount = Mount(cast(Any, store), cast(Any, None), cast(Any, None), ServeOptions(follow_interval_ms=1), None)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(mount._follow)
+                await store.healthy.wait()
+                nursery.cancel_scope.cancel()
+
+    with caplog.at_level(logging.WARNING):
+        trio.run(follow)
+    assert any("looking for what the writer did" in record.getMessage() for record in caplog.records)
