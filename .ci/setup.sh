@@ -1,19 +1,31 @@
-# Sourced by ../run, in POSIX sh: `environment` makes the project runnable here and sets $python.
+# Sourced by ../run, in POSIX sh: `environment PROFILE` makes the project runnable here and sets $python. Profiles:
+#   mount         what mounting and the verbs need (.ci/requirements.txt)
+#   development   that, and what tests, lint, Spark and the demo need (.ci/development.txt)
 # System packages are installed only for what is missing; .venv is stamped, so that a second start is immediate.
 
 PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 export PATH
 python=$PWD/.venv/bin/python
-stamp=.venv/fsstore-setup
 
 environment() {
-    if [ "$(cat "$stamp" 2>/dev/null)" != "$(fingerprint)" ] || ! tools_present; then
+    profile=$1
+    if ! is_ready; then
         install_system_packages
         make_venv
-        fingerprint >"$stamp"
+        fingerprint "$profile" >".venv/fsstore-$profile"
     fi
     PATH="$PWD/.venv/bin:$PATH"
     [ -e /dev/fuse ] || say "no /dev/fuse here, so nothing can be mounted (a container needs --device /dev/fuse --cap-add SYS_ADMIN)"
+}
+
+# Whether .venv has what $profile needs, and the system its tools; the development environment serves to mount, too.
+is_ready() {
+    tools_present || return 1
+    is_stamped "$profile" || { [ "$profile" = mount ] && is_stamped development; }
+}
+
+is_stamped() {
+    [ "$(cat ".venv/fsstore-$1" 2>/dev/null)" = "$(fingerprint "$1")" ]
 }
 
 say() { echo "run: $*"; }
@@ -23,13 +35,22 @@ die() {
     exit 1
 }
 
+lock_of() {
+    case $1 in
+    mount) echo .ci/requirements.txt ;;
+    development) echo .ci/development.txt ;;
+    esac
+}
+
 # What .venv was made from: another place, lock or project file makes it anew.
 fingerprint() {
-    echo "$PWD $(cat .ci/requirements.txt pyproject.toml | cksum)"
+    echo "$PWD $(cat .ci/build.txt "$(lock_of "$1")" pyproject.toml | cksum)"
 }
 
 tools_present() {
-    for tool in fusermount3 getfattr rsync mkfs.ext4 java "$python"; do
+    tools="fusermount3 $python"
+    [ "$profile" = development ] && tools="$tools getfattr rsync mkfs.ext4 java"
+    for tool in $tools; do
         command -v "$tool" >/dev/null 2>&1 || return 1
     done
 }
@@ -70,11 +91,13 @@ missing_packages() {
     pkg-config --exists fuse3 2>/dev/null || list="$list libfuse3-dev"
     command -v fusermount3 >/dev/null 2>&1 || list="$list fuse3"
     { command -v cc && echo '#include <stdio.h>' | cc -E -; } >/dev/null 2>&1 || list="$list gcc libc6-dev"
-    command -v getfattr >/dev/null 2>&1 || list="$list attr"
-    command -v rsync >/dev/null 2>&1 || list="$list rsync"
-    command -v mkfs.ext4 >/dev/null 2>&1 || list="$list e2fsprogs"
     [ -n "$(find_python)" ] || list="$list python3 python3-dev python3-venv"
-    java_fits || list="$list java"
+    if [ "$profile" = development ]; then
+        command -v getfattr >/dev/null 2>&1 || list="$list attr"
+        command -v rsync >/dev/null 2>&1 || list="$list rsync"
+        command -v mkfs.ext4 >/dev/null 2>&1 || list="$list e2fsprogs"
+        java_fits || list="$list java"
+    fi
     echo $list
 }
 
@@ -121,7 +144,15 @@ make_venv() {
         rm -rf .venv
         "$base" -m venv .venv || die "could not make .venv"
     fi
-    say "installing the locked dependencies into .venv (.ci/requirements.txt)"
-    "$python" -m pip install -q --disable-pip-version-check -r .ci/requirements.txt || die "pip could not install .ci/requirements.txt"
-    "$python" -m pip install -q --disable-pip-version-check --no-deps -e . || die "pip could not install this project"
+    say "installing the locked dependencies into .venv ($(lock_of "$profile"))"
+    locked .ci/build.txt
+    locked "$(lock_of "$profile")"
+    "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . ||
+        die "pip could not install this project"
+}
+
+# locked FILE: install exactly what it names, each file with one of its hashes; what is source alone is built by .ci/build.txt.
+locked() {
+    "$python" -m pip install -q --disable-pip-version-check --require-hashes --no-build-isolation -r "$1" ||
+        die "pip could not install $1"
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("shell", "script"), [("sh", "run"), ("sh", ".ci/setup.sh"), ("bash", ".ci/run")])
+@pytest.mark.parametrize(
+    ("shell", "script"), [("sh", "run"), ("sh", ".ci/setup.sh"), ("sh", ".ci/lock"), ("bash", ".ci/run")]
+)
 def test_scripts_parse(shell: str, script: str) -> None:
     subprocess.run([shell, "-n", PROJECT / script], check=True)
 
@@ -37,3 +41,34 @@ def test_an_unknown_verb_is_refused_before_anything_is_installed() -> None:
 @pytest.mark.parametrize("room", ["engine", "fsstore", "mountctl", "docs", "mount", "durability", "spark"])
 def test_every_room_is_part_of_run_test(room: str) -> None:
     assert f'"$python" -m pytest -q tests/{room}' in (PROJECT / "run").read_text()
+
+
+def locked(name: str) -> dict[str, int]:
+    """What a lock in .ci names, as 'name==version', and how many hashes it has of each."""
+    entries = (PROJECT / ".ci" / name).read_text().replace("\\\n", " ").splitlines()
+    words = [entry.split() for entry in entries if entry and not entry.lstrip().startswith("#")]
+    return {first: sum(word.startswith("--hash=sha256:") for word in rest) for first, *rest in words}
+
+
+@pytest.mark.parametrize("name", ["build.txt", "requirements.txt", "development.txt"])
+def test_everything_that_is_installed_has_its_hashes(name: str) -> None:
+    hashes = locked(name)
+    assert hashes
+    assert all("==" in pinned for pinned in hashes)
+    assert min(hashes.values()) >= 1
+    assert "://" not in (PROJECT / ".ci" / name).read_text()
+
+
+def test_who_only_mounts_gets_no_test_tools_and_the_versions_that_are_tested() -> None:
+    mounting, development = set(locked("requirements.txt")), set(locked("development.txt"))
+    assert mounting < development
+    names = {pinned.partition("==")[0] for pinned in mounting}
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    wanted = {re.split("[<>=]", text)[0] for text in project["dependencies"]}
+    assert wanted <= names
+    assert not names & {"pytest", "mypy", "hypothesis", "pyspark", "pyarrow", "pandas", "py-spy", "polars", "duckdb"}
+
+
+def test_setup_takes_no_other_profile() -> None:
+    refused = run("setup", "everything")
+    assert (refused.returncode, refused.stdout) == (2, "")
