@@ -128,15 +128,16 @@ def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int
     return descriptor
 
 
-def make_directory(path: Path, *, keep_owner: bool = True) -> list[Path]:
-    """Make a directory and its missing parents; the directories to sync for that to be durable.
+def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> list[Path]:
+    """Make a directory, of that mode but for the umask, and its missing parents; the directories to sync for that to be
+    durable.
 
     `keep_owner`: root's belong to the owner of the one that they are in. FileExistsError when a file is there, OSError.
     """
     missing = [part for part in (path, *path.parents) if not part.exists()]
     for part in reversed(missing):
         try:
-            make_folder(part, keep_owner=keep_owner)
+            make_folder(part, keep_owner=keep_owner, mode=mode if part == path else 0o777)
         except FileExistsError:
             if not part.is_dir():
                 raise

@@ -38,6 +38,9 @@ from engine.setaside import set_aside_config
 from engine.sizesfile import write_sizes
 from engine.topics import TopicTable
 
+STORE_MODE = 0o700
+"""Of the directory of a new store: its files can be read by all who can reach them, as a broker's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -72,7 +75,8 @@ def open_store(path: Path, config: StoreConfig) -> Opened:
 
 def _open_writing(path: Path, config: StoreConfig) -> Opened:
     layout = StoreLayout(path)
-    _make_directories([path], config.disk, keep_owner=False)  # a new store is whose who makes it
+    for changed in make_directory(path, keep_owner=False, mode=STORE_MODE):  # a new store is whose who makes it
+        config.disk.sync_directory(changed)
     refuse_obstacles(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
@@ -182,9 +186,9 @@ class _RecordKeys:
             files.close()
 
 
-def _make_directories(paths: Sequence[Path], disk: Disk, *, keep_owner: bool = True) -> None:
+def _make_directories(paths: Sequence[Path], disk: Disk) -> None:
     for path in paths:
-        for changed in make_directory(path, keep_owner=keep_owner):
+        for changed in make_directory(path):
             disk.sync_directory(changed)
 
 

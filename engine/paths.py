@@ -142,10 +142,10 @@ def give_name(descriptor: int, path: Path) -> None:
         os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=descriptor, dst_dir_fd=folder)
 
 
-def make_folder(path: Path, *, keep_owner: bool = True) -> None:
-    """Make a folder in one that is there; `keep_owner` of that one. FileExistsError, OSError."""
+def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> None:
+    """Make a folder, of that mode but for the umask, in one that is there; `keep_owner` of that one. FileExistsError, OSError."""
     with _folder_of(path) as (folder, name):
-        os.mkdir(name, dir_fd=folder)
+        os.mkdir(name, mode, dir_fd=folder)
         if not keep_owner:
             return
         made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)

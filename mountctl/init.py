@@ -9,6 +9,7 @@ import click
 
 from engine import BROKER_SIZES, EMBEDDED_SIZES, MessageStore, StoreConfig
 from mountctl.errors import CommandError
+from mountctl.options import parse_mode
 from mountctl.output import human_size, plural, print_json
 from mountctl.places import absolute
 
@@ -20,19 +21,23 @@ SIZES = {"embedded": EMBEDDED_SIZES, "broker": BROKER_SIZES}
 @click.option(
     "--sizes", type=click.Choice(list(SIZES)), default="embedded", show_default=True, help="Sizes of its files."
 )
+@click.option("--mode", metavar="OCTAL", help="Permission bits of its directory; 0700 where it has to be made.")
 @click.option("--json", "as_json", is_flag=True, help="Print the sizes as JSON.")
-def command(store: Path, sizes: str, as_json: bool) -> None:
+def command(store: Path, sizes: str, mode: str | None, as_json: bool) -> None:
     """Make an empty STORE: `embedded` sizes for a laptop, `broker` sizes as RocketMQ's defaults are.
 
     \b
     Example:
-      mountctl init --sizes broker /srv/store
+      mountctl init --sizes broker --mode 0750 /srv/store
     """
+    bits = None if mode is None else parse_mode(mode)
     path = absolute(store)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise CommandError(f"{store} is not empty", "name a new or empty directory", os.EX_USAGE)
     with MessageStore.open(path, StoreConfig(sizes=SIZES[sizes], preallocate=False)) as made:
         found = made.sizes
+    if bits is not None:
+        path.chmod(bits)
     if as_json:
         print_json({"store": str(path), **{name: getattr(found, name) for name in found.__slots__}})
         return

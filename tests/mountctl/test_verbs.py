@@ -213,6 +213,25 @@ def test_init_makes_a_store_of_the_sizes_asked_for(tmp_path: Path) -> None:
     assert mountctl("init", tmp_path / "broker").stderr.endswith("is not empty: name a new or empty directory\n")
 
 
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_new_store_is_its_owners_alone_unless_asked_otherwise(tmp_path: Path) -> None:
+    succeed("init", tmp_path / "own")
+    succeed("init", tmp_path / "group", "--mode", "0750")
+    (tmp_path / "there").mkdir(mode=0o755)
+    succeed("init", tmp_path / "there")
+    assert [mode_of(tmp_path / name) for name in ("own", "group", "there")] == [0o700, 0o750, 0o755]
+    (tmp_path / "own").chmod(0o711)
+    succeed("put", tmp_path / "own", "orders", "x")
+    assert mode_of(tmp_path / "own") == 0o711
+    fill(tmp_path / "deep/engine")
+    assert mode_of(tmp_path / "deep/engine") == 0o700
+    assert "is no file mode" in mountctl("init", tmp_path / "odd", "--mode", "rwx").stderr
+    assert not (tmp_path / "odd").exists()
+
+
 def test_check_prints_a_line_a_finding_and_repair_mends_what_is_derived(store: Path) -> None:
     assert succeed("check", store).endswith(": no findings\n")
     entries = store / "consumequeue/orders/0/00000000000000000000"
