@@ -53,6 +53,7 @@ from engine.errors import (
 from engine.haste import TakesLongError, in_haste
 from engine.hosts import Host
 from engine.listeners import Expired, StoreListener
+from engine.lock import writer_of
 from engine.message import Message, StoredMessage
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.properties import UNIQUE_KEY
@@ -137,4 +138,5 @@ __all__ = [
     "retention_from",
     "topic_problem",
     "with_options",
+    "writer_of",
 ]

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import ClassVar
 
 from engine.errors import StoreLockedError
+from engine.layout import StoreLayout
 from engine.paths import open_file, open_or_create
 
 FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
@@ -101,6 +102,12 @@ class StoreLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def writer_of(store: Path) -> int | None:
+    """Process id of whoever has the store at that path open for writing (0: in another pid namespace); None when nobody
+    has. OSError."""
+    return StoreLock.holder(StoreLayout(store).lock)
 
 
 def lock_mtime_ns(path: Path) -> int:

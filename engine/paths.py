@@ -143,7 +143,8 @@ def give_name(descriptor: int, path: Path) -> None:
 
 
 def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> None:
-    """Make a folder, of that mode but for the umask, in one that is there; `keep_owner` of that one. FileExistsError, OSError."""
+    """Make a folder, of that mode but for the umask, in one that is there; `keep_owner` of that one. FileExistsError,
+    OSError."""
     with _folder_of(path) as (folder, name):
         os.mkdir(name, mode, dir_fd=folder)
         if not keep_owner:

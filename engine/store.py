@@ -112,7 +112,8 @@ class MessageStore:
 
     @classmethod
     def open(cls, path: Path | str, config: StoreConfig | None = None, *, disk_use: DiskUse = disk_use) -> MessageStore:
-        """Open the store at `path`: create it when nothing is there (WRITE), recover it, or follow its writer.
+        """Open the store at `path`: create it when nothing is there (WRITE), recover it, or follow its writer. A
+        directory that has to be made is its owner's alone.
 
         `disk_use` tells retention how full the disk is. StoreLockedError (another process writes it), NotAStoreError,
         UnsupportedStoreError (names what is not read), ConfigFileError, ObstructedError, StoreFullError, OSError.

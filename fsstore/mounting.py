@@ -5,6 +5,7 @@
                                             ├─ ready, once the kernel's first request is answered
                                             ├─ signals that end it all
                                             ├─ expiry (what is gone)
+                                            ├─ a look at the table of mounts
                                             ├─ growth (streams that had come to rest)
                                             └─ follow (a store that another process writes)
 
@@ -16,9 +17,11 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -108,6 +111,7 @@ class Mount:
                 nursery.start_soon(self._announce, relay)
                 nursery.start_soon(expiry.run)
                 nursery.start_soon(self._tell_growth, loop)
+                nursery.start_soon(self._watch_mount)
                 if self._store.mode is OpenMode.FOLLOW:
                     nursery.start_soon(self._follow)
                 await loop.run()
@@ -136,6 +140,22 @@ class Mount:
         if self._ready is not None:
             self._ready()
 
+    async def _watch_mount(self) -> None:
+        """Say so when the mount goes from this tree and is served all the same."""
+        mountpoint = self._channel.mountpoint
+        watch, own_thread = partial(wait_until_unmounted, mountpoint), trio.CapacityLimiter(1)
+        try:
+            await trio.to_thread.run_sync(watch, abandon_on_cancel=True, limiter=own_thread)
+        except OSError as error:
+            log.warning("whether the mount is still in the tree can't be told: %s", error)
+            return
+        await trio.sleep(STILL_SERVED_SECONDS)
+        log.warning(
+            "%s is unmounted here, but still in use, so the store stays open:"
+            " by another mount namespace (a container), or by a file that is open since before a lazy unmount",
+            mountpoint,
+        )
+
     async def _follow(self) -> None:
         told: IndexState | None = None
         while True:
@@ -154,6 +174,8 @@ class Mount:
                 COMPLAINTS.tell(log, logging.ERROR, text, text, error)
 
 
+MOUNT_TABLE = Path("/proc/self/mountinfo")
+STILL_SERVED_SECONDS = 2.0
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR)
 """Each of them ends a mount as unmounting does."""
 
@@ -193,10 +215,28 @@ def raise_read_ahead(mountpoint: Path, kb: int) -> None:
         Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text(str(kb))
 
 
+def wait_until_unmounted(mountpoint: Path) -> None:
+    """Return when what is mounted there now has gone from the table of mounts. Takes one descriptor, at the beginning:
+    OSError."""
+    with open(MOUNT_TABLE, "rb", buffering=0) as table:
+        changed = select.poll()
+        changed.register(table, select.POLLPRI)
+        rows = table.readall()
+        device = _device_in(rows, mountpoint)
+        while device is not None and any(row.split(b" ")[2] == device.encode() for row in rows.splitlines()):
+            changed.poll()
+            table.seek(0)
+            rows = table.readall()
+
+
 def device_of(mountpoint: Path) -> str | None:
     """`major:minor` of the mount at a resolved path, from the table of mounts: the mount itself would wait for us."""
+    return _device_in(MOUNT_TABLE.read_bytes(), mountpoint)
+
+
+def _device_in(table: bytes, mountpoint: Path) -> str | None:
     found = None
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+    for line in table.splitlines():
         fields = line.split(b" ")
         if fields[4].decode("unicode_escape").encode("latin-1") == os.fsencode(mountpoint):
             found = fields[2].decode()  # the last one mounted there is on top

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mountctl.errors import CommandError
-from mountctl.places import Place
+from mountctl.output import visible
+from mountctl.places import Mount, Place, require_answer
 
 ATTRIBUTE_PREFIX = "user.mq."
 _TEXTS = frozenset({"keys", "tags", "unique_key", "msg_id", "born_host", "store_host"})
@@ -121,19 +122,36 @@ def find_topic(access: Access, name: str) -> Topic:
     for topic in topics:
         if topic.name == name:
             return topic
-    known = ", ".join(topic.name for topic in topics[:10]) or "none yet"
+    known = ", ".join(visible(topic.name) for topic in topics[:10]) or "none yet"
     raise CommandError(f"no topic {name!r}", f"there are: {known}", os.EX_USAGE)
 
 
 @contextmanager
 def reach(place: Place, writing: bool = False, following: bool = False) -> Iterator[Access]:
     """The store at `place` while the block runs: `writing` opens it as its writer, `following` beside one."""
-    if place.mount:
+    mount = place.mount
+    if mount and mount.read_only and writing:
+        _require_follower(place, mount)
+        mount = None
+    if mount:
         from mountctl.mounted import MountedStore
 
-        yield MountedStore(place.mount)
+        require_answer(mount)
+        yield MountedStore(mount)
     else:
         from mountctl.opened import opened
 
         with opened(place.store, writing, following) as store:
             yield store
+
+
+def _require_follower(place: Place, mount: Mount) -> None:
+    """The store itself can be opened for writing beside `mount`. CommandError when it can't, or was not meant."""
+    from mountctl.mounted import MountedStore
+
+    if place.named_mount:
+        raise CommandError(f"{mount.mountpoint} is read-only", "name a mount that can be written", os.EX_NOPERM)
+    require_answer(mount)
+    if MountedStore(mount).status()["mode"] != "follow":
+        reason = f"{place.store} is mounted at {mount.mountpoint}, which relies on it not to change"
+        raise CommandError(reason, f"mountctl umount {mount.mountpoint}", os.EX_TEMPFAIL)

@@ -10,7 +10,7 @@ import click
 
 from engine import CheckProgress, check_store, repair_store
 from mountctl.errors import FINDINGS, CommandError
-from mountctl.output import Show, plural, print_json_line, progress
+from mountctl.output import Show, plural, print_json_line, progress, visible
 from mountctl.places import absolute, find
 
 
@@ -62,7 +62,7 @@ def _check(path: Path, as_json: bool) -> int:
                     }
                 )
             else:
-                click.echo(str(problem))
+                click.echo(visible(str(problem)))
     if count:
         click.echo(f"mountctl: {plural(count, 'finding')}", err=True)
     return count
@@ -75,7 +75,7 @@ def _repair(path: Path, as_json: bool) -> None:
             if as_json:
                 print_json_line({"repaired": done})
             else:
-                click.echo(f"repaired: {done}")
+                click.echo(f"repaired: {visible(done)}")
 
 
 def _told(show: Show) -> Callable[[CheckProgress], None]:

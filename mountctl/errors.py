@@ -14,6 +14,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mountctl.output import visible
+
 if TYPE_CHECKING:
     from engine import StoreError
 
@@ -79,4 +81,4 @@ def one_line(error: BaseException) -> str:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:
         text = str(error) or type(error).__name__
-    return " ".join(text.split())
+    return visible(" ".join(text.split()))

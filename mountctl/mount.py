@@ -14,8 +14,8 @@ from mountctl.places import absolute
 
 
 @click.command("mount", short_help="Mount a store.")
-@click.argument("store", type=click.Path(path_type=Path))
-@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.argument("store", type=Path)
+@click.argument("mountpoint", type=Path)
 @click.option("-f", "--foreground", is_flag=True, help="Serve in this very process, and log to standard error.")
 @click.option("-r", "--read-only", is_flag=True, help="Never write to the store; refused while another process does.")
 @click.option("--follow", is_flag=True, help="Read-only, beside the process that writes the store (a broker, a mount).")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
@@ -46,19 +47,30 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def visible(text: str | Path) -> str:
+    """`text` for a terminal: what would move its cursor, or hide other text, as escapes."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in str(text))
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(_visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_json_line(value: Any) -> None:
     """One JSON document on one line: for streams of them."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(_visible_json(json.dumps(value, ensure_ascii=False)))
+
+
+def _visible_json(text: str) -> str:
+    """The same document, with escapes for all in its strings that is not visible."""
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns wide enough for what is in them; the first to the left, the others to the right."""
-    lines = [tuple(titles), *(tuple(row) for row in rows)]
+    """Columns wide enough for what is in them; the first to the left, the others to the right. Names in them come from
+    stores: no cell reaches a terminal with anything that is not visible."""
+    lines = [tuple(titles), *(tuple(map(visible, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
     for line in lines:
         cells = [

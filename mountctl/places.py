@@ -2,6 +2,11 @@
 
 The kernel's mount table knows both: a mount of ours has type `fuse.fsstore` and the store's path as its source, so a
 person may name either side, and the verb finds the other.
+
+Anybody may mount a filesystem that calls itself so. A mount counts when the user who made it, whom the kernel names, is
+this process's, root, or the owner of the store; another is neither asked nor written to.
+
+What is mounted may hang, and with it everybody who looks at it: whatever could is asked in a thread, for a moment.
 """
 
 from __future__ import annotations
@@ -10,13 +15,19 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import NoReturn, TypeVar
+
+import click
 
 from mountctl.errors import CommandError
+from mountctl.output import visible
+
+T = TypeVar("T")
 
 FILESYSTEM_TYPE = "fuse.fsstore"
 MOUNT_TABLE = Path("/proc/self/mountinfo")
@@ -25,19 +36,28 @@ PATIENCE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A store mounted on this machine, as the mount table shows it."""
+    """A store mounted on this machine, as the mount table shows it; `device` (major:minor) tells it from all others."""
 
     mountpoint: Path
     store: Path
     read_only: bool
+    user: int
+    device: str
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it was made by this process's user, root, or the owner of the store."""
+        return self.user in (os.geteuid(), 0) or self.user == _owner(self.store)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a path means: a store, and the mount to reach it through when there is one."""
+    """What a path means: a store, and the mount to reach it through when there is one; `named_mount` when the path was
+    the mount's."""
 
     store: Path
     mount: Mount | None
+    named_mount: bool = False
 
 
 def mounts(table: Path = MOUNT_TABLE) -> list[Mount]:
@@ -49,10 +69,12 @@ def _parse(table: str) -> Iterator[Mount]:
     for line in table.splitlines():
         # 36 35 98:0 ROOT MOUNTPOINT OPTIONS OPTIONAL... - TYPE SOURCE SUPER_OPTIONS   (proc_pid_mountinfo(5))
         before, _, after = line.partition(" - ")
-        fields, (kind, source, *_) = before.split(" "), after.split(" ")
+        fields, (kind, source, options, *_) = before.split(" "), [*after.split(" "), ""]
         if kind == FILESYSTEM_TYPE:
             read_only = "ro" in fields[5].split(",")
-            yield Mount(Path(_unescape(fields[4])), Path(_unescape(source)), read_only)
+            user = re.search(r"(?:^|,)user_id=(\d+)", options)
+            mountpoint, store = Path(_unescape(fields[4])), Path(_unescape(source))
+            yield Mount(mountpoint, store, read_only, int(user[1]) if user else -1, fields[2])
 
 
 def _unescape(field: str) -> str:
@@ -60,9 +82,40 @@ def _unescape(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
+def patiently(ask: Callable[[], T], late: T) -> T:
+    """What `ask` returns or raises; `late` when it does not within PATIENCE_SECONDS, for it may never."""
+    answers: SimpleQueue[Callable[[], T]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answer = ask()
+            answers.put(lambda: answer)
+        except OSError as raised:
+            error = raised
+            answers.put(lambda: _raise(error))
+
+    threading.Thread(target=run, daemon=True).start()  # one that never returns must not keep us
+    try:
+        return answers.get(timeout=PATIENCE_SECONDS)()
+    except Empty:
+        return late
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
+
+
+def _owner(store: Path) -> int | None:
+    try:
+        return patiently(lambda: store.stat().st_uid, None)
+    except OSError:
+        return None
+
+
 def absolute(path: str | Path) -> Path:
-    """`path` as the mount table would spell it; works for a mount whose daemon is gone, where lstat fails."""
-    return Path(os.path.realpath(path))
+    """`path` as the mount table would spell it; works for a mount whose daemon is gone or hangs, where lstat does not
+    answer."""
+    return Path(patiently(lambda: os.path.realpath(path), os.path.abspath(path)))
 
 
 def mount_at(mountpoint: Path, table: Path = MOUNT_TABLE) -> Mount | None:
@@ -71,36 +124,54 @@ def mount_at(mountpoint: Path, table: Path = MOUNT_TABLE) -> Mount | None:
 
 
 def mount_of(store: Path, table: Path = MOUNT_TABLE) -> Mount | None:
-    """Where `store` is mounted: for writing when it is, otherwise the newest mount."""
-    found = [mount for mount in mounts(table) if mount.store == store]
+    """Where `store` is mounted: for writing when it is, otherwise the newest mount. One that is not trusted is left
+    out, with a word on standard error."""
+    found = []
+    for mount in mounts(table):
+        if mount.store == store:
+            if mount.is_trusted:
+                found.append(mount)
+            else:
+                click.echo(f"mountctl: left out: {_untrusted(mount)}", err=True)
     return next((mount for mount in found if not mount.read_only), found[-1] if found else None)
 
 
+def _untrusted(mount: Mount) -> str:
+    made = f"{visible(mount.mountpoint)} was mounted by user {mount.user}"
+    return f"{made}, who is neither you nor root nor the owner of {visible(mount.store)}"
+
+
 class Answer(Enum):
-    """How a mount answers: YES; NO, its daemon is gone; LATE, not within a moment, it may hang."""
+    """How a mount answers: YES; NO, its daemon is gone; LATE, not within a moment, it may hang; NOT_ASKED, it is not
+    trusted."""
 
     YES = "yes"
     NO = "no"
     LATE = "late"
+    NOT_ASKED = "not asked"
 
 
 def answer_of(mountpoint: Path) -> Answer:
     """Ask what is mounted there (or the directory, when nothing is) for a sign of life, without waiting for ever."""
-    answers: SimpleQueue[Answer] = SimpleQueue()
 
-    def ask() -> None:
+    def ask() -> Answer:
         try:
             os.statvfs(mountpoint)  # a stat would be answered from the kernel's cache, long after the daemon is gone
         except OSError as error:
-            answers.put(Answer.NO if error.errno == errno.ENOTCONN else Answer.YES)
-        else:
-            answers.put(Answer.YES)
+            return Answer.NO if error.errno == errno.ENOTCONN else Answer.YES
+        return Answer.YES
 
-    threading.Thread(target=ask, daemon=True).start()  # one that never returns must not keep us
-    try:
-        return answers.get(timeout=PATIENCE_SECONDS)
-    except Empty:
-        return Answer.LATE
+    return patiently(ask, Answer.LATE)
+
+
+def require_answer(mount: Mount) -> None:
+    """CommandError when the daemon behind `mount` is gone, or does not answer."""
+    answer = answer_of(mount.mountpoint)
+    if answer is Answer.NO:
+        raise CommandError(f"the mount at {mount.mountpoint} is dead", f"mountctl umount {mount.mountpoint}")
+    if answer is Answer.LATE:
+        reason = f"the daemon of {mount.mountpoint} is not answering"
+        raise CommandError(reason, "look into its log, or try again later", os.EX_TEMPFAIL)
 
 
 def find(text: str, table: Path = MOUNT_TABLE) -> Place:
@@ -108,9 +179,11 @@ def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     path = absolute(text)
     for candidate in (path, *path.parents):
         if mount := mount_at(candidate, table):
-            return Place(mount.store, mount)
+            if not mount.is_trusted:
+                raise CommandError(_untrusted(mount), "only mounts of theirs are believed", os.EX_NOPERM)
+            return Place(mount.store, mount, named_mount=True)
     if mount := mount_of(path, table):
         return Place(path, mount)
-    if not path.is_dir():
+    if not patiently(path.is_dir, False):
         raise CommandError(f"{text} is neither a store nor a mount point", "see what is mounted with `mountctl status`")
     return Place(path, None)

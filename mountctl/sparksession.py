@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mountctl.errors import CommandError
-from mountctl.places import find
+from mountctl.places import find, require_answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,4 +46,5 @@ def mountpoint_of(text: str) -> Path:
     place = find(text)
     if place.mount is None:
         raise CommandError(f"{text} is not mounted", f"mount it first: mountctl mount {text} MOUNTPOINT")
+    require_answer(place.mount)
     return place.mount.mountpoint

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mountctl.access import reach
-from mountctl.output import human_seconds, human_size, human_time, plural, print_json, print_table
+from mountctl.output import human_seconds, human_size, human_time, plural, print_json, print_table, visible
 from mountctl.places import Answer, Mount, Place, answer_of, find, mounts
 
 
@@ -36,7 +36,7 @@ def command(place: str | None, as_json: bool) -> None:
 
 
 def _show_mounts(as_json: bool) -> None:
-    found = [(mount, answer_of(mount.mountpoint)) for mount in mounts()]
+    found = [(mount, answer_of(mount.mountpoint) if mount.is_trusted else Answer.NOT_ASKED) for mount in mounts()]
     if as_json:
         rows = [
             {
@@ -63,13 +63,15 @@ def _row(mount: Mount) -> tuple[str, str]:
 def _access(mount: Mount, answers: Answer) -> str:
     if answers is Answer.NO:
         return f"dead (mountctl umount {mount.mountpoint})"
+    if answers is Answer.NOT_ASKED:
+        return f"not asked: mounted by user {mount.user}"
     how = "read-only" if mount.read_only else "read and write"
     return how if answers is Answer.YES else f"{how}, not answering"
 
 
 def _show(place: Place, status: Mapping[str, Any]) -> None:
     for line in _summary(place, status):
-        click.echo(line)
+        click.echo(visible(line))
     topics = status["topics"]
     if topics:
         click.echo()

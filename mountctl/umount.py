@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -11,15 +12,17 @@ from pathlib import Path
 
 import click
 
-from mountctl.errors import CommandError
-from mountctl.places import Answer, Mount, absolute, answer_of, mount_at, mount_of
+from mountctl.errors import CommandError, one_line
+from mountctl.places import Answer, Mount, absolute, answer_of, mount_at, mount_of, mounts
 from mountctl.preflight import fusermount
 
 CLOSE_SECONDS = 60.0
+NAMESPACE_SECONDS = 3.0
+"""How long a daemon may take to close before other mount namespaces are looked through for its mount."""
 
 
 @click.command("umount", short_help="Unmount it; returns when the store is closed.")
-@click.argument("place", metavar="MOUNTPOINT", type=click.Path(path_type=Path))
+@click.argument("place", metavar="MOUNTPOINT", type=Path)
 def command(place: Path) -> None:
     """Unmount what is mounted at MOUNTPOINT (or the store's own directory names it).
 
@@ -52,11 +55,26 @@ def _daemon_of(mount: Mount) -> int:
     """Pid of the process that serves `mount`; 0 when it is gone. CommandError when it hangs, for so would we."""
     answer = answer_of(mount.mountpoint)
     if answer is Answer.LATE:
-        raise CommandError(f"the daemon of {mount.mountpoint} does not answer", "look into its log", os.EX_TEMPFAIL)
+        raise CommandError(f"the daemon of {mount.mountpoint} is not answering", "look into its log", os.EX_TEMPFAIL)
+    if answer is Answer.NO:
+        return 0
     try:
         return int(json.loads((mount.mountpoint / "@store/status.json").read_bytes())["pid"])
-    except OSError:
-        return 0
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            return 0
+        return _writer_of(mount, error)  # it lives, and can't tell: out of descriptors, perhaps
+
+
+def _writer_of(mount: Mount, error: OSError) -> int:
+    """Pid of the process that has the store locked: nobody else can write it, so it serves a mount that can."""
+    from engine import writer_of  # rarely
+
+    pid = None if mount.read_only else writer_of(mount.store)
+    if pid:
+        return pid
+    reason = f"who serves {mount.mountpoint} can't be told ({one_line(error)})"
+    raise CommandError(reason, "look into its log, and try again", os.EX_TEMPFAIL)
 
 
 def _wait_for_end(pid: int, mount: Mount) -> None:
@@ -68,12 +86,32 @@ def _wait_for_end(pid: int, mount: Mount) -> None:
     try:
         poll = select.poll()
         poll.register(process, select.POLLIN)
+        if poll.poll(NAMESPACE_SECONDS * 1000):
+            return
+        if holders := ", ".join(_holders_of(mount)):
+            reason = f"{mount.mountpoint} is unmounted here, but the mount namespace of {holders} holds it"
+            raise CommandError(reason, f"end that, and process {pid} closes the store", os.EX_TEMPFAIL)
         if not poll.poll(CLOSE_SECONDS * 1000):
             raise CommandError(
                 f"{mount.store} is still being closed by process {pid}", "look into its log", os.EX_TEMPFAIL
             )
     finally:
         os.close(process)
+
+
+def _holders_of(mount: Mount) -> Iterator[str]:
+    """A process of each mount namespace that still has `mount`, as 'name (pid)'."""
+    seen = {os.readlink("/proc/self/ns/mnt")}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            namespace = os.readlink(process / "ns/mnt")
+            if namespace in seen:
+                continue
+            seen.add(namespace)
+            if mount.device in (other.device for other in mounts(process / "mountinfo")):
+                yield f"{(process / 'comm').read_text().strip()} ({process.name})"
+        except OSError:
+            continue  # it ended meanwhile, or belongs to somebody else
 
 
 def _users_of(mountpoint: Path) -> Iterator[str]:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import resource
 import signal
 import socket
 import subprocess
@@ -221,9 +222,42 @@ def test_a_daemon_that_hangs_hangs_nobody_else(site: Site) -> None:
         assert "not answering" in succeed("status")
         refused = mountctl("umount", site.mountpoint)
         assert refused.returncode == 75
-        assert "does not answer" in refused.stderr
+        assert "is not answering" in refused.stderr
+        hangs = mountctl("status", site.mountpoint)
+        assert (hangs.returncode, "is not answering" in hangs.stderr) == (75, True)
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_umount_waits_for_the_close_also_when_the_daemon_has_no_descriptor_left(site: Site) -> None:
+    site.mounted()
+    succeed("put", site.mountpoint, "orders", "12 apples")
+    pid = daemon_pid(site)
+    used = len(os.listdir(f"/proc/{pid}/fd"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used - 1, used - 1))
+    with pytest.raises(OSError, match="open files"):
+        (site.mountpoint / "@store/status.json").read_bytes()
+    succeed("umount", site.mountpoint)
+    assert f"closed {site.store}" in site.log_text()
+    assert not locked(site.store)
+
+
+def test_umount_names_another_mount_namespace_that_holds_the_mount(site: Site) -> None:
+    site.mounted()
+    pid = daemon_pid(site)
+    with ended(subprocess.Popen(["unshare", "-m", "--propagation", "private", "sleep", "60"])) as other:
+        ours = os.readlink("/proc/self/ns/mnt")
+        eventually(lambda: os.readlink(f"/proc/{other.pid}/ns/mnt") != ours, "it has its namespace")
+        eventually(lambda: Path(f"/proc/{other.pid}/comm").read_text() == "sleep\n", "it sleeps")
+        began = time.monotonic()
+        refused = mountctl("umount", site.mountpoint)
+        assert time.monotonic() - began < 30
+        assert refused.returncode == 75
+        assert f"the mount namespace of sleep ({other.pid}) holds it" in refused.stderr
+        eventually(lambda: "is unmounted here, but still in use" in site.log_text(), "the log says so")
+        assert not gone(pid)
+    eventually(lambda: gone(pid), "the daemon closes the store")
+    assert f"closed {site.store}" in site.log_text()
 
 
 def test_umount_clears_away_a_dead_mount(site: Site) -> None:

@@ -13,7 +13,7 @@ from mountctl.places import Mount
 
 
 def read(mountpoint: Path) -> list[Shown]:
-    mounted = MountedStore(Mount(mountpoint, mountpoint / "store", read_only=False))
+    mounted = MountedStore(Mount(mountpoint, mountpoint / "store", read_only=False, user=0, device="0:1"))
     return list(mounted.messages("orders", 0, 0, None, attributes=False))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,9 @@ def table(tmp_path: Path) -> Path:
 
 def test_only_our_mounts_are_found_with_their_names_decoded(table: Path) -> None:
     assert mounts(table) == [
-        Mount(Path("/mnt/mq"), Path("/srv/store"), False),
-        Mount(Path("/mnt/with space"), Path("/srv/my store"), True),
-        Mount(Path("/mnt/second"), Path("/srv/store"), True),
+        Mount(Path("/mnt/mq"), Path("/srv/store"), False, 0, "0:50"),
+        Mount(Path("/mnt/with space"), Path("/srv/my store"), True, 0, "0:51"),
+        Mount(Path("/mnt/second"), Path("/srv/store"), True, 0, "0:52"),
     ]
 
 
@@ -47,7 +48,7 @@ def test_a_store_mounted_twice_is_reached_where_it_can_be_written(table: Path) -
 
 
 def test_the_newest_of_stacked_mounts_counts(table: Path) -> None:
-    table.write_text(TABLE + "60 50 0:60 / /mnt/mq rw - fuse.fsstore /srv/above rw\n")
+    table.write_text(TABLE + "60 50 0:60 / /mnt/mq rw - fuse.fsstore /srv/above rw,user_id=0\n")
     found = mount_at(Path("/mnt/mq"), table)
     assert found is not None
     assert found.store == Path("/srv/above")
@@ -57,3 +58,23 @@ def test_an_unmounted_directory_is_a_store_and_anything_else_an_error_that_says_
     assert find(str(tmp_path), table).mount is None
     with pytest.raises(CommandError, match="neither a store nor a mount point"):
         find(str(tmp_path / "nowhere"), table)
+
+
+def test_a_mount_counts_when_its_user_is_ours_root_or_the_stores_owner(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.chown(tmp_path, 2000, -1)
+    line = "60 22 0:60 / /mnt/theirs rw - fuse.fsstore {} rw,user_id={},group_id=0\n"
+    for user, us, trusted in ((0, 1000, True), (1000, 1000, True), (2000, 1000, True), (3000, 0, False)):
+        monkeypatch.setattr(os, "geteuid", lambda us=us: us)
+        table.write_text(TABLE + line.format(tmp_path, user))
+        assert mounts(table)[-1].is_trusted == trusted
+        assert (mount_of(tmp_path, table) is not None) == trusted
+        assert (find(str(tmp_path), table).mount is not None) == trusted
+    with pytest.raises(CommandError, match="mounted by user 3000, who is neither you nor root nor the owner of"):
+        find("/mnt/theirs/orders", table)
+
+
+def test_a_mount_that_names_no_user_is_nobodys(table: Path) -> None:
+    table.write_text(TABLE + "60 22 0:60 / /mnt/odd rw - fuse.fsstore /srv/odd\n")
+    assert not mounts(table)[-1].is_trusted

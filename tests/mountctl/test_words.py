@@ -19,7 +19,7 @@ from mountctl.access import Shown
 from mountctl.errors import CommandError, exit_code, exit_codes, one_line
 from mountctl.opened import whole_lines
 from mountctl.options import parse, parse_mode
-from mountctl.output import human_seconds, human_size, plural, print_table, throttled
+from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
 from mountctl.targets import Target, parse_target
 
 
@@ -160,3 +160,16 @@ def test_what_is_kept_of_rendered_parquet_can_be_chosen() -> None:
 def test_a_size_that_is_none_is_refused(size: str) -> None:
     with pytest.raises(CommandError, match="is no size"):
         parse([f"parquet_memory={size}"])
+
+
+def test_names_of_a_hostile_store_reach_a_terminal_as_escapes() -> None:
+    @click.command()
+    def shown() -> None:
+        print_table(("NAME",), [("a\x1b[2Jb\x9b\n\u202e\udcff",), ("größe 順",)])
+        print_json_line({"a\x1b\x9b": "\u202e\U000e0001 größe"})
+
+    lines = CliRunner().invoke(shown).output.splitlines()
+    assert lines[1:3] == ["a\\x1b[2Jb\\x9b\\n\\u202e\\udcff", "größe 順"]
+    assert lines[3].isprintable()
+    assert json.loads(lines[3]) == {"a\x1b\x9b": "\u202e\U000e0001 größe"}
+    assert one_line(CommandError("no \x1b[2J")) == "no \\x1b[2J"
