@@ -29,6 +29,7 @@ from engine.opening import is_new, obstacles, refuse_unreadable
 from engine.parts import StoreParts, open_parts
 from engine.paths import store_root
 from engine.problem import CheckProgress, Problem, ProblemKind
+from engine.recovery import leave_out_deleted, read_trace
 from engine.sequence import Seed
 from engine.sizesfile import read_sizes
 from engine.tiling import shows_multi_dispatch
@@ -70,6 +71,7 @@ def check_at_rest(layout: StoreLayout, progress: Progress | None = None) -> Iter
     with closing(open_parts(layout.root, config, choice.sizes, Access.READ)) as parts:
         dispatched_end = parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
+        leave_out_deleted(parts, read_trace(layout), frozenset(topics.names() if topics.problem is None else ()))
         yield from _Check(parts, None, progress, dispatched_end).problems()
 
 

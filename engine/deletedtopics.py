@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from engine.durable import Disk
+from engine.filescan import MAX_OFFSET
 from engine.logscan import ScannedRecords
 from engine.ownfile import read_own_file, whole_number, write_own_file
 from engine.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from engine.sequence import queued_rows
 
 
 class DeletedTopics:
@@ -28,11 +30,37 @@ class DeletedTopics:
         self._path = path
         self._disk = disk
         self._until = _read(path)
+        self._known: frozenset[str] | None = None
+        self._left_out: set[str] = set()
         self._storing = threading.Lock()  # retention forgets while people delete
 
     def reload(self) -> None:
         """Read the file again, which another process wrote."""
         self._until = _read(self._path)
+
+    def leave_out_all_but(self, known: frozenset[str]) -> None:
+        """From now on records of other topics than `known` count as deleted: their broker deleted those topics. Call
+        `keep_left_out` when all records were seen."""
+        self._known = known
+
+    def keep_left_out(self, physical_end: int, *, durably: bool) -> list[str]:
+        """The topics that were found to be deleted, noted up to `physical_end`; `durably`: in the file, too.
+        OSError."""
+        self._known, left_out = None, sorted(self._left_out)
+        until = {**self._until, **dict.fromkeys(left_out, physical_end)}
+        with self._storing:
+            if left_out and durably:
+                self._store(until)
+            self._until = until
+        return left_out
+
+    def _leave_out(self, found: ScannedRecords) -> None:
+        """Note the topics of records that a queue would lead to, if those were known."""
+        if self._known is None or self._known.issuperset(found.topics):
+            return
+        topics = {found.topics[row] for row in np.unique(found.topic_rows[queued_rows(found)]).tolist()}
+        self._left_out |= topics - self._known
+        self._until = {**self._until, **dict.fromkeys(topics - self._known, MAX_OFFSET)}
 
     def until(self, topic: str) -> int:
         """Records of `topic` before this physical offset are gone; 0 when it was never deleted."""
@@ -55,6 +83,7 @@ class DeletedTopics:
 
         The index goes on leading to them: it knows no topics, and queries look at what they find.
         """
+        self._leave_out(found)
         found = self._without_places(found)
         if not any(topic in self._until for topic in found.topics):
             return found

@@ -90,7 +90,8 @@ def _open_writing(path: Path, config: StoreConfig) -> Opened:
         begin_writing(layout, config.disk)
         parts = open_parts(path, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
-        recovered = _recover(parts, trace, choice, config).with_notes(notes)
+        topics = frozenset(table.names()) if not notes else frozenset()
+        recovered = _recover(parts, trace, choice, config, topics).with_notes(notes)
         stack.pop_all()
     return Opened(parts, table, recovered, lock, choice)
 
@@ -117,7 +118,8 @@ def _open_read_only(path: Path, config: StoreConfig) -> Opened:
         parts = open_parts(path, config, choice.sizes, Access.PRIVATE)
         stack.callback(parts.close)
         trace = read_trace(layout)
-        recovered = _recover(parts, trace, choice, config)
+        topics = frozenset(table.names()) if table.problem is None else frozenset()
+        recovered = _recover(parts, trace, choice, config, topics)
         _require_at_rest(layout, trace)
         stack.pop_all()
     return Opened(parts, table, recovered, None, choice)
@@ -139,8 +141,10 @@ def _open_following(path: Path, config: StoreConfig) -> Opened:
     return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice)
 
 
-def _recover(parts: StoreParts, trace: Trace, choice: ChosenSizes, config: StoreConfig) -> Recovered:
-    found = recover(parts, trace, rebuild_index=choice.rebuild_index, progress=config.progress)
+def _recover(
+    parts: StoreParts, trace: Trace, choice: ChosenSizes, config: StoreConfig, topics: frozenset[str]
+) -> Recovered:
+    found = recover(parts, trace, topics, rebuild_index=choice.rebuild_index, progress=config.progress)
     return found.with_notes([choice.note] if choice.note else [])
 
 

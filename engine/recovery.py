@@ -76,15 +76,34 @@ class Recovered:
         return replace(self, report=replace(self.report, notes=(*self.report.notes, *notes)))
 
 
-def recover(parts: StoreParts, trace: Trace, *, rebuild_index: bool, progress: Progress | None) -> Recovered:
-    """Make `parts` ready to read and write. StoreFullError, OSError: nothing good is lost, trying again is safe."""
+def recover(
+    parts: StoreParts, trace: Trace, topics: frozenset[str], *, rebuild_index: bool, progress: Progress | None
+) -> Recovered:
+    """Make `parts` ready to read and write. `topics` are those that topics.json names, none when nobody knows.
+
+    StoreFullError, OSError: nothing good is lost, trying again is safe.
+    """
     began = time.monotonic()
     if trace.mark is not None and not rebuild_index and trace.mark.speaks_of(parts.log, trace.lock_mtime_ns):
         return _take_over(parts, trace.mark)
-    coverage = read_coverage(parts.layout.coverage)
-    if coverage is not None and not coverage.speaks_of(parts.log, trace.lock_mtime_ns):
-        coverage = None
+    coverage = leave_out_deleted(parts, trace, topics)
     return _Recovery(parts, coverage, trace.clean, progress).run(rebuild_index, began)
+
+
+def leave_out_deleted(parts: StoreParts, trace: Trace, topics: frozenset[str]) -> Coverage | None:
+    """The coverage mark, if it speaks of the store. If none does, and the last writer closed the store: a topic that
+    neither `topics` nor a queue knows was deleted, and its records are left out.
+
+    A writer that closes has dispatched all of its log. Where nothing names topics, or there is no queue at all, what
+    is missing was lost rather than deleted.
+    """
+    coverage = read_coverage(parts.layout.coverage)
+    if coverage is not None and coverage.speaks_of(parts.log, trace.lock_mtime_ns):
+        return coverage
+    in_queues = parts.queues.topics()
+    if trace.clean and topics and in_queues:
+        parts.deleted.leave_out_all_but(topics.union(in_queues))
+    return None
 
 
 def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
@@ -130,6 +149,11 @@ class _Recovery:
         for found in self._walk:
             self._dispatch(parts.deleted.without_queues(found))
         found_end = self._walk.end
+        for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
+            self._notes.append(
+                f"topic {topic}: the store was closed, and neither config/topics.json nor a consume queue knows it:"
+                " it was deleted, and its records in the log are left out"
+            )
         self._cut(trusted_end)
         damaged = [one for one in self._walk.damaged if one.is_new]
         report = RecoveryReport(

@@ -24,11 +24,12 @@ from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access, MappedFile
-from engine.opened import begin_writing, choose_at
+from engine.opened import begin_writing, choose_at, read_topics
 from engine.opening import index_paths, is_new, refuse_obstacles, refuse_unreadable
 from engine.parts import open_parts
 from engine.paths import remove_tree, store_root, unlink
 from engine.problem import CheckProgress, Problem, ProblemKind
+from engine.recovery import leave_out_deleted, read_trace
 from engine.setaside import DAMAGED, cut_long_files, move_strangers, set_aside_config
 from engine.store import MessageStore
 from engine.tiling import shows_multi_dispatch
@@ -52,6 +53,7 @@ def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | N
         if not problems and not layout.abort.exists():
             return
         if problems:
+            yield from _note_deleted(layout, config)
             _distrust(layout, config)
             for problem in problems:
                 if problem.kind is ProblemKind.CONFIG:
@@ -70,6 +72,26 @@ def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
     with closing(open_parts(layout.root, config, choose_at(layout.root, config).sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
         return shows_multi_dispatch(parts.log, parts.queues)
+
+
+def _note_deleted(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
+    """Note which topics their broker deleted, as long as the store shows that it was closed."""
+    table = read_topics(layout, config)
+    names = frozenset(table.names() if table.problem is None else ())
+    with closing(open_parts(layout.root, config, choose_at(layout.root, config).sizes, Access.READ)) as parts:
+        dispatched_end, begin = parts.queues.recover(scan=True), parts.log.min_offset
+        leave_out_deleted(parts, read_trace(layout), names)
+        walk = LogWalk(
+            parts.log.files,
+            begin,
+            lambda topic, queue_id: 0 if begin == 0 else None,
+            dispatched_end=dispatched_end,
+            multi_dispatch=config.multi_dispatch,
+        )
+        for found in walk:
+            parts.deleted.without_queues(found)
+        for topic in parts.deleted.keep_left_out(walk.end, durably=True):
+            yield f"noted that topic {topic} was deleted: neither config/topics.json nor a consume queue knows it"
 
 
 def _distrust(layout: StoreLayout, config: StoreConfig) -> None:

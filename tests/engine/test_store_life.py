@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import Expired, Message, MessageStore, StoreListener
-from tests.engine.storetools import QUIET, SMALL, HastyDisk, bodies, opened
+from engine import Expired, Message, MessageStore, OpenMode, StoreListener, check_store, repair_store
+from tests.engine.storetools import QUIET, SMALL, HastyDisk, bodies, killed, opened, require_clean
 
 
 class WhileDeleting(StoreListener):
@@ -35,6 +37,82 @@ def publish_after_flush(store: MessageStore, monkeypatch: pytest.MonkeyPatch) ->
         store.put(Message("gone", b"just in time"), 0)
 
     monkeypatch.setattr(store, "flush", flush_then_publish)
+
+
+def broker_store(path: Path, *, living_last: bool = True) -> Path:
+    """A store as a broker leaves it that deleted the topic `gone`, and was then stopped."""
+    with MessageStore.open(path, SMALL) as store:
+        order = ("gone", "living") if living_last else ("living", "gone")
+        for topic in order * 20:
+            store.put(Message(topic, b"a line of some length" * 8, ["K"]), 0)
+    table = json.loads((path / "config" / "topics.json").read_bytes())
+    del table["topicConfigTable"]["gone"]
+    (path / "config" / "topics.json").write_text(json.dumps(table))
+    for backup in (path / "config").glob("*.bak"):
+        backup.unlink()
+    shutil.rmtree(path / "consumequeue" / "gone")
+    shutil.rmtree(path / "fsstore")
+    return path
+
+
+@pytest.mark.parametrize("living_last", [True, False])
+def test_a_topic_that_a_broker_deleted_stays_deleted(tmp_path: Path, living_last: bool) -> None:
+    path = broker_store(tmp_path / "store", living_last=living_last)
+    require_clean(check_store(path))
+    with MessageStore.open(path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
+        assert store.topics() == ["living"]
+        assert any("topic gone" in note for note in store.recovery.notes)
+        assert store.query("gone", "K") == []
+    with killed(path, tmp_path / "killed") as store:
+        assert (store.topics(), len(bodies(store, "living", 0))) == (["living"], 20)
+        require_clean(store.check())
+        store.put(Message("gone", b"anew"), 0)
+        assert bodies(store, "gone", 0) == [b"anew"]
+    for left in (path, tmp_path / "killed"):
+        with opened(left) as store:
+            assert bodies(store, "gone", 0) == [b"anew"]
+
+
+def test_a_repair_does_not_bring_back_what_a_broker_deleted(tmp_path: Path) -> None:
+    path = broker_store(tmp_path / "store")
+    for file in (path / "consumequeue" / "living" / "0").iterdir():
+        file.write_bytes(bytes(640))
+    assert any("topic gone was deleted" in done for done in repair_store(path))
+    with opened(path) as store:
+        assert (store.topics(), len(bodies(store, "living", 0))) == (["living"], 20)
+
+
+def test_a_topic_that_only_lost_something_comes_back(tmp_path: Path) -> None:
+    def crashed(path: Path) -> None:
+        (path / "abort").touch()
+
+    def lost_all_queues(path: Path) -> None:
+        shutil.rmtree(path / "consumequeue")
+
+    def lost_the_table(path: Path) -> None:
+        (path / "config" / "topics.json").unlink()
+
+    for lose in (crashed, lost_all_queues, lost_the_table):
+        path = broker_store(tmp_path / lose.__name__)
+        lose(path)
+        with opened(path) as store:
+            assert store.topics() == ["gone", "living"], lose.__name__
+            assert len(bodies(store, "gone", 0)) == 20
+
+
+def test_a_topic_that_the_table_or_a_queue_knows_is_not_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as store:
+        for topic in ("in both", "in the table", "in a queue"):
+            store.create_topic(topic.replace(" ", "_"))
+            store.put(Message(topic.replace(" ", "_"), b"x"), 0)
+    table = json.loads((path / "config" / "topics.json").read_bytes())
+    del table["topicConfigTable"]["in_a_queue"]
+    (path / "config" / "topics.json").write_text(json.dumps(table))
+    shutil.rmtree(path / "consumequeue" / "in_the_table")
+    shutil.rmtree(path / "fsstore")
+    with opened(path) as store:
+        assert [bodies(store, topic, 0) for topic in store.topics()] == [[b"x"]] * 3
 
 
 def test_a_flush_while_a_topic_is_deleted_does_not_bring_it_back(
