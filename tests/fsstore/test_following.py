@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from engine import ReadOnlyStoreError
-from engine.results import IndexState
+from engine import IndexState, ReadOnlyStoreError
 from fsstore.mounting import Mount
 from fsstore.options import ServeOptions
 
