@@ -13,6 +13,7 @@ from engine.allocate import file_name
 from engine.checkindex import CheckedIndex
 from engine.checkpoint import CHECKPOINT_BYTES, read_checkpoint
 from engine.checkqueues import CheckedQueues, Extent
+from engine.claims import Claims, read_claims
 from engine.config import OpenMode, StoreConfig
 from engine.consumequeues import ConsumeQueues
 from engine.coverage import read_coverage
@@ -29,7 +30,7 @@ from engine.opening import is_new, obstacles, refuse_unreadable
 from engine.parts import StoreParts, open_parts
 from engine.paths import store_root
 from engine.problem import CheckProgress, Problem, ProblemKind
-from engine.recovery import leave_out_deleted, read_trace
+from engine.recovery import claims_at_rest, leave_out_deleted, read_trace
 from engine.sequence import Seed
 from engine.sizesfile import read_sizes
 from engine.tiling import shows_multi_dispatch
@@ -69,26 +70,28 @@ def check_at_rest(layout: StoreLayout, progress: Progress | None = None) -> Iter
         yield Problem(ProblemKind.FOREIGN_FILE, str(found.path.relative_to(layout.root)), -1, text)
     yield from _config_problems(layout)
     with closing(open_parts(layout.root, config, choice.sizes, Access.READ)) as parts:
-        dispatched_end = parts.queues.recover(scan=True)
+        parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
-        leave_out_deleted(parts, read_trace(layout), frozenset(topics.names() if topics.problem is None else ()))
-        yield from _Check(parts, None, progress, dispatched_end).problems()
+        trace, names = read_trace(layout), frozenset(topics.names() if topics.problem is None else ())
+        coverage = leave_out_deleted(parts, trace, names)
+        yield from _Check(parts, None, progress, claims_at_rest(parts, coverage, clean=trace.clean)).problems()
 
 
 def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -> Iterator[Problem]:
     """Check an open store up to the physical offset `end`."""
-    return _Check(parts, end, progress).problems()
+    claims = read_claims(parts.queues, None, clean=False, start=parts.log.min_offset, end=end)
+    return _Check(parts, end, progress, claims).problems()
 
 
 class _Check:
     """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
 
-    def __init__(self, parts: StoreParts, end: int | None, progress: Progress | None, dispatched_end: int = -1) -> None:
+    def __init__(self, parts: StoreParts, end: int | None, progress: Progress | None, claims: Claims) -> None:
         self._parts = parts
         self._log = parts.log
         self._end = end
         self._progress = progress
-        self._dispatched_end = dispatched_end
+        self._claims = claims
         self._stage = "reading records"
         self._done = 0
 
@@ -104,8 +107,8 @@ class _Check:
             self._log.files,
             begin,
             self._seed(),
+            claims=self._claims,
             end=self._end,
-            dispatched_end=self._dispatched_end,
             disproved=queues.take_back,
             multi_dispatch=parts.multi_dispatch or shows_multi_dispatch(self._log, parts.queues),
             progress=self._tell,

@@ -60,9 +60,8 @@ class Columns:
 
 
 def damaged_rows(records: LocatedRecords) -> Array:
-    """Which `ok` records have a body that its CRC denies, or a lost sector: bool (n,)."""
+    """Which `ok` records have a body that its CRC denies: bool (n,)."""
     damaged = ~have_whole_bodies(records.log, records.body_starts, records.body_sizes, records.body_crcs)
-    damaged[lost_sector_rows(records)] = True
     return np.asarray(damaged & records.headers["ok"])
 
 
@@ -104,7 +103,7 @@ def lost_sector_rows(records: LocatedRecords) -> list[int]:
         start, size = int(records.positions[row]), int(records.headers["store_size"][row])
         topic, properties = int(records.topic_starts[row]) - start, int(records.properties_starts[row]) - start
         physical_offset = int(records.headers["physical_offset"][row])
-        if has_lost_sector(view[start : start + size], physical_offset, topic, properties):
+        if has_lost_sector(view[start:], size, physical_offset, topic, properties):
             lost.append(row)
     return lost
 

@@ -3,9 +3,8 @@
     STORE/fsstore/coverage.json
 
 RocketMQ's checkpoint holds times, and runs ahead of what is flushed; this mark holds a physical offset, and is written
-after the flush. An unclean start trusts what is before it and makes anew what is behind. It proves that it speaks of
-this log: `newest` is the place, size and CRC of the last record before it, and whoever else writes the store touches
-`lock`.
+after the flush. An unclean start trusts what is before it and makes anew what is behind. Whoever else writes the store
+touches `lock`. `newest` is the place, size and CRC of the last record before it: when that is another, it is damaged.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from typing import Any
 
 from isal.isal_zlib import crc32
 
+from engine.claims import Covered
 from engine.commitlog import CommitLog
 from engine.consumequeue import ConsumeQueue
 from engine.durable import Disk
 from engine.errors import ReadError
-from engine.logwalk import NewestRecord
+from engine.logwalk import DamagedStretch, DamageKind, NewestRecord
 from engine.ownfile import read_own_file, whole_number, write_own_file
 
 VERSION = 1
@@ -60,16 +60,32 @@ class Coverage:
         """When the newest record was stored; 0 when there is none."""
         return self.newest[2] if self.newest else 0
 
+    @property
+    def covered(self) -> Covered:
+        """What it claims of log and queues."""
+        ends = {(topic, one): end for topic, extents in self.queues.items() for one, (_, end) in extents.items()}
+        return Covered(self.physical_end, ends)
+
     def speaks_of(self, log: CommitLog, lock_mtime_ns: int) -> bool:
-        """Whether this is still the log that the mark was written for, and nobody else wrote the store since."""
+        """Whether nobody else wrote the store since. Damage of the newest record says nothing against the mark: that it
+        was written is what the mark is there to tell."""
         if lock_mtime_ns != self.lock_mtime_ns or self.physical_end < log.min_offset:
             return False
         if self.newest is None:
             return self.physical_end == log.min_offset
-        physical_offset, size, _, crc = self.newest
-        if physical_offset < log.min_offset:
+        if self.newest[0] < log.min_offset:
             return self.physical_end == log.min_offset
-        return record_crc(log, physical_offset, size) == crc
+        return True
+
+    def newest_damage(self, log: CommitLog) -> list[DamagedStretch]:
+        """The newest record as a damaged stretch, when its bytes are not those that the mark was written for."""
+        if self.newest is None or self.newest[0] < log.min_offset:
+            return []
+        start, size, store_time_ms, crc = self.newest
+        if record_crc(log, start, size) == crc:
+            return []
+        reason = "it is not as its writer left it"
+        return [DamagedStretch(start, start + size, reason, DamageKind.UNREADABLE, store_time_ms)]
 
 
 def queue_extent(queue: ConsumeQueue) -> tuple[int, int]:

@@ -10,12 +10,16 @@ Such a record is in no queue and in no index. A stretch that reaches the end of 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from isal.isal_zlib import crc32
 
-from engine.durable import Disk, make_directory, write_durably
+from engine.durable import Disk, make_directory, replace_file
 from engine.mappedfile import MappedFile
+from engine.paths import read_file
 from engine.record import (
     BLANK_BYTES,
     HEADERS,
@@ -73,11 +77,24 @@ def mark_damage(file: MappedFile, start: int, end: int, store_time_ms: int) -> N
 
 
 def keep_bytes(folder: Path, file: MappedFile, start: int, end: int, disk: Disk) -> Path:
-    """Copy positions [start, end) of a log file, as they are, to a file of their own, durably. OSError."""
+    """Copy positions [start, end) of a log file, as they are, to a file of their own, durably. OSError: there is no
+    copy."""
     for changed in make_directory(folder):
         disk.sync_directory(changed)
-    path = folder / f"{file.start + start:020d}-{file.start + end:020d}"
-    if not path.exists():
-        write_durably(path, bytes(file.writable()[start:end]), disk)
-        disk.sync_directory(folder)
+    content = bytes(file.whole()[start:end])
+    name = f"{file.start + start:020d}-{file.start + end:020d}"
+    path = next(path for path in _names(folder, name) if not os.path.lexists(path) or _holds(path, content))
+    replace_file(path, content, disk)
     return path
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return read_file(path, len(content)) == content
+    except (OSError, ValueError):
+        return False
+
+
+def _names(folder: Path, name: str) -> Iterator[Path]:
+    yield folder / name
+    yield from (folder / f"{name}.{number}" for number in count(1))

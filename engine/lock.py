@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
+from engine.durable import Disk
 from engine.errors import StoreLockedError
 from engine.layout import StoreLayout
 from engine.paths import open_file, open_or_create
@@ -63,6 +64,10 @@ class StoreLock:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             raise StoreLockedError(self.path.parent, _holder_of(self._descriptor)) from error
+
+    def sync(self, disk: Disk) -> None:
+        """Bring the file's time to disk: marks speak of it. OSError."""
+        disk.sync(self._descriptor, self.path)
 
     @classmethod
     def holder(cls, path: Path) -> int | None:

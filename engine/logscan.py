@@ -3,7 +3,7 @@
 All is checked for many records at once. No object is made for a message.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -14,16 +14,30 @@ import numpy as np
 
 from engine.chain import MAGICS, follow_chain
 from engine.columns import damaged_rows, find_properties, topics_of
+from engine.errors import DamagedRecordError
 from engine.located import LocatedRecords, locate
+from engine.message import StoredMessage
 from engine.place import MULTI_DISPATCH, Place
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
-from engine.record import BLANK_BYTES, BLANK_MAGIC, MIN_RECORD_BYTES, record_problem
+from engine.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    decode_record,
+    record_problem,
+)
+from engine.slices import items_at
 
 Array = np.ndarray[Any, Any]
 
 CHUNK_BYTES = 4 << 20
 """Enough to make little of the calls; more would not stay in the processor's cache from one look to the next."""
 _SEARCH_BYTES = 1 << 20
+_MOST_READ = 8
+"""A search reads so many times the bytes that it covers, at most: what is no record may claim any length."""
+_MAGIC_POSITION, _PLACE_POSITION = 4, 28
 _START = Struct(">ii")
 
 
@@ -89,7 +103,7 @@ def scan_records(
 
     None goes past `end`. There is always a last chunk, perhaps empty, with `stop` set: END exactly at `end`, BLANK at a
     filler that ends at the view's end, ZEROS at eight zero bytes or fewer left, DAMAGED at anything else.
-    `verify` checks bodies' CRCs and lost sectors too.
+    `verify` checks bodies' CRCs too.
     """
     log = np.frombuffer(view, np.uint8)
     stop = None
@@ -105,7 +119,7 @@ def scan_records(
             count = int(np.argmin(ok))
             chain_end, records, broken = int(positions[count]), records.take(slice(0, count)), True
         if broken or chain_end + MIN_RECORD_BYTES > end:
-            stop = _stop_at(view, chain_end, end)
+            stop = stop_at(view, chain_end, end)
         problem = None
         if stop is ScanStop.DAMAGED:
             problem = record_problem(view[chain_end:end], base_physical_offset + chain_end)
@@ -114,7 +128,7 @@ def scan_records(
         start = chain_end
 
 
-def _stop_at(view: memoryview, position: int, end: int) -> ScanStop:
+def stop_at(view: memoryview, position: int, end: int) -> ScanStop:
     """What is at `position`, where no good record starts."""
     if position == end:
         return ScanStop.END
@@ -126,29 +140,80 @@ def _stop_at(view: memoryview, position: int, end: int) -> ScanStop:
     return ScanStop.ZEROS if size == magic == 0 else ScanStop.DAMAGED
 
 
-def find_next_record(view: memoryview, position: int, base_physical_offset: int, end: int) -> int | None:
-    """The first position from `position` on where a whole record starts, ends by `end`, and all that can be checked
-    holds."""
-    chunk_start = position
-    while chunk_start + MIN_RECORD_BYTES <= end:
-        chunk_end = min(chunk_start + _SEARCH_BYTES, end)
-        # A copy: searching a map in place may read one byte past its end. The last bytes are searched again with the
-        # next chunk.
-        chunk = bytes(view[chunk_start:chunk_end])
-        for start in sorted(_starts(chunk)):
-            found = chunk_start + start
-            if found >= position and record_problem(view[found:end], base_physical_offset + found) is None:
-                return found
-        if chunk_end == end:
-            break
-        chunk_start = chunk_end - BLANK_BYTES + 1
+def used_end(view: memoryview, start: int = 0) -> int:
+    """The position behind the last byte of a file, from `start` on, that is not zero; `start` when all are."""
+    data, step = np.frombuffer(view, np.uint8), _SEARCH_BYTES
+    for first in range(max(len(data) - 1, 0) // step * step, start // step * step - 1, -step):
+        found = np.flatnonzero(data[max(first, start) : first + step])
+        if len(found):
+            return max(first, start) + int(found[-1]) + 1
+    return start
+
+
+def record_starts(view: memoryview, start: int, end: int, base_physical_offset: int) -> tuple[Array, Array]:
+    """Positions in [start, end) of a file where what looks like a record begins, and ends by `end`: magic and place are
+    right; and the sizes that they name. int64 (n,), ascending. A body may hold such."""
+    found = [np.empty(0, np.int64)]
+    if end - start < MIN_RECORD_BYTES:
+        return found[0], found[0]
+    log = np.frombuffer(view, np.uint8)[:end]
+    last = end - MIN_RECORD_BYTES
+    for first in range(start, last + 1, _SEARCH_BYTES):
+        after = min(first + _SEARCH_BYTES, last + 1)
+        at = first + np.flatnonzero(log[first + _MAGIC_POSITION : after + _MAGIC_POSITION] == MAGICS[0][0])
+        magics = items_at(log, at + _MAGIC_POSITION, 4).view(">i4")
+        at = at[(magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2)]
+        found.append(at[items_at(log, at + _PLACE_POSITION, 8).view(">i8") == base_physical_offset + at])
+    starts = np.concatenate(found)
+    sizes = items_at(log, starts, 4).view(">i4").astype(np.int64)
+    fits = (sizes >= MIN_RECORD_BYTES) & (starts + sizes <= end)
+    return starts[fits], sizes[fits]
+
+
+def find_chained_record(
+    view: memoryview,
+    start: int,
+    end: int,
+    base_physical_offset: int,
+    ends_well: Callable[[int], bool],
+    is_believed: Callable[[StoredMessage], bool],
+) -> int | None:
+    """The first position in [start, end) of a file where a whole record begins, from which one record follows another
+    to a place that `ends_well`.
+
+    A record in somebody's body is followed by the rest of what holds it, which is none. However many seem to begin
+    there, little more than the bytes between are read.
+    """
+    starts, sizes = record_starts(view, start, end, base_physical_offset)
+    pairs: list[tuple[int, int]] = list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    well: set[int] = set()
+    known: dict[int, bool] = {}
+    for position, size in reversed(pairs):
+        after = position + size
+        if after in well or known.setdefault(after, ends_well(after)):
+            well.add(position)
+    read = 0
+    for position, size in pairs:
+        if position not in well or read > _MOST_READ * (position - start) + _SEARCH_BYTES:
+            continue
+        read += size
+        try:
+            message = decode_record(view[position : position + size], base_physical_offset + position)
+        except DamagedRecordError:
+            continue
+        if is_believed(message):
+            return position
     return None
 
 
-def _starts(chunk: bytes) -> Iterator[int]:
-    """Where a record would start for each magic in `chunk`; perhaps before it."""
-    for magic in MAGICS:
-        at = chunk.find(magic)
-        while at >= 0:
-            yield at - 4
-            at = chunk.find(magic, at + 1)
+def holds_record(view: memoryview, start: int, end: int, base_physical_offset: int) -> bool:
+    """Whether a whole record begins anywhere in [start, end); also when that would take too long to tell."""
+    read = 0
+    starts, sizes = record_starts(view, start, end, base_physical_offset)
+    for position, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        read += size
+        if read > _MOST_READ * (end - start) + _SEARCH_BYTES:
+            return True
+        if record_problem(view[position : position + size], base_physical_offset + position) is None:
+            return True
+    return False

@@ -3,9 +3,12 @@
     good records | damaged stretch | good records | torn or stale tail, zeros
                                                   ^ the log's end
 
-Behind damage a record counts only if everything fits that can be checked: framing, CRC, physical offset, the next queue
-offset, and a store time that is not earlier. What fits nothing is a tail that a crash or an earlier truncation left:
-the log ends before it. It also ends before a batch whose writer died while writing it: that lacks the first 8 bytes.
+Bodies are their publishers' to choose, so what looks like a record inside a damaged one may be no record of this log.
+The walk goes on where the damaged record ends by its own sizes. Where these do not add up, a record counts that a
+consume queue leads to; only where there are no queues, one from which records follow each other to the file's end.
+
+Bytes that nothing claims were written (`Claims`) are a tail that a crash or an earlier truncation left: the log ends
+before it. It also ends before a batch whose writer died while writing it: that lacks the first 8 bytes.
 """
 
 from __future__ import annotations
@@ -13,27 +16,32 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from engine.claims import Claims, QueueClaim
+from engine.columns import lost_sector_rows
 from engine.damagemark import DAMAGE_TOPIC, is_damage_mark
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
 from engine.located import LocatedRecords
-from engine.logscan import ScannedRecords, ScanStop, find_next_record, scan_records
+from engine.logscan import ScannedRecords, ScanStop, find_chained_record, scan_records, stop_at, used_end
 from engine.mappedfile import MappedFile
 from engine.message import StoredMessage
 from engine.record import (
     BLANK_BYTES,
     MIN_RECORD_BYTES,
+    SECTOR_BYTES,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
-    decode_record,
+    frame_extent,
     read_header,
+    record_problem,
 )
-from engine.sequence import Doubt, QueueSequence, Seed
+from engine.sequence import SPARE, Doubt, QueueSequence, Seed, queued_rows
 from engine.slices import items_at
 
 Array = np.ndarray[Any, Any]
@@ -43,12 +51,15 @@ SOON_MS = 10_000
 """A message is stored so soon after it was born, or its store time is not held against what follows: no checksum covers
 either, and one that a bit took to the future would make a stale tail of all behind it."""
 _BORN_TIME_POSITION = 40
+_ENDING_BYTES = 3
+"""A record without properties ends with its topic and two zeros, any other with text."""
 
 
 class DamageKind(Enum):
     """What is known of a stretch without a good record."""
 
     UNREADABLE = "no record can be made out"
+    LOST_SECTOR = "a sector of zeros where topic and properties should be"
     MISNUMBERED = "a record whose queue offset can't be right"
     FILLER = "the filler at a file's end, which may stand for what was damaged"
     MARKED = "framed by a repair: whoever reads the log passes it"
@@ -68,7 +79,7 @@ class DamagedStretch:
     @property
     def is_new(self) -> bool:
         """Whether it is damage that nobody has dealt with."""
-        return self.kind in (DamageKind.UNREADABLE, DamageKind.MISNUMBERED)
+        return self.kind in (DamageKind.UNREADABLE, DamageKind.LOST_SECTOR, DamageKind.MISNUMBERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +108,19 @@ class LogWalk:
         start: int,
         seed: Seed,
         *,
+        claims: Claims | None = None,
         end: int | None = None,
         trusted_end: int = 0,
         earliest_ms: int = 0,
-        dispatched_end: int = -1,
         disproved: Callable[[Doubt], None] | None = None,
         multi_dispatch: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`start` is where a record begins; `end` where to stop, if the log is known to reach there. Bodies before
-        `trusted_end` are not checked (they were, or readers do). `earliest_ms` is the store time of the record before
-        `start`, 0 when unknown. Queues lead to records before `dispatched_end`, -1: there are none. `disproved` hears
-        of a record that was yielded and whose queue offset turns out to be wrong, before the run is yielded that shows
-        it. With `multi_dispatch` records may have further places. `progress` hears physical offsets.
+        """`start` is where a record begins; `claims` what is known beside the log; `end` where to stop, if the log is
+        known to reach there. Bodies before `trusted_end` are not checked (they were, or readers do). `earliest_ms` is
+        the store time of the record before `start`, 0 when unknown. `disproved` hears of a record that was yielded and
+        whose queue offset turns out to be wrong, before the run is yielded that shows it. With `multi_dispatch` records
+        may have further places. `progress` hears physical offsets.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -121,7 +132,7 @@ class LogWalk:
         self._limit = end
         self._trusted_end = trusted_end
         self._latest_ms = earliest_ms
-        self._dispatched_end = dispatched_end
+        self._claims = claims or Claims()
         self._lost_bytes = 0
         self._disproved = disproved or (lambda doubt: None)
         self._progress = progress or (lambda physical_offset: None)
@@ -145,10 +156,14 @@ class LogWalk:
         stop, problem = ScanStop.END, None
         for found in scan:
             stop, problem = found.stop or stop, found.problem
-            stale = self._first_stale(found)
+            stale = self._first_stale(found, view, file.start)
+            torn = self._first_torn(found)
+            if torn is not None and (stale is None or torn < stale):
+                yield from self._taken(_head(found, torn))
+                return self._resume(self.end, DamageKind.LOST_SECTOR.value, DamageKind.LOST_SECTOR)
             if stale is not None:
                 yield from self._taken(_head(found, stale))
-                return self._resume(self.end, "its store time and queue offset are of an earlier life of the log")
+                return self._end_at(self.end, "its store time and queue offset are of an earlier life of the log")
             yield from self._taken(found)
         following = file.start + file.size
         if stop is ScanStop.BLANK and self._files_behind(following):
@@ -187,59 +202,171 @@ class LogWalk:
         if len(found):
             yield found
 
-    def _first_stale(self, found: ScannedRecords) -> int | None:
-        """The first row that was stored earlier than a record before it, and does not go on from its queue's number."""
+    def _first_torn(self, found: ScannedRecords) -> int | None:
+        """The first row that our own writer did not bring to disk, and that lost a sector at a power cut."""
+        own_from = self._claims.own_from
+        if own_from is None or len(found) == 0 or found.records.headers["physical_offset"][-1] < own_from:
+            return None
+        lost = lost_sector_rows(found.records)
+        return next((row for row in lost if found.records.headers["physical_offset"][row] >= own_from), None)
+
+    def _first_stale(self, found: ScannedRecords, view: memoryview, file_start: int) -> int | None:
+        """The first row of an earlier life of the log, which was overwritten up to there: it was stored earlier than a
+        record before it, and neither it nor any record behind it goes on from its queue's number.
+
+        Store times alone prove nothing: a clock may step back, and one time may be wrong.
+        """
         times = found.records.headers["store_time_ms"]
-        if len(times) == 0:
+        if len(times) == 0 or self._claims.is_clean or self._limit is not None:
             return None
         if times[0] >= self._latest_ms and not np.any(times[1:] < times[:-1]):
             return None
         latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], _times(found.records)[:-1])))
-        for row in np.flatnonzero(times < latest).tolist():
-            if self._is_stale(found, row):
-                return int(row)
-        return None
-
-    def _is_stale(self, found: ScannedRecords, row: int) -> bool:
-        """A clock may step back; then queue offsets go on all the same."""
-        records = found.records
-        if not _is_queued(int(records.headers["sys_flag"][row])):
-            return False
-        topic_row, queue_id = found.topic_rows[row], records.queue_ids[row]
-        expected = self._sequence.expected(found.topics[int(topic_row)], int(queue_id))
-        if expected is None:
-            return False
-        before = (found.topic_rows[:row] == topic_row) & (records.queue_ids[:row] == queue_id)
-        queued = np.isin(records.headers["sys_flag"][:row] & TRANSACTION_MASK, (0, TRANSACTION_COMMIT))
-        expected += int(np.count_nonzero(before & queued))
-        marked = sum(int(records.headers["store_size"][one]) for one in _marked_rows(found) if one < row)
+        marked = sum(int(found.records.headers["store_size"][row]) for row in _marked_rows(found))
         lost = (self._lost_bytes + marked) // MIN_RECORD_BYTES
-        return not expected <= int(records.headers["queue_offset"][row]) <= expected + lost
-
-    def _resume(self, start: int, reason: str) -> int | None:
-        """Where good records go on behind `start`, the stretch between noted; None when nothing good follows.
-
-        One that is not earlier than what is before `start` shows that the log went on: then those between are good too,
-        though they seem to be earlier. It is the last time before `start` that is wrong.
-        """
-        unpublished = self._lacks_its_head(start)
-        first: StoredMessage | None = None
-        for file in self._files_behind(start):
-            view = self._readable(file)
-            position = max(start - file.start, 0)
-            while (found := find_next_record(view, position, file.start, len(view))) is not None:
-                message = decode_record(view[found:], file.start + found)
-                if self._is_in_sequence(message, start):
-                    first = first or message
-                    went_on = message.store_time_ms >= self._latest_ms
-                    if went_on and not (unpublished and message.store_time_ms == first.store_time_ms):
-                        self._lose(
-                            DamagedStretch(start, first.physical_offset, reason, DamageKind.UNREADABLE, self._latest_ms)
-                        )
-                        return first.physical_offset
-                position = found + message.store_size
-                self._progress(file.start + position)
+        following: dict[tuple[str, int], int] = {}
+        for row, queue, queue_offset in _numbered(found):
+            expected = following.get(queue, self._sequence.expected(*queue))
+            if expected is None:
+                expected = queue_offset
+            elif times[row] < latest[row] and not expected <= queue_offset <= expected + lost:
+                return None if self._goes_on(found, row, following, view, file_start) else row
+            following[queue] = expected + 1
         return None
+
+    def _goes_on(
+        self, found: ScannedRecords, row: int, following: dict[tuple[str, int], int], view: memoryview, file_start: int
+    ) -> bool:
+        """Whether `row` or a record behind it in this file takes up the numbers that are `following`."""
+        if self._continues(pick(found, slice(row, None)), following):
+            return True
+        rest = scan_records(view, found.end, file_start, len(view)) if found.stop is None else ()
+        return any(self._continues(run, following) for run in rest)
+
+    def _continues(self, found: ScannedRecords, following: dict[tuple[str, int], int]) -> bool:
+        """Whether an entry leads to a record of a run, or one has the number that follows in its queue, or the one
+        behind that."""
+        headers = found.records.headers
+        for row, queue, queue_offset in _numbered(found):
+            expected = following.get(queue, self._sequence.expected(*queue))
+            if expected is not None and expected <= queue_offset <= expected + SPARE and queue_offset > 0:
+                return True
+            if self._claims.leads_to(int(headers["physical_offset"][row]), int(headers["store_size"][row])):
+                return True
+        return False
+
+    # behind what is no good record
+
+    def _resume(self, start: int, reason: str, kind: DamageKind = DamageKind.UNREADABLE) -> int | None:
+        """Where good records go on behind `start`, the stretch between noted; None at the log's end."""
+        found = None if self._lacks_its_head(start) else self._next_good(start)
+        if found is None:
+            return self._end_at(start, reason)
+        self._lose(DamagedStretch(start, found, reason, kind, self._latest_ms))
+        return found
+
+    def _end_at(self, start: int, reason: str) -> int | None:
+        """Nothing good follows `start`. What is claimed to have been written there is damage; None where nothing is."""
+        end = self._claimed_end(start)
+        if end <= start:
+            return None
+        self._lose(DamagedStretch(start, end, reason, DamageKind.UNREADABLE, self._latest_ms))
+        self.end = end
+        return end
+
+    def _claimed_end(self, start: int) -> int:
+        """Where what is known to have been written ends, `start` when nothing behind it is."""
+        if self._limit is not None:
+            return start
+        claims = self._claims
+        ends = [start, claims.covered_end]
+        for (topic, queue_id), claim in claims.queues.items():
+            is_missing = claim.physical_end > start and self._is_missing(topic, queue_id, claim)
+            if is_missing and (claims.is_clean or self._was_written(start, claim.physical_end)):
+                ends.append(claim.physical_end)
+        return max(ends)
+
+    def _is_missing(self, topic: str, queue_id: int, claim: QueueClaim) -> bool:
+        """Whether the log did not give the number of a queue's newest entry: an entry may lead astray."""
+        expected = self._sequence.expected(topic, queue_id)
+        return expected is None or claim.next_offset > expected
+
+    def _was_written(self, start: int, end: int) -> bool:
+        """Whether [start, end) was once whole: what a crash keeps from the disk reads as zeros, the head of a record
+        that was never published too."""
+        file = self._files.find(start)
+        if file is None or end > file.start + file.size:
+            return False
+        pages = self._readable(file)[start - file.start : end - file.start]
+        if len(pages) < end - start or not any(pages[:BLANK_BYTES]) or not any(pages[-_ENDING_BYTES:]):
+            return False
+        bounds = [0, *range(-start % SECTOR_BYTES or SECTOR_BYTES, len(pages), SECTOR_BYTES), len(pages)]
+        return all(any(pages[first:after]) for first, after in pairwise(bounds))
+
+    def _next_good(self, start: int) -> int | None:
+        """The next good record behind `start`; None when nothing shows one."""
+        file = self._files.find(start)
+        if file is not None:
+            view, position = self._readable(file), start - file.start
+            while (end := _frame_end(view, position, file.start, self._claims)) is not None:
+                if _begins(view, end, file.start):
+                    return file.start + end
+                if _is_filler(view, end) and self._files_behind(file.start + len(view)):
+                    return file.start + end
+                position = end
+            start = file.start + position
+        return self._search(start)
+
+    def _search(self, start: int) -> int | None:
+        """The next record at or behind `start`, where no frame tells."""
+        claims = self._claims
+        has_queues = claims.dispatched_end >= 0
+        if has_queues and start >= claims.dispatched_end:
+            return None
+        for file in self._files_behind(start):
+            view, position = self._readable(file), max(start - file.start, 0)
+            if position == 0 and _begins(view, 0, file.start):
+                return file.start  # no body reaches from file to file
+            target = self._led_to(view, position, file.start)
+            found = self._chained(view, position, file.start, target, start)
+            if found is not None or target is not None:
+                return file.start + (found if found is not None else target or 0)
+        return None
+
+    def _led_to(self, view: memoryview, position: int, file_start: int) -> int | None:
+        """Position of the first whole record at or behind `position` that an entry leads to."""
+        for place, size in self._claims.led_to(file_start + position, file_start + len(view)):
+            found = place - file_start
+            if found + size <= len(view) and record_problem(view[found : found + size], place) is None:
+                self._progress(place)
+                return found
+        return None
+
+    def _chained(
+        self, view: memoryview, position: int, file_start: int, target: int | None, damage_start: int
+    ) -> int | None:
+        """The first record from which others follow to `target`; None: to the file's end, as far as it was written."""
+        if target is not None:
+            return find_chained_record(view, position, target, file_start, target.__eq__, self._may_lack_entry)
+        written = used_end(view, position)
+
+        def ends_well(end: int) -> bool:
+            return end >= written or _is_filler(view, end)
+
+        def is_believed(message: StoredMessage) -> bool:
+            return self._is_in_sequence(message, damage_start) and self._went_on(message)
+
+        return find_chained_record(view, position, len(view), file_start, ends_well, is_believed)
+
+    def _may_lack_entry(self, message: StoredMessage) -> bool:
+        place = (message.topic, message.queue_id, message.queue_offset)
+        return not _is_queued(message.sys_flag) or self._claims.lacks(*place)
+
+    def _went_on(self, message: StoredMessage) -> bool:
+        """Whether a record shows that the log went on behind damage, and is not of an earlier life of it."""
+        if self._claims.is_clean or message.store_time_ms >= self._latest_ms:
+            return True
+        return 0 < message.queue_offset == self._sequence.expected(message.topic, message.queue_id)
 
     def _lacks_its_head(self, start: int) -> bool:
         """Whether a batch stands at `start` whose writer died before publishing it, which writes the first 8 bytes.
@@ -248,19 +375,35 @@ class LogWalk:
         and all have one store time, for nothing was written behind them. Where queues were lost, the rest of the first
         record's header has to be there.
         """
-        file = self._files.find(start)
+        file, claims = self._files.find(start), self._claims
         record = self._readable(file)[start - file.start :] if file is not None else memoryview(b"")
         if len(record) < MIN_RECORD_BYTES or any(record[:BLANK_BYTES]):
             return False
-        if self._limit is not None:
+        if self._limit is not None or claims.is_clean or start < claims.covered_end:
             return False
-        if self._dispatched_end >= 0:
-            return start >= self._dispatched_end
+        if claims.dispatched_end >= 0:
+            return start >= claims.dispatched_end
         try:
             header = read_header(record, start)
         except ReadError:
             return False
-        return header.physical_offset == start and header.store_time_ms > 0
+        if header.physical_offset != start or header.store_time_ms <= 0:
+            return False
+        length = frame_extent(record, start).by_parts
+        return length is None or not self._is_followed(start + length, header.store_time_ms)
+
+    def _is_followed(self, start: int, store_time_ms: int) -> bool:
+        """Whether a record of another time follows in the chain from `start`: not one of the batch stored then."""
+        position: int | None = start
+        while position is not None and (file := self._files.find(position)) is not None:
+            view = self._readable(file)
+            stop = None
+            for found in scan_records(view, position - file.start, file.start, len(view)):
+                if np.any(found.records.headers["store_time_ms"] != store_time_ms):
+                    return True
+                stop = found.stop
+            position = file.start + file.size if stop is ScanStop.BLANK else None
+        return False
 
     def _is_in_sequence(self, message: StoredMessage, damage_start: int) -> bool:
         if not _is_queued(message.sys_flag):
@@ -295,6 +438,38 @@ class LogWalk:
         except ReadError:
             return memoryview(b"")
         return pages if self._limit is None else pages[: max(self._limit - file.start, 0)]
+
+
+def _frame_end(view: memoryview, position: int, file_start: int, claims: Claims) -> int | None:
+    """Where the damaged record at `position` of a file ends; None when its sizes do not tell.
+
+    When size and parts differ, one of them is wrong: the other leads to a good record, to which an entry leads too if
+    there are any.
+    """
+    extent = frame_extent(view[position:], file_start + position)
+    if extent.by_size is not None and extent.by_size == extent.by_parts:
+        return position + extent.by_size
+    likely = (extent.by_parts, extent.by_size) if extent.parts_fit else (extent.by_size,)
+    ends = [position + size for size in likely if size is not None and _begins(view, position + size, file_start)]
+    led_to = [end for end in ends if claims.led_to(file_start + end, file_start + end + 1)]
+    return next(iter(led_to or ends), None)
+
+
+def _begins(view: memoryview, position: int, file_start: int) -> bool:
+    """Whether a whole record begins at `position` of a file."""
+    return record_problem(view[position:], file_start + position) is None
+
+
+def _is_filler(view: memoryview, position: int) -> bool:
+    return stop_at(view, position, len(view)) is ScanStop.BLANK
+
+
+def _numbered(found: ScannedRecords) -> Iterator[tuple[int, tuple[str, int], int]]:
+    """Row, queue and queue offset of each record of a run that stands in its queue."""
+    records = found.records
+    for row in queued_rows(found).tolist():
+        queue = (found.topics[int(found.topic_rows[row])], int(records.queue_ids[row]))
+        yield row, queue, int(records.headers["queue_offset"][row])
 
 
 def _marked_rows(found: ScannedRecords) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 from msgspec import Struct
 
-from engine.columns import VIEWS_AT_ONCE, lost_sector_rows, property_texts
+from engine.columns import VIEWS_AT_ONCE, property_texts
 from engine.compression import COMPRESSED_FLAG
 from engine.crcgroup import proved_whole
 from engine.located import LocatedRecords, strays
@@ -101,7 +101,6 @@ def message_run(
     """
     headers = records.headers
     is_plain = headers["ok"] & ~strays(records, topic, queue_id, first) & (headers["sys_flag"] & COMPRESSED_FLAG == 0)
-    is_plain[lost_sector_rows(records)] = False
     wanted_crcs = np.where(records.body_sizes > 0, records.body_crcs, 0).view(np.uint32)
     starts, sizes = records.body_starts, records.body_sizes
     # Of different sizes, groups cost more than calls, for which the views are there already.

@@ -88,6 +88,7 @@ def _open_writing(path: Path, config: StoreConfig) -> Opened:
         if remembered_sizes(layout) != choice.sizes:
             write_sizes(layout.sizes, choice.sizes, config.disk)
         begin_writing(layout, config.disk)
+        lock.sync(config.disk)
         parts = open_parts(path, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
         topics = frozenset(table.names()) if not notes else frozenset()

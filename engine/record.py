@@ -9,7 +9,7 @@ Big-endian, no padding. `size` counts every byte of it. A host has 20 bytes when
 BLANK_MAGIC.
 
 The body's CRC-32 is the only checksum. Damage of the rest shows in the place (physical_offset must be where the record
-is), in sizes that must add up, and in sectors of zeros; docs/format.md, 12 lists what nothing shows.
+is) and in sizes that must add up; docs/format.md, 12 lists what nothing shows.
 """
 
 import re
@@ -229,7 +229,7 @@ def decode_record(
     """The message whose record starts at the start of `view` (which may go on behind it) and at `physical_offset` of
     the log.
 
-    Framing and place are always checked; body CRC and lost sectors if `verify`. DamagedRecordError. The result is a
+    Framing and place are always checked; the body's CRC if `verify`. DamagedRecordError. The result is a
     view of the same memory. `body_limit_bytes` bounds what a compressed body may become.
     """
     fields = _fields(view, physical_offset)
@@ -237,12 +237,12 @@ def decode_record(
     size = fields[0]
     record = view if len(view) == size else view[:size]
     if verify:
-        _verify(record, physical_offset, fields, topic_position, properties_position)
+        _verify(record, physical_offset, fields)
     return DecodedMessage(record, fields, topic_position, properties_position, body_limit_bytes)
 
 
 def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool = False) -> str | None:
-    """Why there is no whole record at the start of `view`, None when there is: framing, place, body CRC, lost sectors.
+    """Why there is no whole record at the start of `view`, None when there is: framing, place, body CRC.
 
     With `property_crc`, the checksum over the whole record that RocketMQ 5 can be told to write is verified as well,
     where there is one.
@@ -288,33 +288,66 @@ def _magic_problem(size: int, magic: int) -> str:
     return f"no record's magic but {magic & 0xFFFFFFFF:08x}"
 
 
-def _verify(
-    record: memoryview, physical_offset: int, fields: HeaderFields, topic_position: int, properties_position: int
-) -> None:
+def _verify(record: memoryview, physical_offset: int, fields: HeaderFields) -> None:
     body_size = fields[14]
     if body_size > 0:
         start = 72 + len(fields[9]) + len(fields[11])
         found = crc32(record[start : start + body_size]) & 0x7FFFFFFF
         if found != fields[2]:
             raise DamagedRecordError(physical_offset, f"body CRC {found:08x}, stored {fields[2] & 0xFFFFFFFF:08x}")
-    if has_lost_sector(record, physical_offset, topic_position, properties_position):
-        raise DamagedRecordError(physical_offset, "a sector of zeros where topic and properties should be")
 
 
-def has_lost_sector(record: memoryview, physical_offset: int, topic_position: int, properties_position: int) -> bool:
-    """Whether a disk sector that begins behind the body reads as zeros, as a write that power loss tore leaves it.
+def has_lost_sector(
+    view: memoryview, size: int, physical_offset: int, topic_position: int, properties_position: int
+) -> bool:
+    """Whether a disk sector that begins behind the body of the record at the start of `view`, `size` bytes long, reads
+    as zeros to its end: as a write that power loss tore leaves it.
 
-    No checksum covers that part, and no text holds such zeros. Sectors begin at multiples of 512 of the physical
-    offset, as files of the log do. The two zeros that say "no properties" are none lost.
+    Only recovery asks, of records that our own writer may not have brought to disk: we write no zeros there, others
+    may. Sectors begin at multiples of 512 of the physical offset, as files of the log do. The two zeros that say "no
+    properties" are none lost.
     """
-    size = len(record)
     end = size if properties_position < size else size - 2
     start = topic_position + -(physical_offset + topic_position) % SECTOR_BYTES
     while start < end:
-        if not record[start] and not any(record[start : start + SECTOR_BYTES]):
+        if not view[start] and not any(view[start : start + SECTOR_BYTES]):
             return True
         start += SECTOR_BYTES
     return False
+
+
+class FrameExtent(NamedTuple):
+    """How long a record is that may be damaged: by its size field and by its parts, None where that can't be.
+    `parts_fit`: the body's CRC and a legal topic say that its parts are where they were."""
+
+    by_size: int | None
+    by_parts: int | None
+    parts_fit: bool
+
+
+def frame_extent(view: memoryview, physical_offset: int) -> FrameExtent:
+    """What the sizes in a record at the start of `view` say, whatever its magic and place are."""
+    try:
+        fields = _fields(view, physical_offset)
+    except DamagedRecordError:
+        return FrameExtent(None, None, False)
+    size, body_size = fields[0], max(fields[14], 0)
+    by_size = size if MIN_RECORD_BYTES <= size <= len(view) else None
+    is_v2 = fields[1] == MESSAGE_MAGIC_V2
+    body = 72 + len(fields[9]) + len(fields[11])
+    topic = body + body_size + 1 + is_v2
+    properties = topic + 2
+    if properties <= len(view):
+        properties += view[topic - 1] | (view[topic - 2] << 8 if is_v2 else 0)
+    if properties > len(view):
+        return FrameExtent(by_size, None, False)
+    properties_size = view[properties - 2] << 8 | view[properties - 1]
+    end = properties + (properties_size if properties_size <= 0x7FFF else 0)
+    if end > len(view):
+        return FrameExtent(by_size, None, False)
+    is_legal = _TOPIC.fullmatch(str(view[topic : properties - 2], "latin-1")) and 0 not in view[properties:end]
+    fits = bool(is_legal) and body_size > 0 and crc32(view[body : topic - 1 - is_v2]) & 0x7FFFFFFF == fields[2]
+    return FrameExtent(by_size, end, fits)
 
 
 _PROPERTY_CRC_BYTES = 20

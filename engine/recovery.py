@@ -5,8 +5,9 @@
     neither        somebody else wrote the store: the log is read from where RocketMQ would begin, and consume queues
                    and index are looked over; what does not lead to every record is made anew from the whole log
 
-Good records are never touched. A torn or stale tail is cut, its bytes zeroed; a damaged stretch stays where it is, and
-reads as damaged.
+Good records are never touched. A torn or stale tail is cut, its bytes zeroed, once a copy is kept of what holds a whole
+record. A damaged stretch stays where it is, and reads as damaged: also at the log's end, when mark or queues tell that
+it was written. Its messages' numbers stay taken.
 """
 
 from __future__ import annotations
@@ -19,26 +20,30 @@ from pathlib import Path
 import numpy as np
 
 from engine.checkpoint import read_checkpoint
+from engine.claims import Claims, QueueClaim, read_claims, with_entries
 from engine.cleanmark import read_clean_mark
 from engine.config import RecoveryProgress
 from engine.consumequeue import ENTRY, ConsumeQueue
 from engine.consumequeues import ConsumeQueues
 from engine.coverage import Coverage, QueueExtents, queue_extent, read_coverage
+from engine.damagemark import can_mark, keep_bytes, mark_damage
 from engine.errors import QueueGapError, ReadError
 from engine.layout import StoreLayout
 from engine.lock import lock_mtime_ns
-from engine.logscan import ScannedRecords
-from engine.logwalk import DamagedStretch, LogWalk, NewestRecord
+from engine.logscan import ScannedRecords, holds_record, used_end
+from engine.logwalk import DamagedStretch, DamageKind, LogWalk, NewestRecord
 from engine.mappedfile import Access, MappedFile
 from engine.parts import StoreParts
-from engine.record import decode_record
+from engine.record import MIN_RECORD_BYTES, decode_record
 from engine.results import RecoveryReport
-from engine.sequence import Doubt, Seed
-from engine.setaside import set_aside
+from engine.sequence import SPARE, Doubt, Seed
+from engine.setaside import DAMAGED, set_aside
 from engine.tiling import index_start, queues_complete, shows_multi_dispatch
 
 TRUSTED_FILES = 3
 """After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
+
+_CLOSING_ZEROS = 2  # with which a record without properties ends
 
 Progress = Callable[[RecoveryProgress], None]
 
@@ -97,8 +102,8 @@ def leave_out_deleted(parts: StoreParts, trace: Trace, topics: frozenset[str]) -
     A writer that closes has dispatched all of its log. Where nothing names topics, or there is no queue at all, what
     is missing was lost rather than deleted.
     """
-    coverage = read_coverage(parts.layout.coverage)
-    if coverage is not None and coverage.speaks_of(parts.log, trace.lock_mtime_ns):
+    coverage = valid_coverage(parts, trace)
+    if coverage is not None:
         return coverage
     in_queues = parts.queues.topics()
     if trace.clean and topics and in_queues:
@@ -106,12 +111,28 @@ def leave_out_deleted(parts: StoreParts, trace: Trace, topics: frozenset[str]) -
     return None
 
 
+def valid_coverage(parts: StoreParts, trace: Trace) -> Coverage | None:
+    """The coverage mark, if it speaks of the store."""
+    coverage = read_coverage(parts.layout.coverage)
+    return coverage if coverage is not None and coverage.speaks_of(parts.log, trace.lock_mtime_ns) else None
+
+
+def claims_at_rest(parts: StoreParts, coverage: Coverage | None, *, clean: bool) -> Claims:
+    """What is claimed of the log of a store that nobody writes, as an opening would find it: its queues' ends are
+    known."""
+    covered, last = coverage.covered if coverage else None, parts.log.files.last
+    end = last.start + last.size if last else 0
+    return read_claims(parts.queues, covered, clean=clean, start=parts.log.min_offset, end=end)
+
+
 def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
     """All files are as they were at the close: the mark says where they end."""
     parts.queues.recover(scan=False)
     parts.log.resume(coverage.physical_end, coverage.store_time_ms)
     parts.queues.expire(parts.log.min_offset)
-    return Recovered(RecoveryReport(), coverage.newest_record, coverage.queues, coverage.physical_end, taken_over=True)
+    damage = coverage.newest_damage(parts.log)
+    report = RecoveryReport(damaged=tuple(one.start for one in damage), notes=tuple(map(_sentence, damage)))
+    return Recovered(report, coverage.newest_record, coverage.queues, coverage.physical_end, taken_over=True)
 
 
 class _Recovery:
@@ -125,6 +146,7 @@ class _Recovery:
         self._progress = progress
         self._rebuilt: list[str] = []
         self._notes: list[str] = []
+        self._claims = Claims()
         self._walk: LogWalk
 
     def run(self, rebuild_index: bool, began: float) -> Recovered:
@@ -132,16 +154,19 @@ class _Recovery:
         if rebuild_index:
             self._drop_index("its sizes")
         trusted_end = self._coverage.physical_end if self._coverage else self._rocketmq_start()
-        dispatched_end = parts.queues.recover(scan=True)
+        parts.queues.recover(scan=True)
+        parts.queues.remove_deleted(parts.deleted.until)
+        covered = self._coverage.covered if self._coverage else None
+        self._claims = read_claims(parts.queues, covered, clean=self._clean, start=trusted_end, end=self._whole_end)
         multi_dispatch = parts.multi_dispatch or shows_multi_dispatch(log, parts.queues)
         start = self._prepare(trusted_end)
         self._walk = LogWalk(
             log.files,
             start,
             self._seed(start),
+            claims=self._claims,
             trusted_end=trusted_end,
             earliest_ms=self._earliest_ms(start),
-            dispatched_end=dispatched_end,
             disproved=self._take_back,
             multi_dispatch=multi_dispatch,
             progress=self._tell if self._progress else None,
@@ -156,6 +181,8 @@ class _Recovery:
             )
         self._cut(trusted_end)
         damaged = [one for one in self._walk.damaged if one.is_new]
+        if self._coverage is not None and start >= self._coverage.physical_end:
+            damaged = [*self._coverage.newest_damage(log), *damaged]
         report = RecoveryReport(
             clean=self._clean,
             scanned_bytes=found_end - start,
@@ -198,15 +225,17 @@ class _Recovery:
         """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
         parts, log = self._parts, self._log
         log.files.drop_empty()
-        parts.queues.remove_deleted(parts.deleted.until)
         parts.queues.truncate(trusted_end)
-        queues_from = trusted_end
-        if not self._queues_trusted(trusted_end):
-            self._drop_queues()
-            queues_from = log.min_offset
         parts.index.truncate(self._index_end(trusted_end), parts.stored_ms)
-        index_from = self._index_from(trusted_end)
-        return max(min(queues_from, index_from), log.min_offset)
+        start = max(min(trusted_end, self._index_from(trusted_end)), log.min_offset)
+        queues_trusted = self._queues_trusted(trusted_end)
+        if not queues_trusted:
+            start = log.min_offset
+        if start < trusted_end:
+            self._claims = with_entries(self._claims, parts.queues, start, trusted_end)
+        if not queues_trusted:
+            self._drop_queues()
+        return start
 
     def _queues_trusted(self, trusted_end: int) -> bool:
         """Whether the queues lead to every record before `trusted_end`: as the mark says, or looked over."""
@@ -303,7 +332,10 @@ class _Recovery:
         """Make the log and everything derived end behind the last good record."""
         parts, end = self._parts, self._walk.end
         self._cut_bytes = self._written_behind(end)
+        self._keep_records(end)
+        self._mark_lost_sectors()
         parts.queues.truncate(end)
+        self._take_numbers()
         parts.index.truncate(end, parts.stored_ms)
         if parts.access is Access.WRITE and self._log.files.last is not None:
             self._log.files.truncate(end, durable_from=min(trusted_end, end))
@@ -313,18 +345,87 @@ class _Recovery:
         self._log.resume(end, newest.store_time_ms if newest else 0)
         parts.queues.expire(self._log.min_offset)
 
+    def _keep_records(self, end: int) -> None:
+        """Copy what is about to be cut, as far as it holds whole records: no recovery destroys one. OSError."""
+        if self._parts.access is not Access.WRITE:
+            return
+        for file in self._log.files.files:
+            try:
+                pages = file.pages()
+            except ReadError:
+                continue
+            first = max(end - file.start, 0)
+            if first >= len(pages) or (last := used_end(pages, first)) == first:
+                continue
+            last = min(last + _CLOSING_ZEROS, len(pages))
+            if holds_record(pages, first, last, file.start):
+                kept = self._keep(file, first, last)
+                self._notes.append(
+                    f"{last - first:,} bytes at physical offset {file.start + first} were cut, which hold whole records"
+                    f" that are none of this log's: a copy is in {kept}"
+                )
+
+    def _keep(self, file: MappedFile, first: int, last: int) -> str:
+        layout = self._parts.layout
+        kept = keep_bytes(layout.own / DAMAGED, file, first, last, self._parts.disk)
+        return str(kept.relative_to(layout.root))
+
+    def _mark_lost_sectors(self) -> None:
+        """Frame records that lost a sector at a power cut: their CRC is right, and readers must not take them for
+        whole. Never one that was acknowledged as durable."""
+        for stretch in self._walk.damaged:
+            file = self._log.files.find(stretch.start)
+            if stretch.kind is not DamageKind.LOST_SECTOR or file is None:
+                continue
+            first, last = stretch.start - file.start, min(stretch.end - file.start, file.size)
+            if self._parts.access is Access.WRITE:
+                self._keep(file, first, last)
+            if can_mark(first, last, file.size):
+                mark_damage(file, first, last, stretch.since_ms)
+
+    def _take_numbers(self) -> None:
+        """Give the newest numbers of queues whose records are damaged entries that lead there."""
+        for (topic, queue_id), claim in self._claims.queues.items():
+            if self._parts.deleted.until(topic) >= max(claim.physical_end, 1):
+                continue
+            queue = self._parts.queues.get(topic, queue_id)
+            known = queue.max_offset if queue is not None else 0
+            if claim.next_offset > known and (place := self._damaged_place(claim)) is not None:
+                first = self._first_lost(claim, known, has_files=queue is not None and queue.files.last is not None)
+                fillers = np.zeros(claim.next_offset - first, ENTRY)
+                fillers["physical_offset"], fillers["size"] = place
+                self._parts.queues.get_or_create(topic, queue_id).append(first, fillers)
+
+    def _damaged_place(self, claim: QueueClaim) -> tuple[int, int] | None:
+        """The damage that a queue's newest entry led to, (place, size); None when it is no damage that took it."""
+        file_bytes = self._log.files.file_bytes
+        is_covered = claim.physical_offset < 0
+        for stretch in reversed(self._walk.damaged):
+            if is_covered or stretch.start <= claim.physical_offset < stretch.end:
+                start = stretch.start if is_covered else claim.physical_offset
+                end = min(stretch.end, start - start % file_bytes + file_bytes)
+                return start, end - start
+        return None
+
+    def _first_lost(self, claim: QueueClaim, known: int, *, has_files: bool) -> int:
+        """The first of a queue's numbers that may be lost: no more than damaged bytes can hold, if nothing is left."""
+        if has_files:
+            return known
+        lost_bytes = sum(stretch.end - stretch.start for stretch in self._walk.damaged)
+        return max(known, claim.next_offset - lost_bytes // MIN_RECORD_BYTES - SPARE)
+
     def _written_behind(self, end: int) -> int:
         """Bytes from the log's end to the last one that is not zero."""
         for file in reversed(self._log.files.files):
             if file.start + file.size <= end:
                 break
             try:
-                pages = np.frombuffer(file.pages(), np.uint8)
+                pages = file.pages()
             except ReadError:
                 continue
             behind = max(end - file.start, 0)
-            if (last := _last_nonzero(pages[behind:])) >= 0:
-                return file.start + behind + last + 1 - end
+            if (used := used_end(pages, behind)) > behind:
+                return file.start + used - end
         return 0
 
     def _newest(self) -> NewestRecord | None:
@@ -367,16 +468,6 @@ def _lost_place(
     if queue.newest_physical_offset < 0:
         return gap.physical_offset, gap.size
     return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
-
-
-def _last_nonzero(data: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
-    """Position of the last byte that is not zero, -1 when all are."""
-    step = 1 << 20
-    for start in range(max(len(data) - 1, 0) // step * step, -1, -step):
-        found = np.flatnonzero(data[start : start + step])
-        if len(found):
-            return start + int(found[-1])
-    return -1
 
 
 def _sentence(stretch: DamagedStretch) -> str:

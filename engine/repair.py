@@ -14,11 +14,12 @@ from pathlib import Path
 from engine.allocate import file_name
 from engine.check import check_at_rest, check_store
 from engine.checkpoint import Checkpoint, write_checkpoint
-from engine.config import FileSizes, StoreConfig
+from engine.claims import Claims
+from engine.config import StoreConfig
 from engine.consumequeues import ConsumeQueues
 from engine.damagemark import can_mark, keep_bytes, mark_damage
 from engine.durable import remove_file
-from engine.errors import NotAStoreError
+from engine.errors import NotAStoreError, ReadError
 from engine.filequeue import FileQueue
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
@@ -29,7 +30,7 @@ from engine.opening import index_paths, is_new, refuse_obstacles, refuse_unreada
 from engine.parts import open_parts
 from engine.paths import remove_tree, store_root, unlink
 from engine.problem import CheckProgress, Problem, ProblemKind
-from engine.recovery import leave_out_deleted, read_trace
+from engine.recovery import claims_at_rest, leave_out_deleted, read_trace, valid_coverage
 from engine.setaside import DAMAGED, cut_long_files, move_strangers, set_aside_config
 from engine.store import MessageStore
 from engine.tiling import shows_multi_dispatch
@@ -53,14 +54,15 @@ def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | N
         if not problems and not layout.abort.exists():
             return
         if problems:
-            yield from _note_deleted(layout, config)
+            claims = _claims(layout, config)
+            yield from _note_deleted(layout, config, claims)
             _distrust(layout, config)
             for problem in problems:
                 if problem.kind is ProblemKind.CONFIG:
                     yield from set_aside_config(layout, problem.path, config.disk)
             yield from move_strangers(layout, problems, config.disk)
-            yield from _frame_damage(layout, config)
-            yield from _drop_derived(layout, problems)
+            yield from _frame_damage(layout, config, claims)
+            yield from _drop_derived(layout, config, problems)
     with MessageStore.open(path, config) as store:
         if store.recovery.cut_bytes:
             yield f"cut {store.recovery.cut_bytes:,} bytes of a torn or stale tail off the log"
@@ -74,18 +76,18 @@ def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
         return shows_multi_dispatch(parts.log, parts.queues)
 
 
-def _note_deleted(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
+def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:
     """Note which topics their broker deleted, as long as the store shows that it was closed."""
     table = read_topics(layout, config)
     names = frozenset(table.names() if table.problem is None else ())
     with closing(open_parts(layout.root, config, choose_at(layout.root, config).sizes, Access.READ)) as parts:
-        dispatched_end, begin = parts.queues.recover(scan=True), parts.log.min_offset
+        begin = parts.log.min_offset
         leave_out_deleted(parts, read_trace(layout), names)
         walk = LogWalk(
             parts.log.files,
             begin,
             lambda topic, queue_id: 0 if begin == 0 else None,
-            dispatched_end=dispatched_end,
+            claims=claims,
             multi_dispatch=config.multi_dispatch,
         )
         for found in walk:
@@ -103,19 +105,18 @@ def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
     write_checkpoint(layout.checkpoint, Checkpoint(), config.disk)
 
 
-def _frame_damage(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
+def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:
     """Frame what is damaged in the log, so that every reader passes it."""
     sizes = choose_at(layout.root, config).sizes
     file_bytes = sizes.commit_log_bytes
     yield from cut_long_files(layout, file_bytes, config.disk)
     with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
         begin = files.min_offset
-        dispatched_end = _dispatched_end(layout, sizes)
         walk = LogWalk(
             files,
             begin,
             lambda topic, queue_id: 0 if begin == 0 else None,
-            dispatched_end=dispatched_end,
+            claims=claims,
             multi_dispatch=config.multi_dispatch,
         )
         for _ in walk:
@@ -126,12 +127,12 @@ def _frame_damage(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
                     yield _frame(layout, config, files, start, end, stretch.since_ms)
 
 
-def _dispatched_end(layout: StoreLayout, sizes: FileSizes) -> int:
-    """The end of the last record that a queue leads to; -1 when none does."""
-    queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, Access.READ)
-    queues.load()
-    with closing(queues):
-        return queues.recover(scan=True)
+def _claims(layout: StoreLayout, config: StoreConfig) -> Claims:
+    """What is claimed of the log, before anything is changed."""
+    with closing(open_parts(layout.root, config, choose_at(layout.root, config).sizes, Access.READ)) as parts:
+        parts.queues.recover(scan=True)
+        trace = read_trace(layout)
+        return claims_at_rest(parts, valid_coverage(parts, trace), clean=trace.clean)
 
 
 def _by_file(stretch: DamagedStretch, file_bytes: int) -> Iterator[tuple[int, int]]:
@@ -168,14 +169,41 @@ def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: i
     config.disk.sync_directory(layout.commit_log)
 
 
-def _drop_derived(layout: StoreLayout, problems: Sequence[Problem]) -> Iterator[str]:
+def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:
     """Remove what does not agree with the log; the opening that follows makes it again."""
+    entry_bytes = choose_at(layout.root, config).sizes.consume_queue_bytes
     queues = {Path(problem.path).parts[1:3] for problem in problems if problem.kind is ProblemKind.CONSUME_QUEUE}
     for topic, queue_id in sorted(queues):
-        with suppress(OSError):
-            remove_tree(layout.consume_queues / topic / queue_id)
+        _drop_queue(layout, config, entry_bytes, topic, int(queue_id))
         yield f"removed the consume queue {topic}/{queue_id}, to make it again from the log"
     if any(problem.path.startswith("index") for problem in problems):
         for file in index_paths(layout.index):
             unlink(file)
         yield "removed the index, to make it again from the log"
+
+
+def _drop_queue(layout: StoreLayout, config: StoreConfig, file_bytes: int, topic: str, queue_id: int) -> None:
+    """Remove a queue's entries but for the newest, which says what numbers are taken."""
+    newest = _newest_entry(layout, file_bytes, topic, queue_id)
+    with suppress(OSError):
+        remove_tree(layout.consume_queues / topic / str(queue_id))
+    if newest is not None:
+        queues = ConsumeQueues(layout.consume_queues, file_bytes, Access.WRITE, config.disk)
+        with closing(queues):
+            queues.get_or_create(topic, queue_id).append_one(*newest)
+            queues.flush()
+
+
+def _newest_entry(layout: StoreLayout, file_bytes: int, topic: str, queue_id: int) -> tuple[int, int, int, int] | None:
+    """A queue's newest entry: its queue offset, and what it holds; None when there is none."""
+    queues = ConsumeQueues(layout.consume_queues, file_bytes, Access.READ)
+    queues.load()
+    with closing(queues):
+        try:
+            queue = queues.get(topic, queue_id)
+            if queue is None or queue.physical_end < 0:
+                return None
+            entry = queue.entries(queue.max_offset - 1, 1)[0].item()
+        except ReadError:
+            return None
+    return queue.max_offset - 1, *entry

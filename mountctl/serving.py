@@ -139,6 +139,9 @@ def _log_recovery(store: MessageStore) -> None:
         human_size(found.cut_bytes),
         len(found.damaged),
     )
+    if found.damaged:
+        places = ", ".join(map(str, found.damaged[:10])) + (" ..." if len(found.damaged) > 10 else "")
+        log.error("the log is damaged at physical offset %s: what is there reads as an I/O error", places)
     for name in found.rebuilt:
         log.info("rebuilt: %s", name)
     for note in found.notes:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.located import LocatedRecords
-from engine.logscan import ScannedRecords, ScanStop, find_next_record, scan_records
+from engine.logscan import ScannedRecords, ScanStop, find_chained_record, holds_record, record_starts, scan_records
 from engine.message import Message
 from engine.record import BLANK_BYTES, encode_blank, record_problem
 from tests.engine.records import BASE, log_of, messages
@@ -115,25 +115,57 @@ def test_a_scan_of_rocketmqs_files_finds_every_record(name: str, tmp_path: Path)
     assert blanks == sorted(line["physicalOffset"] for line in lines if line["type"] == "blank")
 
 
-def test_the_next_record_is_found_behind_damage_and_false_marks() -> None:
+def chained(log: bytes | bytearray, start: int, end: int) -> int | None:
+    return find_chained_record(memoryview(log), start, end, BASE, lambda after: after == end, lambda message: True)
+
+
+def test_a_record_is_found_behind_damage_from_which_others_follow() -> None:
     log, wanted = log_of(SOME)
-    view = memoryview(log)
-    assert find_next_record(view, 0, BASE, len(log)) == 0
-    assert find_next_record(view, 1, BASE, len(log)) == wanted[1]
+    end = len(log)
+    assert chained(log, 0, end) == 0
+    assert chained(log, 1, end) == wanted[1]
     log[wanted[1]] ^= 1  # size
     log[wanted[2] + 88] ^= 1  # body
     log[wanted[3] + 30 : wanted[3] + 60] = EXAMPLE[:30]  # a record's head, elsewhere
-    assert find_next_record(view, 1, BASE, len(log)) == wanted[4]
-    assert find_next_record(view, wanted[9] + 1, BASE, len(log)) is None
-    assert find_next_record(view, wanted[9], BASE, len(log) - 1) is None
+    assert chained(log, 1, end) == wanted[4]
+    assert chained(log, wanted[4], wanted[7] + 1) is None, "the chain leads past the end"
+    log[wanted[6]] ^= 1
+    assert chained(log, 1, end) == wanted[7], "the chain from the fifth breaks"
 
 
-@pytest.mark.parametrize("around", range(-12, 13))
-def test_the_next_record_is_found_across_the_border_of_a_search_step(around: int) -> None:
+@pytest.mark.parametrize("around", range(-40, 41))
+def test_records_are_seen_across_the_border_of_a_search_step(around: int) -> None:
     gap = (1 << 20) + around
     log, _ = log_of(SOME[:1], base=BASE + gap)
-    found = find_next_record(memoryview(bytes(gap) + log), 0, BASE, gap + len(log))
-    assert found == gap
+    view = memoryview(bytes(gap) + log)
+    starts, sizes = record_starts(view, 0, len(view), BASE)
+    assert (starts.tolist(), sizes.tolist()) == ([gap], [len(log)])
+    assert holds_record(view, 0, len(view), BASE)
+    assert not holds_record(view, gap + 1, len(view), BASE)
+    assert not holds_record(view, 0, len(view) - 1, BASE)
+
+
+def test_a_body_full_of_heads_costs_no_more_than_a_few_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them says that it reaches to the end."""
+    log = bytearray(1 << 20)
+    for position in range(0, len(log) - 200, 100):
+        head = bytearray(log_of([Message("T", b"x")], base=BASE + position)[0][:88])
+        head[:4] = (len(log) - position).to_bytes(4, "big")
+        head[84:88] = (len(log) - position - 88 - 4).to_bytes(4, "big")
+        log[position : position + 88] = head
+    log[-4:] = b"\x01T\0\0"
+    read: list[int] = []
+
+    def counted(data: memoryview) -> int:
+        read.append(len(data))
+        return 0
+
+    monkeypatch.setattr("engine.record.crc32", counted)
+    assert chained(log, 0, len(log)) is None
+    assert sum(read) < 20 * len(log)
+    read.clear()
+    assert holds_record(memoryview(log), 0, len(log), BASE), "what can't be told soon is kept"
+    assert sum(read) < 20 * len(log)
 
 
 def test_taking_rows_of_records_takes_all_their_parts() -> None:

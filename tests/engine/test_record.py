@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from engine.columns import damaged_rows
+from engine.columns import damaged_rows, lost_sector_rows
 from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.hosts import Host
 from engine.keyhash import tags_hash
@@ -26,6 +26,7 @@ from engine.record import (
     RecordEncoder,
     decode_record,
     encode_blank,
+    has_lost_sector,
     read_header,
     record_problem,
 )
@@ -278,6 +279,16 @@ def test_a_whole_record_has_no_problem_and_crc_is_read_only_if_asked() -> None:
     assert bytes(decode_record(memoryview(wrong), 1048576, verify=False).body) == b"HeLlo RocketMQ"
 
 
+def lost(log: bytes | bytearray, physical_offset: int) -> bool:
+    """Whether the record at the start of `log` lost a sector behind its body, by itself and among many."""
+    message = decode_record(memoryview(log), physical_offset)
+    parts = message._topic_position, message._properties_position
+    found = has_lost_sector(memoryview(log), message.store_size, physical_offset, *parts)
+    records = locate(np.frombuffer(log, np.uint8), np.array([0]), np.array([physical_offset]))
+    assert lost_sector_rows(records) == [0] * found
+    return found
+
+
 @given(st.integers(0, 1023), st.integers(0, 5000), st.booleans())
 def test_each_sector_that_a_torn_write_left_zero_is_told(shift: int, properties_bytes: int, ipv6: bool) -> None:
     host = Host(bytes(range(1, 17)), 80) if ipv6 else None
@@ -290,7 +301,7 @@ def test_each_sector_that_a_torn_write_left_zero_is_told(shift: int, properties_
         torn = bytearray(log)
         torn[start : start + SECTOR_BYTES] = bytes(len(torn[start : start + SECTOR_BYTES]))
         if torn != log:
-            assert record_problem(memoryview(torn), physical_offset) is not None
+            assert record_problem(memoryview(torn), physical_offset) is not None or lost(torn, physical_offset)
 
 
 @pytest.mark.parametrize("size", range(500, 530))
@@ -298,16 +309,18 @@ def test_a_record_without_properties_ends_in_zeros_and_is_whole(size: int) -> No
     log, _ = log_of([Message("T", b"x" * (size - 92))])
     assert len(log) == size
     assert record_problem(memoryview(log), BASE) is None
+    assert not lost(log, BASE)
 
 
-@pytest.mark.parametrize("lost", range(1, 8))
-def test_a_sector_that_holds_only_the_last_bytes_may_be_lost_too(lost: int) -> None:
+@pytest.mark.parametrize("lost_bytes", range(1, 8))
+def test_a_sector_that_holds_only_the_last_bytes_may_be_lost_too(lost_bytes: int) -> None:
     message = Message("T", b"body", tags="paid")
     size = encoder.encode(message, 0, 0).size
-    physical_offset = BASE + SECTOR_BYTES + lost - size
+    physical_offset = BASE + SECTOR_BYTES + lost_bytes - size
     log, _ = log_of([message], base=physical_offset)
-    log[-lost:] = bytes(lost)
-    assert "zeros" in str(record_problem(memoryview(log), physical_offset))
+    log[-lost_bytes:] = bytes(lost_bytes)
+    assert lost(log, physical_offset)
+    assert not lost(log + b"\0\0\1", physical_offset), "the sector holds what follows"
 
 
 def test_the_crc_of_an_empty_body_is_not_looked_at_and_of_one_byte_is() -> None:

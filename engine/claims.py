@@ -1,0 +1,127 @@
+"""Claims: what marks and consume queues say was written to the log (docs/format.md, 8).
+
+The log alone can't tell a torn write from damage, or a record from a copy of one in somebody's body. What is kept
+beside it can: bytes that a mark covers, or that a queue leads to in a store that was closed, were written; and an entry
+leads to records only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from engine.consumequeue import is_pre_blank
+from engine.consumequeues import ConsumeQueues
+
+Array = np.ndarray[Any, Any]
+
+MOST_ENTRIES = 4_000_000
+"""So many entries are kept in memory, the newest; the log before them is read without."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClaim:
+    """A queue's next offset, and where the record of its newest entry is; -1: not known."""
+
+    next_offset: int
+    physical_offset: int = -1
+    physical_end: int = -1
+
+
+def _none() -> Array:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What is known beside the log. Nothing is claimed by default.
+
+    `is_clean`: its last writer closed the store, so all that queues lead to was written. The log before `covered_end`
+    is on disk. From `own_from` on our own writer wrote it and may not have brought it to disk; None: it was closed, or
+    somebody else wrote. `places` and `sizes` (int64 (n,), ascending) are those of all records that entries lead to.
+    """
+
+    is_clean: bool = False
+    covered_end: int = 0
+    own_from: int | None = None
+    queues: Mapping[tuple[str, int], QueueClaim] = field(default_factory=dict)
+    places: Array = field(default_factory=_none)
+    sizes: Array = field(default_factory=_none)
+
+    @property
+    def dispatched_end(self) -> int:
+        """End of the last record that an entry leads to; -1: there is none."""
+        return max((claim.physical_end for claim in self.queues.values()), default=-1)
+
+    def leads_to(self, physical_offset: int, size: int) -> bool:
+        """Whether an entry leads to a record there, of that size."""
+        start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
+        return bool(np.any(self.sizes[start:end] == size))
+
+    def led_to(self, start: int, end: int) -> list[tuple[int, int]]:
+        """(place, size) of each record in [start, end) that entries lead to, ascending."""
+        first, last = np.searchsorted(self.places, [start, end]).tolist()
+        return sorted(set(zip(self.places[first:last].tolist(), self.sizes[first:last].tolist(), strict=True)))
+
+    def lacks(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether the queue, as it was found, holds no entry at that offset: a record may be there all the same."""
+        claim = self.queues.get((topic, queue_id))
+        return claim is None or queue_offset >= claim.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What a coverage mark says: the log before `end` is on disk, and of each queue the numbers before these."""
+
+    end: int
+    next_offsets: Mapping[tuple[str, int], int]
+
+
+def read_claims(queues: ConsumeQueues, covered: Covered | None, *, clean: bool, start: int, end: int) -> Claims:
+    """What is claimed of a log whose files end at `end`; entries from the physical offset `start` on are kept.
+
+    `covered` is the mark's, if it is this log's; `clean` says that the last writer closed the store. Call it when the
+    queues' ends are found, and before anything is cut.
+    """
+    own_from = covered.end if covered is not None and not clean else None
+    claims = {
+        (queue.topic, queue.queue_id): QueueClaim(queue.max_offset, queue.newest_physical_offset, queue.physical_end)
+        for queue in queues
+        if 0 <= queue.physical_end <= end
+    }
+    for key, next_offset in covered.next_offsets.items() if covered is not None else ():
+        known = claims.get(key)
+        if known is None or known.next_offset < next_offset:
+            claims[key] = QueueClaim(next_offset)
+    places, sizes = _entries(queues, start, end)
+    return Claims(clean, min(covered.end, end) if covered else 0, own_from, claims, places, sizes)
+
+
+def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) -> Claims:
+    """The same, and what entries lead to in [start, end), which was left out."""
+    places, sizes = _entries(queues, start, end)
+    return replace(claims, places=np.append(places, claims.places), sizes=np.append(sizes, claims.sizes))
+
+
+def _entries(queues: ConsumeQueues, start: int, end: int) -> tuple[Array, Array]:
+    """Places and sizes of records in [start, end), by place: as many of the newest as may be kept."""
+    known = list(queues)
+    while start < end and _count(known, start, end) > MOST_ENTRIES:
+        start = (start + end + 1) // 2
+    places, sizes = [_none()], [_none()]
+    for queue in known:
+        first, after = queue.offset_of_physical(start), queue.offset_of_physical(end)
+        entries = queue.entries(first, after - first)
+        entries = entries[~is_pre_blank(entries) & (entries["size"] > 0)]
+        places.append(entries["physical_offset"].astype(np.int64))
+        sizes.append(entries["size"].astype(np.int64))
+    found = np.concatenate(places)
+    order = np.argsort(found, kind="stable")
+    return found[order], np.concatenate(sizes)[order]
+
+
+def _count(queues: list[Any], start: int, end: int) -> int:
+    return sum(queue.offset_of_physical(end) - queue.offset_of_physical(start) for queue in queues)
