@@ -280,7 +280,8 @@ class Buffers:
         for array in self._arrays:
             if len(array) >= needed and sys.getrefcount(array) == self._REFERENCES_WHEN_FREE:
                 return array
+        if needed + needed // 4 > self._KEPT_BYTES:
+            return np.empty(needed, np.uint8)
         new = np.empty(needed + needed // 4, np.uint8)
-        if len(new) <= self._KEPT_BYTES:
-            self._arrays = [*self._arrays, new][-self._KEPT :]
+        self._arrays = [*self._arrays, new][-self._KEPT :]
         return new

@@ -150,12 +150,13 @@ class RowSource:
         return int(ends[-1]) if len(ends) else 0
 
     def _put_mixed(self, part: LogPart, text: Array) -> int:
-        target, end = text.data, 0
+        end = 0
         for row in np.flatnonzero(part.sizes > 0).tolist():
             body = self._decompressed(part, row) if part.is_compressed[row] else _stored(part, row)
-            line = (body or b"") + b"\n"
-            target[end : end + len(line)] = line
-            end += len(line)
+            begin, end = end, end + len(body or b"")
+            text[begin:end] = np.frombuffer(body or b"", np.uint8)  # numpy lets other threads run meanwhile
+            text[end] = NEWLINE
+            end += 1
         return end
 
 

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 TURN_REQUESTS = 256
 """Requests answered at most before trio's other tasks (signals, followers, expiry) get a turn."""
 
-MOST_DECOMPRESSING = 2
-"""Threads that decompress bodies at one time, which may take 64 MiB each."""
+MOST_DECOMPRESSING = 1
+"""Threads that decompress bodies at one time: each may take three times 64 MiB, with what it makes of a body."""
 
 LINGER_MS = 10
 """How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
