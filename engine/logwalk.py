@@ -160,7 +160,7 @@ class LogWalk:
             torn = self._first_torn(found)
             if torn is not None and (stale is None or torn < stale):
                 yield from self._taken(_head(found, torn))
-                return self._resume(self.end, DamageKind.LOST_SECTOR.value, DamageKind.LOST_SECTOR)
+                return self._resume(max(self.end, position), DamageKind.LOST_SECTOR.value, DamageKind.LOST_SECTOR)
             if stale is not None:
                 yield from self._taken(_head(found, stale))
                 return self._end_at(self.end, "its store time and queue offset are of an earlier life of the log")
@@ -172,7 +172,7 @@ class LogWalk:
             return following
         if stop is ScanStop.BLANK:
             return None
-        return self._resume(self.end, problem or stop.value)
+        return self._resume(max(self.end, position), problem or stop.value)  # damage may stand before `position`
 
     def _taken(self, found: ScannedRecords) -> Iterator[ScannedRecords]:
         """Account for a run, and yield what of it is undamaged."""

@@ -13,6 +13,7 @@ import pytest
 from engine import DamagedRecordError, Message, MessageStore, check_store
 from engine.record import RecordEncoder
 from engine.repair import repair_store
+from tests.durability.damage import deadline
 from tests.engine.records import encoder
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, killed
 
@@ -196,6 +197,19 @@ def test_a_sector_that_a_power_cut_took_from_properties_is_damage(tmp_path: Path
                 store.get("T", 0, 1)
             assert store.bounds("T", 0).max_offset == 3
             assert list(store.check()) == []
+
+
+def test_two_torn_records_in_a_row_end_no_walk(tmp_path: Path) -> None:
+    """The search behind the second begins behind it: from the first on it would find the second for ever."""
+    with killed(tmp_path / "store", tmp_path / "left", BIG) as store:
+        store.put(Message("T", b"first"), 0)
+        places = [store.put(Message("T", b"%d" % number, properties={"p": "v" * 1_500}), 0) for number in range(3)]
+    for put in places[:2]:
+        wipe(tmp_path / "left", (put.physical_offset + 700) // 512 * 512, 512)
+    with deadline(30), MessageStore.open(tmp_path / "left", BIG) as store:
+        assert bodies(store, "T", 0) == [b"first", b"2"]
+        assert store.bounds("T", 0).max_offset == 4
+        assert list(store.check()) == []
 
 
 # store times
