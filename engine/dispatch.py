@@ -113,7 +113,7 @@ class Dispatcher:
         tags = java_hashes(records.log, *scanned.properties.tags).astype(np.int64)
         for rows in rows_by_queue(scanned, tags, self.levels):
             queue = self.queues.get_or_create(rows.topic, rows.queue_id)
-            for start, end in believable_runs(rows.queue_offsets, queue.max_offset):
+            for start, end in believable_runs(rows.queue_offsets, queue.expected_offset):
                 queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
         if self.index is not None:
             key_rows, key_hashes = index_key_rows(scanned)

@@ -151,7 +151,7 @@ def _refuse_multiple_paths(path: Path, directory: Path) -> None:
 
 def _refuse_missing_log(layout: StoreLayout) -> None:
     """A log that is elsewhere has left its queues and its checkpoint here: they are not to be made anew without it."""
-    if log_files(layout.commit_log):
+    if any(file.stat().st_size for file in log_files(layout.commit_log)):
         return
     for topic in _directories(layout.consume_queues):
         for queue in _directories(topic):

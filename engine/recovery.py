@@ -283,9 +283,8 @@ class _Recovery:
         if self._parts.index.files or self._parts.index.foreign:
             self._rebuilt.append(f"index ({reason})")
         if self._parts.access is Access.WRITE:
-            for path in filter(
-                Path.is_file, self._parts.index.foreign
-            ):  # of other sizes, so perhaps a broker's: it may want them back
+            # of other sizes, so perhaps a broker's: it may want them back
+            for path in filter(Path.is_file, self._parts.index.foreign):
                 moved = set_aside(self._parts.layout, f"index/{path.name}", self._parts.disk)
                 self._notes.append(f"moved index/{path.name}, whose sizes are not this store's, to {moved}")
         self._parts.index.destroy()
@@ -295,7 +294,7 @@ class _Recovery:
 
         def seed(topic: str, queue_id: int) -> int | None:
             queue = self._parts.queues.get(topic, queue_id)
-            if queue is not None and queue.files.last is not None:
+            if queue is not None and queue.newest_physical_offset >= 0:
                 found = queue.offset_of_physical(start)
                 if found > queue.first_offset or found == 0:
                     return found  # else its first files may be lost

@@ -15,7 +15,7 @@ from engine import DamagedRecordError, Message, MessageStore, OpenMode, ProblemK
 from engine.durable import Disk
 from engine.repair import repair_store
 from tests.engine.records import encoder
-from tests.engine.storetools import SMALL, bodies, contents, killed
+from tests.engine.storetools import SMALL, bodies, contents, killed, require_clean
 
 Place = tuple[int, int]
 """Physical offset and size."""
@@ -181,3 +181,18 @@ def test_a_copy_that_is_there_is_not_written_over(tmp_path: Path) -> None:
         pass
     assert target.read_bytes() == b"something else"
     assert target.with_name(f"{kept.name}.1").read_bytes() == kept.read_bytes()
+
+
+def test_a_queue_that_repair_removes_gets_back_all_that_the_log_has_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as store:
+        places = [store.put(Message("orders", b"%d" % number), queue=0).physical_offset for number in range(4)]
+    log = path / "commitlog" / "00000000000000000000"
+    content = bytearray(log.read_bytes())
+    content[content.index(b"orders", places[1])] ^= 2  # a good record still, and another topic's
+    log.write_bytes(content)
+    list(repair_store(path))
+    require_clean(check_store(path))
+    with MessageStore.open(path, SMALL) as store:
+        assert [bytes(store.get("orders", 0, number).body) for number in (0, 2, 3)] == [b"0", b"2", b"3"]
+        assert store.put(Message("orders", b"next"), queue=0).queue_offset == 4
