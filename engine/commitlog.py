@@ -231,9 +231,9 @@ class CommitLog:
     def _absent(self, physical_offset: int) -> StoreError:
         """Why there is nothing at `physical_offset`."""
         min_offset = self.min_offset
-        if physical_offset < min_offset:
+        if 0 <= physical_offset < min_offset:
             return ExpiredMessageError("", -1, physical_offset, min_offset)
-        if self.files.find(physical_offset) is None and physical_offset < self.readable_end:
+        if self.files.find(physical_offset) is None and 0 <= physical_offset < self.readable_end:
             return DamagedRecordError(physical_offset, "the file that holds it is missing")
         return MessageNotFoundError(physical_offset=physical_offset)
 

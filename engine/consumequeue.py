@@ -18,13 +18,14 @@ from engine.entries import ENTRY as ENTRY
 from engine.entries import (
     ENTRY_STRUCT,
     PRE_BLANK_SIZE,
+    ends_at,
     holds_more,
     record_end,
     scanned_end,
     searched_end,
+    shown_prefix,
     starts_from,
     unbroken_tail,
-    valid_prefix,
 )
 from engine.entries import Entries as Entries
 from engine.entries import is_pre_blank as is_pre_blank
@@ -123,6 +124,21 @@ class ConsumeQueue:
             self.files.set_end(end)
         self._moved(end // ENTRY.itemsize)
         self._min = None
+
+    def resume(self, max_offset: int, physical_end: int) -> None:
+        """After a clean close: the end is where the mark says, of a log that ended at `physical_end`, unless the files
+        say otherwise. A newest entry that leads behind that log is damaged: what comes is not held against it."""
+        files = unbroken_tail(self.files.files, self.files.short)
+        if not files or not ends_at(files, max_offset * ENTRY.itemsize):
+            self.recover(scan=False)
+        else:
+            self._first = files[0].start // ENTRY.itemsize
+            if self.files.access is not Access.READ:
+                self.files.set_end(max_offset * ENTRY.itemsize)
+            self._moved(max_offset)
+            self._min = None
+        if self._newest < -1 or self._physical_end > physical_end:
+            self._newest = self._physical_end = -1
 
     def _moved(self, max_offset: int) -> None:
         """Publish a new end that did not come from an append."""
@@ -435,9 +451,7 @@ class ConsumeQueue:
         assert file is not None
         position = self._max * ENTRY.itemsize - file.start
         found = file.array(ENTRY, position, min((file.size - position) // ENTRY.itemsize, _FOLLOW_ENTRIES))
-        whole = found[: valid_prefix(found, self._newest)]
-        ends = whole["physical_offset"].astype(np.int64) + whole["size"]
-        count = int(np.count_nonzero(np.logical_and.accumulate((ends <= physical_end) | is_pre_blank(whole))))
+        count = shown_prefix(found, self._newest, physical_end)
         if count:
             self._moved(self._max + count)
             if self.told_min is not None and self.told_min >= self._max - count:

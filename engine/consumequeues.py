@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from engine.consumequeue import ConsumeQueue
@@ -53,6 +53,7 @@ class ConsumeQueues:
         self._watches: dict[str, Watch] = {}
         self._queues: dict[Key, ConsumeQueue] = {}
         self._scan = access is Access.READ
+        self._closed_at: tuple[Mapping[Key, int], int] | None = None
         self._min_physical = 0
         self._to_expire: list[ConsumeQueue] = []
         self._expired: list[Expired] = []
@@ -130,12 +131,20 @@ class ConsumeQueues:
             reads_ahead=False,  # a page of zeros of each queue would fill the memory where there are thousands
         )
         queue = ConsumeQueue(topic, queue_id, files)
-        queue.recover(self._scan)
+        self._find_end(queue)
         if self._visible_end is not None:
             queue.truncate(self._visible_end)
         queue.begin_at(self._min_physical)
         self._queues[topic, queue_id] = queue
         return queue
+
+    def _find_end(self, queue: ConsumeQueue) -> None:
+        next_offsets, physical_end = self._closed_at or ({}, 0)
+        next_offset = next_offsets.get((queue.topic, queue.queue_id))
+        if next_offset is None:
+            queue.recover(self._scan)
+        else:
+            queue.resume(next_offset, physical_end)
 
     def opened(self) -> list[ConsumeQueue]:
         """The queues that were used so far."""
@@ -158,12 +167,17 @@ class ConsumeQueues:
         Without `scan`, after a clean close, that waits until a queue is used, and the answer is -1. WRITE: files
         without a byte are deleted.
         """
-        self._scan = scan or self.access is Access.READ
+        self._scan, self._closed_at = scan or self.access is Access.READ, None
         if not scan:
             return -1
         for queue in self:
             queue.files.drop_empty()
         return max((queue.physical_end for queue in self), default=-1)
+
+    def resume(self, next_offsets: Mapping[Key, int], physical_end: int) -> None:
+        """After a clean close with a mark of these next offsets, and of a log that ended there: a queue's end is found
+        when it is used."""
+        self._scan, self._closed_at = False, (next_offsets, physical_end)
 
     def remove_deleted(self, until: Callable[[str], int]) -> None:
         """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`, 0 for

@@ -37,6 +37,17 @@ def valid_prefix(entries: Entries, after: int = -1) -> int:
     return len(entries) if trusted.all() else int(trusted.argmin())
 
 
+def shown_prefix(entries: Entries, after: int, physical_end: int) -> int:
+    """Count of leading entries that lead to records of a log up to `physical_end`, from `after` on. One that leads
+    elsewhere counts when a later one leads there: its writer has gone on, so it is damaged."""
+    places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    written = np.logical_and.accumulate(sizes > 0)
+    led = np.flatnonzero(
+        written & (is_pre_blank(entries) | (places >= max(after, 0)) & (places <= physical_end - sizes))
+    )
+    return int(led[-1]) + 1 if len(led) else 0
+
+
 def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
     """Which entries are fillers before a queue's first message: bool (n,)."""
     blank: np.ndarray[Any, Any] = entries["size"] == PRE_BLANK_SIZE
@@ -71,6 +82,19 @@ def scanned_end(files: Sequence[MappedFile]) -> int:
     return end
 
 
+def ends_at(files: Sequence[MappedFile], end: int) -> bool:
+    """Whether an entry ends at byte offset `end` and none follows: right when nothing else is damaged, and no proof."""
+    last = next((file for file in files if file.start < end <= file.start + file.size), None)
+    if last is None or end % ENTRY.itemsize:
+        return False
+    position, after = end - last.start, end + ENTRY.itemsize
+    following = next((file for file in files if file.start <= end < after <= file.start + file.size), None)
+    newest = last.array(np.uint8, position - ENTRY.itemsize, ENTRY.itemsize)
+    return bool(newest.any()) and (
+        following is None or not following.array(np.uint8, end - following.start, ENTRY.itemsize).any()
+    )
+
+
 def searched_end(files: Sequence[MappedFile]) -> int:
     """Byte offset where the entries of `files` end, when nothing but zeros follows them: found in a few looks."""
     for file in reversed(files):
@@ -101,4 +125,5 @@ def record_end(entry: tuple[int, int, int]) -> int:
 
 
 def starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
-    return entry[0] >= physical_offset and entry[1] != PRE_BLANK_SIZE
+    """Whether an entry's record is not before `physical_offset`. One that is nowhere in a log is damaged, not old."""
+    return not 0 <= entry[0] < physical_offset and entry[1] != PRE_BLANK_SIZE

@@ -97,7 +97,10 @@ class Reader:
             entry = None  # retention took the file between two looks
         if entry is None:
             raise self._absent(topic, queue_id, queue_offset)
-        message = self._decode(entry[0], entry[1])
+        try:
+            message = self._decode(entry[0], entry[1])
+        except MessageNotFoundError as error:
+            raise self._astray(error, topic, queue_id, queue_offset) from None
         if message.queue_offset != queue_offset or message.queue_id != queue_id or message.topic != topic:
             self._require_place(message, topic, queue_id, queue_offset)
         self.messages += 1
@@ -110,6 +113,13 @@ class Reader:
         if 0 <= queue_offset < bounds.min_offset:
             return ExpiredMessageError(topic, queue_id, queue_offset, bounds.min_offset)
         return MessageNotFoundError(topic, queue_id, queue_offset)
+
+    def _astray(self, error: MessageNotFoundError, topic: str, queue_id: int, queue_offset: int) -> Exception:
+        """An entry leads to where no log is: it is damaged, unless a followed log is being rewritten."""
+        if not self._log.files.files:
+            return MessageNotFoundError(topic, queue_id, queue_offset)
+        text = f"the entry of {topic}/{queue_id}/{queue_offset} leads to no place in the log"
+        return DamagedRecordError(error.physical_offset, text)
 
     def _decode(self, physical_offset: int, size: int) -> StoredMessage:
         """The record there. A size that an entry got wrong is not believed: the record says its own."""

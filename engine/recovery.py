@@ -127,7 +127,7 @@ def claims_at_rest(parts: StoreParts, coverage: Coverage | None, *, clean: bool)
 
 def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
     """All files are as they were at the close: the mark says where they end."""
-    parts.queues.recover(scan=False)
+    parts.queues.resume(coverage.covered.next_offsets, coverage.physical_end)
     parts.log.resume(coverage.physical_end, coverage.store_time_ms)
     parts.queues.expire(parts.log.min_offset)
     damage = coverage.newest_damage(parts.log)
@@ -298,9 +298,16 @@ class _Recovery:
                 found = queue.offset_of_physical(start)
                 if found > queue.first_offset or found == 0:
                     return found  # else its first files may be lost
-            return 0 if start == 0 else None
+            return 0 if start == 0 or self._is_begun_behind(topic, queue_id, start) else None
 
         return seed
+
+    def _is_begun_behind(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether our writer had no such queue yet when it wrote the mark for the log up to `start`."""
+        coverage = self._coverage
+        if coverage is None or coverage.physical_end != start or self._parts.deleted.until(topic):
+            return False
+        return queue_id not in coverage.queues.get(topic, ())
 
     def _earliest_ms(self, start: int) -> int:
         if self._coverage is not None and self._coverage.physical_end == start:

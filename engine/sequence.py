@@ -102,7 +102,7 @@ class QueueSequence:
     def fits(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, lost_bytes: int) -> bool:
         """Whether the number can be right when `lost_bytes` of the log before it cannot be read."""
         expected = self.expected(topic, queue_id)
-        if not 0 <= queue_offset <= physical_offset // MIN_RECORD_BYTES:
+        if not _is_possible(queue_offset, physical_offset):
             return False
         if expected is None:
             return True
@@ -226,7 +226,12 @@ class QueueSequence:
             self._disproved.append(doubt)
             expected = doubt.expected + 1
         self._note_newest_place(queue, line, since)
-        walked = _walk(offsets, places, offsets[0] if expected is None else expected, missing)
+        possible = (offset for offset, place in zip(offsets, places, strict=True) if _is_possible(offset, place))
+        begin = next(possible, None) if expected is None else expected
+        if begin is None:
+            self._next[queue] = None
+            return [numbered.row for numbered in line if numbered.own]
+        walked = _walk(offsets, places, begin, missing)
         self._next[queue] = walked.expected
         if walked.leap is not None and line[walked.leap].own:
             row = line[walked.leap].row
@@ -286,8 +291,13 @@ def _walk(offsets: list[int], places: list[int], expected: int, missing: int) ->
     return _Walked(wrong, expected, leap, before_leap)
 
 
+def _is_possible(offset: int, place: int) -> bool:
+    """Whether the log before `place` has room for the records before that number."""
+    return 0 <= offset <= place // MIN_RECORD_BYTES
+
+
 def _believed(offset: int, place: int, expected: int, following: int | None, missing: int) -> bool:
-    if not 0 <= offset <= place // MIN_RECORD_BYTES:
+    if not _is_possible(offset, place):
         return False
     if following is not None and following != offset + 1:
         return expected <= offset <= expected + missing and following > offset
