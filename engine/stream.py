@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +61,17 @@ class QueueStream:
         summed = self._sums.grow_until(time.monotonic() + seconds)
         if summed is None:
             return False
-        self._skip(summed)
-        return True
+        with suppress(TakesLongError), in_haste(seconds):
+            self._skip(summed)
+        return self._skipped is not None
+
+    def measure_for(self, start: int, end: int, summed: Summed, seconds: float) -> bool:
+        """Find out for about that long how long the compressed messages of the blocks are that hold the bytes [start,
+        end); whether all are known. Errors as `read`."""
+        with suppress(TakesLongError), in_haste(seconds):
+            self.rows(start, end, summed)
+            return True
+        return False
 
     def _skip(self, summed: Summed) -> int:
         """Bytes from the sums' base to position 0."""
@@ -166,22 +176,26 @@ class StreamReader:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that it holds for its next reads, about."""
-        return self._buffers.kept_bytes + len(self._window.text)
+        """Memory that it holds for its next reads, about; that of what the background is at, too."""
+        coming = LARGEST_WINDOW_BYTES if self._next is not None else 0
+        return self._buffers.kept_bytes + len(self._window.text) + coming
 
     def let_go(self) -> None:
         """Hold no memory until the next read. From any thread."""
+        coming, self._next = self._next, None
+        if coming is not None:
+            coming.cancel()
         self._window, self._buffers = Window(0, memoryview(b"")), Buffers()
 
     def prepare(self, position: int, length: int, seconds: float) -> None:
         """Have a `read` of these bytes take no time, while others go on: from any thread. Where more is to be summed
-        than `seconds` allow, it does only that."""
+        or measured than `seconds` allow, it does only that."""
         if not self._stream.sum_for(seconds):
             return
         summed = self._stream.summed()
         size = self._stream.size_of(summed)
         end = min(position + length, size)
-        if 0 <= position < end:
+        if 0 <= position < end and self._stream.measure_for(position, end, summed, seconds):
             window = self._next_window(Window(0, memoryview(b"")), position, end, summed, Buffers())
             self._prepared[position, length] = window, size
 

@@ -16,7 +16,8 @@ from engine import compression as engine_compression
 from engine import message as engine_message
 from engine import streamrows as engine_streamrows
 from engine import streamsums as engine_streamsums
-from fsstore import listing
+from engine.streamsums import BLOCK_MESSAGES
+from fsstore import listing, streams
 from fsstore.interface import Attributes, MessageColumns, SlowWork
 from fsstore.memory import Purpose
 from fsstore.messages import CompressedBody
@@ -45,7 +46,7 @@ class Watch:
         self.threads: list[int] = []
         undo = engine_compression.decompress
 
-        def watched(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> bytes:
+        def watched(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> memoryview:
             body = undo(stored, sys_flag, limit_bytes)
             self.threads.append(threading.get_ident())
             return body
@@ -202,3 +203,28 @@ def test_a_body_that_cannot_be_decompressed_is_refused_by_name(tmp_path: Path) -
         assert mount.cat("orders/0.log") == b"good\n"
         with pytest.raises(Exception, match="cannot be decompressed"):
             patiently(mount.fs.lookup, mount.stat("orders/0").inode, b"0")
+
+
+def test_a_block_of_large_messages_is_measured_in_slices_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Watch
+) -> None:
+    body = b"x" * 99_999
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put_batch([Message("orders", zlib.compress(body), sys_flag=COMPRESSED)] * BLOCK_MESSAGES, 0)
+        assert store.stream("orders", 0).size == BLOCK_MESSAGES * 100_000
+    monkeypatch.setattr(streams, "SLICE_S", 0.002)
+    with MessageStore.open(tmp_path / "store") as store:
+        mount = Mount(store)
+        handle = in_threads(mount.fs.open, look_up(mount, "orders/0.log").inode, 0).handle
+        watch.threads.clear()
+        most = 0
+        while True:
+            try:
+                assert bytes(mount.fs.read(handle, 5_000_000 - 3, 5)) == b"xx\nxx"
+                break
+            except SlowWork as slow:
+                thread = threading.Thread(target=slow.work)
+                thread.start()
+                thread.join()
+                most = max(most, watch.take())
+        assert 0 < most < BLOCK_MESSAGES // 4, "some messages, then a window of text: never the block"
