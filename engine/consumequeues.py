@@ -179,14 +179,15 @@ class ConsumeQueues:
         when it is used."""
         self._scan, self._closed_at = False, (next_offsets, physical_end)
 
-    def remove_deleted(self, until: Callable[[str], int]) -> None:
+    def remove_deleted(self, until: Callable[[str], int], forget: Callable[[str], None]) -> None:
         """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`, 0 for
-        one that was never deleted."""
+        one that was never deleted. `forget` is called with each of them before."""
         for topic in self.topics():
             if not until(topic):
                 continue
             queues = [self.get(topic, queue_id) for queue_id in self.queue_ids(topic)]
             if any(queue is not None and queue.leads_before(until(topic)) for queue in queues):
+                forget(topic)
                 self.remove_topic(topic)
                 self.sync_names()
 

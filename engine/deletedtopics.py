@@ -4,6 +4,9 @@
 
 The log keeps a deleted topic's records until retention takes their file; without this note a rebuild would bring them
 back.
+
+The note is what deletes a topic: it is made first, and whatever is left of the topic then goes by itself, at the next
+opening if the disk refuses before.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.durable import Disk
+from engine.errors import StoreError
 from engine.filescan import MAX_OFFSET
 from engine.logscan import ScannedRecords
 from engine.ownfile import read_own_file, whole_number, write_own_file
@@ -32,6 +36,7 @@ class DeletedTopics:
         self._until = _read(path)
         self._known: frozenset[str] | None = None
         self._left_out: set[str] = set()
+        self._unfinished: set[str] = set()
         self._storing = threading.Lock()  # retention forgets while people delete
 
     def reload(self) -> None:
@@ -67,9 +72,44 @@ class DeletedTopics:
         return self._until.get(topic, 0)
 
     def add(self, topic: str, physical_end: int) -> None:
-        """Note, durably, that the topic is deleted up to `physical_end`. OSError."""
+        """Note, durably, that the topic is deleted up to `physical_end`; `finish` is to follow. OSError: it is not."""
         with self._storing:
-            self._store({**self._until, topic: physical_end})
+            before = self._until
+            try:
+                self._store({**before, topic: physical_end})
+            except (StoreError, OSError):
+                self._put_back(topic, before)
+                raise
+            self._unfinished.add(topic)
+
+    def take_back(self, topic: str, until: int) -> bool:
+        """The topic is not to be deleted after all: what is noted of it is `until` again, 0 for nothing. False where
+        the disk refuses that, too: the note stands."""
+        with self._storing:
+            noted = self._until
+            others = {name: end for name, end in noted.items() if name != topic}
+            if self._put_back(topic, {**others, topic: until} if until else others):
+                return True
+            self._until = noted
+            return False
+
+    def finish(self, topic: str) -> None:
+        """Nothing is left of the topic."""
+        self._unfinished.discard(topic)
+
+    @property
+    def are_finished(self) -> bool:
+        """Whether all deletions that were begun are done, so that the next opening has nothing to do."""
+        return not self._unfinished
+
+    def _put_back(self, topic: str, until: dict[str, int]) -> bool:
+        self._unfinished.add(topic)  # as long as the file may have the note
+        try:
+            self._store(until)
+        except (StoreError, OSError):
+            return False
+        self._unfinished.discard(topic)
+        return True
 
     def forget_before(self, min_physical_offset: int) -> None:
         """Drop notes about records that retention has taken. OSError."""

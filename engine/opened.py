@@ -8,7 +8,7 @@ FOLLOW     beside a writer; nothing is locked, recovered or written
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +92,7 @@ def _open_writing(path: Path, config: StoreConfig) -> Opened:
         parts = open_parts(path, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
         topics = frozenset(table.names()) if not notes else frozenset()
-        recovered = _recover(parts, trace, choice, config, topics).with_notes(notes)
+        recovered = _recover(parts, trace, choice, config, topics, table.discard).with_notes(notes)
         stack.pop_all()
     return Opened(parts, table, recovered, lock, choice)
 
@@ -120,7 +120,7 @@ def _open_read_only(path: Path, config: StoreConfig) -> Opened:
         stack.callback(parts.close)
         trace = read_trace(layout)
         topics = frozenset(table.names()) if table.problem is None else frozenset()
-        recovered = _recover(parts, trace, choice, config, topics)
+        recovered = _recover(parts, trace, choice, config, topics, lambda topic: None)
         _require_at_rest(layout, trace)
         stack.pop_all()
     return Opened(parts, table, recovered, None, choice)
@@ -143,9 +143,14 @@ def _open_following(path: Path, config: StoreConfig) -> Opened:
 
 
 def _recover(
-    parts: StoreParts, trace: Trace, choice: ChosenSizes, config: StoreConfig, topics: frozenset[str]
+    parts: StoreParts,
+    trace: Trace,
+    choice: ChosenSizes,
+    config: StoreConfig,
+    topics: frozenset[str],
+    forget: Callable[[str], None],
 ) -> Recovered:
-    found = recover(parts, trace, topics, rebuild_index=choice.rebuild_index, progress=config.progress)
+    found = recover(parts, trace, topics, forget, rebuild_index=choice.rebuild_index, progress=config.progress)
     return found.with_notes([choice.note] if choice.note else [])
 
 

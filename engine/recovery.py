@@ -82,9 +82,16 @@ class Recovered:
 
 
 def recover(
-    parts: StoreParts, trace: Trace, topics: frozenset[str], *, rebuild_index: bool, progress: Progress | None
+    parts: StoreParts,
+    trace: Trace,
+    topics: frozenset[str],
+    forget: Callable[[str], None],
+    *,
+    rebuild_index: bool,
+    progress: Progress | None,
 ) -> Recovered:
-    """Make `parts` ready to read and write. `topics` are those that topics.json names, none when nobody knows.
+    """Make `parts` ready to read and write. `topics` are those that topics.json names, none when nobody knows; `forget`
+    takes one away there whose deletion was cut short.
 
     StoreFullError, OSError: nothing good is lost, trying again is safe.
     """
@@ -92,7 +99,7 @@ def recover(
     if trace.mark is not None and not rebuild_index and trace.mark.speaks_of(parts.log, trace.lock_mtime_ns):
         return _take_over(parts, trace.mark)
     coverage = leave_out_deleted(parts, trace, topics)
-    return _Recovery(parts, coverage, trace.clean, progress).run(rebuild_index, began)
+    return _Recovery(parts, coverage, forget, trace.clean, progress).run(rebuild_index, began)
 
 
 def leave_out_deleted(parts: StoreParts, trace: Trace, topics: frozenset[str]) -> Coverage | None:
@@ -138,8 +145,16 @@ def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
 class _Recovery:
     """One recovery that reads records."""
 
-    def __init__(self, parts: StoreParts, coverage: Coverage | None, clean: bool, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        parts: StoreParts,
+        coverage: Coverage | None,
+        forget: Callable[[str], None],
+        clean: bool,
+        progress: Progress | None,
+    ) -> None:
         self._parts = parts
+        self._forget = forget
         self._log = parts.log
         self._coverage = coverage
         self._clean = clean
@@ -155,7 +170,7 @@ class _Recovery:
             self._drop_index("its sizes")
         trusted_end = self._coverage.physical_end if self._coverage else self._rocketmq_start()
         parts.queues.recover(scan=True)
-        parts.queues.remove_deleted(parts.deleted.until)
+        parts.queues.remove_deleted(parts.deleted.until, self._forget)
         covered = self._coverage.covered if self._coverage else None
         self._claims = read_claims(parts.queues, covered, clean=self._clean, start=trusted_end, end=self._whole_end)
         multi_dispatch = parts.multi_dispatch or shows_multi_dispatch(log, parts.queues)

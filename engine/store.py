@@ -246,16 +246,23 @@ class MessageStore:
         """Forget a topic and its messages, for good: a rebuild does not bring them back.
 
         Their bytes stay in the log until retention takes their files. Who puts to it afterwards, even a moment later,
-        makes a new topic of that name (see `put`). TopicNotFoundError, ReadOnlyStoreError, OSError.
+        makes a new topic of that name (see `put`). TopicNotFoundError, ReadOnlyStoreError, OSError: the topic is as it
+        was, or has no message, or the next opening finishes the deletion.
         """
         durability = self._require_write_side().durability
         if not self._topics.has(topic):
             raise TopicNotFoundError(topic)
         self.flush()
-        self._topics.forget(topic)
         deleted, queues = self._parts.deleted, self._parts.queues
-        ends = queues.ends(topic)
+        ends, deleted_before = queues.ends(topic), deleted.until(topic)
         deleted.add(topic, self._log.wrote_end)
+        failure: Exception | None = None
+        try:
+            self._topics.forget(topic)
+        except (StoreError, OSError) as error:
+            if deleted.take_back(topic, deleted_before):
+                raise
+            failure = error
         with self._log.lock:  # publishers wait from here on, for memory and not for the disk
             durability.commit()
             if queues.ends(topic) != ends:  # somebody published meanwhile
@@ -268,6 +275,9 @@ class MessageStore:
         for expired in gone:
             self._listeners.expired(expired)
         durability.forget_topic(topic)
+        deleted.finish(topic)
+        if failure is not None:
+            raise failure
 
     # publishing
 
@@ -368,7 +378,7 @@ class MessageStore:
         """Bytes of a message's body; None for a compressed one that was not decompressed lately."""
         return self._reader.known_body_size(message)
 
-    def body_of(self, message: StoredMessage) -> bytes | memoryview:
+    def body_of(self, message: StoredMessage) -> memoryview:
         """A message's body; a compressed one is decompressed, and nothing kept but its size. BodyTooLargeError,
         DamagedRecordError; TakesLongError in haste."""
         return self._reader.body_of(message)

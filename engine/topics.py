@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from engine.config import Clock
 from engine.configfile import backup_of, read_config, write_config
 from engine.durable import Disk
-from engine.errors import ConfigFileError, IllegalTopicError, TopicExistsError, TopicNotFoundError
+from engine.errors import ConfigFileError, IllegalTopicError, StoreError, TopicExistsError
 from engine.filescan import MAX_OFFSET
 from engine.record import topic_problem
 
@@ -122,14 +123,13 @@ class TopicTable:
             self._store(topic, max(queues, known.queues if known else 0))
             return True
 
-    def remove(self, topic: str) -> None:
-        """Forget a topic. TopicNotFoundError, ConfigFileError, OSError."""
+    def discard(self, topic: str) -> None:
+        """Forget a topic, if the file knows it. ConfigFileError, OSError."""
         with self._lock:
-            if topic not in self._topics:
-                raise TopicNotFoundError(topic)
-            table = self._table()
-            del table[topic]
-            self._replace_table(table)
+            if topic in self._topics:
+                table = self._table()
+                del table[topic]
+                self._replace_table(table)
 
     def _store(self, topic: str, queues: int) -> None:
         if problem := topic_problem(topic):
@@ -151,7 +151,12 @@ class TopicTable:
             raise self.problem
         content = {**self._content, "topicConfigTable": table}
         content["dataVersion"] = self._next_version(content.get("dataVersion"))
-        write_config(self._path, content, self._disk)
+        try:
+            write_config(self._path, content, self._disk)
+        except (StoreError, OSError):
+            with suppress(StoreError, OSError):  # the name may be that of the new file already
+                write_config(self._path, self._content, self._disk)
+            raise
         self._content, self._topics = content, parse_topics(content)
 
     def _next_version(self, version: Any) -> dict[str, Any]:

@@ -71,8 +71,7 @@ class TopicView:
 
     def forget(self, topic: str) -> None:
         """Have the table forget a topic; `remove_queues` is to follow. ConfigFileError, OSError."""
-        if self.table.get(topic) is not None:
-            self.table.remove(topic)
+        self.table.discard(topic)
 
     def remove_queues(self, topic: str) -> None:
         """Remove a topic's queues with their files: see `ConsumeQueues.remove_topic`. OSError."""

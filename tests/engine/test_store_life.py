@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine import Expired, Message, MessageStore, OpenMode, StoreListener, check_store, repair_store
+from engine.durable import TEMPORARY_SUFFIX
 from tests.engine.storetools import QUIET, SMALL, HastyDisk, bodies, killed, opened, require_clean
 
 
@@ -204,3 +206,72 @@ def test_what_is_published_to_a_topic_while_its_deletion_waits_for_the_disk_goes
         assert store.topics() == []
         store.put(Message("gone", b"anew"), 0)
         assert bodies(store, "gone", 0) == [b"anew"]
+
+
+class RefusingDisk(HastyDisk):
+    """Refuses calls by their number, from `armed` on; a directory's names are there all the same."""
+
+    def __init__(self, refused: range) -> None:
+        self._refused = refused
+        self.calls = -1
+        self.has_refused = False
+
+    def arm(self) -> None:
+        """Begin to count."""
+        self.calls = 0
+
+    def _call(self) -> None:
+        if self.calls < 0:
+            return
+        self.calls += 1
+        if self.calls - 1 in self._refused:
+            self.has_refused = True
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def sync_directory(self, path: Path) -> None:
+        self._call()
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        if path.suffix == TEMPORARY_SUFFIX:  # a file of settings, or a note: what flushes the log is another matter
+            self._call()
+
+
+def delete_on(path: Path, disk: RefusingDisk) -> bool:
+    """Make two topics of three queues on `disk`, and delete one; whether that was said to be done."""
+    with MessageStore.open(path, replace(SMALL, disk=disk)) as store:
+        for topic in ("gone", "stays"):
+            store.create_topic(topic, 3)
+            store.put_batch([Message(topic, b"%d" % number) for number in range(4)], 1)
+        store.flush()
+        disk.arm()
+        try:
+            store.delete_topic("gone")
+        except OSError:
+            return False
+        finally:
+            disk.calls = -1
+        return True
+
+
+@pytest.mark.parametrize("count", [1, 1_000], ids=["once", "from then on"])
+def test_a_deletion_that_the_disk_refuses_leaves_the_topic_whole_or_nothing_of_it(tmp_path: Path, count: int) -> None:
+    expected, seen = [b"0", b"1", b"2", b"3"], set()
+    for first in range(100):
+        path, disk = tmp_path / f"store-{first}", RefusingDisk(range(first, first + count))
+        is_done = delete_on(path, disk)
+        with MessageStore.open(path, SMALL) as store:
+            assert (store.queues("stays"), bodies(store, "stays", 1)) == ([0, 1, 2], expected)
+            if "gone" not in store.topics():
+                seen.add("deleted")
+            elif bodies(store, "gone", 1):
+                assert not is_done
+                assert (store.queues("gone"), bodies(store, "gone", 1)) == ([0, 1, 2], expected)
+                seen.add("whole")
+            else:
+                assert not is_done
+                seen.add("empty")
+            require_clean(store.check())
+        if not disk.has_refused:
+            break
+    assert not disk.has_refused
+    assert {"whole", "deleted"} <= seen
