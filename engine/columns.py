@@ -168,7 +168,7 @@ def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, 
     for row in np.flatnonzero(is_compressed).tolist():
         body = try_decompress(bodies[row], int(records.headers["sys_flag"][row]), body_limit_bytes)
         good[row] = body is not None
-        bodies[row] = body or b""
+        bodies[row] = bytes(body or b"")
     joined = ByteColumn.of(bodies)
     return good, SliceColumn(joined.data, joined.offsets[:-1], np.diff(joined.offsets))
 

@@ -2,6 +2,7 @@
 
 import threading
 import zlib
+from collections.abc import Callable
 from itertools import islice
 
 import lz4.frame
@@ -18,30 +19,37 @@ ZLIB_TYPES = (0x000, 0x300)  # the first is from before there was a choice
 REMEMBERED_SIZES = 32_768
 """Some 5 MiB at most."""
 
-# zstandard bounds no output: four bytes can become 128 KiB, so this much at a time becomes at most 16 MiB.
-_ZSTD_STEP_BYTES = 512
+PIECE_BYTES = 1 << 20
+"""A body is made in pieces of that size, between which other threads run: to copy 60 MiB at once would stop them."""
+
+_STORED_PIECE_BYTES = 1 << 16
+# zstandard bounds no output: four bytes can become 128 KiB. So this much becomes a piece at most.
+_ZSTD_STEP_BYTES = 32
+_ZSTD_LONGEST_STEP_BYTES = 512
 
 
-def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> bytes:
-    """The body in `stored`, compressed as `sys_flag` says. A longer body than `limit_bytes` is cut at one byte more.
+def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> memoryview:
+    """The body in `stored`, compressed as `sys_flag` says: read-only. One longer than `limit_bytes` is cut at one byte
+    more.
 
     ValueError when the bytes are not such a stream, end early, or the type is unknown; TakesLongError in haste.
     """
     require_time()
     compression = sys_flag & TYPE_MASK
+    undo = _UNDO.get(compression)
+    if undo is None:
+        raise ValueError(f"unknown compression type {compression >> 8}")
+    body = bytearray()
     try:
-        if compression in ZLIB_TYPES:
-            return _zlib(stored, limit_bytes)
-        if compression == LZ4_TYPE:
-            return _lz4(stored, limit_bytes)
-        if compression == ZSTD_TYPE:
-            return _zstd(stored, limit_bytes)
+        is_whole = undo(memoryview(stored), body, limit_bytes + 1)
     except (zlib.error, RuntimeError, EOFError, zstandard.ZstdError) as error:
         raise ValueError(f"body cannot be decompressed: {error}") from error
-    raise ValueError(f"unknown compression type {compression >> 8}")
+    if not is_whole and len(body) <= limit_bytes:
+        raise ValueError("compressed body ends early")
+    return memoryview(body)[: limit_bytes + 1].toreadonly()
 
 
-def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> bytes | None:
+def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> memoryview | None:
     """As `decompress`; None for what is no such stream, or longer than `limit_bytes`."""
     try:
         body = decompress(stored, sys_flag, limit_bytes)
@@ -50,29 +58,48 @@ def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) 
     return body if len(body) <= limit_bytes else None
 
 
-def _zlib(stored: bytes | memoryview, limit_bytes: int) -> bytes:
+def _zlib(stored: memoryview, body: bytearray, most: int) -> bool:
+    """Append `most` bytes to `body`, or all that there are; whether the stream is whole. So do the others."""
     stream = zlib.decompressobj()
-    body = stream.decompress(stored, limit_bytes + 1)
-    _check_whole(stream.eof, body, limit_bytes)
-    return body
+    for start in range(0, len(stored), _STORED_PIECE_BYTES):
+        rest: bytes | memoryview = stored[start : start + _STORED_PIECE_BYTES]
+        while not stream.eof and len(body) < most:
+            piece = stream.decompress(rest, min(PIECE_BYTES, most - len(body)))
+            body += piece
+            rest = stream.unconsumed_tail
+            if not rest and not piece:
+                break
+    return stream.eof
 
 
-def _lz4(stored: bytes | memoryview, limit_bytes: int) -> bytes:
+def _lz4(stored: memoryview, body: bytearray, most: int) -> bool:
     stream = lz4.frame.LZ4FrameDecompressor()
-    body: bytes = stream.decompress(bytes(stored), max_length=limit_bytes + 1)
-    _check_whole(stream.eof, body, limit_bytes)
-    return body
+    for start in range(0, len(stored), _STORED_PIECE_BYTES):
+        rest = bytes(stored[start : start + _STORED_PIECE_BYTES])
+        while not stream.eof and len(body) < most:
+            body += stream.decompress(rest, max_length=min(PIECE_BYTES, most - len(body)))
+            rest = b""
+            if stream.needs_input:
+                break
+    return bool(stream.eof)
 
 
-def _zstd(stored: bytes | memoryview, limit_bytes: int) -> bytes:
+def _zstd(stored: memoryview, body: bytearray, most: int) -> bool:
     stream = zstandard.ZstdDecompressor().decompressobj()
-    body = bytearray()
-    for start in range(0, len(stored), _ZSTD_STEP_BYTES):
-        body += stream.decompress(stored[start : start + _ZSTD_STEP_BYTES])
-        if stream.eof or len(body) > limit_bytes:
-            break
-    _check_whole(stream.eof, body, limit_bytes)
-    return bytes(body[: limit_bytes + 1])
+    start, step = 0, _ZSTD_STEP_BYTES
+    while start < len(stored) and not stream.eof and len(body) < most:
+        piece = stream.decompress(stored[start : start + step])
+        body += piece
+        start += step
+        step = _ZSTD_STEP_BYTES if len(piece) > PIECE_BYTES // 8 else min(2 * step, _ZSTD_LONGEST_STEP_BYTES)
+    return bool(stream.eof)
+
+
+_UNDO: dict[int, Callable[[memoryview, bytearray, int], bool]] = {
+    **dict.fromkeys(ZLIB_TYPES, _zlib),
+    LZ4_TYPE: _lz4,
+    ZSTD_TYPE: _zstd,
+}
 
 
 class BodySizes:
@@ -94,8 +121,3 @@ class BodySizes:
             if len(self._sizes) > REMEMBERED_SIZES:
                 for oldest in list(islice(self._sizes, REMEMBERED_SIZES // 4)):
                     del self._sizes[oldest]
-
-
-def _check_whole(eof: bool, body: bytes | bytearray, limit_bytes: int) -> None:
-    if not eof and len(body) <= limit_bytes:
-        raise ValueError("compressed body ends early")

@@ -235,12 +235,12 @@ class DecodedMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
         if not self._fields[7] & 1:
             return self.stored_body
         if self._body is None:
-            force_setattr(self, "_body", memoryview(decompressed_body(self, self._body_limit_bytes)))
+            force_setattr(self, "_body", decompressed_body(self, self._body_limit_bytes))
         assert self._body is not None
         return self._body
 
 
-def decompressed_body(message: StoredMessage, limit_bytes: int) -> bytes:
+def decompressed_body(message: StoredMessage, limit_bytes: int) -> memoryview:
     """The body of a compressed message, made anew. BodyTooLargeError, DamagedRecordError; TakesLongError in haste."""
     try:
         body = decompress(message.stored_body, message.sys_flag, limit_bytes)

@@ -152,7 +152,7 @@ class Reader:
         size = self.body_sizes.get(message.physical_offset, message.body_crc)
         return None if size == -1 else size
 
-    def body_of(self, message: StoredMessage) -> bytes | memoryview:
+    def body_of(self, message: StoredMessage) -> memoryview:
         """A message's body, decompressed anew where it is compressed."""
         if not message.is_compressed:
             return message.body

@@ -134,7 +134,7 @@ class RowSource:
             passed += len(part)
         return None
 
-    def _decompressed(self, part: LogPart, row: int) -> bytes | None:
+    def _decompressed(self, part: LogPart, row: int) -> memoryview | None:
         return try_decompress(_stored(part, row), int(part.sys_flags[row]), self._body_limit_bytes)
 
     def put_text(self, part: LogPart, text: Array) -> int:
@@ -160,9 +160,9 @@ class RowSource:
         return end
 
 
-def _stored(part: LogPart, row: int) -> bytes:
+def _stored(part: LogPart, row: int) -> memoryview:
     start = int(part.starts[row])
-    return part.log[start : start + int(part.stored_sizes[row])].tobytes()
+    return part.log[start : start + int(part.stored_sizes[row])].data
 
 
 def _find_bodies(log: Array, positions: Array, places: Array) -> LogPart:

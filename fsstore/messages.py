@@ -79,7 +79,7 @@ class DecompressedBodies:
     def __init__(self, store: MessageStore, memory: MemoryBudget) -> None:
         self._store = store
         self._memory = memory
-        self._bodies: dict[BodyKey, bytes] = {}
+        self._bodies: dict[BodyKey, memoryview] = {}
         self._pieces: DoneInThread[bytes] = DoneInThread(decompresses=True)
 
     def size_of(self, message: StoredMessage) -> int:
@@ -96,7 +96,7 @@ class DecompressedBodies:
         body = self._bodies.get(key)
         if body is not None:
             self._keep(key, body)
-            return memoryview(body)[position : position + size]
+            return body[position : position + size]
         return self._pieces.do((key, position, size), lambda: bytes(self._body(message)[position : position + size]))
 
     def clear(self) -> None:
@@ -105,15 +105,15 @@ class DecompressedBodies:
             self._memory.keep(key, Purpose.BODIES, 0, lambda: None)
             self._bodies.pop(key, None)
 
-    def _body(self, message: StoredMessage) -> bytes:
+    def _body(self, message: StoredMessage) -> memoryview:
         key = _key_of(message)
         body = self._bodies.get(key)
         if body is None:
-            self._bodies[key] = body = bytes(self._store.body_of(message))
+            self._bodies[key] = body = self._store.body_of(message)
             self._keep(key, body)
         return body
 
-    def _keep(self, key: BodyKey, body: bytes) -> None:
+    def _keep(self, key: BodyKey, body: memoryview) -> None:
         def let_go() -> None:
             self._bodies.pop(key, None)
 

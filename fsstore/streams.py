@@ -26,8 +26,8 @@ from fsstore.interface import SLICE_S, Attributes, FilesystemError, Opened, Slow
 from fsstore.memory import Purpose
 from fsstore.nodes import Context, Node, OpenFile
 
-QUICK_SUM_MESSAGES = 20_000
-"""More messages than this are summed in a thread: about ten milliseconds' work."""
+QUICK_SUM_MESSAGES = 2_000
+"""More messages than this are summed in a thread: about a millisecond's work."""
 
 TELLING_S = 0.01
 """How long a request waits in a thread, before it makes room for others, while the kernel is told a size."""

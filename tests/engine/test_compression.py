@@ -1,6 +1,7 @@
 """Compressed bodies: every type a client may use, within a bound."""
 
 import bz2
+import random
 import zlib
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.compression import decompress
+from engine.compression import PIECE_BYTES, decompress
 
 COMPRESSORS: dict[int, Callable[[bytes], bytes]] = {
     0x001: zlib.compress,
@@ -45,3 +46,16 @@ def test_a_stream_that_ends_early_is_an_error(sys_flag: int) -> None:
 def test_bytes_that_are_no_stream_are_an_error(sys_flag: int) -> None:
     with pytest.raises(ValueError, match=r"decompressed|unknown compression type 4"):
         decompress(bz2.compress(b"another format altogether"), sys_flag, LIMIT)
+
+
+@pytest.mark.parametrize("sys_flag", COMPRESSORS)
+@pytest.mark.parametrize(
+    "body",
+    [bytes(5 * PIECE_BYTES), random.Random(1).randbytes(PIECE_BYTES * 5 // 2), b"0123456789abcdef" * 200_000],
+    ids=["zeros", "noise", "text"],
+)
+def test_a_body_of_many_pieces_comes_back(sys_flag: int, body: bytes) -> None:
+    stored = COMPRESSORS[sys_flag](body)
+    assert decompress(stored, sys_flag, len(body)) == body
+    assert decompress(stored + b"behind the end", sys_flag, 2 * len(body)) == body
+    assert decompress(stored, sys_flag, PIECE_BYTES) == body[: PIECE_BYTES + 1]
