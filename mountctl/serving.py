@@ -11,7 +11,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, StoreConfig, StoreError, with_options
 from fsstore import ServeOptions, serve
@@ -36,25 +38,40 @@ def serve_request(request: MountRequest, reporter: Reporter, log_file: Path | No
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     faulthandler.enable(sys.stderr)
     raise_open_files()
-    _settle_signals()
+    interrupts = Interrupts()
     hangups = Hangups(log_file)
     log.info("process %d opens %s (%s)", os.getpid(), request.store, request.mode)
     with MessageStore.open(request.store, _config(request, reporter)) as store:
         _log_recovery(store)
         hangups.store = store
         try:
-            serve(store, request.mountpoint, _serve_options(request), ready=lambda: _ready(request, reporter))
+            ready = partial(_ready, request, reporter, interrupts)
+            serve(store, request.mountpoint, _serve_options(request), ready=ready)
         finally:
             _ignore(ENDING_SIGNALS)  # it ends already
         log.info("unmounted; closing the store")
     log.info("closed %s", request.store)
 
 
-def _settle_signals() -> None:
-    """Until the mount is there, what ends it interrupts the opening; what means nothing to a mount does not kill it."""
-    for number in ENDING_SIGNALS:
-        signal.signal(number, signal.default_int_handler)
-    _ignore(CATCHABLE_SIGNALS - CRASHES - {*ENDING_SIGNALS, signal.SIGHUP})
+class Interrupts:
+    """Until the mount is there, what ends it interrupts the opening; what means nothing to a mount does not kill it.
+
+    Once it is there whoever serves it answers, and nothing may interrupt the closing, however impatient somebody is.
+    """
+
+    def __init__(self) -> None:
+        self._is_opening = True
+        for number in ENDING_SIGNALS:
+            signal.signal(number, self._interrupt)
+        _ignore(CATCHABLE_SIGNALS - CRASHES - {*ENDING_SIGNALS, signal.SIGHUP})
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._is_opening:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        """The mount is there."""
+        self._is_opening = False
 
 
 def _ignore(numbers: Iterable[int]) -> None:
@@ -148,7 +165,8 @@ def _log_recovery(store: MessageStore) -> None:
         log.warning("%s", note)
 
 
-def _ready(request: MountRequest, reporter: Reporter) -> None:
+def _ready(request: MountRequest, reporter: Reporter, interrupts: Interrupts) -> None:
+    interrupts.end()
     log.info("%s is mounted at %s", request.store, request.mountpoint)
     reporter.tell(Report("ready"))
     reporter.close()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -96,12 +96,38 @@ def test_a_signal_ends_the_daemon_cleanly(site: Site, number: signal.Signals) ->
     succeed("put", site.mountpoint, "orders", "12 apples")
     pid = daemon_pid(site)
     while not gone(pid):  # an impatient person
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):  # gone since that look
+            os.kill(pid, number)
         time.sleep(0.01)
     assert not is_mounted(site.mountpoint)
     assert not (site.store / "abort").exists()
     assert f"closed {site.store}" in site.log_text()
     assert succeed("cat", site.store, "orders") == "12 apples\n"
+
+
+IMPATIENT = """
+import signal, sys
+from pathlib import Path
+from mountctl import serving
+from mountctl.daemon import Reporter
+from mountctl.options import MountRequest
+
+def serve(store, mountpoint, options, ready):
+    ready()
+    for number in serving.ENDING_SIGNALS:
+        signal.raise_signal(number)
+
+serving.serve = serve
+serving.serve_request(MountRequest(Path(sys.argv[1]), Path(sys.argv[2])), Reporter(), None)
+"""
+
+
+def test_a_signal_between_the_end_of_serving_and_the_closing_interrupts_neither(site: Site) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPATIENT, site.store, site.mountpoint], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"closed {site.store}" in done.stderr
 
 
 def test_no_other_signal_that_can_be_caught_ends_it(site: Site) -> None:
