@@ -4,7 +4,7 @@ This page is the public API; nothing outside the engine reaches past it.
 """
 
 from engine.block import Block, Bodies
-from engine.brokeroptions import OPTION_NAMES, retention_from, with_options
+from engine.brokeroptions import OPTION_NAMES, retention_from, with_broker_conf, with_options
 from engine.bytecolumns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
 from engine.check import check_store
 from engine.config import (
@@ -22,6 +22,7 @@ from engine.errors import (
     BodyTooLargeError,
     ConfigFileError,
     DamagedRecordError,
+    DuplicateLogFileError,
     ExpiredMessageError,
     FlushFailedError,
     IllegalMessageError,
@@ -78,6 +79,7 @@ __all__ = [
     "CodedColumn",
     "ConfigFileError",
     "DamagedRecordError",
+    "DuplicateLogFileError",
     "Expired",
     "ExpiredMessageError",
     "FileSizes",
@@ -137,6 +139,7 @@ __all__ = [
     "repair_store",
     "retention_from",
     "topic_problem",
+    "with_broker_conf",
     "with_options",
     "writer_of",
 ]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.durable import Disk
-from engine.errors import StoreClosedError, StoreError
+from engine.errors import StoreClosedError, StoreError, StoreFullError
+from engine.logpaths import LogPaths, as_paths
 from engine.mappedfile import Access, MappedFile
 
 NAME_DIGITS = 20
@@ -31,6 +32,9 @@ class FileSource(Protocol):
     def take(self, start: int) -> MappedFile:
         """The empty file that begins at `start`. StoreFullError, OSError: there is none, and nothing is left behind."""
 
+    def avoid(self, full: frozenset[Path]) -> None:
+        """Make files in these directories only when there is no other."""
+
     def restore(self, file: MappedFile) -> None:
         """Take back a file that was not used."""
 
@@ -38,21 +42,44 @@ class FileSource(Protocol):
         """Delete what was made and not taken."""
 
 
+class _Maker:
+    """Makes files of one size, each in the directory whose turn it is, or the next one that has space."""
+
+    def __init__(self, paths: LogPaths, file_bytes: int, access: Access, disk: Disk) -> None:
+        self._paths = paths
+        self._file_bytes = file_bytes
+        self._access = access
+        self._disk = disk
+        self.full: frozenset[Path] = frozenset()
+
+    def make(self, start: int, *, sync: bool = False) -> MappedFile:
+        """As `MappedFile.create`. StoreFullError when no directory has space."""
+        refused: StoreFullError | None = None
+        for directory in self._paths.in_turn(start // self._file_bytes, self.full):
+            path = directory / file_name(start)
+            try:
+                return MappedFile.create(path, self._file_bytes, self._access, start=start, disk=self._disk, sync=sync)
+            except StoreFullError as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+
 class DirectSource:
     """Makes a file when it is asked for. Thread safety: one caller at a time."""
 
     names_durable = False
 
-    def __init__(self, directory: Path, file_bytes: int, access: Access, disk: Disk) -> None:
-        self._directory = directory
-        self._file_bytes = file_bytes
-        self._access = access
-        self._disk = disk
+    def __init__(self, directory: Path | LogPaths, file_bytes: int, access: Access, disk: Disk) -> None:
+        self._maker = _Maker(as_paths(directory), file_bytes, access, disk)
 
     def take(self, start: int) -> MappedFile:
         """As `FileSource.take`."""
-        path = self._directory / file_name(start)
-        return MappedFile.create(path, self._file_bytes, self._access, start=start, disk=self._disk)
+        return self._maker.make(start)
+
+    def avoid(self, full: frozenset[Path]) -> None:
+        """As `FileSource.avoid`."""
+        self._maker.full = full
 
     def restore(self, file: MappedFile) -> None:
         """As `FileSource.restore`: the file is deleted."""
@@ -71,9 +98,9 @@ class Preallocator:
 
     names_durable = True
 
-    def __init__(self, directory: Path, file_bytes: int, disk: Disk, *, warm: bool = False) -> None:
+    def __init__(self, directory: Path | LogPaths, file_bytes: int, disk: Disk, *, warm: bool = False) -> None:
         """`warm`: write to every page of a file before it is handed out."""
-        self._directory = directory
+        self._maker = _Maker(as_paths(directory), file_bytes, Access.WRITE, disk)
         self._file_bytes = file_bytes
         self._disk = disk
         self._warm = warm
@@ -113,8 +140,12 @@ class Preallocator:
         leftover, self._ready = self._ready, {}
         for file in leftover.values():
             file.retire()
-        if leftover:
-            self._disk.sync_directory(self._directory)
+        for directory in {file.path.parent for file in leftover.values()}:
+            self._disk.sync_directory(directory)
+
+    def avoid(self, full: frozenset[Path]) -> None:
+        """As `FileSource.avoid`."""
+        self._maker.full = full
 
     def _want(self, start: int) -> None:
         if start not in self._ready and start != self._making:
@@ -149,13 +180,12 @@ class Preallocator:
             self._changed.notify_all()
 
     def _make(self, start: int) -> MappedFile:
-        path = self._directory / file_name(start)
-        file = MappedFile.create(path, self._file_bytes, Access.WRITE, start=start, disk=self._disk, sync=True)
+        file = self._maker.make(start, sync=True)
         try:
             if self._warm:
                 file.warm()
                 file.sync()
-            self._disk.sync_directory(self._directory)
+            self._disk.sync_directory(file.path.parent)
         except (StoreError, OSError):
             file.retire()
             raise

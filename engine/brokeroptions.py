@@ -3,6 +3,7 @@
     retention    fileReservedTime (hours), maxBytes (ours), deleteWhen ("04" or "4;16"), diskMaxUsedSpaceRatio (%), ...
     flush        flushDiskType, flushIntervalCommitLog (ms), flushCommitLogLeastPages (pages of 4096 bytes), ...
     sizes        mappedFileSizeCommitLog (bytes), mappedFileSizeConsumeQueue (bytes), maxHashSlotNum, maxIndexNum
+    paths        storePathCommitLog, readOnlyCommitLogStorePaths: folders, with commas between
     others       maxMessageSize (bytes), transientStorePoolEnable, transientStorePoolSize, warmMapedFileEnable, ...
 
 Values are what a command line or a JSON file has: text, numbers, booleans. Unlike a broker, which skips what it does
@@ -12,12 +13,14 @@ not understand, an unknown name or value is an OptionError: a misspelt retention
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from engine.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, Retention, StoreConfig
+from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, Retention, StoreConfig
 from engine.errors import OptionError
 
 _Parsed = tuple[str, Callable[[Any], Any]]
@@ -101,6 +104,13 @@ def _queue_entries(value: Any) -> int:
     return -(-_bytes(value) // CONSUME_QUEUE_ENTRY_BYTES)  # rounded up to whole entries, as a broker does
 
 
+def _paths(value: Any) -> tuple[Path, ...]:
+    paths = tuple(Path(os.path.abspath(path.strip())) for path in str(value).split(",") if path.strip())
+    if not paths:
+        raise ValueError("names no path")
+    return paths
+
+
 _RETENTION: dict[str, _Parsed] = {
     "fileReservedTime": ("max_age_hours", _hours),
     "maxBytes": ("max_bytes", _bytes),
@@ -139,6 +149,8 @@ _STORE: dict[str, _Parsed] = {
     "maxMessageSize": ("max_message_bytes", _bytes),
     "warmMapedFileEnable": ("warm_files", _switch),
     "enableMultiDispatch": ("multi_dispatch", _switch),
+    "storePathCommitLog": ("commit_log_paths", _paths),
+    "readOnlyCommitLogStorePaths": ("read_only_log_paths", _paths),
 }
 
 _POOL: dict[str, _Parsed] = {
@@ -170,6 +182,15 @@ def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig
         return replace(config, transient_pool_buffers=_pool(config, options), **_parse(_STORE, options))
     except ValueError as error:  # each value alone is legal, but not all of them together
         raise OptionError(", ".join(options), str(error)) from error
+
+
+def with_broker_conf(config: StoreConfig, settings: Mapping[str, str]) -> StoreConfig:
+    """`config` as a broker has it whose broker.conf holds `settings`: names that no store option has, and empty values,
+    mean nothing here; sizes that are not given are a broker's. OptionError."""
+    known = {name: value.strip() for name, value in settings.items() if name in OPTION_NAMES and value.strip()}
+    if known.get("flushDiskType") == "SYNC_FLUSH":
+        known.pop("transientStorePoolEnable", None)  # a broker does without its pool then
+    return with_options(replace(config, sizes=config.sizes or BROKER_SIZES), known)
 
 
 def retention_from(options: Mapping[str, Any]) -> Retention:

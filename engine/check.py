@@ -14,7 +14,7 @@ from engine.checkindex import CheckedIndex
 from engine.checkpoint import CHECKPOINT_BYTES, read_checkpoint
 from engine.checkqueues import CheckedQueues, Extent
 from engine.claims import Claims, read_claims
-from engine.config import OpenMode, StoreConfig
+from engine.config import StoreConfig
 from engine.consumequeues import ConsumeQueues
 from engine.coverage import read_coverage
 from engine.dispatch import Dispatcher
@@ -25,10 +25,11 @@ from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access
-from engine.opened import choose_at, read_topics
+from engine.opened import choose_at, layout_of, read_topics
 from engine.opening import is_new, obstacles, refuse_unreadable
 from engine.parts import StoreParts, open_parts
 from engine.paths import store_root
+from engine.pathsfile import read_used_paths
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.recovery import claims_at_rest, leave_out_deleted, read_trace
 from engine.sequence import Seed
@@ -38,38 +39,40 @@ from engine.tiling import shows_multi_dispatch
 Progress = Callable[[CheckProgress], None]
 
 
-def check_store(path: Path | str, progress: Progress | None = None) -> Iterator[Problem]:
-    """Check an unmounted store without writing a byte; yields each finding. NotAStoreError, UnsupportedStoreError.
+def check_store(
+    path: Path | str, progress: Progress | None = None, config: StoreConfig | None = None
+) -> Iterator[Problem]:
+    """Check an unmounted store without writing a byte; yields each finding. OpenError when it can't be read.
 
+    `config` says where its log is, as for an opening; the mode counts for nothing.
     A live writer is the first finding (LIVE_WRITER), and then the only one: its files change under the reader.
     """
-    path = store_root(path)
-    layout = StoreLayout(path)
-    if is_new(path):
-        raise NotAStoreError(path, "nothing is there")
-    refuse_unreadable(path)
+    config = config or StoreConfig()
+    layout = layout_of(store_root(path), config)
+    if is_new(layout):
+        raise NotAStoreError(layout.root, "nothing is there")
+    refuse_unreadable(layout)
     holder = StoreLock.holder(layout.lock)
     if holder is not None:
         text = f"process {holder} writes this store: check it through its mount, or stop that process first"
         yield Problem(ProblemKind.LIVE_WRITER, "lock", -1, text)
         return
-    yield from check_at_rest(layout, progress)
+    yield from check_at_rest(layout, config, progress)
 
 
-def check_at_rest(layout: StoreLayout, progress: Progress | None = None) -> Iterator[Problem]:
+def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress | None = None) -> Iterator[Problem]:
     """Check a store that nobody else writes."""
-    config = StoreConfig(mode=OpenMode.FOLLOW)
     topics = read_topics(layout, config)
     if topics.problem is not None:
         yield Problem(ProblemKind.CONFIG, "config/topics.json", -1, topics.problem.reason)
-    choice = choose_at(layout.root, config)
+    choice = choose_at(layout, config)
     if choice.rebuild_index:
         yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
     for found in obstacles(layout):
         text = f"{found.found} stands where the store needs a file"
         yield Problem(ProblemKind.FOREIGN_FILE, str(found.path.relative_to(layout.root)), -1, text)
     yield from _config_problems(layout)
-    with closing(open_parts(layout.root, config, choice.sizes, Access.READ)) as parts:
+    with closing(open_parts(layout, config, choice.sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
         trace, names = read_trace(layout), frozenset(topics.names() if topics.problem is None else ())
@@ -148,15 +151,18 @@ class _Check:
             self._progress(CheckProgress(self._stage, max(physical_offset - begin, 0), max(total, 0)))
 
     def _file_problems(self) -> Iterator[Problem]:
-        kinds = {"foreign": ProblemKind.FOREIGN_FILE}
+        kinds = {"foreign": ProblemKind.FOREIGN_FILE, "twice": ProblemKind.FOREIGN_FILE}
         for one in self._log.files.problems:
             kind = kinds.get(one.kind, ProblemKind.WRONG_SIZE)
             what = f"a {one.kind} file of {one.found_bytes:,} bytes" if one.found_bytes >= 0 else "no file"
             text = f"{what}; the log's have {one.expected_bytes:,} bytes"
-            yield Problem(kind, f"commitlog/{one.path.name}", -1, text)
+            if one.kind == "twice":
+                text = "another folder of the log holds a file of that name, and this one has no record"
+            yield Problem(kind, self._parts.layout.shown(one.path), -1, text)
         for start, end in self._log.files.missing_ranges():
             text = f"the files for physical offsets {start} to {end} are missing"
-            yield Problem(ProblemKind.MISSING_FILE, "commitlog", -1, text)
+            where = self._parts.layout.shown(self._log.files.directory)
+            yield Problem(ProblemKind.MISSING_FILE, where, -1, text)
 
     def _damage_problems(self, stretches: Sequence[DamagedStretch]) -> Iterator[Problem]:
         """Stretches of the log that hold no good record; one that a repair has framed is no finding any more."""
@@ -195,14 +201,17 @@ class _Check:
 
     def _at(self, kind: ProblemKind, physical_offset: int, text: str) -> Problem:
         position = physical_offset % self._log.files.file_bytes
-        return Problem(kind, f"commitlog/{file_name(physical_offset - position)}", position, text)
+        file = self._log.files.find(physical_offset)
+        path = file.path if file else self._log.files.directory / file_name(physical_offset - position)
+        return Problem(kind, self._parts.layout.shown(path), position, text)
 
 
 def _config_problems(layout: StoreLayout) -> Iterator[Problem]:
-    try:
-        read_sizes(layout.sizes)
-    except ConfigFileError as error:
-        yield Problem(ProblemKind.CONFIG, "config/sizes.json", -1, error.reason)
+    for path, read in ((layout.sizes, read_sizes), (layout.used_log_paths, read_used_paths)):
+        try:
+            read(path)
+        except ConfigFileError as error:
+            yield Problem(ProblemKind.CONFIG, layout.shown(path), -1, error.reason)
     if layout.coverage.exists() and read_coverage(layout.coverage) is None:
         text = "it can't be understood; the next opening does without it"
         yield Problem(ProblemKind.DERIVED, f"fsstore/{layout.coverage.name}", -1, text)

@@ -15,26 +15,30 @@ from typing import Any
 
 from engine.coverage import Coverage, coverage_object, parse_coverage
 from engine.durable import Disk
+from engine.layout import StoreLayout
 from engine.ownfile import read_own_file, write_own_file
 
 Stamp = tuple[int, int]
 """Size in bytes and modification time in ns."""
 
-STAMPED = ("commitlog", "consumequeue", "index")
+STAMPED = ("consumequeue", "index")
 STAMPED_FILES = ("checkpoint",)
 
 
 @dataclass(frozen=True, slots=True)
 class CleanMark:
-    """What was covered at the close, and the stamp of every file by its path relative to the store."""
+    """What was covered at the close, and the stamp of every file by its path below the store, or its absolute path."""
 
     coverage: Coverage
     files: dict[str, Stamp]
 
 
-def stamp_files(store: Path) -> dict[str, Stamp]:
+def stamp_files(layout: StoreLayout) -> dict[str, Stamp]:
     """Stamps of all files of the log and of what is derived from it."""
+    store = layout.root
     stamps: dict[str, Stamp] = {}
+    for folder in layout.commit_log.folders:
+        _stamp_directory(folder, layout.shown(folder), stamps)
     for name in STAMPED:
         _stamp_directory(store / name, name, stamps)
     for name in STAMPED_FILES:
@@ -57,11 +61,11 @@ def _stamp_directory(directory: Path, name: str, stamps: dict[str, Stamp]) -> No
             stamps[f"{name}/{entry.name}"] = (status.st_size, status.st_mtime_ns)
 
 
-def read_clean_mark(store: Path, path: Path) -> CleanMark | None:
-    """The mark at `path` if every file of the store is as it says; else None."""
+def read_clean_mark(layout: StoreLayout) -> CleanMark | None:
+    """The store's mark if every file is as it says; else None."""
     try:
-        mark = _parse(read_own_file(path))
-        return mark if mark is not None and mark.files == stamp_files(store) else None
+        mark = _parse(read_own_file(layout.clean_mark))
+        return mark if mark is not None and mark.files == stamp_files(layout) else None
     except OSError:
         return None
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from engine.durable import Disk
 from engine.hosts import Host
@@ -129,6 +130,8 @@ class StoreConfig:
 
     mode                     writer, reader of a store at rest, or follower of a live one
     sizes                    None: as the store was made; EMBEDDED_SIZES for a new one
+    commit_log_paths         folders of the commit log's files, which new files are dealt to; None: STORE/commitlog
+    read_only_log_paths      further folders with files of the commit log, in which none is made or written
     flush                    when bytes are brought to disk
     retention                None: as config/retention.json says, and nothing is deleted when that is missing
     max_message_bytes        limit of a body
@@ -145,6 +148,8 @@ class StoreConfig:
 
     mode: OpenMode = OpenMode.WRITE
     sizes: FileSizes | None = None
+    commit_log_paths: tuple[Path, ...] | None = None
+    read_only_log_paths: tuple[Path, ...] = ()
     flush: FlushPolicy = field(default_factory=FlushPolicy)
     retention: Retention | None = None
     max_message_bytes: int = 4 << 20

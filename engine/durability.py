@@ -114,7 +114,7 @@ class Durability:
         """Leave the marks of a clean close: after all files are closed. OSError."""
         layout, disk = self._parts.layout, self._parts.disk
         if self._covered is not None and not self._index_behind and self._parts.deleted.are_finished:
-            write_clean_mark(layout.clean_mark, CleanMark(self._covered, stamp_files(layout.root)), disk)
+            write_clean_mark(layout.clean_mark, CleanMark(self._covered, stamp_files(layout)), disk)
         remove_file(layout.abort, disk)
 
     def _dispatch_held(self) -> None:

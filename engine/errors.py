@@ -4,7 +4,8 @@ StoreError
 ├── OpenError                     the store cannot be opened
 │   ├── NotAStoreError            no store there, or a file there that no store has
 │   ├── UnsupportedStoreError     a store, but written in a way this engine does not read
-│   ├── MissingLogError           what is derived from a commit log is there, the log is not
+│   ├── MissingLogError           files of the commit log are not where they were looked for
+│   ├── DuplicateLogFileError     two folders hold the same file of the commit log
 │   ├── OptionError               an option that is none, or with a value it cannot have
 │   ├── ConfigFileError           a configuration file that cannot be understood
 │   └── StoreLockedError          another process has it open
@@ -72,18 +73,32 @@ class UnsupportedStoreError(OpenError):
 
 @dataclass(eq=False)
 class MissingLogError(OpenError):
-    """`path` has no commit log, though its member `evidence` says that there is one; most often it is elsewhere."""
+    """Files of the commit log of the store at `path` are not where they were looked for, as its member `evidence`
+    shows; most often they are elsewhere. `what` is missing; `otherwise` is to be done when they are nowhere."""
 
     path: Path
     evidence: str
+    what: str
+    otherwise: str
+    options: str = "-o storePathCommitLog=PATH[,PATH...]"
+    """What to open it with."""
 
     def __str__(self) -> str:
-        log = f"{self.path}/commitlog"
         return (
-            f"{log} holds no file, but {self.evidence} speaks of one: if the broker keeps its log elsewhere"
-            f" (storePathCommitLog in broker.conf), bind-mount that folder at {log}; if the log is lost,"
-            " remove consumequeue, index and checkpoint to begin a new one"
+            f"{self.path}: {self.what}: name all folders of the log by {self.options}, as the broker's broker.conf does"
+            f" (or --broker-conf); {self.otherwise}"
         )
+
+
+@dataclass(eq=False)
+class DuplicateLogFileError(OpenError):
+    """Two folders of a commit log hold a file of one name, and both have records."""
+
+    first: Path
+    second: Path
+
+    def __str__(self) -> str:
+        return f"{self.first} and {self.second} are one file of the log, and both hold records: move one of them away"
 
 
 @dataclass(eq=False)

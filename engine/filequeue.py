@@ -16,7 +16,8 @@ from pathlib import Path
 from engine.allocate import DirectSource, FileSource, file_name
 from engine.durable import Disk, flush_error, make_directory
 from engine.errors import UnreadableRangeError
-from engine.filescan import FileProblem, scan_directory
+from engine.filescan import FileProblem, FoundFile, one_of_each, scan_directory
+from engine.logpaths import LogPaths, as_paths
 from engine.mappedfile import Access, MappedFile
 from engine.openfiles import OpenFiles
 from engine.paths import remove_folder, unlink
@@ -24,7 +25,7 @@ from engine.pool import BufferPool
 
 
 class FileQueue:
-    """The files of one directory, addressed by offset.
+    """The files of one directory, or of several that share them, addressed by offset.
 
     Thread safety: one writer at a time (append, roll, truncate, commit); any readers; flush, retire_first, sweep and
     refresh from any thread.
@@ -32,7 +33,7 @@ class FileQueue:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | LogPaths,
         file_bytes: int,
         access: Access,
         *,
@@ -42,7 +43,7 @@ class FileQueue:
         open_files: OpenFiles | None = None,
         reads_ahead: bool = True,
     ) -> None:
-        self.directory = directory
+        self.paths = as_paths(directory)
         self.file_bytes = file_bytes
         self.access = access
         self._reads_ahead = reads_ahead
@@ -63,7 +64,7 @@ class FileQueue:
     @classmethod
     def open(
         cls,
-        directory: Path,
+        directory: Path | LogPaths,
         file_bytes: int,
         access: Access,
         *,
@@ -89,24 +90,43 @@ class FileQueue:
             open_files=open_files,
             reads_ahead=reads_ahead,
         )
-        sizes, queue._problems = scan_directory(directory, file_bytes)
-        queue._set_files([queue._loaded(start, size) for start, size in sorted(sizes.items())])
+        found, queue._problems = queue._scan()
+        queue._set_files([queue._loaded(start, found[start]) for start in sorted(found)])
         queue._flushed_offset = queue.max_offset
         return queue
 
-    def _loaded(self, start: int, size: int) -> MappedFile:
-        path = self.directory / file_name(start)
-        file = MappedFile(path, self.file_bytes, self.access, start=start, disk=self._disk)
+    def _scan(self) -> tuple[dict[int, FoundFile], tuple[FileProblem, ...]]:
+        """The files of all directories by their starts, and what is odd there."""
+        found: list[FoundFile] = []
+        problems: list[FileProblem] = []
+        for folder in self.paths.folders:
+            sizes, odd = scan_directory(folder, self.file_bytes)
+            found += [FoundFile(folder / file_name(start), size) for start, size in sizes.items()]
+            problems += odd
+        files, twice = one_of_each(found)
+        return files, (*problems, *twice)
+
+    def _loaded(self, start: int, found: FoundFile) -> MappedFile:
+        access = Access.READ if self._may_only_read(found.path) else self.access
+        file = MappedFile(found.path, self.file_bytes, access, start=start, disk=self._disk)
         file.reads_ahead = self._reads_ahead
         file.count_in(self._open_files)
-        file.set_end(min(size, self.file_bytes))
+        file.set_end(min(found.size, self.file_bytes))
         return file
+
+    def _may_only_read(self, path: Path) -> bool:
+        return self.access is Access.WRITE and path.parent in self.paths.read_only
 
     def _set_files(self, files: list[MappedFile]) -> None:
         self._by_start = {file.start: file for file in files}
         self._files = tuple(files)
 
     # where things are
+
+    @property
+    def directory(self) -> Path:
+        """The first directory: the only one, but for a log over several paths."""
+        return self.paths.folders[0]
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
@@ -237,10 +257,10 @@ class FileQueue:
     def _take(self, start: int) -> MappedFile:
         if self.access is not Access.WRITE:
             return self._source.take(start)
-        names = make_directory(self.directory)
+        names = [changed for folder in self.paths.writable for changed in make_directory(folder)]
         file = self._source.take(start)
         if not self._source.names_durable:
-            names.append(self.directory)
+            names.append(file.path.parent)
         with self._change_lock:
             self._unsynced_names += names
         return file
@@ -288,21 +308,38 @@ class FileQueue:
         with self._change_lock:
             self._set_files([file for file in self._files if file.start <= offset])
         for file in reversed(later):
-            file.retire()
+            self._remove(file)
         self.set_end(offset)
         for file in self._files:
             if offset < file.start + self.file_bytes:
                 file.truncate(offset - file.start)
             elif durable_from is not None and durable_from < file.start + self.file_bytes:
                 file.sync()
-        if self.access is Access.WRITE and self.directory.exists():
-            self._disk.sync_directory(self.directory)
+        self._sync_directories()
+
+    def _remove(self, file: MappedFile) -> None:
+        """Remove the file's name, as `MappedFile.retire`; that of one which may not be written goes, too."""
+        file.retire()
+        if self.access is Access.WRITE and file.access is Access.READ:
+            unlink(file.path)
+
+    def _sync_directories(self) -> None:
+        """WRITE: bring names that went to disk."""
+        if self.access is Access.WRITE:
+            for folder in self.paths.folders:
+                if folder.exists():
+                    self._disk.sync_directory(folder)
+
+    def avoid(self, full: frozenset[Path]) -> None:
+        """Make new files in these directories only when there is no other."""
+        self._source.avoid(full)
 
     def drop_empty(self) -> None:
         """WRITE: delete files without a byte: a power cut leaves them, when only a name reached the disk. OSError."""
         if self.access is Access.WRITE:
             for problem in self._problems:
-                if problem.kind == "empty" and problem.path.exists() and not problem.path.stat().st_size:
+                is_empty = problem.kind == "empty" and problem.path.exists() and not problem.path.stat().st_size
+                if is_empty and not self._may_only_read(problem.path):
                     unlink(problem.path)
             self._problems = tuple(problem for problem in self._problems if problem.kind != "empty")
 
@@ -365,13 +402,13 @@ class FileQueue:
             file, *kept = self._files
             self._set_files(kept)  # first: a reader who finds it closed finds it gone, too
             try:
-                file.retire()
+                self._remove(file)
             except OSError:
                 self._set_files([file, *kept])
                 raise
             self._retired.append((file, now_ms))
         if self.access is Access.WRITE:
-            self._disk.sync_directory(self.directory)
+            self._disk.sync_directory(file.path.parent)
         return file
 
     def sweep(self, now_ms: int, forced_interval_ms: int) -> int:
@@ -407,18 +444,18 @@ class FileQueue:
 
     def refresh(self) -> bool:
         """READ: look for files that came or went; True when any did. New ones are empty until `set_end` says more."""
-        sizes, problems = scan_directory(self.directory, self.file_bytes)
+        found, problems = self._scan()
         with self._change_lock:
             before = self._by_start
-            kept = {start: file for start, file in before.items() if start in sizes and not file.is_replaced()}
-            if kept.keys() == before.keys() == sizes.keys() and problems == self._problems:
+            kept = {start: file for start, file in before.items() if start in found and not file.is_replaced()}
+            if kept.keys() == before.keys() == found.keys() and problems == self._problems:
                 return False
             for start, file in before.items():
                 if start not in kept:
                     file.retire()
                 elif start in self.short:
                     file.unmap()  # its map is as short as it was
-            self._set_files([kept.get(start) or self._appeared(start) for start in sorted(sizes)])
+            self._set_files([kept.get(start) or self._appeared(start, found[start]) for start in sorted(found)])
             self._problems = problems
             return True
 
@@ -432,8 +469,8 @@ class FileQueue:
         for file in files:
             file.retire()
 
-    def _appeared(self, start: int) -> MappedFile:
-        file = self._loaded(start, 0)
+    def _appeared(self, start: int, found: FoundFile) -> MappedFile:
+        file = self._loaded(start, found)
         file.set_end(0)
         return file
 

@@ -89,7 +89,7 @@ class Follower:
         self._looks = 0
         self._stuck_since: float | None = None
         layout = parts.layout
-        self._log_watch, self._queues_watch = Watch(layout.commit_log), Watch(layout.consume_queues)
+        self._log_watch, self._queues_watch = Watch(*layout.commit_log.folders), Watch(layout.consume_queues)
         self._topics_watch = Watch(layout.topics)
 
     def begin(self) -> None:
@@ -214,7 +214,7 @@ class Follower:
         parts, layout = self._parts, self._parts.layout
         self._topics.reload()
         if layout.root.is_dir():
-            refuse_unreadable(layout.root)
+            refuse_unreadable(layout)
         refuse_topics(layout.root, self._topics.table)
         parts.deleted.reload()
         self._choice = self._choose_sizes()
@@ -240,7 +240,7 @@ class Follower:
             return False
         before, sizes = self._choice, self._parts.sizes
         layout = self._parts.layout
-        if not before.rebuild_index and find_sizes(layout.root, remembered_sizes(layout)) == before.found:
+        if not before.rebuild_index and find_sizes(layout, remembered_sizes(layout)) == before.found:
             return False
         self._choice = self._choose_sizes()
         chosen = self._choice.sizes

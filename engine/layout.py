@@ -3,17 +3,39 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.logpaths import LogPaths, log_paths
+
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """Paths below `root`. All but `own` are RocketMQ's; below `own` are ours, which RocketMQ leaves alone."""
+    """Paths below `root`. All but `own` are RocketMQ's; below `own` are ours, which RocketMQ leaves alone.
+
+    The commit log may be elsewhere, and in several folders: `commit_log_paths` (None: where it is by default) and
+    `read_only_log_paths`, as StoreConfig has them.
+    """
 
     root: Path
+    commit_log_paths: tuple[Path, ...] | None = None
+    read_only_log_paths: tuple[Path, ...] = ()
 
     @property
-    def commit_log(self) -> Path:
-        """Folder of the commit log's files."""
+    def commit_log(self) -> LogPaths:
+        """Folders of the commit log's files. ValueError when none is left to write."""
+        return log_paths(self.default_commit_log, self.commit_log_paths, self.read_only_log_paths)
+
+    @property
+    def default_commit_log(self) -> Path:
+        """Where the log's files are unless somebody says otherwise."""
         return self.root / "commitlog"
+
+    @property
+    def names_log_paths(self) -> bool:
+        """Whether somebody said where the log is."""
+        return self.commit_log_paths is not None or bool(self.read_only_log_paths)
+
+    def shown(self, path: Path) -> str:
+        """`path` as people are told of it: below the store's folder, or absolute."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     @property
     def consume_queues(self) -> Path:
@@ -68,6 +90,11 @@ class StoreLayout:
     def sizes(self) -> Path:
         """The file sizes that the store was made with (ours)."""
         return self.config / "sizes.json"
+
+    @property
+    def used_log_paths(self) -> Path:
+        """Where the log's files are, if they are not where they are by default (ours)."""
+        return self.config / "commitlog.json"
 
     @property
     def retention(self) -> Path:

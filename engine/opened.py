@@ -15,22 +15,25 @@ from pathlib import Path
 
 from engine.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
 from engine.durable import Disk, make_directory, remove_file, write_durably
-from engine.errors import NotAStoreError, ReadError, StoreLockedError
+from engine.errors import NotAStoreError, OptionError, ReadError, StoreLockedError
 from engine.filequeue import FileQueue
 from engine.indexfile import TAG_TYPE
 from engine.layout import StoreLayout
 from engine.lock import StoreLock, lock_mtime_ns
 from engine.mappedfile import Access
+from engine.missinglog import refuse_read_only_end
 from engine.opening import (
     ChosenSizes,
     choose_sizes,
     is_new,
+    refuse_folders,
     refuse_obstacles,
     refuse_topics,
     refuse_unreadable,
     remembered_sizes,
 )
 from engine.parts import StoreParts, open_parts
+from engine.pathsfile import remember_paths
 from engine.record import decode_record
 from engine.recovery import Recovered, Trace, read_trace, recover
 from engine.results import RecoveryReport
@@ -61,35 +64,59 @@ class Opened:
 
 def open_store(path: Path, config: StoreConfig) -> Opened:
     """Open what is at `path` as `config.mode` says. OpenError, ObstructedError, StoreFullError, OSError."""
-    new = is_new(path)
+    layout = layout_of(path, config)
+    new = is_new(layout)
     if new and config.mode is not OpenMode.WRITE:
         raise NotAStoreError(path, "nothing is there")
-    if not new:
-        refuse_unreadable(path)
+    if new:
+        refuse_folders(layout)
+    else:
+        refuse_unreadable(layout)
     if config.mode is OpenMode.WRITE:
-        return _open_writing(path, config)
+        return _open_writing(layout, config)
     if config.mode is OpenMode.READ_ONLY:
-        return _open_read_only(path, config)
-    return _open_following(path, config)
+        return _open_read_only(layout, config)
+    return _open_following(layout, config)
 
 
-def _open_writing(path: Path, config: StoreConfig) -> Opened:
-    layout = StoreLayout(path)
+def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
+    """Where things are of the store at `path`, opened as `config` says. OptionError when its log has no folder."""
+    default = StoreLayout(path).default_commit_log
+    real = os.path.realpath(default)
+
+    def spelled(folder: Path) -> Path:
+        return default if os.path.realpath(folder) == real else folder.absolute()
+
+    named = config.commit_log_paths and tuple(map(spelled, config.commit_log_paths))
+    layout = StoreLayout(path, named or None, tuple(map(spelled, config.read_only_log_paths)))
+    try:
+        _ = layout.commit_log
+    except ValueError as error:
+        raise OptionError("readOnlyCommitLogStorePaths", str(error)) from error
+    return layout
+
+
+def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
+    path = layout.root
+    refuse_read_only_end(layout)
     for changed in make_directory(path, keep_owner=False, mode=STORE_MODE):  # a new store is whose who makes it
         config.disk.sync_directory(changed)
     refuse_obstacles(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
         trace = read_trace(layout)  # under the lock, as all that follows: no other writer comes in between
-        new = is_new(path)
-        _make_directories([layout.commit_log, layout.consume_queues, layout.index, layout.config], config.disk)
+        new = is_new(layout)
+        _make_directories(
+            [*layout.commit_log.writable, layout.consume_queues, layout.index, layout.config], config.disk
+        )
         table, notes = _topics_to_write(layout, config)
-        choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(path, config)
+        choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(layout, config)
+        remember_paths(layout, config.disk)
         if remembered_sizes(layout) != choice.sizes:
             write_sizes(layout.sizes, choice.sizes, config.disk)
         begin_writing(layout, config.disk)
         lock.sync(config.disk)
-        parts = open_parts(path, config, choice.sizes, Access.WRITE)
+        parts = open_parts(layout, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
         topics = frozenset(table.names()) if not notes else frozenset()
         recovered = _recover(parts, trace, choice, config, topics, table.discard).with_notes(notes)
@@ -108,15 +135,14 @@ def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTab
     return read_topics(layout, config), notes
 
 
-def _open_read_only(path: Path, config: StoreConfig) -> Opened:
-    layout = StoreLayout(path)
+def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
     holder = StoreLock.holder(layout.lock)
     if holder is not None:
-        raise StoreLockedError(path, holder or None)
+        raise StoreLockedError(layout.root, holder or None)
     table = read_topics(layout, config)
-    choice = choose_at(path, config)
+    choice = choose_at(layout, config)
     with ExitStack() as stack:
-        parts = open_parts(path, config, choice.sizes, Access.PRIVATE)
+        parts = open_parts(layout, config, choice.sizes, Access.PRIVATE)
         stack.callback(parts.close)
         trace = read_trace(layout)
         topics = frozenset(table.names()) if table.problem is None else frozenset()
@@ -134,10 +160,10 @@ def _require_at_rest(layout: StoreLayout, trace: Trace) -> None:
         raise StoreLockedError(layout.root, holder or None)
 
 
-def _open_following(path: Path, config: StoreConfig) -> Opened:
-    table = read_topics(StoreLayout(path), config)
-    choice = choose_at(path, config)
-    parts = open_parts(path, config, choice.sizes, Access.READ)
+def _open_following(layout: StoreLayout, config: StoreConfig) -> Opened:
+    table = read_topics(layout, config)
+    choice = choose_at(layout, config)
+    parts = open_parts(layout, config, choice.sizes, Access.READ)
     parts.queues.recover(scan=False)
     return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice)
 
@@ -161,24 +187,24 @@ def read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
     return table
 
 
-def choose_at(path: Path, config: StoreConfig) -> ChosenSizes:
-    """The sizes to open the store at `path` with."""
-    with closing(_RecordKeys(StoreLayout(path))) as record_keys:
-        return choose_sizes(path, config.sizes, record_keys.at)
+def choose_at(layout: StoreLayout, config: StoreConfig) -> ChosenSizes:
+    """The sizes to open the store at `layout` with."""
+    with closing(_RecordKeys(layout)) as record_keys:
+        return choose_sizes(layout, config.sizes, record_keys.at)
 
 
 class _RecordKeys:
     """Reads the index keys of records before the store is open: what proves an index file's sizes."""
 
     def __init__(self, layout: StoreLayout) -> None:
-        self._directory = layout.commit_log
+        self._paths = layout.commit_log
         self._files: dict[int, FileQueue] = {}
 
     def at(self, sizes: FileSizes, physical_offset: int) -> Sequence[str]:
         """What the index may hold of the record there (topic#key, topic#T#tag); nothing when it can't be read."""
         file_bytes = sizes.commit_log_bytes
         if file_bytes not in self._files:
-            self._files[file_bytes] = FileQueue.open(self._directory, file_bytes, Access.READ)
+            self._files[file_bytes] = FileQueue.open(self._paths, file_bytes, Access.READ)
         file = self._files[file_bytes].find(physical_offset)
         try:
             if file is None:

@@ -14,15 +14,22 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from engine.checkpoint import read_checkpoint
 from engine.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
 from engine.configfile import backup_of
-from engine.errors import ConfigFileError, MissingLogError, NotAStoreError, ObstructedError, UnsupportedStoreError
-from engine.filescan import MAX_OFFSET
+from engine.errors import (
+    ConfigFileError,
+    DuplicateLogFileError,
+    NotAStoreError,
+    ObstructedError,
+    OptionError,
+    UnsupportedStoreError,
+)
+from engine.filescan import MAX_OFFSET, FoundFile, log_files, numbered_files
 from engine.indexfile import index_file_bytes
 from engine.indexproof import prove_index_sizes
 from engine.layout import StoreLayout
-from engine.paths import open_file, open_folder, require_file
+from engine.missinglog import refuse_missing_log
+from engine.paths import open_folder, require_file
 from engine.sizesfile import read_sizes
 from engine.topics import TopicTable
 
@@ -78,45 +85,55 @@ class ChosenSizes:
     """What the files said."""
 
 
-def is_new(path: Path) -> bool:
-    """Whether there is no store at `path` yet: nothing, an empty folder, or one that only holds a lock."""
+def is_new(layout: StoreLayout) -> bool:
+    """Whether there is no store yet: nothing, an empty folder, or one that only holds a lock; and no log elsewhere."""
+    return _names(layout.root) <= {"lock", "lost+found"} and not log_files(layout.commit_log)
+
+
+def _names(root: Path) -> set[str]:
     try:
-        names = {member.name for member in path.iterdir()}
+        return {member.name for member in root.iterdir()}
     except FileNotFoundError:
-        return True
+        return set()
     except NotADirectoryError:
-        raise NotAStoreError(path, "it is a file, not a folder") from None
-    return names <= {"lock", "lost+found"}
+        raise NotAStoreError(root, "it is a file, not a folder") from None
 
 
-def refuse_unreadable(path: Path) -> None:
-    """NotAStoreError, ObstructedError, MissingLogError, or UnsupportedStoreError that names what we don't read; silent
-    when the store is one of ours."""
-    layout = StoreLayout(path)
-    names = {member.name for member in path.iterdir()}
+def refuse_unreadable(layout: StoreLayout) -> None:
+    """NotAStoreError, ObstructedError, MissingLogError, DuplicateLogFileError, OptionError, or UnsupportedStoreError
+    that names what we don't read; silent when the store is one of ours."""
+    path, names = layout.root, _names(layout.root)
     for name in sorted(names):
         if name.startswith("dledger-"):
             raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
     if "commitlog" not in names and not names <= KNOWN_NAMES:
         raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
-    for folder in (layout.commit_log, layout.consume_queues, layout.index, layout.config, layout.own):
-        if folder.name in names and not folder.is_dir():
-            raise ObstructedError(folder, "folder")
-        if folder.name in names:
-            os.close(open_folder(folder))  # who may not be followed there is told before anything is done
+    refuse_folders(layout)
     for name, what in UNREAD.items():
         if any(member.is_file() for member in (path / name).rglob("*")):
             raise UnsupportedStoreError(path, f"{what} ({name})")
     for name in ("consumequeue", "consumequeue_rocksdb"):
         if (path / name / "CURRENT").is_file():  # a folder is a topic's
             raise UnsupportedStoreError(path, f"a RocksDB consume queue ({name}/CURRENT)")
-    _refuse_multiple_paths(path, layout.commit_log)
-    _refuse_missing_log(layout)
+    _refuse_duplicates(layout)
+    refuse_missing_log(layout)
+
+
+def refuse_folders(layout: StoreLayout) -> None:
+    """ObstructedError when no folder, or one that may not be followed, stands where the store has one; OptionError when
+    one of the log's can't be made either. OSError."""
+    for folder in (*layout.commit_log.folders, layout.consume_queues, layout.index, layout.config, layout.own):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ObstructedError(folder, "folder")
+        if folder.is_dir():
+            os.close(open_folder(folder))  # who may not be followed there is told before anything is done
+        elif not folder.is_relative_to(layout.root) and not folder.parent.is_dir():
+            raise OptionError("storePathCommitLog", f"{folder.parent} does not exist")
 
 
 def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:
     """What stands where a writer keeps a file, and is none: folders, links of others, FIFOs. OSError."""
-    settings = (layout.topics, backup_of(layout.topics), layout.sizes, layout.retention)
+    settings = (layout.topics, backup_of(layout.topics), layout.sizes, layout.retention, layout.used_log_paths)
     marks = (layout.clean_mark, layout.coverage, layout.deleted_topics)
     for path in (layout.lock, layout.abort, layout.checkpoint, *settings, *marks):
         try:
@@ -140,52 +157,16 @@ def refuse_topics(path: Path, table: TopicTable) -> None:
                 raise UnsupportedStoreError(path, f"{UNREAD_ATTRIBUTES[pair]} (topic {topic})")
 
 
-def _refuse_multiple_paths(path: Path, directory: Path) -> None:
-    """Several commit log paths deal the files out in turn, so each holds every n-th."""
-    starts = [int(file.name) for file in log_files(directory)]
-    steps = {after - before for before, after in pairwise(starts)}
-    length = _usual(file.stat().st_size for file in log_files(directory))
-    if len(starts) > 2 and length and len(steps) == 1 and min(steps) >= 2 * length:
-        raise UnsupportedStoreError(path, "a commit log over several paths")
+def _refuse_duplicates(layout: StoreLayout) -> None:
+    """Of two files with one name that both hold records, nobody can say which is the log's."""
+    for file, other in pairwise(log_files(layout.commit_log)):
+        both = file.name == other.name and all(FoundFile(one, 0).has_data for one in (file, other))
+        if both:
+            raise DuplicateLogFileError(file, other)
 
 
-def _refuse_missing_log(layout: StoreLayout) -> None:
-    """A log that is elsewhere has left its queues and its checkpoint here: they are not to be made anew without it."""
-    if any(file.stat().st_size for file in log_files(layout.commit_log)):
-        return
-    for topic in _directories(layout.consume_queues):
-        for queue in _directories(topic):
-            if any(_holds_entries(file) for file in log_files(queue)):
-                raise MissingLogError(layout.root, str(queue.relative_to(layout.root)))
-    if layout.checkpoint.is_file() and read_checkpoint(layout.checkpoint).physic_ms:
-        raise MissingLogError(layout.root, "checkpoint")
-
-
-def _holds_entries(queue_file: Path) -> bool:
-    descriptor = open_file(queue_file)
-    try:
-        return any(os.pread(descriptor, CONSUME_QUEUE_ENTRY_BYTES, 0))
-    finally:
-        os.close(descriptor)
-
-
-def _directories(directory: Path) -> list[Path]:
-    return sorted(member for member in directory.iterdir() if member.is_dir()) if directory.is_dir() else []
-
-
-def log_files(directory: Path) -> list[Path]:
-    """Files in a folder of numbered files, by name."""
-    try:
-        members = list(directory.iterdir())
-    except FileNotFoundError:
-        return []
-    return sorted(file for file in members if len(file.name) == 20 and file.name.isdecimal() and file.is_file())
-
-
-def find_sizes(path: Path, remembered: FileSizes | None = None) -> FoundSizes:
-    """What the files of the store at `path` say about their sizes; `remembered` is what they were made with, if it is
-    still so."""
-    layout = StoreLayout(path)
+def find_sizes(layout: StoreLayout, remembered: FileSizes | None = None) -> FoundSizes:
+    """What the files of a store say about their sizes; `remembered` is what they were made with, if it is still so."""
     queues = [files for files in _queue_folders(layout.consume_queues) if files]
     return FoundSizes(
         _numbered_size(log_files(layout.commit_log), remembered.commit_log_bytes if remembered else None),
@@ -200,7 +181,7 @@ def _queue_folders(directory: Path) -> Iterator[list[Path]]:
     for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
         for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
             if queue.name.isdecimal() and queue.is_dir():
-                yield log_files(queue)
+                yield numbered_files(queue)
                 seen += 1
             if seen >= SAMPLED_QUEUES:
                 return
@@ -245,15 +226,14 @@ def remembered_sizes(layout: StoreLayout) -> FileSizes | None:
 
 
 def choose_sizes(
-    path: Path, wanted: FileSizes | None, keys_at: Callable[[FileSizes, int], Sequence[str]]
+    layout: StoreLayout, wanted: FileSizes | None, keys_at: Callable[[FileSizes, int], Sequence[str]]
 ) -> ChosenSizes:
-    """Sizes of the store at `path`: its files' own, then what was remembered, then `wanted`, then the likeliest.
+    """Sizes of a store: its files' own, then what was remembered, then `wanted`, then the likeliest.
 
     `keys_at(sizes, physical_offset)` gives the index keys of a record, for the proof.
     """
-    layout = StoreLayout(path)
     remembered = remembered_sizes(layout)
-    found = find_sizes(path, remembered)
+    found = find_sizes(layout, remembered)
     fallback = remembered or wanted or _likely(found)
     sizes = fallback
     if found.commit_log_bytes and found.commit_log_bytes >= LEAST_LOG_FILE_BYTES:

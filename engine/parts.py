@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.allocate import Preallocator
 from engine.commitlog import CommitLog
@@ -58,9 +57,8 @@ class StoreParts:
         self.log.files.close()
 
 
-def open_parts(path: Path, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreParts:
-    """Open what is at `path` with these sizes. Nothing is changed on disk, no position is known yet. OSError."""
-    layout = StoreLayout(path)
+def open_parts(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreParts:
+    """Open the store at `layout` with these sizes. Nothing is changed on disk, no position is known yet. OSError."""
     writes = access is Access.WRITE
     source = None
     if writes and config.preallocate:

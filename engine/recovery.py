@@ -61,7 +61,7 @@ class Trace:
 def read_trace(layout: StoreLayout) -> Trace:
     """The trace of the last writer of the store at `layout`."""
     clean = not layout.abort.exists()
-    mark = read_clean_mark(layout.root, layout.clean_mark) if clean else None
+    mark = read_clean_mark(layout) if clean else None
     return Trace(clean, mark.coverage if mark else None, lock_mtime_ns(layout.lock))
 
 

@@ -15,7 +15,7 @@ from engine.allocate import file_name
 from engine.check import check_at_rest, check_store
 from engine.checkpoint import Checkpoint, write_checkpoint
 from engine.claims import Claims
-from engine.config import StoreConfig
+from engine.config import OpenMode, StoreConfig
 from engine.consumequeues import ConsumeQueues
 from engine.damagemark import can_mark, keep_bytes, mark_damage
 from engine.durable import remove_file
@@ -25,7 +25,8 @@ from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access, MappedFile
-from engine.opened import begin_writing, choose_at, read_topics
+from engine.missinglog import refuse_read_only_end
+from engine.opened import begin_writing, choose_at, layout_of, read_topics
 from engine.opening import index_paths, is_new, refuse_obstacles, refuse_unreadable
 from engine.parts import open_parts
 from engine.paths import remove_tree, store_root, unlink
@@ -36,21 +37,25 @@ from engine.store import MessageStore
 from engine.tiling import shows_multi_dispatch
 
 
-def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[str]:
+def repair_store(
+    path: Path | str, progress: Callable[[CheckProgress], None] | None = None, config: StoreConfig | None = None
+) -> Iterator[str]:
     """Repair an unmounted store, yielding a sentence for each thing done; nothing when nothing was wrong.
 
-    NotAStoreError, UnsupportedStoreError, ObstructedError, StoreLockedError, StoreFullError, OSError. Safe to stop and
-    to run again.
+    `config` says where its log is, and how it is opened afterwards; its mode counts for nothing. OpenError,
+    ObstructedError, StoreFullError, OSError. Safe to stop and to run again.
     """
-    path = store_root(path)
-    layout, config = StoreLayout(path), StoreConfig()
-    if is_new(path):
+    config = replace(config or StoreConfig(), mode=OpenMode.WRITE)
+    layout = layout_of(store_root(path), config)
+    path = layout.root
+    if is_new(layout):
         raise NotAStoreError(path, "nothing is there")
-    refuse_unreadable(path)
+    refuse_unreadable(layout)
+    refuse_read_only_end(layout)
     refuse_obstacles(layout)
     with StoreLock(layout.lock):
         config = replace(config, multi_dispatch=_multi_dispatch(layout, config))
-        problems = list(check_at_rest(layout, progress))
+        problems = list(check_at_rest(layout, config, progress))
         if not problems and not layout.abort.exists():
             return
         if problems:
@@ -66,12 +71,12 @@ def repair_store(path: Path | str, progress: Callable[[CheckProgress], None] | N
     with MessageStore.open(path, config) as store:
         if store.recovery.cut_bytes:
             yield f"cut {store.recovery.cut_bytes:,} bytes of a torn or stale tail off the log"
-    yield from (f"not mended: {problem}" for problem in check_store(path, progress))
+    yield from (f"not mended: {problem}" for problem in check_store(path, progress, config))
 
 
 def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
     """Whether the queues show that multi-dispatch has filled them: asked before any of them is removed."""
-    with closing(open_parts(layout.root, config, choose_at(layout.root, config).sizes, Access.READ)) as parts:
+    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
         return shows_multi_dispatch(parts.log, parts.queues)
 
@@ -80,7 +85,7 @@ def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
     """Note which topics their broker deleted, as long as the store shows that it was closed."""
     table = read_topics(layout, config)
     names = frozenset(table.names() if table.problem is None else ())
-    with closing(open_parts(layout.root, config, choose_at(layout.root, config).sizes, Access.READ)) as parts:
+    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         begin = parts.log.min_offset
         leave_out_deleted(parts, read_trace(layout), names)
         walk = LogWalk(
@@ -107,7 +112,7 @@ def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
 
 def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:
     """Frame what is damaged in the log, so that every reader passes it."""
-    sizes = choose_at(layout.root, config).sizes
+    sizes = choose_at(layout, config).sizes
     file_bytes = sizes.commit_log_bytes
     yield from cut_long_files(layout, file_bytes, config.disk)
     with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
@@ -129,7 +134,7 @@ def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
 
 def _claims(layout: StoreLayout, config: StoreConfig) -> Claims:
     """What is claimed of the log, before anything is changed."""
-    with closing(open_parts(layout.root, config, choose_at(layout.root, config).sizes, Access.READ)) as parts:
+    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
         trace = read_trace(layout)
         return claims_at_rest(parts, valid_coverage(parts, trace), clean=trace.clean)
@@ -153,6 +158,8 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
     first, last = start - file.start, end - file.start
     if not can_mark(first, last, file.size):
         return f"left {what} as they are: too few to be framed"
+    if file.access is Access.READ:
+        return f"left {what} as they are: {file.path.parent} is only read"
     kept = keep_bytes(layout.own / DAMAGED, file, first, last, config.disk)
     mark_damage(file, first, last, time_ms)
     file.sync()
@@ -160,18 +167,18 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
 
 
 def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: int) -> None:
-    path = layout.commit_log / file_name(start)
+    path = layout.commit_log.in_turn(start // file_bytes)[0] / file_name(start)
     file = MappedFile.create(path, file_bytes, Access.WRITE, start=start, disk=config.disk, sync=True)
     mark_damage(file, 0, file_bytes, 0)
     file.publish(file_bytes)
     file.sync()
     file.close()
-    config.disk.sync_directory(layout.commit_log)
+    config.disk.sync_directory(path.parent)
 
 
 def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:
     """Remove what does not agree with the log; the opening that follows makes it again."""
-    entry_bytes = choose_at(layout.root, config).sizes.consume_queue_bytes
+    entry_bytes = choose_at(layout, config).sizes.consume_queue_bytes
     queues = {Path(problem.path).parts[1:3] for problem in problems if problem.kind is ProblemKind.CONSUME_QUEUE}
     for topic, queue_id in sorted(queues):
         _drop_queue(layout, config, entry_bytes, topic, int(queue_id))

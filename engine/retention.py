@@ -98,7 +98,7 @@ class Cleaner:
             return self._clean()
 
     def _clean(self) -> int:
-        used = max(self._disk_use(self._log.files.directory), self._disk_use(self._parts.layout.root))
+        used = max(self._log_disk_use(), self._disk_use(self._parts.layout.root))
         self._refuse(used)
         taken = 0
         while taken < self._retention.delete_batch_files and self._take_oldest(used):
@@ -112,6 +112,12 @@ class Cleaner:
         self._log.files.sweep(now_ms, interval_ms)
         self._parts.queues.sweep(now_ms, interval_ms)
         return taken
+
+    def _log_disk_use(self) -> float:
+        """Of the log's paths for new files the one with most space counts; the full ones get no file meanwhile."""
+        uses = {folder: self._disk_use(folder) for folder in self._log.files.paths.writable}
+        self._log.files.avoid(frozenset(path for path, use in uses.items() if use > self._retention.disk_clean_ratio))
+        return min((use for use in uses.values() if use >= 0), default=-1.0)
 
     def _refuse(self, used: float) -> None:
         full = used > self._retention.disk_warn_ratio

@@ -30,9 +30,16 @@ def move_strangers(layout: StoreLayout, problems: Sequence[Problem], disk: Disk)
     Files of a queue or the index that are too long are among them: the next opening makes them again.
     """
     for problem in problems:
-        if problem.kind is ProblemKind.FOREIGN_FILE and os.path.lexists(layout.root / problem.path):
+        found = layout.root / problem.path
+        if problem.kind is not ProblemKind.FOREIGN_FILE or not os.path.lexists(found):
+            continue
+        if found.parent in layout.commit_log.read_only:
+            yield f"left {found}, which is no file of this store: {found.parent} is only read"
+        elif found.is_relative_to(layout.root) or found.stat().st_dev == layout.root.stat().st_dev:
             moved = set_aside(layout, problem.path, disk)
             yield f"moved {problem.path}, which is no file of this store, to {moved}"
+        else:
+            yield f"left {found}, which is no file of this store: it is on another disk; move it away"
 
 
 def set_aside_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str]:
@@ -47,7 +54,9 @@ def set_aside_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str
 
 def set_aside(layout: StoreLayout, path: str, disk: Disk) -> Path:
     """Move `path` below the store's folder to where damaged things are kept, durably; where it is now. OSError."""
-    source, target = layout.root / path, _free_name(layout.own / DAMAGED / path)
+    source = layout.root / path
+    kept = path if source.is_relative_to(layout.root) else f"commitlog/{source.name}"
+    target = _free_name(layout.own / DAMAGED / kept)
     for changed in make_directory(target.parent):
         disk.sync_directory(changed)
     rename(source, target)
@@ -66,7 +75,7 @@ def cut_long_files(layout: StoreLayout, file_bytes: int, disk: Disk) -> Iterator
     files = FileQueue.open(layout.commit_log, file_bytes, Access.READ, disk=disk)
     files.close()
     for problem in files.problems:
-        if problem.kind == "long":
+        if problem.kind == "long" and problem.path.parent not in layout.commit_log.read_only:
             size = problem.found_bytes
             start = int(problem.path.name)
             file = MappedFile(problem.path, size, Access.WRITE, start=start, disk=disk)

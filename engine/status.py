@@ -33,7 +33,7 @@ def measure_files(parts: StoreParts) -> FileFigures:
     sizes = parts.sizes
     log_files, index_files = len(parts.log.files.files), len(parts.index.files)
     queue_files = sum(len(queue.files.files) for queue in queues)
-    free, total = disk_space(parts.layout.root)
+    free, total = max(disk_space(folder) for folder in parts.layout.commit_log.writable)
     return FileFigures(
         messages=sum(max(queue.max_offset - queue.min_offset, 0) for queue in queues),
         min_physical_offset=parts.log.min_offset,

@@ -107,7 +107,7 @@ class MessageStore:
                 topics_changed=self._listeners.topics_changed,
                 log_rewritten=self._log_rewritten,
                 choice=opened.choice,
-                choose_sizes=lambda: choose_at(opened.parts.layout.root, config),
+                choose_sizes=lambda: choose_at(opened.parts.layout, config),
             )
 
     @classmethod

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mountctl.errors import CommandError
+from mountctl.options import StoreSettings
 from mountctl.output import visible
 from mountctl.places import Mount, Place, require_answer
 
@@ -127,9 +128,13 @@ def find_topic(access: Access, name: str) -> Topic:
 
 
 @contextmanager
-def reach(place: Place, writing: bool = False, following: bool = False) -> Iterator[Access]:
+def reach(place: Place, settings: StoreSettings, writing: bool = False, following: bool = False) -> Iterator[Access]:
     """The store at `place` while the block runs: `writing` opens it as its writer, `following` beside one."""
     mount = place.mount
+    settings.require_store(place.store)
+    if mount and settings and not (mount.read_only and writing):
+        reason = f"{place.store} is mounted at {mount.mountpoint}, and open with that mount's options"
+        raise CommandError(reason, "leave -o and --broker-conf out", os.EX_USAGE)
     if mount and mount.read_only and writing:
         _require_follower(place, mount)
         mount = None
@@ -141,7 +146,7 @@ def reach(place: Place, writing: bool = False, following: bool = False) -> Itera
     else:
         from mountctl.opened import opened
 
-        with opened(place.store, writing, following) as store:
+        with opened(place.store, settings, writing, following) as store:
             yield store
 
 

@@ -9,6 +9,7 @@ import click
 
 from mountctl.access import Access, Queue, Shown, reach
 from mountctl.errors import CommandError
+from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json_line
 from mountctl.places import find
 from mountctl.targets import Target, parse_target, queues_of
@@ -23,7 +24,16 @@ from mountctl.targets import Target, parse_target, queues_of
 @click.option("-n", "--count", type=click.IntRange(min=0), help="At most so many messages of each queue.")
 @click.option("--key", help="The newest message with this key, instead.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a message, with all that is known of it.")
-def command(place: str, target: str, start: str | None, count: int | None, key: str | None, as_json: bool) -> None:
+@takes_settings
+def command(
+    place: str,
+    target: str,
+    start: str | None,
+    count: int | None,
+    key: str | None,
+    as_json: bool,
+    settings: StoreSettings,
+) -> None:
     """Print messages of a store or mount: each body and a newline; one OFFSET or --key: the body, byte for byte.
 
     \b
@@ -32,7 +42,7 @@ def command(place: str, target: str, start: str | None, count: int | None, key: 
       mountctl cat /srv/store orders --key ORDER-17 --json
     """
     wanted = parse_target(target)
-    with reach(find(place)) as access:
+    with reach(find(place), settings) as access:
         if key is not None:
             queues_of(access, wanted)
             show(access.with_key(wanted.topic, key), as_json, newline=False)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from engine import CheckProgress, check_store, repair_store
+from engine import CheckProgress, StoreConfig, check_store, repair_store
 from mountctl.errors import FINDINGS, CommandError
+from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import Show, plural, print_json_line, progress, visible
 from mountctl.places import absolute, find
 
@@ -18,8 +19,8 @@ from mountctl.places import absolute, find
 @click.argument("store")
 @click.option("--repair", is_flag=True, help="Rebuild what is derived, cut or mark what is damaged; then check again.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a finding.")
-@click.pass_context
-def command(context: click.Context, store: str, repair: bool, as_json: bool) -> None:
+@takes_settings
+def command(store: str, repair: bool, as_json: bool, settings: StoreSettings) -> None:
     """Check STORE, not mounted: re-derives every consume-queue and index byte from the commit log.
 
     One line per finding, and exit code 1 when there is any. --repair never touches a good record, says what it did, and
@@ -37,20 +38,22 @@ def command(context: click.Context, store: str, repair: bool, as_json: bool) -> 
             f"{place.store} is mounted at {where} and changes", f"mountctl umount {where}", os.EX_TEMPFAIL
         )
     path = absolute(place.store)
+    settings.require_store(path)
+    config = settings.applied_to(StoreConfig())
     if repair:
-        _repair(path, as_json)
-    findings = _check(path, as_json)
+        _repair(path, config, as_json)
+    findings = _check(path, config, as_json)
     if findings:
-        context.exit(FINDINGS)
+        click.get_current_context().exit(FINDINGS)
     if not as_json:
         click.echo(f"{path}: no findings")
 
 
-def _check(path: Path, as_json: bool) -> int:
+def _check(path: Path, config: StoreConfig, as_json: bool) -> int:
     """Print each finding; returns how many there were."""
     count = 0
     with progress() as show:
-        for problem in check_store(path, _told(show)):
+        for problem in check_store(path, _told(show), config):
             count += 1
             if as_json:
                 print_json_line(
@@ -68,10 +71,10 @@ def _check(path: Path, as_json: bool) -> int:
     return count
 
 
-def _repair(path: Path, as_json: bool) -> None:
+def _repair(path: Path, config: StoreConfig, as_json: bool) -> None:
     """Repair, and print a sentence for each thing done."""
     with progress() as show:
-        for done in repair_store(path, _told(show)):
+        for done in repair_store(path, _told(show), config):
             if as_json:
                 print_json_line({"repaired": done})
             else:

@@ -9,7 +9,7 @@ import click
 
 from engine import BROKER_SIZES, EMBEDDED_SIZES, MessageStore, StoreConfig
 from mountctl.errors import CommandError
-from mountctl.options import parse_mode
+from mountctl.options import StoreSettings, parse_mode, takes_settings
 from mountctl.output import human_size, plural, print_json
 from mountctl.places import absolute
 
@@ -23,7 +23,8 @@ SIZES = {"embedded": EMBEDDED_SIZES, "broker": BROKER_SIZES}
 )
 @click.option("--mode", metavar="OCTAL", help="Permission bits of its directory; 0700 where it has to be made.")
 @click.option("--json", "as_json", is_flag=True, help="Print the sizes as JSON.")
-def command(store: Path, sizes: str, mode: str | None, as_json: bool) -> None:
+@takes_settings
+def command(store: Path, sizes: str, mode: str | None, as_json: bool, settings: StoreSettings) -> None:
     """Make an empty STORE: `embedded` sizes for a laptop, `broker` sizes as RocketMQ's defaults are.
 
     \b
@@ -34,7 +35,9 @@ def command(store: Path, sizes: str, mode: str | None, as_json: bool) -> None:
     path = absolute(store)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise CommandError(f"{store} is not empty", "name a new or empty directory", os.EX_USAGE)
-    with MessageStore.open(path, StoreConfig(sizes=SIZES[sizes], preallocate=False)) as made:
+    settings.require_store(path)
+    config = settings.applied_to(StoreConfig(sizes=SIZES[sizes], preallocate=False))
+    with MessageStore.open(path, config) as made:
         found = made.sizes
     if bits is not None:
         path.chmod(bits)

@@ -8,14 +8,15 @@ import click
 
 from mountctl import daemon, preflight
 from mountctl.allocator import share_one_arena
-from mountctl.options import MountRequest, parse, parse_mode
+from mountctl.brokerconf import root_of
+from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, settings_of
 from mountctl.output import progress
 from mountctl.places import absolute
 
 
 @click.command("mount", short_help="Mount a store.")
 @click.argument("store", type=Path)
-@click.argument("mountpoint", type=Path)
+@click.argument("mountpoint", type=Path, required=False)
 @click.option("-f", "--foreground", is_flag=True, help="Serve in this very process, and log to standard error.")
 @click.option("-r", "--read-only", is_flag=True, help="Never write to the store; refused while another process does.")
 @click.option("--follow", is_flag=True, help="Read-only, beside the process that writes the store (a broker, a mount).")
@@ -24,19 +25,22 @@ from mountctl.places import absolute
 @click.option("--append-mode", metavar="OCTAL", help="Permission bits of the append files, like 222.")
 @click.option("--log-file", type=click.Path(path_type=Path), help="The daemon's log.")
 @click.option("-o", "options", multiple=True, metavar="NAME[=VALUE],...", help="Store options by RocketMQ's names.")
+@BROKER_CONF
 def command(
     store: Path,
-    mountpoint: Path,
+    mountpoint: Path | None,
     foreground: bool,
     append_mode: str | None,
     log_file: Path | None,
     options: tuple[str, ...],
+    broker_conf: Path | None,
     **switches: bool,
 ) -> None:
-    """Mount STORE at MOUNTPOINT; a STORE that doesn't exist or is empty is created.
+    """Mount STORE at MOUNTPOINT; a STORE that doesn't exist or is empty is created. With --broker-conf, STORE may be
+    left out: it is then the storePathRootDir named there.
 
     Returns when the mount is ready. Retention is off unless -o asks for it: fileReservedTime (hours), maxBytes,
-    deleteWhen, diskMaxUsedSpaceRatio.
+    deleteWhen, diskMaxUsedSpaceRatio. A log elsewhere, or over several paths: storePathCommitLog=PATH,PATH.
 
     \b
     Examples:
@@ -45,6 +49,8 @@ def command(
       mountctl mount -o fileReservedTime=72,maxBytes=10G /srv/store /mnt/mq
     """
     words = parse(options)
+    settings = settings_of(words.store, broker_conf or words.broker_conf)
+    store, mountpoint = _places(store, mountpoint, settings)
     chosen = words.switches | {name for name, on in switches.items() if on}
     request = MountRequest(
         store=absolute(store),
@@ -53,7 +59,7 @@ def command(
         sync_flush="sync_flush" in chosen,
         allow_other="allow_other" in chosen,
         append_mode=words.append_mode if append_mode is None else parse_mode(append_mode),
-        store_options=words.store,
+        settings=settings,
         kernel_options=words.kernel,
         parquet=words.parquet,
     )
@@ -66,9 +72,21 @@ def command(
         _start_daemon(request, log_file or absolute(daemon.default_log_file(request.store)))
 
 
+def _places(store: Path, mountpoint: Path | None, settings: StoreSettings) -> tuple[Path, Path]:
+    """Where the store and its mount point are: with one path, it is the mount point of the store in broker.conf."""
+    if mountpoint is None:
+        root = root_of(settings.broker)
+        if root is None:
+            raise click.UsageError("Missing argument 'MOUNTPOINT'.")
+        return root, store
+    settings.require_store(store)
+    return store, mountpoint
+
+
 def _preflight(request: MountRequest) -> None:
     preflight.check_machine()
-    preflight.check_apart(request.store, request.mountpoint)
+    for path in (request.store, *request.settings.log_paths):
+        preflight.check_apart(path, request.mountpoint)
     preflight.check_store(request.store, may_create=request.mode == "write")
     preflight.check_mountpoint(request.mountpoint)
     if request.allow_other:

@@ -23,13 +23,14 @@ from fsstore.xattrs import attributes_of
 from mountctl.access import ATTRIBUTE_PREFIX, Labels, Queue, Shown, Topic
 from mountctl.errors import CommandError
 from mountctl.limits import raise_open_files
+from mountctl.options import StoreSettings
 from mountctl.output import progress
 
 
 @contextmanager
-def opened(path: Path, writing: bool, following: bool) -> Iterator[OpenedStore]:
+def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) -> Iterator[OpenedStore]:
     """The store at `path`. A reader of a store that another process writes follows it, and changes nothing."""
-    if not any(path.iterdir()):
+    if not any(path.iterdir()) and not settings.log_paths:
         raise CommandError(f"{path} holds no store", f"make one with `mountctl init {path}`", os.EX_DATAERR)
     raise_open_files()
     modes = [OpenMode.WRITE] if writing else [OpenMode.FOLLOW] if following else [OpenMode.READ_ONLY, OpenMode.FOLLOW]
@@ -40,11 +41,11 @@ def opened(path: Path, writing: bool, following: bool) -> Iterator[OpenedStore]:
             show(now.stage, now.done_bytes, now.total_bytes)
 
         try:
-            store = MessageStore.open(path, StoreConfig(mode=modes[0], progress=told))
+            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[0], progress=told)))
         except StoreLockedError:
             if len(modes) == 1:
                 raise
-            store = MessageStore.open(path, StoreConfig(mode=modes[1], progress=told))
+            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[1], progress=told)))
         yield OpenedStore(stack.enter_context(store))
 
 

@@ -1,26 +1,40 @@
-"""What `-o` means to `mountctl mount`: the mount's own switches, the store's options, and what mount(8) hands on.
+"""What `-o` means: to `mountctl mount` its own switches, the store's options, and what mount(8) hands on.
 
 ro, follow, sync_flush, allow_other        as the long options of those names
 append_mode=OCTAL, log_file=PATH           likewise
 parquet_memory=SIZE, parquet_disk=SIZE,    how much is kept of the rendered files of @parquet, in memory and on disk,
 parquet_cache=PATH                         and where on disk
+broker_conf=PATH                           a broker's own settings (brokerconf.py); options given here go before them
 fileReservedTime=72, maxBytes=10G, ...     the store's options, by RocketMQ's names (engine/brokeroptions.py)
+storePathCommitLog=/a,/b                   two of these name paths, with commas between: a word with a slash goes on
 nosuid, nodev, noexec, noatime, ...        passed to the kernel
 defaults, nofail, _netdev, x-...           meant for fstab's readers; nothing to do
+
+The verbs that open a store themselves take the store's options, and --broker-conf.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from fsstore import ParquetOptions
+from mountctl.brokerconf import ROOT, read_broker_conf, require_same_store
 from mountctl.errors import CommandError
 from mountctl.places import absolute
 
+if TYPE_CHECKING:
+    from engine import StoreConfig
+
 _SWITCHES = {"ro": "read_only", "follow": "follow", "sync_flush": "sync_flush", "allow_other": "allow_other"}
 _PARQUET = frozenset({"parquet_memory", "parquet_disk", "parquet_cache"})
+_PATHS = frozenset({"storePathCommitLog", "readOnlyCommitLogStorePaths"})
 _KERNEL = frozenset(
     {"suid", "nosuid", "dev", "nodev", "exec", "noexec", "atime", "noatime", "dirsync", "sync", "async"}
 )
@@ -28,11 +42,50 @@ _FOR_OTHERS = frozenset({"rw", "defaults", "auto", "noauto", "user", "nouser", "
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How a store is to be opened, by RocketMQ's names, paths absolute: `options` of a command line, which go before
+    what a broker's `conf` says (None: none was named): `broker`."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    conf: Path | None = None
+    broker: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.options) or self.conf is not None
+
+    @property
+    def log_paths(self) -> tuple[Path, ...]:
+        """Folders of the commit log that they name."""
+        known = {**self.broker, **self.options}
+        return tuple(Path(path) for name in sorted(_PATHS) for path in known.get(name, "").split(",") if path)
+
+    @property
+    def passed_over(self) -> list[str]:
+        """Names in broker.conf that mean nothing to a store of ours."""
+        from engine import OPTION_NAMES
+
+        return sorted(self.broker.keys() - {*OPTION_NAMES, ROOT})
+
+    def require_store(self, store: Path) -> None:
+        """CommandError when broker.conf is that of another store."""
+        if self.conf is not None:
+            require_same_store(self.broker, store, self.conf)
+
+    def applied_to(self, config: StoreConfig) -> StoreConfig:
+        """`config` with these laid over it. OptionError."""
+        from engine import with_broker_conf, with_options  # not in a process that forks
+
+        if self.conf is not None:
+            config = with_broker_conf(config, self.broker)
+        return with_options(config, self.options)
+
+
+@dataclass(frozen=True, slots=True)
 class MountRequest:
     """One mount, as it was asked for. Paths are absolute.
 
-    `mode` is write, read-only or follow (engine.OpenMode's values); `store_options` go to the engine by RocketMQ's
-    names; `kernel_options` to mount(2). `append_mode` None leaves the permission bits of `append` to the filesystem.
+    `mode` is write, read-only or follow (engine.OpenMode's values); `settings` go to the engine; `kernel_options` to
+    mount(2). `append_mode` None leaves the permission bits of `append` to the filesystem.
     """
 
     store: Path
@@ -41,7 +94,7 @@ class MountRequest:
     sync_flush: bool = False
     allow_other: bool = False
     append_mode: int | None = None
-    store_options: Mapping[str, str] | None = None
+    settings: StoreSettings = field(default_factory=StoreSettings)
     kernel_options: tuple[str, ...] = ()
     parquet: ParquetOptions = field(default_factory=ParquetOptions)
 
@@ -53,6 +106,7 @@ class ParsedOptions:
     switches: frozenset[str]
     append_mode: int | None
     log_file: Path | None
+    broker_conf: Path | None
     store: Mapping[str, str]
     kernel: tuple[str, ...]
     parquet: ParquetOptions
@@ -61,24 +115,72 @@ class ParsedOptions:
 def parse(texts: Iterable[str]) -> ParsedOptions:
     """The options of every `-o`, each a list of words with commas between. CommandError names one that is not known."""
     switches, store, kernel = set(), {}, []
-    append_mode, log_file, parquet = None, None, ParquetOptions()
-    for word in (word.strip() for text in texts for word in text.split(",")):
-        name, equals, value = word.partition("=")
+    append_mode, log_file, broker_conf, parquet = None, None, None, ParquetOptions()
+    for name, equals, value in _words(texts):
+        word = f"{name}{equals}{value}"
         if name == "append_mode" and equals:
             append_mode = parse_mode(value)
         elif name == "log_file" and equals:
             log_file = Path(value)
+        elif name == "broker_conf" and equals:
+            broker_conf = Path(value)
         elif name in _PARQUET and equals:
             parquet = _with_parquet(parquet, name, value)
         elif equals and not name.startswith("x-"):
-            store[name] = value  # the engine knows its own names, and says which it does not
+            # the engine knows its own names, and says which it does not
+            store[name] = _absolute_paths(value) if name in _PATHS else value
         elif name in _SWITCHES:
             switches.add(_SWITCHES[name])
         elif name in _KERNEL:
             kernel.append(name)
         elif name and name not in _FOR_OTHERS and not name.startswith("x-"):
             raise CommandError(f"-o {word} is not known", "see `mountctl mount --help`", 64)
-    return ParsedOptions(frozenset(switches), append_mode, log_file, store, tuple(kernel), parquet)
+    return ParsedOptions(frozenset(switches), append_mode, log_file, broker_conf, store, tuple(kernel), parquet)
+
+
+def _words(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Each word as name, equals sign and value. Paths go on over commas: no name has a slash in it."""
+    name = equals = value = ""
+    for text in texts:
+        for word in (word.strip() for word in text.split(",")):
+            if name in _PATHS and "/" in word.partition("=")[0]:
+                value += f",{word}"
+                continue
+            yield name, equals, value
+            name, equals, value = word.partition("=")
+    yield name, equals, value
+
+
+def _absolute_paths(value: str) -> str:
+    """Paths of a broker's option, as they are from here on, whatever folder the process goes to."""
+    return ",".join(os.path.abspath(path.strip()) for path in value.split(",") if path.strip())
+
+
+def settings_of(options: Mapping[str, str], conf: Path | None) -> StoreSettings:
+    """What a command line says of a store. CommandError, OSError."""
+    if conf is None:
+        return StoreSettings(options)
+    found = read_broker_conf(conf)
+    return StoreSettings(options, conf, found | {name: _absolute_paths(found[name]) for name in _PATHS & found.keys()})
+
+
+BROKER_CONF = click.option(
+    "--broker-conf", type=click.Path(path_type=Path, dir_okay=False), help="A broker's broker.conf, read as it is."
+)
+
+
+def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb that opens a store `-o` and `--broker-conf`: its function gets them as `settings`."""
+
+    @functools.wraps(command)
+    def with_settings(options: tuple[str, ...], broker_conf: Path | None, **rest: Any) -> None:
+        words = parse(options)
+        if replace(words, store={}) != parse(()):
+            raise CommandError("-o takes the store's options here", "see docs/operations.md", os.EX_USAGE)
+        command(settings=settings_of(words.store, broker_conf), **rest)
+
+    named = click.option("-o", "options", multiple=True, metavar="NAME=VALUE,...", help="How to open the store.")
+    return named(BROKER_CONF(with_settings))
 
 
 def _with_parquet(options: ParquetOptions, name: str, value: str) -> ParquetOptions:

@@ -12,6 +12,7 @@ import click
 
 from mountctl.access import Labels, reach
 from mountctl.errors import CommandError
+from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
 from mountctl.targets import parse_target
 
@@ -28,9 +29,11 @@ STANDARD_INPUT = "-"
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path, exists=True), help="A file as one message."
 )
+@takes_settings
 def command(
-    place: str, target: str, messages: tuple[str, ...], keys: tuple[str, ...], tag: str, files: tuple[Path, ...]
-) -> None:
+    place: str, target: str, messages: tuple[str, ...], keys: tuple[str, ...], tag: str, files: tuple[Path, ...],
+    settings: StoreSettings,
+) -> None:  # fmt: skip
     """Publish each MESSAGE, each --file whole, or without either each line of standard input.
 
     The MESSAGE '-' is standard input as one message. (A message that reads '-' comes from a --file, or as a line.)
@@ -47,7 +50,7 @@ def command(
     if messages.count(STANDARD_INPUT) > 1:
         raise CommandError("standard input can be read once", "give '-' once", os.EX_USAGE)
     labels = Labels(keys, tag)
-    with reach(find(place), writing=True) as access:
+    with reach(find(place), settings, writing=True) as access:
         for body in _bodies(messages, files, access.body_limit_bytes()):
             access.publish(wanted.topic, wanted.queue, body, labels)
         if not messages and not files:

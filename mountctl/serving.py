@@ -15,7 +15,14 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, StoreConfig, StoreError, with_options
+from engine import (
+    FlushPolicy,
+    MessageStore,
+    OpenMode,
+    RecoveryProgress,
+    StoreConfig,
+    StoreError,
+)
 from fsstore import ServeOptions, serve
 from fsstore.mounting import ENDING_SIGNALS
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file
@@ -117,7 +124,9 @@ def _config(request: MountRequest, reporter: Reporter) -> StoreConfig:
         flush=FlushPolicy(sync=request.sync_flush),
         progress=_progress(reporter),
     )
-    return with_options(config, request.store_options or {})
+    if unknown := request.settings.passed_over:
+        log.info("broker.conf: passed over %s", ", ".join(unknown))
+    return request.settings.applied_to(config)
 
 
 def _serve_options(request: MountRequest) -> ServeOptions:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from mountctl.access import reach
+from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import human_seconds, human_size, human_time, plural, print_json, print_table, visible
 from mountctl.places import Answer, Mount, Place, answer_of, find, mounts
 
@@ -15,7 +16,8 @@ from mountctl.places import Answer, Mount, Place, answer_of, find, mounts
 @click.command("status", short_help="Show stores, mounts, and consumer lag.")
 @click.argument("place", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
-def command(place: str | None, as_json: bool) -> None:
+@takes_settings
+def command(place: str | None, as_json: bool, settings: StoreSettings) -> None:
     """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here.
 
     \b
@@ -27,7 +29,7 @@ def command(place: str | None, as_json: bool) -> None:
         _show_mounts(as_json)
         return
     found = find(place)
-    with reach(found) as access:
+    with reach(found, settings) as access:
         status = access.status()
     if as_json:
         print_json(status)

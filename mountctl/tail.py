@@ -8,6 +8,7 @@ import click
 
 from mountctl.access import Access, reach
 from mountctl.cat import show
+from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
 from mountctl.targets import parse_target, queues_of
 
@@ -20,7 +21,8 @@ POLL_SECONDS = 0.1
 @click.option("-n", "--count", default=10, show_default=True, type=click.IntRange(min=0), help="Newest of each queue.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is published, until interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a message, with all that is known of it.")
-def command(place: str, target: str, count: int, follow: bool, as_json: bool) -> None:
+@takes_settings
+def command(place: str, target: str, count: int, follow: bool, as_json: bool, settings: StoreSettings) -> None:
     """Print the newest messages of a topic or queue, in a store or a mount.
 
     \b
@@ -29,7 +31,7 @@ def command(place: str, target: str, count: int, follow: bool, as_json: bool) ->
       mountctl tail -f --json /mnt/mq orders/0
     """
     wanted = parse_target(target)
-    with reach(find(place), following=follow) as access:
+    with reach(find(place), settings, following=follow) as access:
         ends = {}
         for queue in queues_of(access, wanted):
             start = max(queue.min_offset, queue.max_offset - count)

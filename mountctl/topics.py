@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from mountctl.access import find_topic, reach
+from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json, print_table
 from mountctl.places import find
 
@@ -35,14 +36,15 @@ def command() -> None:
 @command.command("list")
 @click.argument("place")
 @click.option("--json", "as_json", is_flag=True, help="Print names and bounds as JSON.")
-def list_topics(place: str, as_json: bool) -> None:
+@takes_settings
+def list_topics(place: str, as_json: bool, settings: StoreSettings) -> None:
     """List topics, with their queues and messages.
 
     \b
     Example:
       mountctl topics /srv/store --json
     """
-    with reach(find(place)) as access:
+    with reach(find(place), settings) as access:
         topics = access.topics()
     if as_json:
         print_json(
@@ -63,14 +65,15 @@ def list_topics(place: str, as_json: bool) -> None:
 @click.argument("place")
 @click.argument("name")
 @click.option("--queues", default=4, show_default=True, type=click.IntRange(1, 1024), help="How many queues it gets.")
-def create(place: str, name: str, queues: int) -> None:
+@takes_settings
+def create(place: str, name: str, queues: int, settings: StoreSettings) -> None:
     """Make the topic NAME.
 
     \b
     Example:
       mountctl topics create /mnt/mq orders --queues 8
     """
-    with reach(find(place), writing=True) as access:
+    with reach(find(place), settings, writing=True) as access:
         access.create_topic(name, queues)
     click.echo(f"made {name} with {plural(queues, 'queue')}")
 
@@ -79,14 +82,15 @@ def create(place: str, name: str, queues: int) -> None:
 @click.argument("place")
 @click.argument("name")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
-def delete(place: str, name: str, yes: bool) -> None:
+@takes_settings
+def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
     """Delete the topic NAME and all its messages, for good. Asks first.
 
     \b
     Example:
       mountctl topics delete /mnt/mq orders --yes
     """
-    with reach(find(place), writing=True) as access:
+    with reach(find(place), settings, writing=True) as access:
         messages = plural(find_topic(access, name).messages, "message")
         if not yes:
             click.confirm(f"Delete {name} and its {messages}, for good?", abort=True)

@@ -83,7 +83,9 @@ def test_odd_consumer_offsets_are_left_out(tmp_path: Path) -> None:
 
 def test_a_store_is_laid_out_as_rocketmqs() -> None:
     layout = StoreLayout(Path("store"))
-    assert [str(path) for path in (layout.commit_log, layout.index, layout.checkpoint, layout.abort, layout.lock)] == [
+    assert [
+        str(path) for path in (*layout.commit_log.folders, layout.index, layout.checkpoint, layout.abort, layout.lock)
+    ] == [
         "store/commitlog",
         "store/index",
         "store/checkpoint",

@@ -108,9 +108,6 @@ UNREAD: dict[str, Callable[[Path], object]] = {
     "batch": lambda path: touch(path / "batchconsumequeue" / "T" / "0" / ("0" * 20)),
     "compaction": lambda path: touch(path / "compaction" / "compactionLog" / "T" / "0" / ("0" * 20)),
     "extension": lambda path: touch(path / "consumequeue_ext" / "T" / "0" / ("0" * 20)),
-    "several paths": lambda path: [
-        (path / "commitlog" / f"{8192 * number:020d}").write_bytes(bytes(8192)) for number in (2, 4, 6)
-    ],
     "BatchCQ": lambda path: (path / "config" / "topics.json").write_text(
         json.dumps({"topicConfigTable": {"T": {"topicName": "T", "attributes": {"queue.type": "BatchCQ"}}}})
     ),
