@@ -4,9 +4,10 @@
 
 A store is prepared that has what is expensive: compressed bodies, a key of many messages, keys of one hash, a damaged
 message. It is mounted, and a reader of one small message is timed alone, then beside each of CLIENTS, which does the
-same over and over in a process of its own, then beside all of them. The daemon's private memory is sampled meanwhile.
-What counts is its maximum, and how much longer the slowest hundredth of the small reads takes beside one client than in
-the quiet; beside all of them it is told, since they share the machine's processors.
+same over and over in a process of its own, then beside all of them, then alone once more. The daemon's private memory
+is sampled meanwhile. What counts is its maximum, and how much longer the slowest hundredth of the small reads takes
+beside one client than in the quiet (of which NOISE_MS is no news on a shared machine); beside all of them it is told,
+since they share the machine's processors.
 """
 
 from __future__ import annotations
@@ -23,28 +24,63 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from engine import EMBEDDED_SIZES, Message, MessageStore, StoreConfig
 from fsstore.memory import BUDGET_BYTES
 from tests.durability.figures import keep
-from tests.durability.soak import sample
 from tests.mount.harness import REPOSITORY, Mounted, mounted
 
-OWN_BYTES = 384 << 20
-"""What a daemon may take beside the budget: its own 35 MiB, some 200 MiB for a body that is being decompressed this
-moment, and what the allocator loses between pieces."""
+OWN_MIB = {
+    "the daemon itself": 35,
+    "small bodies that were opened lately": 16,
+    "newest messages of keys, keys on their way to the index, lengths of compressed bodies": 8,
+    "a compressed body that is undone this moment, and the text that it goes into": 150,
+    "a JSON line that is read this moment": 150,
+    "handles, 2 KiB each": 8,
+    "what the allocator loses between pieces, a tenth of the budget": 51,
+}
+"""What a daemon may take beside the budget, as docs/operations.md says it."""
+
+OWN_BYTES = sum(OWN_MIB.values()) << 20
 
 MOST_TIMES_QUIET = 10
 """How many times longer the slowest hundredth of the small reads may take."""
+
+NOISE_MS = 1.0
+"""The slowest hundredth of quiet reads counts as that at least: what a scheduler adds is not the daemon's."""
+
+FEWEST_READS = 2_000
+"""Small reads of each part of the long form: a hundredth of fewer is a few reads."""
 
 COMPRESSED = 1
 SAMPLE_S = 0.2
 
 
-Times: TypeAlias = tuple[float, float, float]
-"""Of the small reads, in milliseconds: median, 99th percentile, slowest."""
+@dataclass(frozen=True)
+class Times:
+    """Of the small reads, in milliseconds: median, 99th percentile, slowest; and how many they were."""
+
+    median: float
+    p99: float
+    slowest: float
+    reads: int
+
+    @classmethod
+    def of(cls, took_ms: list[float]) -> Times:
+        """Those of reads that took so long."""
+        ordered = sorted(took_ms)
+        return cls(ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100], ordered[-1], len(ordered))
+
+    def __str__(self) -> str:
+        return (
+            f"median {self.median:7.2f}  p99 {self.p99:7.2f}  slowest {self.slowest:7.2f} ms  of {self.reads:6,} reads"
+        )
+
+    def figures(self) -> list[float]:
+        """As numbers to keep."""
+        return [round(self.median, 2), round(self.p99, 2), round(self.slowest, 2), self.reads]
 
 
 @dataclass
@@ -52,20 +88,28 @@ class Report:
     """What was found."""
 
     most_bytes: int
-    quiet_ms: Times
-    beside_ms: dict[str, Times]
-    beside_all_ms: Times
+    quiet: Times
+    quiet_after: Times
+    beside: dict[str, Times]
+    beside_all: Times
     memory: dict[str, object]
     ended_early: list[str] = field(default_factory=list)
+
+    @property
+    def most_p99_ms(self) -> float:
+        """What the slowest hundredth of the small reads may take beside one client."""
+        return MOST_TIMES_QUIET * max(self.quiet.p99, self.quiet_after.p99, NOISE_MS)
 
     def findings(self, *, timed: bool) -> list[str]:
         """What is not as promised."""
         found = list(self.ended_early)
         if self.most_bytes > BUDGET_BYTES + OWN_BYTES:
-            found.append(f"the daemon took {self.most_bytes >> 20} MiB")
-        for name, times_ms in self.beside_ms.items():
-            if timed and times_ms[1] > MOST_TIMES_QUIET * self.quiet_ms[1]:
-                found.append(f"beside {name}, a small read took {times_ms[1]:.1f} ms, not {self.quiet_ms[1]:.1f} ms")
+            found.append(f"the daemon took {self.most_bytes >> 20} MiB, not {BUDGET_BYTES + OWN_BYTES >> 20} MiB")
+        for name, times in self.beside.items():
+            if timed and times.p99 > self.most_p99_ms:
+                found.append(
+                    f"beside {name}, p99 of a small read was {times.p99:.1f} ms, not {self.most_p99_ms:.1f} ms"
+                )
         return found
 
 
@@ -130,6 +174,15 @@ def look_up_keys(root: Path) -> None:
         (root / "plain" / "keys" / "BB").is_symlink()
 
 
+def publish_records(root: Path) -> None:
+    """Long JSON lines, full of escapes."""
+    line = b'{"body": "' + b"x\\n" * (1 << 20) + b'"}\n'
+    while True:
+        with (root / "plain" / "0" / "append@format=json").open("ab", buffering=0) as file:
+            for start in range(0, len(line), 1 << 20):
+                file.write(line[start : start + (1 << 20)])
+
+
 def change_topics(root: Path) -> None:
     """Make topics and delete them."""
     name = f"passing-{os.getpid()}"
@@ -153,16 +206,19 @@ CLIENTS: dict[str, Callable[[Path, float], None]] = {
     "listing": lambda root, scale: list_compressed(root),
     "matches": lambda root, scale: list_matches(root, int(200 * scale)),
     "keys": lambda root, scale: look_up_keys(root),
+    "records": lambda root, scale: publish_records(root),
     "topics": lambda root, scale: change_topics(root),
     "damaged": lambda root, scale: stat_damaged(root),
 }
 
 
 def read_small(root: Path, seconds: float) -> list[float]:
-    """Milliseconds that each read of a small message took; its name is looked up each time."""
-    took, until = [], time.monotonic() + seconds
+    """Milliseconds that each read of a small message took; its name is looked up each time. Goes on for up to twice as
+    long where FEWEST_READS take longer."""
+    took: list[float] = []
+    until, latest = time.monotonic() + seconds, time.monotonic() + 2 * seconds
     path = root / "small" / "0" / "@last"
-    while (began := time.monotonic()) < until:
+    while (began := time.monotonic()) < until or (len(took) < FEWEST_READS and began < latest):
         assert path.read_bytes() == b"small"
         took.append((time.monotonic() - began) * 1000)
         time.sleep(0.002)
@@ -194,16 +250,27 @@ def prepare(folder: Path, scale: float) -> None:
         file.write(b"T")
 
 
-def run(folder: Path, seconds: float, scale: float, alone: Sequence[str]) -> Report:
-    """The clients in `alone` one after the other, then all, for that long altogether, on a store below `folder`."""
+def run(folder: Path, seconds: float, scale: float, alone: Sequence[str], tell: Callable[[str], None]) -> Report:
+    """The clients in `alone` one after the other, then all, for that long altogether, on a store below `folder`; `tell`
+    hears how it goes."""
+    tell("preparing the store")
     prepare(folder / "store", scale)
     with mounted(folder, store=folder / "store", config={}) as mount:
         watch = Watch(mount)
-        each_s = max(seconds / (len(alone) + 2), 2)
-        quiet = watch.beside((), each_s, scale)
-        beside = {name: watch.beside((name,), each_s, scale) for name in alone}
-        beside_all = watch.beside(tuple(CLIENTS), each_s, scale)
-        report = Report(watch.most_bytes, quiet, beside, beside_all, mount.status()["memory"], watch.ended_early)
+        each_s = max(seconds / (len(alone) + 3), 2)
+
+        def timed(title: str, names: Sequence[str]) -> Times:
+            times = watch.beside(names, each_s, scale)
+            tell(f"{title:12} {times}  daemon at most {watch.most_bytes >> 20:4} MiB")
+            return times
+
+        quiet = timed("quiet", ())
+        beside = {name: timed(name, (name,)) for name in alone}
+        beside_all = timed("all", tuple(CLIENTS))
+        memory = mount.status()["memory"]
+        report = Report(
+            watch.most_bytes, quiet, timed("quiet again", ()), beside, beside_all, memory, watch.ended_early
+        )
         mount.kill()  # nothing of what was begun is to be kept
     return report
 
@@ -219,18 +286,21 @@ class Watch:
     def beside(self, names: Sequence[str], seconds: float, scale: float) -> Times:
         """What a reader measures while these clients run."""
         clients = {name: started(self._mount, name, scale) for name in names}
+        reader = started(self._mount, "reader", seconds)
         try:
-            reader = started(self._mount, "reader", seconds)
             while reader.poll() is None:
-                self.most_bytes = max(self.most_bytes, sample(self._mount.daemon.pid, 0).private_kib << 10)
+                self.most_bytes = max(self.most_bytes, private_kib(self._mount.daemon.pid) << 10)
                 time.sleep(SAMPLE_S)
             ended = [name for name, client in clients.items() if client.poll() is not None]
             self.ended_early += [f"client {name} ended" for name in ended]
-            return percentiles(times_of(reader))
+            return Times.of(times_of(reader))
         finally:
-            for client in clients.values():
+            for client in (reader, *clients.values()):
                 client.kill()
-                client.communicate()
+            for client in (reader, *clients.values()):
+                client.wait()
+                assert client.stdout is not None
+                client.stdout.close()
 
 
 def started(mount: Mounted, name: str, number: float) -> subprocess.Popen[bytes]:
@@ -246,10 +316,10 @@ def times_of(reader: subprocess.Popen[bytes]) -> list[float]:
     return times
 
 
-def percentiles(times: list[float]) -> Times:
-    """Median, 99th percentile, slowest."""
-    ordered = sorted(times)
-    return ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100], ordered[-1]
+def private_kib(pid: int) -> int:
+    """What a process has allocated; mapped files are not in it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0])
 
 
 def client(name: str, root: Path, number: float) -> None:
@@ -273,15 +343,19 @@ def main() -> int:
         client(chosen.client[0], Path(chosen.client[1]), float(chosen.client[2]))
         return 0
     with tempfile.TemporaryDirectory(prefix="bounds-") as folder:
-        report = run(Path(folder), chosen.minutes * 60, chosen.scale, tuple(CLIENTS))
+        tell = partial(print, flush=True)
+        report = run(Path(folder), chosen.minutes * 60, chosen.scale, tuple(CLIENTS), tell)
     findings = report.findings(timed=True)
     figures = {
         "minutes": chosen.minutes,
         "scale": chosen.scale,
         "most_private_mib": round(report.most_bytes / (1 << 20)),
-        "small_read_quiet_ms": [round(one, 2) for one in report.quiet_ms],
-        "beside_ms": {name: [round(one, 2) for one in times] for name, times in report.beside_ms.items()},
-        "beside_all_ms": [round(one, 2) for one in report.beside_all_ms],
+        "allowed_private_mib": {"budget": BUDGET_BYTES >> 20, **OWN_MIB},
+        "small_read_quiet_ms": [report.quiet.figures(), report.quiet_after.figures()],
+        "noise_floor_ms": NOISE_MS,
+        "allowed_p99_ms": round(report.most_p99_ms, 2),
+        "beside_ms": {name: times.figures() for name, times in report.beside.items()},
+        "beside_all_ms": report.beside_all.figures(),
         "memory_at_the_end": report.memory,
         "findings": findings,
     }

@@ -3,7 +3,8 @@
     python -m tests.durability.soak [--minutes 60] [--rate 30]
 
 One daemon serves a small store whose retention removes a log file every few seconds. Publishers and readers use the
-mount in every way at a steady rate; every body that is read back is checked in full. Meanwhile the daemon's memory
+mount in every way at a steady rate; every body that is read back is checked in full. Beside them HOSTILE clients do the
+worst they can that leaves no memory behind, and a reader of one small message is timed. Meanwhile the daemon's memory
 (private: what it allocated; the mapped files belong to the kernel's cache), descriptors, threads and maps are
 sampled. At the end a line is fitted through each, the part after warming up: flat means that it rises by next to
 nothing over that time. Then the counts have to agree, the log has to be free of complaints, the store has to check
@@ -15,11 +16,13 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ import numpy as np
 
 from engine import check_store
 from tests.durability.bodies import body_of, identify
+from tests.durability.bounds import Times, private_kib, started, times_of
 from tests.durability.figures import keep
 from tests.mount.harness import Mounted, mounted
 
@@ -40,6 +44,12 @@ RETENTION = {
 }
 HELD_FILES = 8
 """Message files that stay open for a while, so that retention meets readers."""
+
+HOSTILE = ("keys", "topics")
+"""Clients of tests.durability.bounds that run meanwhile."""
+
+SMALL, TARGET = "small", "plain"
+"""Topics of the timed reader and of the hostile clients."""
 
 PROMISED = "WARNING fsstore.answers: read answered EIO: [Errno 5]"
 """Somebody read bytes of a stream that expired since it was opened."""
@@ -79,6 +89,7 @@ class Report:
     published: int
     read: int
     expired_files: int
+    small_reads: Times
     cpu_share: float
     limits: Limits
     wrong: list[str] = field(default_factory=list)
@@ -101,7 +112,7 @@ def sample(pid: int, began: float) -> Sample:
     status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
     return Sample(
         seconds=time.monotonic() - began,
-        private_kib=int(status["RssAnon"].split()[0]),
+        private_kib=private_kib(pid),
         resident_kib=int(status["VmRSS"].split()[0]),
         descriptors=len(os.listdir(proc / "fd")),
         threads=int(status["Threads"]),
@@ -137,6 +148,9 @@ class Load:
         self._mount = mount
         self._random = random.Random(seed)
         self._lines = [self._topic(name) for name in TOPICS]
+        for name in (SMALL, TARGET):
+            mount.topic(name)
+        self._publish_small()
         self._held: deque[int] = deque()
         self._status: dict[str, Any] = mount.status()
         self.published = dict.fromkeys(TOPICS, 0)
@@ -153,6 +167,7 @@ class Load:
         topic = TOPICS[index]
         self._publish_lines(topic, self._lines[index])
         self._publish_one(topic, "append@frame=write")
+        self._publish_small()
         key = f"K{number}"
         body = self._publish_one(topic, f"append@frame=file,keys={key}", largest=20_000)
         assert (self._root / topic / "keys" / key).read_bytes() == body, f"{key} leads elsewhere"
@@ -180,6 +195,10 @@ class Load:
         text = b"".join(self._body(400) + b"\n" for _ in range(count))
         assert os.write(fd, text) == len(text)
         self.published[topic] += count
+
+    def _publish_small(self) -> None:
+        """Its reader wants the newest: retention takes the older ones."""
+        (self._root / SMALL / "0" / "append").write_bytes(b"small\n")
 
     def _publish_one(self, topic: str, name: str, largest: int = 2_000) -> bytes:
         body = self._body(largest)
@@ -225,8 +244,12 @@ class Load:
 
 def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *, warm_up: float) -> Report:
     """Run the load for `seconds` below `folder`; `warm_up` is the part of the samples that does not count."""
-    with mounted(folder, config={"retention": RETENTION}) as mount:
+    with ExitStack() as stack:
+        mount = stack.enter_context(mounted(folder, config={"retention": RETENTION}))
         load = Load(mount, seed=1)
+        hostile_clients = stack.enter_context(ExitStack())
+        hostile = {name: hostile_clients.enter_context(beside(mount, name, 1)) for name in HOSTILE}
+        reader = hostile_clients.enter_context(beside(mount, "reader", seconds))
         pid, began = mount.daemon.pid, time.monotonic()
         samples, cpu_before = [sample(pid, began)], cpu_seconds(pid)
         number = 0
@@ -238,6 +261,9 @@ def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *
                 tell(samples[-1], load)
             time.sleep(max(0.0, began + number / rounds_a_second - time.monotonic()))
         used = (cpu_seconds(pid) - cpu_before) / (time.monotonic() - began)
+        small_reads = Times.of(times_of(reader))
+        ended_early = [f"client {name} ended" for name, client in hostile.items() if client.poll() is not None]
+        hostile_clients.close()
         load.close()
         status = mount.status()
     stored = {
@@ -248,6 +274,7 @@ def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *
         for name in TOPICS
         if stored[name] != load.published[name]
     ]
+    wrong += ended_early
     wrong += [str(problem) for problem in check_store(mount.store)]
     return Report(
         samples,
@@ -256,10 +283,24 @@ def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *
         sum(load.published.values()),
         load.read,
         status["stats"]["expired_files"],
+        small_reads,
         used,
         limits,
         wrong,
     )
+
+
+@contextmanager
+def beside(mount: Mounted, name: str, number: float) -> Iterator[subprocess.Popen[bytes]]:
+    """A client of tests.durability.bounds, or its reader, that is killed in the end."""
+    client = started(mount, name, number)
+    try:
+        yield client
+    finally:
+        client.kill()
+        client.wait()
+        assert client.stdout is not None
+        client.stdout.close()
 
 
 def complaints_in(log: Path) -> list[str]:
@@ -289,6 +330,7 @@ def figures_of(report: Report, minutes: float) -> dict[str, object]:
         "published": report.published,
         "read_back_and_equal": report.read,
         "log_files_expired": report.expired_files,
+        "small_reads_beside_hostile_clients_ms": report.small_reads.figures(),
         "daemon_cores_used": round(report.cpu_share, 3),
         "first_sample": first.__dict__,
         "last_sample": last.__dict__,

@@ -15,6 +15,7 @@ def test_twenty_seconds_of_load_leave_no_complaint(tmp_path: Path) -> None:
     assert report.findings() == []
     assert report.published > 1_000
     assert report.read > 50
+    assert report.small_reads.reads > 100
     assert report.cpu_share > 0
 
 
