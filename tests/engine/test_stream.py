@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from engine.consumequeue import ConsumeQueue
 from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError, StoreError
 from engine.mappedfile import Access
 from engine.message import Message
+from engine.store import MessageStore
 from engine.streamrows import RowSource
 from engine.streamsums import BLOCK_MESSAGES
 from engine.sumsfile import StreamSums, decode_sums
@@ -459,3 +461,23 @@ def test_sums_of_a_deleted_topic_go(store: SmallStore, tmp_path: Path) -> None:
     sums.save()
     sums.forget_topic("t")
     assert not (tmp_path / "sums" / "t").exists()
+
+
+def test_what_the_background_makes_is_counted_and_goes_with_the_rest(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store") as store, ThreadPoolExecutor(1) as background:
+        store.put_lines("orders", (b"x" * 999 + b"\n") * 20_000, 0)
+        reader = store.stream("orders", 0).reader(background)
+        busy = threading.Event()
+        background.submit(busy.wait)
+        for position in range(0, 8 << 20, 1 << 20):
+            assert len(reader.read(position, 1 << 20)) == 1 << 20
+            if reader._next is not None:
+                break
+        assert reader._next is not None
+        coming = reader._next
+        assert reader.kept_bytes > len(reader._window.text) + reader._buffers.kept_bytes
+        reader.let_go()
+        busy.set()
+        assert coming.cancelled()
+        assert reader.kept_bytes == 0
+        assert bytes(reader.read(5_000, 1000)) == b"x" * 999 + b"\n"
