@@ -7,13 +7,13 @@ leads to records only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from engine.consumequeue import is_pre_blank
+from engine.consumequeue import ENTRY, ConsumeQueue, is_pre_blank
 from engine.consumequeues import ConsumeQueues
 
 Array = np.ndarray[Any, Any]
@@ -109,19 +109,24 @@ def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) ->
 def _entries(queues: ConsumeQueues, start: int, end: int) -> tuple[Array, Array]:
     """Places and sizes of records in [start, end), by place: as many of the newest as may be kept."""
     known = list(queues)
-    while start < end and _count(known, start, end) > MOST_ENTRIES:
+    bounds = _bounds(known, start, end)
+    while start < end and sum(after - first for _, first, after in bounds) > MOST_ENTRIES:
         start = (start + end + 1) // 2
-    places, sizes = [_none()], [_none()]
-    for queue in known:
-        first, after = queue.offset_of_physical(start), queue.offset_of_physical(end)
-        entries = queue.entries(first, after - first)
-        entries = entries[~is_pre_blank(entries) & (entries["size"] > 0)]
-        places.append(entries["physical_offset"].astype(np.int64))
-        sizes.append(entries["size"].astype(np.int64))
-    found = np.concatenate(places)
-    order = np.argsort(found, kind="stable")
-    return found[order], np.concatenate(sizes)[order]
+        bounds = _bounds(known, start, end)
+    return entries_between(bounds)
 
 
-def _count(queues: list[Any], start: int, end: int) -> int:
-    return sum(queue.offset_of_physical(end) - queue.offset_of_physical(start) for queue in queues)
+def _bounds(queues: Sequence[ConsumeQueue], start: int, end: int) -> list[tuple[ConsumeQueue, int, int]]:
+    """Each queue with the queue offsets [first, after) of its entries for records in [start, end), if it has any."""
+    found = ((queue, queue.offset_of_physical(start), queue.offset_of_physical(end)) for queue in queues)
+    return [(queue, first, after) for queue, first, after in found if first < after]
+
+
+def entries_between(bounds: Sequence[tuple[ConsumeQueue, int, int]]) -> tuple[Array, Array]:
+    """Places and sizes of the records that those entries lead to, int64 (n,), by place."""
+    parts = [queue.entries(first, after - first) for queue, first, after in bounds]
+    found = np.concatenate(parts) if parts else np.empty(0, ENTRY)
+    found = found[~is_pre_blank(found) & (found["size"] > 0)]
+    places = found["physical_offset"].astype(np.int64)
+    order = np.argsort(places, kind="stable")
+    return places[order], found["size"].astype(np.int64)[order]

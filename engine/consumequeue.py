@@ -251,6 +251,8 @@ class ConsumeQueue:
         The rest of the file is zeroed and synced, later files are deleted; numbering goes on from there. READ: they are
         only not shown, until `refresh` says that the log reaches further.
         """
+        if self._physical_end <= physical_end:
+            return 0
         kept = self._search(lambda entry: record_end(entry) > physical_end, self._first, self._max)
         while kept > self._first and record_end(self._raw(kept - 1)) > physical_end:
             kept -= 1  # damaged entries are in no order, and may have led the search astray
@@ -323,6 +325,8 @@ class ConsumeQueue:
 
     def offset_of_physical(self, physical_offset: int) -> int:
         """Queue offset of the first message whose record starts at or after `physical_offset`, else max_offset."""
+        if physical_offset > self._newest:
+            return self._max
         return self._search(lambda entry: starts_from(entry, physical_offset), self._first, self._max)
 
     def leads_before(self, physical_offset: int) -> bool:
@@ -353,8 +357,11 @@ class ConsumeQueue:
     def _search(self, wanted: Callable[[tuple[int, int, int]], bool], low: int, high: int) -> int:
         """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is.
 
-        Entries whose file is deleted meanwhile are none: they lie before all that is looked for.
+        Entries whose file is deleted meanwhile are none: they lie before all that is looked for. The first entry is
+        looked at first: mostly nothing has expired.
         """
+        if low < high and (oldest := self._raw_if_there(low)) is not None and wanted(oldest):
+            return low
         while low < high:
             middle = (low + high) // 2
             entry = self._raw_if_there(middle)

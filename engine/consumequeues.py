@@ -8,12 +8,16 @@ queue's files are looked at when it is first used.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from engine.consumequeue import ConsumeQueue
+from engine.consumequeue import ConsumeQueue, Entries
 from engine.durable import Disk
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
@@ -24,6 +28,11 @@ from engine.paths import remove_tree
 from engine.watch import Watch
 
 Key = tuple[str, int]
+Result = TypeVar("Result")
+
+OPENED_AT_ONCE = 8
+"""So many threads wait for the disk when all queues are opened: each queue is a directory and a file of its own."""
+SHARE_OF_QUEUES = 32
 
 
 class ConsumeQueues:
@@ -121,6 +130,15 @@ class ConsumeQueues:
             return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self._found((topic, queue_id))
+        if self._visible_end is not None:
+            queue.truncate(self._visible_end)
+        queue.begin_at(self._min_physical)
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def _found(self, key: Key) -> ConsumeQueue:
+        topic, queue_id = key
         directory = self.directory / topic / str(queue_id)
         files = FileQueue.open(
             directory,
@@ -132,10 +150,6 @@ class ConsumeQueues:
         )
         queue = ConsumeQueue(topic, queue_id, files)
         self._find_end(queue)
-        if self._visible_end is not None:
-            queue.truncate(self._visible_end)
-        queue.begin_at(self._min_physical)
-        self._queues[topic, queue_id] = queue
         return queue
 
     def _find_end(self, queue: ConsumeQueue) -> None:
@@ -146,6 +160,29 @@ class ConsumeQueues:
         else:
             queue.resume(next_offset, physical_end)
 
+    def _open_all(self) -> None:
+        """Open every queue that was not yet."""
+        with self._lock, _uncollected():
+            for queue in _at_once(self._found, [key for key in self._keys() if key not in self._queues]):
+                queue.begin_at(self._min_physical)
+                self._queues[queue.topic, queue.queue_id] = queue
+
+    def newest_entries(self, count: int) -> Iterator[Entries]:
+        """Up to `count` of the newest entries of each queue, as its files have them now. Nothing stays open. ReadError,
+        OSError."""
+
+        def newest(key: Key) -> Entries:
+            queue = self._found(key)
+            try:
+                return queue.entries(max(queue.max_offset - count, queue.first_offset), count).copy()
+            finally:
+                queue.close()
+
+        yield from _at_once(newest, self._keys())
+
+    def _keys(self) -> list[Key]:
+        return [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]
+
     def opened(self) -> list[ConsumeQueue]:
         """The queues that were used so far."""
         return list(self._queues.values())
@@ -153,7 +190,7 @@ class ConsumeQueues:
     def __iter__(self) -> Iterator[ConsumeQueue]:
         """Every queue, opened when it was not yet."""
         with self._lock:
-            keys = [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]
+            keys = self._keys()
         for topic, queue_id in keys:
             queue = self.get(topic, queue_id)
             if queue is not None:
@@ -170,6 +207,7 @@ class ConsumeQueues:
         self._scan, self._closed_at = scan or self.access is Access.READ, None
         if not scan:
             return -1
+        self._open_all()
         for queue in self:
             queue.files.drop_empty()
         return max((queue.physical_end for queue in self), default=-1)
@@ -327,6 +365,26 @@ class ConsumeQueues:
         for queue in self.opened():
             queue.close()
         self._queues.clear()
+
+
+def _at_once(work: Callable[[Key], Result], keys: list[Key]) -> Iterator[Result]:
+    """`work` for each of the queues, in order; for several at a time, because what is not in memory is waited for."""
+    shares = [keys[first : first + SHARE_OF_QUEUES] for first in range(0, len(keys), SHARE_OF_QUEUES)]
+    with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
+        for results in threads.map(lambda share: [work(key) for key in share], shares):
+            yield from results
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the search for garbage: what is made here stays, and would be gone through again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _directories(directory: Path) -> list[str]:

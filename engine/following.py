@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.consumequeue import is_pre_blank
+from engine.consumequeue import ENTRY, is_pre_blank
 from engine.consumequeues import ConsumeQueues
 from engine.errors import RetiredFileError, StoreError, TruncatedFileError
 from engine.listeners import Expired
@@ -94,7 +94,7 @@ class Follower:
 
     def begin(self) -> None:
         """Find where the writer's queues end, and what the log has behind that."""
-        self._begin_at(self._newest_in(self._queues))
+        self._begin_at(self._newest_by_files())
         self.refresh()
 
     def _begin_at(self, newest: tuple[int, int] | None) -> None:
@@ -105,7 +105,6 @@ class Follower:
             physical_offset, self._end = newest
             self._remember_newest(physical_offset, self._end)
         self._publish()
-        self._queues.truncate(self._end)
         self._queues.expire(self._log.min_offset)
         self._queues.refresh(self._end)
         self._told_generation = self._queues.generation
@@ -370,25 +369,17 @@ class Follower:
         return True
 
     def _newest_by_files(self) -> tuple[int, int] | None:
-        """As `_newest_in`, by the files of the queues as they are now, whatever is shown of them."""
+        """Physical offset and end of the newest whole record that a queue leads to, by the queues' files as they are
+        now, whatever is shown of them; None when there is none."""
         queues = ConsumeQueues(self._parts.layout.consume_queues, self._queues.file_bytes, Access.READ)
         queues.load()
-        try:
-            return self._newest_in(queues)
-        finally:
-            queues.close()
-
-    def _newest_in(self, queues: ConsumeQueues) -> tuple[int, int] | None:
-        """Physical offset and end of the newest whole record that a queue leads to; None when there is none."""
-        found: list[tuple[int, int]] = []
-        for queue in queues:
-            newest = queue.entries(max(queue.max_offset - NEWEST_ENTRIES, queue.first_offset), NEWEST_ENTRIES)
-            newest = newest[~is_pre_blank(newest)]
-            places = newest["physical_offset"].astype(np.int64)
-            found += zip((places + newest["size"]).tolist(), places.tolist(), strict=True)
-        for end, physical_offset in sorted(found, reverse=True):
-            if self._is_whole(physical_offset):
-                return physical_offset, end
+        found = np.concatenate([np.empty(0, ENTRY), *queues.newest_entries(NEWEST_ENTRIES)])
+        found = found[~is_pre_blank(found)]
+        places = found["physical_offset"].astype(np.int64)
+        ends = places + found["size"]
+        for row in np.lexsort((places, ends))[::-1].tolist():
+            if self._is_whole(int(places[row])):
+                return int(places[row]), int(ends[row])
         return None
 
     def _is_whole(self, physical_offset: int) -> bool:

@@ -16,6 +16,7 @@ from engine.chain import MAGICS, follow_chain
 from engine.columns import damaged_rows, find_properties, topics_of
 from engine.errors import DamagedRecordError
 from engine.located import LocatedRecords, locate
+from engine.mappedfile import MappedFile
 from engine.message import StoredMessage
 from engine.place import MULTI_DISPATCH, Place
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
@@ -140,8 +141,18 @@ def stop_at(view: memoryview, position: int, end: int) -> ScanStop:
     return ScanStop.ZEROS if size == magic == 0 else ScanStop.DAMAGED
 
 
-def used_end(view: memoryview, start: int = 0) -> int:
-    """The position behind the last byte of a file, from `start` on, that is not zero; `start` when all are."""
+def used_end(file: MappedFile, start: int = 0) -> int:
+    """The position behind the last readable byte of a file, from `start` on, that is not zero; `start` when all are.
+    Space that was never written is not read. ReadError, OSError."""
+    view = file.pages()
+    for first, after in reversed(list(file.data_ranges(start))):
+        end = _nonzero_end(view[: min(after, len(view))], first)
+        if end > first:
+            return end
+    return start
+
+
+def _nonzero_end(view: memoryview, start: int) -> int:
     data, step = np.frombuffer(view, np.uint8), _SEARCH_BYTES
     for first in range(max(len(data) - 1, 0) // step * step, start // step * step - 1, -step):
         found = np.flatnonzero(data[max(first, start) : first + step])

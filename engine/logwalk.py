@@ -32,6 +32,7 @@ from engine.mappedfile import MappedFile
 from engine.message import StoredMessage
 from engine.record import (
     BLANK_BYTES,
+    CLOSING_ZEROS,
     MIN_RECORD_BYTES,
     SECTOR_BYTES,
     TRANSACTION_COMMIT,
@@ -328,7 +329,7 @@ class LogWalk:
             if position == 0 and _begins(view, 0, file.start):
                 return file.start  # no body reaches from file to file
             target = self._led_to(view, position, file.start)
-            found = self._chained(view, position, file.start, target, start)
+            found = self._chained(file, position, target, start)
             if found is not None or target is not None:
                 return file.start + (found if found is not None else target or 0)
         return None
@@ -342,13 +343,14 @@ class LogWalk:
                 return found
         return None
 
-    def _chained(
-        self, view: memoryview, position: int, file_start: int, target: int | None, damage_start: int
-    ) -> int | None:
+    def _chained(self, file: MappedFile, position: int, target: int | None, damage_start: int) -> int | None:
         """The first record from which others follow to `target`; None: to the file's end, as far as it was written."""
+        view = self._readable(file)
         if target is not None:
-            return find_chained_record(view, position, target, file_start, target.__eq__, self._may_lack_entry)
-        written = used_end(view, position)
+            return find_chained_record(view, position, target, file.start, target.__eq__, self._may_lack_entry)
+        if position >= len(view):
+            return None
+        written = min(used_end(file, position), len(view))
 
         def ends_well(end: int) -> bool:
             return end >= written or _is_filler(view, end)
@@ -356,7 +358,8 @@ class LogWalk:
         def is_believed(message: StoredMessage) -> bool:
             return self._is_in_sequence(message, damage_start) and self._went_on(message)
 
-        return find_chained_record(view, position, len(view), file_start, ends_well, is_believed)
+        end = min(written + CLOSING_ZEROS, len(view))
+        return find_chained_record(view, position, end, file.start, ends_well, is_believed)
 
     def _may_lack_entry(self, message: StoredMessage) -> bool:
         place = (message.topic, message.queue_id, message.queue_offset)

@@ -32,6 +32,7 @@ from engine.paths import open_file, unlink
 PAGE_BYTES = 4096
 HEAD_BYTES = 8
 ZERO_CHUNK_BYTES = 1 << 20
+_ZEROS = bytes(ZERO_CHUNK_BYTES)
 WARM_CHUNK_BYTES = 1 << 20
 LARGE_BYTES = 64 << 10
 """From there on a system call is cheaper than a page fault for each 4 KiB, and lets other threads run meanwhile."""
@@ -63,6 +64,7 @@ class MappedFile:
         "_descriptor",
         "_disk",
         "_filled_from",
+        "_held",
         "_holders",
         "_inode",
         "_lock",
@@ -97,6 +99,7 @@ class MappedFile:
         self._filled_from = size  # bytes from there on are filler: never copied from the buffer
         self._descriptor = WriteDescriptor(path, self._disk)  # open only while there is something to write or sync
         self._anonymous = False  # memory without a file (PRIVATE)
+        self._held = 0  # so many of its first bytes came from the file
         self._holders = 0
         self._retired = False
         self._closed = False
@@ -123,8 +126,7 @@ class MappedFile:
         file = cls(path, size, access, start=start, disk=disk)
         file.set_end(0)
         if access is Access.PRIVATE:
-            file._anonymous = True
-            file._keep_map(mmap.mmap(-1, size))
+            file._keep_memory(b"")
         else:
             descriptor = create_allocated(path, size, file._disk, sync=sync)
             file._descriptor.take(descriptor)
@@ -197,7 +199,7 @@ class MappedFile:
                 self._open_map()
             assert self._mapped is not None
             mapped = self._mapped
-        if is_new and self._open_files is not None:
+        if is_new and self._open_files is not None and not self._anonymous:
             self._open_files.add(self)
         return mapped
 
@@ -213,9 +215,39 @@ class MappedFile:
             self._inode, length = found.st_ino, min(self.size, found.st_size)
             if length == 0:
                 raise TruncatedFileError(self.path, self.size, 0)
-            self._keep_map(mmap.mmap(descriptor, length, access=MAP_ACCESS[self.access]))
+            written = self._written_if_little(descriptor, length)
+            if written is not None:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # not more of it than was written
+                self._keep_memory(os.pread(descriptor, written, 0))
+            else:
+                self._keep_map(mmap.mmap(descriptor, length, access=MAP_ACCESS[self.access]))
         finally:
             os.close(descriptor)  # the map keeps a duplicate of its own
+
+    def _written_if_little(self, descriptor: int, length: int) -> int | None:
+        """How many bytes of the file were ever written, where it is to be read into memory: one of very many, PRIVATE,
+        that nearly consist of space that never was. Else None."""
+        if self.access is not Access.PRIVATE or self.reads_ahead or length < self.size:
+            return None
+        start = next_data(descriptor, 0, length)
+        if start >= length:
+            return 0
+        written = min(next_hole(descriptor, start, length), length)
+        is_little = start == 0 and written <= LARGE_BYTES and next_data(descriptor, written, length) >= length
+        return written if is_little else None
+
+    def _keep_memory(self, held: bytes | memoryview) -> None:
+        """Be memory that needs no descriptor from now on, with these first bytes."""
+        memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # most of it stays untouched
+        memory[: len(held)] = held
+        self._anonymous, self._held = True, len(held)
+        self._mapped = (memory, memoryview(memory).toreadonly())
+
+    def _is_in_memory(self) -> bool:
+        if self.access is Access.PRIVATE and not self.reads_ahead:
+            self._map()
+        return self._anonymous
 
     def _keep_map(self, file_map: mmap.mmap) -> None:
         if not self.reads_ahead:
@@ -303,11 +335,7 @@ class MappedFile:
 
     def _complete_in_memory(self) -> None:
         """PRIVATE: a file that was cut is as long as it should be from now on, in memory."""
-        pages = self.whole()
-        whole = mmap.mmap(-1, self.size)
-        whole[: len(pages)] = bytes(pages)
-        self._anonymous = True
-        self._keep_map(whole)
+        self._keep_memory(self.whole())
 
     def warm(self) -> None:
         """Write to every page of a file that nobody uses yet, so that its first writer waits for none."""
@@ -367,7 +395,7 @@ class MappedFile:
         self.set_end(position)
         if self.access is Access.READ:
             return
-        if self.access is Access.PRIVATE and position <= LARGE_BYTES:
+        if self.access is Access.PRIVATE and position <= LARGE_BYTES and not self._is_in_memory():
             self._leave_the_file(position)
         else:
             self._zero_from(position, written)
@@ -376,26 +404,28 @@ class MappedFile:
     def _leave_the_file(self, kept: int) -> None:
         """PRIVATE: go on in memory that needs no descriptor, with the first `kept` bytes of the file."""
         pages = self.whole()[:kept]
-        memory = mmap.mmap(-1, self.size)
-        memory[: len(pages)] = pages
         with self._lock:
-            self._anonymous = True
-            self._keep_map(memory)
-            self._target = memoryview(memory)
+            self._keep_memory(pages)
+            assert self._mapped is not None
+            self._target = memoryview(self._mapped[0])
+        if self._open_files is not None:
+            self._open_files.discard(self)
 
     def _zero_from(self, position: int, written: int) -> None:
         """Zero what is not, from `position` on; what we wrote ourselves ends at `written`."""
         target = self.writable()
-        zeros = bytes(ZERO_CHUNK_BYTES)
         for start, end in [(position, written), *self.data_ranges(max(position, written))]:
             for chunk in range(start, end, ZERO_CHUNK_BYTES):
                 until = min(chunk + ZERO_CHUNK_BYTES, end)
-                if target[chunk:until] != zeros[: until - chunk]:
-                    target[chunk:until] = zeros[: until - chunk]
+                if target[chunk:until] != _ZEROS[: until - chunk]:
+                    target[chunk:until] = _ZEROS[: until - chunk]
 
     def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
-        """Where the file on disk may be non-zero, from `position` on: what was never written is not read. OSError."""
-        if self._anonymous:
+        """Where the file, as it was found, may be non-zero, from `position` on: what was never written is not read.
+        OSError."""
+        if self._is_in_memory():
+            if position < self._held:
+                yield position, self._held
             return
         descriptor = open_file(self.path)
         try:

@@ -104,6 +104,8 @@ def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]
     queue. But no checksum covers a record's queue offset, so a single record off the line is damaged itself when the
     next stretch takes the line up again, or when it alone says that the line goes back (other than to 0).
     """
+    if len(queue_offsets) == 1 and queue_offsets[0] == expected:
+        return [(0, 1)]
     breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
     bounds = [0, *breaks.tolist(), len(queue_offsets)]
     believed = []

@@ -34,7 +34,7 @@ from engine.logscan import ScannedRecords, holds_record, used_end
 from engine.logwalk import DamagedStretch, DamageKind, LogWalk, NewestRecord
 from engine.mappedfile import Access, MappedFile
 from engine.parts import StoreParts
-from engine.record import MIN_RECORD_BYTES, decode_record
+from engine.record import CLOSING_ZEROS, MIN_RECORD_BYTES, decode_record
 from engine.results import RecoveryReport
 from engine.sequence import SPARE, Doubt, Seed
 from engine.setaside import DAMAGED, set_aside
@@ -42,8 +42,6 @@ from engine.tiling import index_start, queues_complete, shows_multi_dispatch
 
 TRUSTED_FILES = 3
 """After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
-
-_CLOSING_ZEROS = 2  # with which a record without properties ends
 
 Progress = Callable[[RecoveryProgress], None]
 
@@ -376,9 +374,9 @@ class _Recovery:
             except ReadError:
                 continue
             first = max(end - file.start, 0)
-            if first >= len(pages) or (last := used_end(pages, first)) == first:
+            if first >= len(pages) or (last := used_end(file, first)) == first:
                 continue
-            last = min(last + _CLOSING_ZEROS, len(pages))
+            last = min(last + CLOSING_ZEROS, len(pages))
             if holds_record(pages, first, last, file.start):
                 kept = self._keep(file, first, last)
                 self._notes.append(
@@ -440,12 +438,12 @@ class _Recovery:
         for file in reversed(self._log.files.files):
             if file.start + file.size <= end:
                 break
+            behind = max(end - file.start, 0)
             try:
-                pages = file.pages()
+                used = used_end(file, behind)
             except ReadError:
                 continue
-            behind = max(end - file.start, 0)
-            if (used := used_end(pages, behind)) > behind:
+            if used > behind:
                 return file.start + used - end
         return 0
 

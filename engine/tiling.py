@@ -8,14 +8,15 @@ all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from engine.claims import entries_between
 from engine.commitlog import CommitLog
-from engine.consumequeue import ConsumeQueue, is_pre_blank
+from engine.consumequeue import ConsumeQueue
 from engine.consumequeues import ConsumeQueues
 from engine.deletedtopics import DeletedTopics
 from engine.errors import ReadError, StoreError
@@ -29,6 +30,7 @@ from engine.record import decode_record
 from engine.sequence import queued_rows
 
 Array = np.ndarray[Any, Any]
+Queues = Mapping[tuple[str, int], ConsumeQueue]
 
 MANY_GAPS = 2_000
 """In one file: then reading the whole file, as a rebuild does, is the faster way."""
@@ -44,15 +46,14 @@ _SEARCHED_BYTES = 1 << 20
 
 def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopics, end: int) -> bool:
     """Whether every record of the log before `end` that belongs in a queue has its entry."""
-    known = list(queues)
-    if not all(newest_in_place(log, queue) for queue in known):
+    known = {(queue.topic, queue.queue_id): queue for queue in queues}
+    if not all(newest_in_place(log, queue) for queue in known.values()):
         return False
-    for file in log.files.files:
-        if file.start >= end:
-            break
-        if not _file_complete(file, known, deleted, min(end, file.start + file.size)):
-            return False
-    return True
+    led_to = entries_by_file(known.values(), [(file.start, file.start + file.size) for file in log.files.files], end)
+    return all(
+        _file_complete(file, places, ends, known, deleted, min(end, file.start + file.size))
+        for file, (places, ends) in zip(log.files.files, led_to, strict=False)
+    )
 
 
 def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
@@ -75,12 +76,16 @@ def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues) -> bool:
 
 
 def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
+    if queue.max_offset == queue.first_offset:
+        return False
     first = max(queue.max_offset - SAMPLED_ENTRIES, queue.min_offset)
     for queue_offset in range(queue.max_offset - 1, first - 1, -1):
         entry = queue.entry(queue_offset)
         if entry is None or entry[0] < log.min_offset:
             return False
         try:
+            if _MULTI_DISPATCH not in bytes(log.view(entry[0], entry[1])):
+                continue
             message = decode_record(log.rest(entry[0]), entry[0], verify=False)
         except ReadError:
             continue
@@ -90,8 +95,9 @@ def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
     return False
 
 
-def _file_complete(file: MappedFile, queues: list[ConsumeQueue], deleted: DeletedTopics, end: int) -> bool:
-    places, ends = _placed(queues, file.start, end)
+def _file_complete(
+    file: MappedFile, places: Array, ends: Array, queues: Queues, deleted: DeletedTopics, end: int
+) -> bool:
     gaps = bare_stretches(places, ends, file.start, end)
     if overlap(places, ends, end) or len(gaps) > MANY_GAPS:
         return False
@@ -106,18 +112,22 @@ def _file_complete(file: MappedFile, queues: list[ConsumeQueue], deleted: Delete
     )
 
 
-def _placed(queues: list[ConsumeQueue], start: int, end: int) -> tuple[Array, Array]:
-    """Places and ends, sorted by place, of all entries for records in [start, end)."""
-    places, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for queue in queues:
-        first, after = queue.offset_of_physical(start), queue.offset_of_physical(end)
-        entries = queue.entries(first, after - first)
-        entries = entries[~is_pre_blank(entries) & (entries["size"] > 0)]
-        places.append(entries["physical_offset"].astype(np.int64))
-        ends.append(places[-1] + entries["size"])
-    all_places = np.concatenate(places)
-    order = np.argsort(all_places, kind="stable")
-    return all_places[order], np.concatenate(ends)[order]
+def entries_by_file(
+    queues: Iterable[ConsumeQueue], files: Sequence[tuple[int, int]], end: int
+) -> Iterator[tuple[Array, Array]]:
+    """Places and ends, sorted by place, of all entries for records before `end` in each of `files`, (start, end),
+    ascending. A queue is looked at only for files that its entries lead to."""
+    waiting, reached = [(queue, 0) for queue in queues], -1
+    for start, stop in files:
+        if start >= end:
+            return
+        if start != reached:  # the first file, or one is missing
+            waiting = [(queue, queue.offset_of_physical(start)) for queue, _ in waiting]
+        reached = stop
+        bounds = [(queue, first, queue.offset_of_physical(min(stop, end))) for queue, first in waiting]
+        places, sizes = entries_between([bound for bound in bounds if bound[1] < bound[2]])
+        waiting = [(queue, after) for queue, _, after in bounds if after < queue.max_offset]
+        yield places, places + sizes
 
 
 def overlap(places: Array, ends: Array, end: int) -> bool:
@@ -134,13 +144,12 @@ def bare_stretches(places: Array, ends: Array, start: int, end: int) -> list[tup
     return [(int(reached[row]), int(begins[row])) for row in np.flatnonzero(begins > reached).tolist()]
 
 
-def _queued(found: ScannedRecords, queues: list[ConsumeQueue], deleted: DeletedTopics) -> bool:
+def _queued(found: ScannedRecords, queues: Queues, deleted: DeletedTopics) -> bool:
     """Whether any of these records, to which no entry leads, should have one."""
     found = deleted.without_queues(found)
-    ends = {(queue.topic, queue.queue_id): queue for queue in queues}
     for row in queued_rows(found).tolist():
         place = (found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row]))
-        queue = ends.get(place)
+        queue = queues.get(place)
         queue_offset = int(found.records.headers["queue_offset"][row])
         if queue is None or not _superseded(queue, queue_offset, int(found.records.headers["physical_offset"][row])):
             return True
