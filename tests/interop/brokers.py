@@ -34,9 +34,19 @@ class Broker:
 
     driver: Driver
     names: str
+    address: str
 
     def make_topic(self, topic: str, queues: int) -> None:
         self.driver.call("broker_topic", topic=topic, queues=queues)
+
+    def delete_topic(self, topic: str) -> None:
+        """As an administrator's tool does."""
+        self.driver.call("delete_topic", names=self.names, address=self.address, topic=topic)
+
+    def query(self, queries: list[dict[str, Any]]) -> list[list[int]]:
+        """As `RealStore.query`; a query with `tags` asks by tag, which is known from 5.4 on."""
+        results: list[list[int]] = self.driver.call("broker_query", queries=queries)["results"]
+        return results
 
     def send(self, messages: list[dict[str, Any]], *, compress_type: str = "ZLIB") -> list[dict[str, Any]]:
         """Send by RocketMQ's producer, one after the other; it compresses bodies over 4 KiB."""
@@ -93,7 +103,7 @@ def live_broker(driver: Driver, path: Path, config: dict[str, Any]) -> Iterator[
     public = public_listeners(driver.pid)
     if public:
         raise DriverError(f"RocketMQ listens beyond loopback: {public}")
-    yield Broker(driver, f"127.0.0.1:{names_port}")
+    yield Broker(driver, f"127.0.0.1:{names_port}", f"127.0.0.1:{broker_port}")
     driver.call("broker_stop")
 
 

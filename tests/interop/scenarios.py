@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.interop import bytewise, follow, live, ours, theirs, through_mount
+from tests.interop import bytewise, defaults, follow, live, ours, theirs, through_mount
 from tests.interop.compare import Tally
 from tests.interop.driver import DriverError, LoadRefusedError
 from tests.interop.room import Room
@@ -47,6 +47,8 @@ SCENARIOS = (
     Scenario(f"{WRITE}: killed in a file roll, new file", "ours", ours.killed_after_new_file),
     Scenario("byte for byte: log, consume queues, index", "live", bytewise.equal_files),
     Scenario("followed while a broker writes: rolled and expired files, new topics", "live", follow.follow_broker),
+    Scenario("a broker in its default configuration, in turns", "default", defaults.default_broker, ("v5",)),
+    Scenario(f"{READ}: keys in RocksDB only", "default", defaults.index_in_rocksdb, ("v5",)),
 )
 
 
@@ -136,7 +138,7 @@ class Group:
 def groups(only: str | None, chosen: str, first_seed: int) -> list[Group]:
     """Everything to run: of the line called `only`, or of all, what has `chosen` in its title. The longest first."""
     found = []
-    for name in ("ours", "live", "theirs"):
+    for name in ("ours", "live", "default", "theirs"):
         for line in reversed(LINES):
             numbers = tuple(
                 number

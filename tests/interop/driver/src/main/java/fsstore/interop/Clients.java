@@ -96,6 +96,18 @@ final class Clients {
         return fields;
     }
 
+    /** Has the broker at {@code address} delete {@code topic}, as an administrator's tool does. */
+    JsonObject deleteTopic(JsonObject request) throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer("interop-administrator"), request);
+        try {
+            Line.clientApi(producer).deleteTopicInBroker(
+                request.get("address").getAsString(), request.get("topic").getAsString(), SEND_TIMEOUT_MS);
+        } finally {
+            producer.shutdown();
+        }
+        return new JsonObject();
+    }
+
     /** Sends {@code messages} as transactions; one whose {@code fate} is "commit" is committed, others are rolled back. */
     JsonObject sendTransactions(JsonObject request) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer("interop-transactions");

@@ -72,11 +72,13 @@ public final class Driver {
             case "close": return stores.close(request);
             case "broker_start": return broker.start(request);
             case "broker_topic": return broker.topic(request);
+            case "broker_query": return broker.query(request);
             case "broker_bounds": return broker.bounds(request);
             case "broker_offsets": return broker.offsets();
             case "broker_stop": return broker.stop();
             case "broker_figures": return broker.figures();
             case "broker_expire": return broker.expire(request);
+            case "delete_topic": return clients.deleteTopic(request);
             case "send": return clients.send(request);
             case "send_transactions": return clients.sendTransactions(request);
             case "produce": return clients.produce(request);

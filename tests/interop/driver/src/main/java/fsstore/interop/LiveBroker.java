@@ -82,6 +82,11 @@ final class LiveBroker {
         return new JsonObject();
     }
 
+    /** As {@link Stores#query}, while the broker runs. */
+    JsonObject query(JsonObject request) {
+        return Stores.query(store, request);
+    }
+
     /** Has the broker drop log files, and what points at them, that nobody wrote to for {@code older_than_ms}. */
     JsonObject expire(JsonObject request) throws Exception {
         int files = store.getCommitLog().deleteExpiredFile(request.get("older_than_ms").getAsLong(), 1, 120_000, false);

@@ -1,11 +1,14 @@
 package fsstore.interop;
 
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageExtBrokerInner;
 import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
@@ -37,5 +40,13 @@ final class Line {
     static SelectMappedBufferResult entries(DefaultMessageStore store, String topic, int queue, long index) {
         ConsumeQueue found = store.findConsumeQueue(topic, queue);
         return found.getIndexBuffer(index);
+    }
+
+    static MQClientAPIImpl clientApi(DefaultMQProducer producer) {
+        return producer.getDefaultMQProducerImpl().getmQClientFactory().getMQClientAPIImpl();
+    }
+
+    static QueryMessageResult queryByTag(DefaultMessageStore store, String topic, String tag, int limit, long begin, long end) {
+        throw new UnsupportedOperationException("4.9 keeps no tags in its index");
     }
 }

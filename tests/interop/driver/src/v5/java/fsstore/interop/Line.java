@@ -2,12 +2,16 @@ package fsstore.interop;
 
 import java.io.IOException;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.ha.DefaultHAService;
@@ -51,5 +55,13 @@ final class Line {
     static SelectMappedBufferResult entries(DefaultMessageStore store, String topic, int queue, long index) {
         ConsumeQueue found = (ConsumeQueue) store.findConsumeQueue(topic, queue);
         return found.getIndexBuffer(index);
+    }
+
+    static MQClientAPIImpl clientApi(DefaultMQProducer producer) {
+        return producer.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl();
+    }
+
+    static QueryMessageResult queryByTag(DefaultMessageStore store, String topic, String tag, int limit, long begin, long end) {
+        return store.queryMessage(topic, tag, limit, begin, end, MessageConst.INDEX_TAG_TYPE, null);
     }
 }
