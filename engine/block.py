@@ -95,7 +95,8 @@ class BlockReader:
         log that they lead into, one after the other."""
         blocks = []
         for pages, log_file, places in runs_by_file(self._log.files, queue.entries(first, count)):
-            blocks.append(self._block(queue, first, log_file, locate(pages, places - log_file, places)))
+            records = locate(pages, places - log_file, places, self._log.framing)
+            blocks.append(self._block(queue, first, log_file, records))
             first += len(places)
         return blocks
 

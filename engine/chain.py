@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.record import BLANK_BYTES, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from engine.logframing import PLAIN, Framing
+from engine.record import BLANK_BYTES, MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from engine.slices import items_at
 
 Array = np.ndarray[Any, Any]
@@ -27,20 +28,25 @@ assert MAGICS[1][0] == _COMMON_BYTE
 assert _SEARCHED_BYTES <= _LEAST_LANE_BYTES  # so none is found twice
 
 
-def follow_chain(log: Array, start: int, stop: int, end: int, base_physical_offset: int) -> tuple[Array, int, bool]:
-    """The chain of what look like records from `start` on in `log` (uint8, at `base_physical_offset` of the log).
+def follow_chain(
+    log: Array, start: int, stop: int, end: int, base_physical_offset: int, framing: Framing = PLAIN
+) -> tuple[Array, int, bool]:
+    """The chain of what look like frames from `start` on in `log` (uint8, at `base_physical_offset` of the log).
 
     (positions of those that begin before `stop` and end by `end`, int64 (n,); the position behind the last; whether it
-    was broken there). Magic and size hold, and no more is checked. It may end early, unbroken: then go on from there.
+    was broken there). What stands before a record holds, of the record magic and size, and no more is checked. It may
+    end early, unbroken: then go on from there.
     """
-    if start + MIN_RECORD_BYTES > end:
+    if start + framing.least_bytes > end:
         return np.empty(0, np.int64), start, True
     words = np.ndarray((end - 3,), ">i4", log, strides=(1,))
     stop = min(stop, end - BLANK_BYTES + 1)
-    positions = np.sort(np.concatenate(_steps(words, _lane_starts(log, start, stop, base_physical_offset), stop)))
-    sizes, magics = words[positions].astype(np.int64), words[positions + 4]
+    lanes = _lane_starts(log, start, stop, base_physical_offset, framing)
+    positions = np.sort(np.concatenate(_steps(words, lanes, stop, framing)))
+    sizes = words[positions + framing.size_position].astype(np.int64)
     ends = positions + sizes
-    good = _is_magic(magics) & (sizes >= MIN_RECORD_BYTES) & (ends <= end)
+    good = framing.are_frames(log, positions, sizes, base_physical_offset)
+    good &= (sizes >= framing.least_bytes) & (ends <= end)
     whole = len(good) if good.all() else int(good.argmin())
     is_next = ends[: max(whole - 1, 0)] == positions[1:whole]
     joined = whole if is_next.all() else int(is_next.argmin()) + 1
@@ -48,10 +54,10 @@ def follow_chain(log: Array, start: int, stop: int, end: int, base_physical_offs
     return positions[:joined], chain_end, joined == whole < len(good) and chain_end == int(positions[whole])
 
 
-def _lane_starts(log: Array, start: int, stop: int, base_physical_offset: int) -> Array:
-    """`start`, and a place behind it where a record seems to begin for each lane of [start, stop): int64, ascending.
+def _lane_starts(log: Array, start: int, stop: int, base_physical_offset: int, framing: Framing) -> Array:
+    """`start`, and a place behind it where a frame seems to begin for each lane of [start, stop): int64, ascending.
 
-    There a magic and the record's own place stand as they must.
+    There a record's magic and its own place stand as they must.
     """
     lane_bytes = max((stop - start) // _LANES, _LEAST_LANE_BYTES)
     lanes = np.arange(start + lane_bytes, min(stop, len(log) - _SEARCHED_BYTES), lane_bytes)
@@ -63,22 +69,22 @@ def _lane_starts(log: Array, start: int, stop: int, base_physical_offset: int) -
     told = items_at(seen, at + _PLACE_POSITION, 8).view(">i8") - base_physical_offset
     rows, places = rows[told == places], places[told == places]
     is_first = np.diff(rows, prepend=-1) > 0
-    return np.append(start, places[is_first & (places < stop)])
+    return np.append(start, places[is_first & (places < stop)] - framing.header_bytes)
 
 
 def _is_magic(words: Array) -> Array:
     return np.asarray((words == MESSAGE_MAGIC) | (words == MESSAGE_MAGIC_V2))
 
 
-def _steps(words: Array, positions: Array, stop: int) -> list[Array]:
+def _steps(words: Array, positions: Array, stop: int, framing: Framing) -> list[Array]:
     """What each step of the lanes that begin at `positions` reaches: each goes on to where the next one begins."""
     stops = np.append(positions[1:], stop)
     steps: list[Array] = []
     while len(positions):
         steps.append(positions)
-        sizes = words[positions]
+        sizes = words[positions + framing.size_position]
         positions = positions + sizes
-        goes_on = (sizes >= MIN_RECORD_BYTES) & (positions < stops)
+        goes_on = (sizes >= framing.least_bytes) & (positions < stops)
         if not goes_on.all():
             positions, stops = positions[goes_on], stops[goes_on]
     return steps

@@ -180,8 +180,7 @@ class _Check:
                 rest = np.frombuffer(file.whole(), np.uint8)[max(end - file.start, 0) :]
             except ReadError:
                 continue  # its size was reported
-            is_filler = bytes(rest[4:8]) == b"\xcb\xd4\x31\x94"
-            if rest.any() and not is_filler:
+            if rest.any() and not self._log.framing.is_filler(rest.data):
                 place = max(end, file.start)
                 yield self._at(ProblemKind.STALE_TAIL, place, "no record follows here, but bytes that an opening cuts")
 

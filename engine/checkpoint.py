@@ -7,19 +7,22 @@ written only when what it says is on disk. The last two fields are RocketMQ 5's,
 """
 
 import os
+import re
 import struct
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.durable import Disk, flush_error
-from engine.paths import open_file, open_or_create
+from engine.errors import ObstructedError
+from engine.paths import open_file, open_or_create, read_file
 
 CHECKPOINT_BYTES = 4096
 FIELDS = struct.Struct(">5q")
 assert FIELDS.size == 40
 
 RECOVERY_MARGIN_MS = 3_000
+_COMMITTED = re.compile(rb"^committedIndex=(-?[0-9]{1,19})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if min(found.physic_ms, found.logics_ms, found.index_ms) < 0:
         return Checkpoint()
     return found
+
+
+def read_committed_entry(path: Path) -> int | None:
+    """The last committed entry as DLedger's own checkpoint at `path` names it (`committedIndex=589`), if it does."""
+    try:
+        text = read_file(path, CHECKPOINT_BYTES)
+    except (OSError, ObstructedError, ValueError):
+        return None
+    found = _COMMITTED.search(text)
+    return int(found[1]) if found else None
 
 
 class CheckpointFile:

@@ -26,6 +26,7 @@ from engine.errors import (
     UnreadableRangeError,
 )
 from engine.filequeue import FileQueue
+from engine.logframing import Framing
 from engine.mappedfile import HEAD_BYTES, MappedFile
 from engine.record import BLANK_BYTES, encode_blank
 
@@ -83,6 +84,11 @@ class CommitLog:
         self.last_store_time_ms = 0
         self._clock = clock
         self._current: MappedFile | None = files.last
+
+    @property
+    def framing(self) -> Framing:
+        """What stands between its records."""
+        return self.files.framing
 
     @property
     def min_offset(self) -> int:
@@ -217,6 +223,15 @@ class CommitLog:
             return file.rest(physical_offset - file.start)
         except (UnreadableRangeError, RetiredFileError) as error:
             raise self._absent(physical_offset) from error
+
+    def require_framed(self, physical_offset: int, record_bytes: int) -> None:
+        """DamagedRecordError when something else stands before that record than must. Errors as `view`."""
+        framing = self.files.framing
+        if framing.header_bytes:
+            header = self.view(framing.frame_start(physical_offset), framing.header_bytes)
+            problem = framing.header_problem(header, physical_offset, record_bytes)
+            if problem is not None:
+                raise DamagedRecordError(physical_offset, problem)
 
     def hold(self, physical_offset: int) -> FileHold:
         """Keep the file under `physical_offset` readable. Errors as `view`."""

@@ -62,13 +62,14 @@ class NotAStoreError(OpenError):
 
 @dataclass(eq=False)
 class UnsupportedStoreError(OpenError):
-    """A store written with a feature that this engine does not read; `what` names it."""
+    """A store written with a feature that this engine does not read; `what` names it, `instead` says what to do."""
 
     path: Path
     what: str
+    instead: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.what} is not supported"
+        return f"{self.path}: {self.what} is not supported" + (f": {self.instead}" if self.instead else "")
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ from engine.allocate import DirectSource, FileSource, file_name
 from engine.durable import Disk, flush_error, make_directory
 from engine.errors import UnreadableRangeError
 from engine.filescan import FileProblem, FoundFile, one_of_each, scan_directory
+from engine.logframing import PLAIN, Framing
 from engine.logpaths import LogPaths, as_paths
 from engine.mappedfile import Access, MappedFile
 from engine.openfiles import OpenFiles
@@ -42,10 +43,13 @@ class FileQueue:
         pool: BufferPool | None = None,
         open_files: OpenFiles | None = None,
         reads_ahead: bool = True,
+        framing: Framing = PLAIN,
     ) -> None:
         self.paths = as_paths(directory)
         self.file_bytes = file_bytes
         self.access = access
+        self.framing = framing
+        """Of the records in files of a commit log."""
         self._reads_ahead = reads_ahead
         self._disk = disk or Disk()
         self._source = source or DirectSource(directory, file_bytes, access, self._disk)
@@ -73,6 +77,7 @@ class FileQueue:
         pool: BufferPool | None = None,
         open_files: OpenFiles | None = None,
         reads_ahead: bool = True,
+        framing: Framing = PLAIN,
     ) -> FileQueue:
         """Load the directory (missing: no files yet). All bytes count as written until `set_end` or `truncate`.
 
@@ -89,6 +94,7 @@ class FileQueue:
             pool=pool,
             open_files=open_files,
             reads_ahead=reads_ahead,
+            framing=framing,
         )
         found, queue._problems = queue._scan()
         queue._set_files([queue._loaded(start, found[start]) for start in sorted(found)])

@@ -14,13 +14,13 @@ import numpy as np
 
 from engine.consumequeue import ENTRY, is_pre_blank
 from engine.consumequeues import ConsumeQueues
-from engine.errors import RetiredFileError, StoreError, TruncatedFileError
+from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
 from engine.listeners import Expired
+from engine.logframing import EntryNumber
 from engine.logscan import ScannedRecords, ScanStop, scan_records
 from engine.mappedfile import Access, MappedFile
 from engine.opening import ChosenSizes, find_sizes, refuse_topics, refuse_unreadable, remembered_sizes
 from engine.parts import StoreParts
-from engine.record import record_problem
 from engine.results import IndexState
 from engine.sequence import queued_rows
 from engine.topicview import TopicView
@@ -81,6 +81,7 @@ class Follower:
         self._is_withdrawn = False
         self._log_begin = 0
         self._newest: tuple[int, bytes] | None = None
+        self._number: EntryNumber | None = None
         self._next_proof, self._proof_seconds, self._proof_end = 0.0, PROOF_SECONDS, -1
         self._end = 0
         self._published = 0
@@ -99,7 +100,7 @@ class Follower:
 
     def _begin_at(self, newest: tuple[int, int] | None) -> None:
         """Show what ends with the record at [physical offset, end); None: the log from its begin."""
-        self._newest = None
+        self._newest = self._number = None
         self._log_begin = self._end = self._log.min_offset
         if newest is not None:
             physical_offset, self._end = newest
@@ -142,6 +143,8 @@ class Follower:
 
     def _refresh(self) -> bool:
         known = self._log.files.files
+        if not known and not self._is_withdrawn:
+            self._require_same_log()
         listed = self._list_log()
         if not self._is_withdrawn and (self._is_rewritten(known) or self._has_other_sizes(listed)):
             self._withdraw()
@@ -214,6 +217,7 @@ class Follower:
         self._topics.reload()
         if layout.root.is_dir():
             refuse_unreadable(layout)
+        self._require_same_log()
         refuse_topics(layout.root, self._topics.table)
         parts.deleted.reload()
         self._choice = self._choose_sizes()
@@ -229,6 +233,14 @@ class Follower:
         for watch in self._watches():
             watch.forget()
         self._topics_changed()
+
+    def _require_same_log(self) -> None:
+        """UnsupportedStoreError when the store's log is in another folder by now: it is of another kind."""
+        layout = self._parts.layout
+        if layout.commit_log != self._log.files.paths:
+            folder = layout.shown(layout.commit_log.folders[0])
+            what = f"following a log that is another by now ({layout.framing.kind}, {folder})"
+            raise UnsupportedStoreError(layout.root, what, "mount the store again")
 
     # sizes, which no file may have told yet
 
@@ -323,8 +335,10 @@ class Follower:
         if not any(view[position : position + 8]):
             return False
         stop = ScanStop.END
-        for found in scan_records(view, position, file.start, min(len(view), limit - file.start)):
+        end, framing = min(len(view), limit - file.start), self._log.framing
+        for found in scan_records(view, position, file.start, end, framing=framing, before=self._number):
             self._note_newest(found)
+            self._number = found.number
             stop = found.stop or stop
             self._end = file.start + found.end
             if len(found):
@@ -341,7 +355,7 @@ class Follower:
         """Retention overtook us: go on where the log begins now."""
         if self._end >= self._log.min_offset:
             return False
-        self._end = self._log.min_offset
+        self._end, self._number = self._log.min_offset, None
         return True
 
     def _note_newest(self, found: ScannedRecords) -> None:
@@ -365,6 +379,7 @@ class Follower:
         if newest is None or newest[1] <= self._end:
             return False
         physical_offset, self._end = newest
+        self._number = None
         self._remember_newest(physical_offset, self._end)
         return True
 
@@ -383,11 +398,12 @@ class Follower:
         return None
 
     def _is_whole(self, physical_offset: int) -> bool:
-        file = self._log.files.find(physical_offset)
+        file, framing = self._log.files.find(physical_offset), self._log.framing
+        start = framing.frame_start(physical_offset)
         try:
-            return file is not None and not record_problem(
-                file.whole()[physical_offset - file.start :], physical_offset
-            )
+            if file is None or start < file.start:
+                return False
+            return framing.problem(file.whole()[start - file.start :], start) is None
         except StoreError:
             return False
 

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.logframing import LEDGER, PLAIN, Framing
 from engine.logpaths import LogPaths, log_paths
+
+LEDGER_PREFIX = "dledger-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,31 @@ class StoreLayout:
     @property
     def commit_log(self) -> LogPaths:
         """Folders of the commit log's files. ValueError when none is left to write."""
+        for ledger in self.ledgers():
+            return log_paths(ledger / "data", None, self.read_only_log_paths)
         return log_paths(self.default_commit_log, self.commit_log_paths, self.read_only_log_paths)
+
+    @property
+    def log_before_ledger(self) -> LogPaths:
+        """Where a store with a ledger has the log of the time before it had one."""
+        return log_paths(self.default_commit_log, self.commit_log_paths, ())
+
+    @property
+    def framing(self) -> Framing:
+        """What stands between the records of the commit log."""
+        return LEDGER if self.ledgers() else PLAIN
+
+    @property
+    def ledger_checkpoint(self) -> Path | None:
+        """DLedger's own checkpoint, if the commit log is DLedger's."""
+        return next((ledger / "checkpoint" for ledger in self.ledgers()), None)
+
+    def ledgers(self) -> list[Path]:
+        """Folders of DLedger's logs (`dledger-<id>`), if the store's commit log is one. OSError."""
+        try:
+            return sorted(member for member in self.root.iterdir() if member.name.startswith(LEDGER_PREFIX))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     @property
     def default_commit_log(self) -> Path:

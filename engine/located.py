@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.compression import COMPRESSED_FLAG
+from engine.logframing import PLAIN, Framing
 from engine.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.slices import items_at
 
@@ -135,9 +136,9 @@ def _where(condition: Array, values: Array, otherwise: int) -> Array:
     return values if condition.all() else np.where(condition, values, otherwise)
 
 
-def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedRecords:
+def locate(log: Array, positions: Array, physical_offsets: Array, framing: Framing = PLAIN) -> LocatedRecords:
     """The records at `positions` (int64; what is no record is not `ok`) of `log` (uint8), which must be at
-    `physical_offsets`."""
+    `physical_offsets`, and framed so."""
     if len(log) < MIN_RECORD_BYTES:
         log = np.zeros(MIN_RECORD_BYTES, np.uint8)  # no record either, and room to look
     fixed, header_bytes = _fixed_fields(log, positions, _FIXED)
@@ -146,6 +147,8 @@ def locate(log: Array, positions: Array, physical_offsets: Array) -> LocatedReco
     is_v2 = magics == MESSAGE_MAGIC_V2
     ok = (magics == MESSAGE_MAGIC) | is_v2
     ok &= fixed["physical_offset"] == physical_offsets
+    if framing.header_bytes:
+        ok &= framing.precede(log, positions, sizes, physical_offsets)
     ends = positions + sizes
     ok &= (sizes >= MIN_RECORD_BYTES) & (ends <= len(log))
     ends = _where(ok, ends, 0)

@@ -7,22 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.chain import MAGICS, follow_chain
 from engine.columns import damaged_rows, find_properties, topics_of
-from engine.errors import DamagedRecordError
 from engine.located import LocatedRecords, locate
+from engine.logframing import PLAIN, EntryNumber, Framing
 from engine.mappedfile import MappedFile
 from engine.message import StoredMessage
 from engine.place import MULTI_DISPATCH, Place
 from engine.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.record import (
     BLANK_BYTES,
-    BLANK_MAGIC,
     MESSAGE_MAGIC,
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
@@ -39,7 +37,6 @@ _SEARCH_BYTES = 1 << 20
 _MOST_READ = 8
 """A search reads so many times the bytes that it covers, at most: what is no record may claim any length."""
 _MAGIC_POSITION, _PLACE_POSITION = 4, 28
-_START = Struct(">ii")
 
 
 class ScanStop(Enum):
@@ -68,9 +65,9 @@ class ScannedRecords:
     """A run of whole records of one file, in log order. The topic of row i is topics[topic_rows[i]] (int64 (n,)).
 
     `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past
-    the last record. `stop` is set in the last chunk of a scan only: why it ends at `end`; `problem` says what is wrong
-    there when that is DAMAGED. `places` are the further places of rows by multi-dispatch; a scan believes in none, see
-    `sequence`.
+    the last frame; `bare_frames` of those have no record. `stop` is set in the last chunk of a scan only: why it ends
+    at `end`; `problem` says what is wrong there when that is DAMAGED. `number` is that of the newest frame, if frames
+    have any. `places` are the further places of rows by multi-dispatch; a scan believes in none, see `sequence`.
     """
 
     records: LocatedRecords
@@ -79,6 +76,8 @@ class ScannedRecords:
     end: int
     stop: ScanStop | None = None
     problem: str | None = None
+    bare_frames: int = 0
+    number: EntryNumber | None = None
     places: Mapping[int, Sequence[Place]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -96,49 +95,57 @@ def scan_records(
     base_physical_offset: int,
     end: int,
     *,
+    framing: Framing = PLAIN,
+    before: EntryNumber | None = None,
     verify: bool = True,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[ScannedRecords]:
-    """The records of a file (`view`, at `base_physical_offset` of the log) from position `start` on, in chunks:
-    those that begin within `chunk_bytes`.
+    """The records of a file (`view`, at `base_physical_offset` of the log) from position `start` on, where a frame
+    begins, in chunks: those that begin within `chunk_bytes`.
 
     None goes past `end`. There is always a last chunk, perhaps empty, with `stop` set: END exactly at `end`, BLANK at a
     filler that ends at the view's end, ZEROS at eight zero bytes or fewer left, DAMAGED at anything else.
-    `verify` checks bodies' CRCs too.
+    `verify` checks bodies' CRCs too. `before` is the number of the frame before `start`, None if that is not known.
     """
     log = np.frombuffer(view, np.uint8)
     stop = None
     while stop is None:
-        positions, chain_end, broken = follow_chain(
-            log, start, min(start + chunk_bytes, end), end, base_physical_offset
+        frames, chain_end, broken = follow_chain(
+            log, start, min(start + chunk_bytes, end), end, base_physical_offset, framing
         )
-        records = locate(log[:end], positions, positions + base_physical_offset)
+        following = framing.follow_each_other(log, frames, before)
+        if following < len(frames):
+            chain_end, frames, broken = int(frames[following]), frames[:following], True
+        positions = framing.records(log, frames)
+        records = locate(log[:end], positions, positions + base_physical_offset, framing)
         ok = records.headers["ok"]
         if verify:
             ok = ok & ~damaged_rows(records)
         if not ok.all():
             count = int(np.argmin(ok))
-            chain_end, records, broken = int(positions[count]), records.take(slice(0, count)), True
-        if broken or chain_end + MIN_RECORD_BYTES > end:
-            stop = stop_at(view, chain_end, end)
+            chain_end, records, broken = framing.frame_start(int(positions[count])), records.take(slice(0, count)), True
+            frames = frames[frames < chain_end]
+        if broken or chain_end + framing.least_bytes > end:
+            stop = stop_at(view, chain_end, end, framing)
         problem = None
         if stop is ScanStop.DAMAGED:
-            problem = record_problem(view[chain_end:end], base_physical_offset + chain_end)
+            problem = framing.problem(view[chain_end:end], base_physical_offset + chain_end)
+        before = framing.number(log, frames) or before
         topics, topic_rows = topics_of(records)
-        yield ScannedRecords(records, topics, topic_rows, chain_end, stop, problem)
+        bare_frames = len(frames) - len(records)
+        yield ScannedRecords(records, topics, topic_rows, chain_end, stop, problem, bare_frames, before)
         start = chain_end
 
 
-def stop_at(view: memoryview, position: int, end: int) -> ScanStop:
-    """What is at `position`, where no good record starts."""
+def stop_at(view: memoryview, position: int, end: int, framing: Framing = PLAIN) -> ScanStop:
+    """What is at `position`, where no good frame starts."""
     if position == end:
         return ScanStop.END
     if end - position < BLANK_BYTES:
         return ScanStop.DAMAGED if any(view[position:end]) else ScanStop.ZEROS
-    size, magic = _START.unpack_from(view, position)
-    if magic == BLANK_MAGIC and position + size == len(view):
+    if framing.is_filler(view[position:]):
         return ScanStop.BLANK
-    return ScanStop.ZEROS if size == magic == 0 else ScanStop.DAMAGED
+    return ScanStop.DAMAGED if any(view[position : position + BLANK_BYTES]) else ScanStop.ZEROS
 
 
 def used_end(file: MappedFile, start: int = 0) -> int:
@@ -163,7 +170,8 @@ def _nonzero_end(view: memoryview, start: int) -> int:
 
 def record_starts(view: memoryview, start: int, end: int, base_physical_offset: int) -> tuple[Array, Array]:
     """Positions in [start, end) of a file where what looks like a record begins, and ends by `end`: magic and place are
-    right; and the sizes that they name. int64 (n,), ascending. A body may hold such."""
+    right; and the sizes that they name. int64 (n,), ascending. A body may hold such. Of framed records, those are
+    positions behind their headers."""
     found = [np.empty(0, np.int64)]
     if end - start < MIN_RECORD_BYTES:
         return found[0], found[0]
@@ -188,15 +196,19 @@ def find_chained_record(
     base_physical_offset: int,
     ends_well: Callable[[int], bool],
     is_believed: Callable[[StoredMessage], bool],
+    framing: Framing = PLAIN,
 ) -> int | None:
-    """The first position in [start, end) of a file where a whole record begins, from which one record follows another
-    to a place that `ends_well`.
+    """The first position in [start, end) of a file where a frame with a whole record begins, from which one frame
+    follows another to a place that `ends_well`.
 
     A record in somebody's body is followed by the rest of what holds it, which is none. However many seem to begin
     there, little more than the bytes between are read.
     """
-    starts, sizes = record_starts(view, start, end, base_physical_offset)
-    pairs: list[tuple[int, int]] = list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    header_bytes = framing.header_bytes
+    starts, sizes = record_starts(view, start + header_bytes, end, base_physical_offset)
+    pairs: list[tuple[int, int]] = list(
+        zip((starts - header_bytes).tolist(), (sizes + header_bytes).tolist(), strict=True)
+    )
     well: set[int] = set()
     known: dict[int, bool] = {}
     for position, size in reversed(pairs):
@@ -208,10 +220,12 @@ def find_chained_record(
         if position not in well or read > _MOST_READ * (position - start) + _SEARCH_BYTES:
             continue
         read += size
-        try:
-            message = decode_record(view[position : position + size], base_physical_offset + position)
-        except DamagedRecordError:
+        if framing.problem(view[position : position + size], base_physical_offset + position) is not None:
             continue
+        start_of_record = position + header_bytes
+        message = decode_record(
+            view[start_of_record : position + size], base_physical_offset + start_of_record, verify=False
+        )
         if is_believed(message):
             return position
     return None

@@ -27,7 +27,8 @@ from engine.damagemark import DAMAGE_TOPIC, is_damage_mark
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
 from engine.located import LocatedRecords
-from engine.logscan import ScannedRecords, ScanStop, find_chained_record, scan_records, stop_at, used_end
+from engine.logframing import EntryNumber
+from engine.logscan import ScannedRecords, ScanStop, find_chained_record, scan_records, used_end
 from engine.mappedfile import MappedFile
 from engine.message import StoredMessage
 from engine.record import (
@@ -40,7 +41,6 @@ from engine.record import (
     TRANSACTION_ROLLBACK,
     frame_extent,
     read_header,
-    record_problem,
 )
 from engine.sequence import SPARE, Doubt, QueueSequence, Seed, queued_rows
 from engine.slices import items_at
@@ -98,7 +98,8 @@ class NewestRecord:
 
 
 class LogWalk:
-    """One pass over the log; iterate it for the records, then read `end`, `newest` and `damaged`.
+    """One pass over the log; iterate it for the records, then read `end`, `newest` and `damaged`; of a ledger, `number`
+    is that of its last entry.
 
     Thread safety: one caller; the log must not be written meanwhile.
     """
@@ -117,7 +118,7 @@ class LogWalk:
         multi_dispatch: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`start` is where a record begins; `claims` what is known beside the log; `end` where to stop, if the log is
+        """`start` is where a frame begins; `claims` what is known beside the log; `end` where to stop, if the log is
         known to reach there. Bodies before `trusted_end` are not checked (they were, or readers do). `earliest_ms` is
         the store time of the record before `start`, 0 when unknown. `disproved` hears of a record that was yielded and
         whose queue offset turns out to be wrong, before the run is yielded that shows it. With `multi_dispatch` records
@@ -128,6 +129,9 @@ class LogWalk:
         self.damaged: list[DamagedStretch] = []
         self.records = 0
         self._files = files
+        self._framing = files.framing
+        self.number: EntryNumber | None = None
+        self._before: EntryNumber | None = None
         self._start = start
         self._sequence = QueueSequence(seed, multi_dispatch=multi_dispatch)
         self._limit = end
@@ -153,11 +157,10 @@ class LogWalk:
             return self._resume(position, "no file holds them")
         view = self._readable(file)
         verify = file.start + file.size > self._trusted_end
-        scan = scan_records(view, position - file.start, file.start, len(view), verify=verify)
         stop, problem = ScanStop.END, None
-        for found in scan:
+        for found in self._scan(file, view, position, self._before, verify=verify):
             stop, problem = found.stop or stop, found.problem
-            stale = self._first_stale(found, view, file.start)
+            stale = self._first_stale(found, view, file)
             torn = self._first_torn(found)
             if torn is not None and (stale is None or torn < stale):
                 yield from self._taken(_head(found, torn))
@@ -166,6 +169,10 @@ class LogWalk:
                 yield from self._taken(_head(found, stale))
                 return self._end_at(self.end, "its store time and queue offset are of an earlier life of the log")
             yield from self._taken(found)
+            if found.bare_frames:
+                self.end = file.start + found.end
+            self._before = found.number
+            self.number = found.number or self.number
         following = file.start + file.size
         if stop is ScanStop.BLANK and self._files_behind(following):
             self._lose(DamagedStretch(self.end, following, DamageKind.FILLER.value, DamageKind.FILLER, self._latest_ms))
@@ -174,6 +181,19 @@ class LogWalk:
         if stop is ScanStop.BLANK:
             return None
         return self._resume(max(self.end, position), problem or stop.value)  # damage may stand before `position`
+
+    def _scan(
+        self, file: MappedFile, view: memoryview, position: int, before: EntryNumber | None, *, verify: bool = True
+    ) -> Iterator[ScannedRecords]:
+        return scan_records(
+            view,
+            position - file.start,
+            file.start,
+            len(view),
+            framing=self._framing,
+            before=before,
+            verify=verify,
+        )
 
     def _taken(self, found: ScannedRecords) -> Iterator[ScannedRecords]:
         """Account for a run, and yield what of it is undamaged."""
@@ -211,7 +231,7 @@ class LogWalk:
         lost = lost_sector_rows(found.records)
         return next((row for row in lost if found.records.headers["physical_offset"][row] >= own_from), None)
 
-    def _first_stale(self, found: ScannedRecords, view: memoryview, file_start: int) -> int | None:
+    def _first_stale(self, found: ScannedRecords, view: memoryview, file: MappedFile) -> int | None:
         """The first row of an earlier life of the log, which was overwritten up to there: it was stored earlier than a
         record before it, and neither it nor any record behind it goes on from its queue's number.
 
@@ -231,17 +251,17 @@ class LogWalk:
             if expected is None:
                 expected = queue_offset
             elif times[row] < latest[row] and not expected <= queue_offset <= expected + lost:
-                return None if self._goes_on(found, row, following, view, file_start) else row
+                return None if self._goes_on(found, row, following, view, file) else row
             following[queue] = expected + 1
         return None
 
     def _goes_on(
-        self, found: ScannedRecords, row: int, following: dict[tuple[str, int], int], view: memoryview, file_start: int
+        self, found: ScannedRecords, row: int, following: dict[tuple[str, int], int], view: memoryview, file: MappedFile
     ) -> bool:
         """Whether `row` or a record behind it in this file takes up the numbers that are `following`."""
         if self._continues(pick(found, slice(row, None)), following):
             return True
-        rest = scan_records(view, found.end, file_start, len(view)) if found.stop is None else ()
+        rest = self._scan(file, view, file.start + found.end, found.number) if found.stop is None else ()
         return any(self._continues(run, following) for run in rest)
 
     def _continues(self, found: ScannedRecords, following: dict[tuple[str, int], int]) -> bool:
@@ -263,6 +283,9 @@ class LogWalk:
         found = None if self._lacks_its_head(start) else self._next_good(start)
         if found is None:
             return self._end_at(start, reason)
+        self._before = None
+        if found == start:
+            return found
         self._lose(DamagedStretch(start, found, reason, kind, self._latest_ms))
         return found
 
@@ -309,14 +332,46 @@ class LogWalk:
         file = self._files.find(start)
         if file is not None:
             view, position = self._readable(file), start - file.start
-            while (end := _frame_end(view, position, file.start, self._claims)) is not None:
-                if _begins(view, end, file.start):
-                    return file.start + end
-                if _is_filler(view, end) and self._files_behind(file.start + len(view)):
+            if self._is_only_misnumbered(view, start, file.start):
+                return start
+            while (end := self._frame_end(view, position, file.start)) is not None:
+                if self._begins(view, end, file.start):
+                    if self._framing.goes_on(view[end:], self._before):
+                        return file.start + end
+                    break
+                if self._framing.is_filler(view[end:]) and self._files_behind(file.start + len(view)):
                     return file.start + end
                 position = end
             start = file.start + position
         return self._search(start)
+
+    def _is_only_misnumbered(self, view: memoryview, start: int, file_start: int) -> bool:
+        """Whether all is right at `start` but the number of a ledger's entry: a queue leads to its record."""
+        place = start + self._framing.header_bytes
+        return place > start and bool(
+            self._claims.led_to(place, place + 1) and self._begins(view, start - file_start, file_start)
+        )
+
+    def _frame_end(self, view: memoryview, position: int, file_start: int) -> int | None:
+        """Where the damaged frame at `position` of a file ends; None when its sizes do not tell.
+
+        When size and parts differ, one of them is wrong: the other leads to a good record, to which an entry leads too
+        if there are any.
+        """
+        framing, claims = self._framing, self._claims
+        start = position + framing.header_bytes
+        extent, told = frame_extent(view[start:], file_start + start), framing.told_size(view[position:])
+        if extent.by_size is not None and extent.by_size in (extent.by_parts, told):
+            return start + extent.by_size
+        likely = (extent.by_parts, extent.by_size) if extent.parts_fit else (told, extent.by_size)
+        ends = [start + size for size in likely if size is not None and self._begins(view, start + size, file_start)]
+        first, after = file_start + framing.header_bytes, file_start + framing.header_bytes + 1
+        led_to = [end for end in ends if claims.led_to(first + end, after + end)]
+        return next(iter(led_to or ends), None)
+
+    def _begins(self, view: memoryview, position: int, file_start: int) -> bool:
+        """Whether a frame with a whole record begins at `position` of a file."""
+        return self._framing.problem(view[position:], file_start + position) is None
 
     def _search(self, start: int) -> int | None:
         """The next record at or behind `start`, where no frame tells."""
@@ -326,7 +381,7 @@ class LogWalk:
             return None
         for file in self._files_behind(start):
             view, position = self._readable(file), max(start - file.start, 0)
-            if position == 0 and _begins(view, 0, file.start):
+            if position == 0 and self._begins(view, 0, file.start) and self._framing.goes_on(view, self._before):
                 return file.start  # no body reaches from file to file
             target = self._led_to(view, position, file.start)
             found = self._chained(file, position, target, start)
@@ -335,10 +390,12 @@ class LogWalk:
         return None
 
     def _led_to(self, view: memoryview, position: int, file_start: int) -> int | None:
-        """Position of the first whole record at or behind `position` that an entry leads to."""
+        """Position of the first whole frame at or behind `position` to whose record an entry leads."""
         for place, size in self._claims.led_to(file_start + position, file_start + len(view)):
-            found = place - file_start
-            if found + size <= len(view) and record_problem(view[found : found + size], place) is None:
+            found, end = self._framing.frame_start(place) - file_start, place + size - file_start
+            if found < position or end > len(view):
+                continue
+            if self._framing.problem(view[found:end], file_start + found) is None:
                 self._progress(place)
                 return found
         return None
@@ -347,19 +404,24 @@ class LogWalk:
         """The first record from which others follow to `target`; None: to the file's end, as far as it was written."""
         view = self._readable(file)
         if target is not None:
-            return find_chained_record(view, position, target, file.start, target.__eq__, self._may_lack_entry)
+            return find_chained_record(
+                view, position, target, file.start, target.__eq__, self._may_lack_entry, self._framing
+            )
         if position >= len(view):
             return None
         written = min(used_end(file, position), len(view))
 
         def ends_well(end: int) -> bool:
-            return end >= written or _is_filler(view, end)
+            return end >= written or self._framing.is_filler(view[end:])
 
         def is_believed(message: StoredMessage) -> bool:
+            frame = view[self._framing.frame_start(message.physical_offset) - file.start :]
+            if not self._framing.goes_on(frame, self._before):
+                return False
             return self._is_in_sequence(message, damage_start) and self._went_on(message)
 
         end = min(written + CLOSING_ZEROS, len(view))
-        return find_chained_record(view, position, end, file.start, ends_well, is_believed)
+        return find_chained_record(view, position, end, file.start, ends_well, is_believed, self._framing)
 
     def _may_lack_entry(self, message: StoredMessage) -> bool:
         place = (message.topic, message.queue_id, message.queue_offset)
@@ -386,6 +448,8 @@ class LogWalk:
             return False
         if claims.dispatched_end >= 0:
             return start >= claims.dispatched_end
+        if self._framing.header_bytes:
+            return False  # its writer writes the head of an entry first
         try:
             header = read_header(record, start)
         except ReadError:
@@ -401,7 +465,7 @@ class LogWalk:
         while position is not None and (file := self._files.find(position)) is not None:
             view = self._readable(file)
             stop = None
-            for found in scan_records(view, position - file.start, file.start, len(view)):
+            for found in self._scan(file, view, position, None):
                 if np.any(found.records.headers["store_time_ms"] != store_time_ms):
                     return True
                 stop = found.stop
@@ -441,30 +505,6 @@ class LogWalk:
         except ReadError:
             return memoryview(b"")
         return pages if self._limit is None else pages[: max(self._limit - file.start, 0)]
-
-
-def _frame_end(view: memoryview, position: int, file_start: int, claims: Claims) -> int | None:
-    """Where the damaged record at `position` of a file ends; None when its sizes do not tell.
-
-    When size and parts differ, one of them is wrong: the other leads to a good record, to which an entry leads too if
-    there are any.
-    """
-    extent = frame_extent(view[position:], file_start + position)
-    if extent.by_size is not None and extent.by_size == extent.by_parts:
-        return position + extent.by_size
-    likely = (extent.by_parts, extent.by_size) if extent.parts_fit else (extent.by_size,)
-    ends = [position + size for size in likely if size is not None and _begins(view, position + size, file_start)]
-    led_to = [end for end in ends if claims.led_to(file_start + end, file_start + end + 1)]
-    return next(iter(led_to or ends), None)
-
-
-def _begins(view: memoryview, position: int, file_start: int) -> bool:
-    """Whether a whole record begins at `position` of a file."""
-    return record_problem(view[position:], file_start + position) is None
-
-
-def _is_filler(view: memoryview, position: int) -> bool:
-    return stop_at(view, position, len(view)) is ScanStop.BLANK
 
 
 def _numbered(found: ScannedRecords) -> Iterator[tuple[int, tuple[str, int], int]]:

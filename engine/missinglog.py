@@ -21,7 +21,7 @@ from struct import Struct
 from engine.checkpoint import read_checkpoint
 from engine.config import CONSUME_QUEUE_ENTRY_BYTES
 from engine.descriptor import next_data, next_hole
-from engine.errors import ConfigFileError, MissingLogError, OptionError
+from engine.errors import ConfigFileError, MissingLogError, OptionError, UnsupportedStoreError
 from engine.filescan import FoundFile, log_files, numbered_files
 from engine.layout import StoreLayout
 from engine.paths import open_file
@@ -78,6 +78,13 @@ def _refuse_no_log(layout: StoreLayout) -> None:
     evidence = next((layout.shown(queue) for queue in _queues(layout) if _newest_entries(queue)), None)
     if evidence is None and layout.checkpoint.is_file() and read_checkpoint(layout.checkpoint).physic_ms:
         evidence = "checkpoint"
+    if evidence is not None and layout.ledgers():
+        folder = layout.commit_log.folders[0]
+        raise UnsupportedStoreError(
+            layout.root,
+            f"a DLedger log that has no file in {layout.shown(folder)}, though {evidence} speaks of one,",
+            f"if its broker keeps the files elsewhere (storePathDLedgerCommitLog), bind-mount that folder at {folder}",
+        )
     if evidence is not None:
         folders = ", ".join(str(folder) for folder in layout.commit_log.folders)
         what = f"no file of the commit log is in {folders}, but {evidence} speaks of one"

@@ -30,6 +30,7 @@ from engine.opening import (
     refuse_obstacles,
     refuse_topics,
     refuse_unreadable,
+    refuse_unwritable,
     remembered_sizes,
 )
 from engine.parts import StoreParts, open_parts
@@ -72,6 +73,8 @@ def open_store(path: Path, config: StoreConfig) -> Opened:
         refuse_folders(layout)
     else:
         refuse_unreadable(layout)
+        if config.mode is OpenMode.WRITE:
+            refuse_unwritable(layout)
     if config.mode is OpenMode.WRITE:
         return _open_writing(layout, config)
     if config.mode is OpenMode.READ_ONLY:

@@ -102,12 +102,10 @@ def _names(root: Path) -> set[str]:
 def refuse_unreadable(layout: StoreLayout) -> None:
     """NotAStoreError, ObstructedError, MissingLogError, DuplicateLogFileError, OptionError, or UnsupportedStoreError
     that names what we don't read; silent when the store is one of ours."""
-    path, names = layout.root, _names(layout.root)
-    for name in sorted(names):
-        if name.startswith("dledger-"):
-            raise UnsupportedStoreError(path, f"a DLedger commit log ({name})")
-    if "commitlog" not in names and not names <= KNOWN_NAMES:
+    path, names, ledgers = layout.root, _names(layout.root), layout.ledgers()
+    if "commitlog" not in names and not ledgers and not names <= KNOWN_NAMES:
         raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
+    _refuse_ledgers(layout, ledgers)
     refuse_folders(layout)
     for name, what in UNREAD.items():
         if any(member.is_file() for member in (path / name).rglob("*")):
@@ -122,13 +120,33 @@ def refuse_unreadable(layout: StoreLayout) -> None:
 def refuse_folders(layout: StoreLayout) -> None:
     """ObstructedError when no folder, or one that may not be followed, stands where the store has one; OptionError when
     one of the log's can't be made either. OSError."""
-    for folder in (*layout.commit_log.folders, layout.consume_queues, layout.index, layout.config, layout.own):
+    logs = (*layout.ledgers(), *layout.commit_log.folders)
+    for folder in (*logs, layout.consume_queues, layout.index, layout.config, layout.own):
         if os.path.lexists(folder) and not folder.is_dir():
             raise ObstructedError(folder, "folder")
         if folder.is_dir():
             os.close(open_folder(folder))  # who may not be followed there is told before anything is done
         elif not folder.is_relative_to(layout.root) and not folder.parent.is_dir():
             raise OptionError("storePathCommitLog", f"{folder.parent} does not exist")
+
+
+def refuse_unwritable(layout: StoreLayout) -> None:
+    """UnsupportedStoreError when the store is of a kind that is only read."""
+    for ledger in layout.ledgers():
+        raise UnsupportedStoreError(
+            layout.root,
+            f"writing a DLedger commit log ({ledger.name}), which belongs to its group of brokers,",
+            "mount it with --read-only, or with --follow beside its broker; publish through the broker",
+        )
+
+
+def _refuse_ledgers(layout: StoreLayout, ledgers: Sequence[Path]) -> None:
+    if len(ledgers) > 1:
+        raise UnsupportedStoreError(layout.root, f"more than one DLedger log ({ledgers[0].name}, {ledgers[1].name})")
+    older = log_files(layout.log_before_ledger) if ledgers else []
+    if older:
+        where = layout.shown(older[0].parent)
+        raise UnsupportedStoreError(layout.root, f"a commit log ({where}) from before DLedger's ({ledgers[0].name})")
 
 
 def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:

@@ -75,6 +75,7 @@ def open_parts(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, acces
         source=source,
         pool=pool,
         open_files=open_files,
+        framing=layout.framing,
     )
     queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
     queues.load()

@@ -73,6 +73,7 @@ class Reader:
         stays as it is: right when the index never lags behind it."""
         self._parts = parts
         self._log = parts.log
+        self._framing = parts.log.framing
         self._queues = parts.queues
         self._index = parts.index
         self._topics = topics
@@ -124,8 +125,7 @@ class Reader:
     def _decode(self, physical_offset: int, size: int) -> StoredMessage:
         """The record there. A size that an entry got wrong is not believed: the record says its own."""
         try:
-            view = self._log.view(physical_offset, size)
-            return decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+            return self._whole(self._log.view(physical_offset, size), physical_offset)
         except (DamagedRecordError, MessageNotFoundError):
             return self.at(physical_offset)
 
@@ -143,7 +143,14 @@ class Reader:
         view = self._log.rest(physical_offset)
         if not len(view):
             raise MessageNotFoundError(physical_offset=physical_offset)
-        return decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+        return self._whole(view, physical_offset)
+
+    def _whole(self, view: memoryview, physical_offset: int) -> StoredMessage:
+        """The message whose record is at the start of `view`. DamagedRecordError."""
+        message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+        if self._framing.header_bytes:
+            self._log.require_framed(physical_offset, message.store_size)
+        return message
 
     def known_body_size(self, message: StoredMessage) -> int | None:
         """Bytes of a message's body, where that takes no decompressing."""
@@ -209,7 +216,7 @@ class Reader:
     def _run(self, topic: str, queue_id: int, first: int, end: int) -> Iterator[Iterable[StoredMessage]]:
         """The messages at [first, end): made together, but for those that need a look of their own."""
         for log, base, places_of in runs_by_file(self._log.files, self._entries_there(topic, queue_id, first, end)):
-            records = locate(log, places_of - base, places_of)
+            records = locate(log, places_of - base, places_of, self._framing)
             sizes = records.headers["store_size"]
             for messages, is_good in message_run(records, base, topic, queue_id, first):
                 part, sizes = sizes[: len(is_good)], sizes[len(is_good) :]
@@ -259,7 +266,7 @@ class Reader:
         first = min(max(start, queue.min_offset), end)
         row = first - start
         for log, base, places_of in runs_by_file(self._log.files, queue.entries(first, end - first)):
-            records = locate(log, places_of - base, places_of)
+            records = locate(log, places_of - base, places_of, self._framing)
             self._confirm(records, topic, queue_id, start + row)
             found[row : row + len(places_of)] = records.headers
             row += len(places_of)
@@ -297,7 +304,7 @@ class Reader:
         parts = []
         entries = queue.entries(first, max(start + count - first, 0))
         for log, base, places_of in runs_by_file(self._log.files, entries, COLUMN_ROWS):
-            records = locate(log, places_of - base, places_of)
+            records = locate(log, places_of - base, places_of, self._framing)
             self._confirm(records, topic, queue_id, first)
             parts.append(read_columns(records, self._body_limit_bytes))
             first += len(places_of)
@@ -338,8 +345,7 @@ class Reader:
         oldest = max(self._log.min_offset, self._parts.deleted.until(topic))
         for physical_offset in self._likely(key, self._index.candidates(topic, key, oldest)):
             try:
-                view = self._log.rest(physical_offset)
-                message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+                message = self._whole(self._log.rest(physical_offset), physical_offset)
             except ReadError:
                 continue
             if message.topic == topic and carries_key(message, key) and is_wanted(message):
@@ -357,7 +363,7 @@ class Reader:
             entries = np.zeros(len(batch), ENTRY)
             entries["physical_offset"] = sorted(batch)
             for log, base, places_of in reversed(list(runs_by_file(self._log.files, entries))):
-                records = locate(log, places_of - base, places_of)
+                records = locate(log, places_of - base, places_of, self._framing)
                 yield from places_of[rows_naming(records, key)][::-1].tolist()
 
     def key_places(self, topic: str, key: str) -> Iterator[Array]:
@@ -370,7 +376,7 @@ class Reader:
             entries = np.zeros(len(some), ENTRY)
             entries["physical_offset"] = np.sort(np.array(some, np.int64))
             for log, base, places_of in runs_by_file(self._log.files, entries):
-                yield _places_with_key(locate(log, places_of - base, places_of), topic, key)
+                yield _places_with_key(locate(log, places_of - base, places_of, self._framing), topic, key)
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
         """The newest message with `key` that its queue leads to; looked up again only when the log has grown.
@@ -410,7 +416,7 @@ class Reader:
         entries = entries[np.argsort(entries["physical_offset"], kind="stable")][-limit:]
         keys: set[str] = set()
         for log, base, places_of in runs_by_file(self._log.files, entries):
-            records = locate(log, places_of - base, places_of)
+            records = locate(log, places_of - base, places_of, self._framing)
             ((starts, sizes),) = find_properties(records, [KEYS])
             for first, size in zip(starts[sizes > 0].tolist(), sizes[sizes > 0].tolist(), strict=True):
                 keys.update(split_keys(log[first : first + size].tobytes().decode(errors="replace")))

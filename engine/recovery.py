@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.checkpoint import read_checkpoint
+from engine.checkpoint import read_checkpoint, read_committed_entry
 from engine.claims import Claims, QueueClaim, read_claims, with_entries
 from engine.cleanmark import read_clean_mark
 from engine.config import RecoveryProgress
@@ -30,6 +30,7 @@ from engine.damagemark import can_mark, keep_bytes, mark_damage
 from engine.errors import QueueGapError, ReadError
 from engine.layout import StoreLayout
 from engine.lock import lock_mtime_ns
+from engine.logframing import Framing
 from engine.logscan import ScannedRecords, holds_record, used_end
 from engine.logwalk import DamagedStretch, DamageKind, LogWalk, NewestRecord
 from engine.mappedfile import Access, MappedFile
@@ -203,11 +204,23 @@ class _Recovery:
             cut_bytes=self._cut_bytes,
             damaged=tuple(stretch.start for stretch in damaged),
             rebuilt=tuple(self._rebuilt),
-            notes=(*self._notes, *(_sentence(stretch) for stretch in damaged)),
+            notes=(*self._notes, *self._uncommitted(), *(_sentence(stretch) for stretch in damaged)),
             seconds=time.monotonic() - began,
         )
         covered_end = self._coverage.physical_end if self._coverage else 0
         return Recovered(report, self._newest(), queue_extents(parts.queues), covered_end)
+
+    def _uncommitted(self) -> list[str]:
+        """What is to be said of a ledger's newest entries, if they are not known to be committed."""
+        checkpoint, newest = self._parts.layout.ledger_checkpoint, self._walk.number
+        committed = read_committed_entry(checkpoint) if checkpoint is not None else None
+        if newest is None or committed is None or newest.entry <= committed:
+            return []
+        return [
+            f"the newest {newest.entry - committed:,} entries of the ledger are behind entry {committed}, the last that"
+            f" {checkpoint} says is committed (it is written every few seconds): they are shown, and a group of several"
+            " brokers may have dropped them"
+        ]
 
     def _tell(self, physical_offset: int) -> None:
         if self._progress is not None:
@@ -230,7 +243,7 @@ class _Recovery:
             return files[max(len(files) - TRUSTED_FILES, 0)].start
         checkpoint = read_checkpoint(self._parts.layout.checkpoint)
         for file in reversed(files):
-            if 0 < first_store_ms(file) <= checkpoint.min_timestamp_ms:
+            if 0 < first_store_ms(file, self._log.framing) <= checkpoint.min_timestamp_ms:
                 return file.start
         return files[0].start
 
@@ -459,10 +472,11 @@ def queue_extents(queues: ConsumeQueues) -> dict[str, dict[int, tuple[int, int]]
     return found
 
 
-def first_store_ms(file: MappedFile) -> int:
+def first_store_ms(file: MappedFile, framing: Framing) -> int:
     """Store time of the first record in a file of the log; 0 when none begins there."""
+    position = framing.header_bytes
     try:
-        return decode_record(file.pages(), file.start, verify=False).store_time_ms
+        return decode_record(file.pages()[position:], file.start + position, verify=False).store_time_ms
     except ReadError:
         return 0
 

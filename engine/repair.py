@@ -27,7 +27,7 @@ from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access, MappedFile
 from engine.missinglog import refuse_read_only_end
 from engine.opened import begin_writing, choose_at, layout_of, read_topics
-from engine.opening import index_paths, is_new, refuse_obstacles, refuse_unreadable
+from engine.opening import index_paths, is_new, refuse_obstacles, refuse_unreadable, refuse_unwritable
 from engine.parts import open_parts
 from engine.paths import remove_tree, store_root, unlink
 from engine.problem import CheckProgress, Problem, ProblemKind
@@ -51,6 +51,7 @@ def repair_store(
     if is_new(layout):
         raise NotAStoreError(path, "nothing is there")
     refuse_unreadable(layout)
+    refuse_unwritable(layout)
     refuse_read_only_end(layout)
     refuse_obstacles(layout)
     with StoreLock(layout.lock):

@@ -121,6 +121,8 @@ class StoreStats:
     expired_files: int
     sync_flush: bool
     opened_at_ms: int
+    commit_log_kind: str = "RocketMQ"
+    """Whose commit log it is: RocketMQ's own, or DLedger's."""
     index: str = "in use"
     """As IndexState tells it."""
     index_reason: str | None = None

@@ -15,6 +15,7 @@ class FileFigures(TypedDict):
     messages: int
     min_physical_offset: int
     physical_end: int
+    commit_log_kind: str
     commit_log_files: int
     consume_queue_files: int
     index_files: int
@@ -38,6 +39,7 @@ def measure_files(parts: StoreParts) -> FileFigures:
         messages=sum(max(queue.max_offset - queue.min_offset, 0) for queue in queues),
         min_physical_offset=parts.log.min_offset,
         physical_end=parts.log.wrote_end,
+        commit_log_kind=parts.log.framing.kind,
         commit_log_files=log_files,
         consume_queue_files=queue_files,
         index_files=index_files,

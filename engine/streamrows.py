@@ -20,6 +20,7 @@ from engine.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
 from engine.located import locate, strays
+from engine.logframing import Framing
 from engine.logpages import runs_by_file
 from engine.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.slices import items_at, pack_into
@@ -96,7 +97,7 @@ class RowSource:
         """
         parts = []
         for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
-            part = _find_bodies(log, places - base, places)
+            part = _find_bodies(log, places - base, places, self._log.framing)
             unknown = int(np.searchsorted(places, checked_before, side="left"))
             if unknown:
                 self._check(part, places[:unknown], base, queue, first)
@@ -107,7 +108,7 @@ class RowSource:
     def _check(self, part: LogPart, places: Array, base: int, queue: ConsumeQueue, first: int) -> None:
         """Leave out rows, the first len(places) of `part`, whose record is damaged or stands elsewhere."""
         count = len(places)
-        records = locate(part.log, places - base, places)
+        records = locate(part.log, places - base, places, self._log.framing)
         good = records.headers["ok"] & ~damaged_rows(records)
         for row in np.flatnonzero(good & strays(records, queue.topic, queue.queue_id, first)).tolist():
             good[row] = self._in_place(queue, first + row, int(places[row]))
@@ -165,7 +166,7 @@ def _stored(part: LogPart, row: int) -> memoryview:
     return part.log[start : start + int(part.stored_sizes[row])].data
 
 
-def _find_bodies(log: Array, positions: Array, places: Array) -> LogPart:
+def _find_bodies(log: Array, positions: Array, places: Array, framing: Framing) -> LogPart:
     """The bodies of the records at `positions` of `log`, by magic, place and sizes alone."""
     inside = (positions >= 0) & (positions <= len(log) - _GATHERED_BYTES)
     if not inside.any():
@@ -177,6 +178,8 @@ def _find_bodies(log: Array, positions: Array, places: Array) -> LogPart:
     sys_flags = fields["sys_flag"].astype(np.int64)
     good = inside & ((magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)) & (fields["physical_offset"] == places)
     good &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log))
+    if framing.header_bytes:
+        good &= framing.precede(log, positions, sizes, places)
     starts, stored_sizes = positions + _GATHERED_BYTES, fields["ipv4_body_size"].astype(np.int64)
     if (sys_flags & IPV6_FLAGS).any():
         starts = positions + _HEADER_BYTES[sys_flags >> 4 & 3]

@@ -51,7 +51,7 @@ def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopic
         return False
     led_to = entries_by_file(known.values(), [(file.start, file.start + file.size) for file in log.files.files], end)
     return all(
-        _file_complete(file, places, ends, known, deleted, min(end, file.start + file.size))
+        _file_complete(log, file, places, ends, known, deleted, min(end, file.start + file.size))
         for file, (places, ends) in zip(log.files.files, led_to, strict=False)
     )
 
@@ -96,8 +96,15 @@ def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
 
 
 def _file_complete(
-    file: MappedFile, places: Array, ends: Array, queues: Queues, deleted: DeletedTopics, end: int
+    log: CommitLog,
+    file: MappedFile,
+    places: Array,
+    ends: Array,
+    queues: Queues,
+    deleted: DeletedTopics,
+    end: int,
 ) -> bool:
+    places = places - log.framing.header_bytes
     gaps = bare_stretches(places, ends, file.start, end)
     if overlap(places, ends, end) or len(gaps) > MANY_GAPS:
         return False
@@ -108,7 +115,14 @@ def _file_complete(
     return not any(
         _queued(found, queues, deleted)
         for start, stop in gaps
-        for found in scan_records(view, start - file.start, file.start, min(stop - file.start, len(view)), verify=False)
+        for found in scan_records(
+            view,
+            start - file.start,
+            file.start,
+            min(stop - file.start, len(view)),
+            framing=log.framing,
+            verify=False,
+        )
     )
 
 
@@ -177,7 +191,7 @@ def index_start(log: CommitLog, index: Index, end: int) -> int:
     gaps = [(log.min_offset, begin), *zip(bounds[1::2], bounds[2::2], strict=True)]
     if any(_has_keys(log, start, stop) for start, stop in gaps if stop > start):
         return log.min_offset
-    return max(log.min_offset, min(index.last_physical_offset, end))
+    return max(log.min_offset, min(log.framing.frame_start(index.last_physical_offset), end))
 
 
 def _names_keys(log: CommitLog, end: int) -> bool:
@@ -210,7 +224,8 @@ def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
 
 
 def scan_stretch(log: CommitLog, start: int, stop: int) -> Iterator[ScannedRecords]:
-    """The records in [start, stop), over several files, unverified; a file ends where its records do."""
+    """The records in [start, stop), over several files, unverified; a file ends where its records do. A record begins
+    at `start`, or a file."""
     for file in log.files.files:
         if file.start + file.size <= start or file.start >= stop:
             continue
@@ -218,5 +233,5 @@ def scan_stretch(log: CommitLog, start: int, stop: int) -> Iterator[ScannedRecor
             view = file.pages()
         except StoreError:
             continue
-        position = max(start - file.start, 0)
-        yield from scan_records(view, position, file.start, min(stop - file.start, len(view)), verify=False)
+        position, end = max(log.framing.frame_start(start) - file.start, 0), min(stop - file.start, len(view))
+        yield from scan_records(view, position, file.start, end, framing=log.framing, verify=False)

@@ -96,7 +96,9 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     yield f"messages   {stats['messages']:,} in {plural(stats['topics'], 'topic')}, {plural(stats['queues'], 'queue')}"
     log_bytes = stats["physical_end"] - stats["min_physical_offset"]
     files = plural(stats["commit_log_files"], "file")
-    yield f"log        {human_size(log_bytes)} in {files} of {human_size(stats['commit_log_file_bytes'])}"
+    kind = stats["commit_log_kind"]
+    whose = "" if kind == "RocketMQ" else f" ({kind})"
+    yield f"log        {human_size(log_bytes)} in {files} of {human_size(stats['commit_log_file_bytes'])}{whose}"
     waiting = stats["physical_end"] - stats["durable_end"]
     yield f"on disk    {'all of it' if waiting <= 0 else f'all but the newest {human_size(waiting)}'}"
     yield f"disk       {human_size(stats['disk_free_bytes'])} free of {human_size(stats['disk_total_bytes'])}"

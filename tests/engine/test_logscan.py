@@ -20,9 +20,11 @@ from tests.golden import NAMES, golden
 SOME = [Message("orders", b"body %d" % number, [f"key-{number}"]) for number in range(10)]
 
 
-def scan(log: bytes | bytearray, base: int = BASE, chunk_bytes: int = 400, **options: bool) -> list[ScannedRecords]:
+def scan(
+    log: bytes | bytearray, base: int = BASE, chunk_bytes: int = 400, *, verify: bool = True
+) -> list[ScannedRecords]:
     """All chunks of a scan from the log's start to its end."""
-    return list(scan_records(memoryview(log), 0, base, len(log), chunk_bytes=chunk_bytes, **options))
+    return list(scan_records(memoryview(log), 0, base, len(log), chunk_bytes=chunk_bytes, verify=verify))
 
 
 def positions(chunks: list[ScannedRecords]) -> list[int]:

@@ -102,7 +102,7 @@ def test_a_store_is_locked_within_its_process_too(tmp_path: Path) -> None:
 
 
 UNREAD: dict[str, Callable[[Path], object]] = {
-    "DLedger": lambda path: (path / "dledger-n0" / "data").mkdir(parents=True),
+    "DLedger behind an older log": lambda path: (path / "dledger-n0" / "data").mkdir(parents=True),
     "RocksDB apart": lambda path: touch(path / "consumequeue_rocksdb" / "CURRENT"),
     "RocksDB": lambda path: (path / "consumequeue" / "CURRENT").write_bytes(b"MANIFEST-000001\n"),
     "batch": lambda path: touch(path / "batchconsumequeue" / "T" / "0" / ("0" * 20)),
@@ -129,13 +129,6 @@ def test_what_is_not_read_is_refused_by_name_and_left_alone(tmp_path: Path, kind
     with nothing_left_open(), pytest.raises(UnsupportedStoreError):
         MessageStore.open(tmp_path / "store", StoreConfig(mode=mode))
     assert contents(tmp_path / "store") == before
-
-
-@pytest.mark.parametrize("mode", list(OpenMode), ids=lambda mode: mode.value)
-def test_a_dledger_store_is_told_by_what_it_is(tmp_path: Path, mode: OpenMode) -> None:
-    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
-    with pytest.raises(UnsupportedStoreError, match="DLedger commit log \\(dledger-n0\\)"):
-        MessageStore.open(tmp_path, StoreConfig(mode=mode))
 
 
 def use_in_any_way(path: Path) -> dict[str, Callable[[], object]]:

@@ -266,8 +266,8 @@ def test_what_was_found_before_a_look_failed_is_shown_and_told(tmp_path: Path, m
             writer.put(Message("U", b"new"), 0)
             end = writer.physical_end
 
-            def failing(*arguments: Any) -> Iterator[ScannedRecords]:
-                yield from scan_records(*arguments)
+            def failing(*arguments: Any, **options: Any) -> Iterator[ScannedRecords]:
+                yield from scan_records(*arguments, **options)
                 raise NoDescriptorError(path)
 
             with monkeypatch.context() as patch:
