@@ -1,4 +1,4 @@
-"""Log framing: what stands between the records of a commit log (docs/format.md, 2 and 15).
+"""Log framing: what stands between the records of a commit log (docs/format.md, 2 and 14).
 
 RocketMQ's own log holds records one behind the other. DLedger's holds entries, of a header and one record each:
 

@@ -96,6 +96,9 @@ def test_every_message_of_a_broker_is_what_its_client_pulled(golden: Golden55, m
 
 
 def test_queues_and_index_that_are_lost_are_derived_from_the_ledger(golden: Golden55) -> None:
+    (golden.path / "abort").touch()
+    with MessageStore.open(golden.path, StoreConfig(mode=OpenMode.READ_ONLY)) as store:
+        assert_as_pulled(store, golden)
     shutil.rmtree(golden.path / "consumequeue")
     shutil.rmtree(golden.path / "index")
     with MessageStore.open(golden.path, StoreConfig(mode=OpenMode.READ_ONLY)) as store:
@@ -136,7 +139,8 @@ def test_entries_of_several_files_terms_and_kinds_are_read(tmp_path: Path, mode:
     with reading(tmp_path, mode) as store:
         assert bodies(refreshed(store), "T", 0) == [body(number) for number in range(201)]
         assert store.physical_end == ledger.end
-        assert list(store.check()) == [] or mode is OpenMode.FOLLOW
+        assert (store.recovery.damaged, store.recovery.rebuilt) == ((), ())
+        assert list(store.check()) == []
     shutil.rmtree(tmp_path / "consumequeue")
     with reading(tmp_path, OpenMode.READ_ONLY) as store:
         assert bodies(store, "T", 0) == [body(number) for number in range(201)]
@@ -192,10 +196,12 @@ def test_damage_costs_the_message_that_it_hit_however_it_is_read(tmp_path: Path,
         assert store.bounds("T", 0).max_offset == 100
     (problem,) = check_store(tmp_path)
     assert (problem.kind, problem.path) == (ProblemKind.BAD_RECORD, str(file.relative_to(tmp_path)))
-    shutil.rmtree(tmp_path / "consumequeue")
-    with reading(tmp_path, OpenMode.READ_ONLY) as store:
-        assert bodies(store, "T", 0) == whole
-        assert store.bounds("T", 0).max_offset == 100
+    (tmp_path / "abort").touch()
+    for lost in ("nothing", "consumequeue"):
+        shutil.rmtree(tmp_path / lost, ignore_errors=True)
+        with reading(tmp_path, OpenMode.READ_ONLY) as store:
+            assert bodies(store, "T", 0) == whole
+            assert store.bounds("T", 0).max_offset == 100
 
 
 @BOTH
@@ -234,12 +240,15 @@ def test_entries_that_a_later_term_overwrote_do_not_come_back(tmp_path: Path) ->
         ledger.append(Message("T", b"newer %d" % number), 0, number)
     assert old[: ledger.end] != (tmp_path / "dledger-n0" / "data" / f"{0:020d}").read_bytes()[: ledger.end]
     wanted = [*(body(number) for number in range(3)), b"newer 3", b"newer 4"]
-    with reading(tmp_path, OpenMode.READ_ONLY) as store:
-        assert bodies(store, "T", 0) == wanted
-    shutil.rmtree(tmp_path / "consumequeue")
-    with reading(tmp_path, OpenMode.READ_ONLY) as store:
-        assert bodies(store, "T", 0) == wanted
-        assert store.physical_end == ledger.end
+    for lost in ("nothing", "consumequeue"):
+        shutil.rmtree(tmp_path / lost, ignore_errors=True)
+        for is_closed in (True, False):
+            (tmp_path / "abort").unlink(missing_ok=True)
+            if not is_closed:
+                (tmp_path / "abort").touch()
+            with reading(tmp_path, OpenMode.READ_ONLY) as store:
+                assert bodies(store, "T", 0) == wanted
+                assert store.physical_end == ledger.end
 
 
 @pytest.mark.parametrize("written", [8, 47, 48, 60, 150])
@@ -335,3 +344,13 @@ def test_no_bytes_of_a_header_end_a_read_otherwise_than_as_damage(tmp_path: Path
                     with suppress(DamagedRecordError):
                         assert bytes(store.get("T", 0, 5).body) == body(5)
             assert len(list(check_store(tmp_path))) <= 1
+
+
+def test_damage_that_comes_to_what_is_followed_leaves_the_message_out_of_its_stream(tmp_path: Path) -> None:
+    ledger = ledger_at(tmp_path)
+    with reading(tmp_path, OpenMode.FOLLOW) as follower:
+        places = fill(ledger, 20)
+        refreshed(follower)
+        corrupt(tmp_path / "dledger-n0" / "data" / f"{0:020d}", places[12] - HEADER.size + HEADER_BYTES["position"])
+        text = b"".join(body(number) + b"\n" for number in range(20) if number != 12)
+        assert bytes(follower.stream("T", 0).read(0, 1 << 20)) == text
