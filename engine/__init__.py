@@ -17,7 +17,6 @@ from engine.config import (
     Retention,
     StoreConfig,
 )
-from engine.durable import make_directory
 from engine.errors import (
     BodyTooLargeError,
     ConfigFileError,
@@ -61,6 +60,7 @@ from engine.properties import UNIQUE_KEY
 from engine.record import check_message, topic_problem
 from engine.repair import repair_store
 from engine.results import IndexState, PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
+from engine.scratch import ScratchDirectory
 from engine.store import Hold, MessageStore
 from engine.stream import QueueStream
 from engine.writing import Stored
@@ -114,6 +114,7 @@ __all__ = [
     "RecoveryReport",
     "Retention",
     "RetiredFileError",
+    "ScratchDirectory",
     "SliceColumn",
     "StoreClosedError",
     "StoreConfig",
@@ -135,7 +136,6 @@ __all__ = [
     "check_message",
     "check_store",
     "in_haste",
-    "make_directory",
     "repair_store",
     "retention_from",
     "topic_problem",

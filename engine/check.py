@@ -21,12 +21,13 @@ from engine.dispatch import Dispatcher
 from engine.errors import ConfigFileError, NotAStoreError, ReadError
 from engine.filescan import MAX_OFFSET
 from engine.index import Index
+from engine.kinds import kind_of
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access
 from engine.opened import choose_at, layout_of, read_topics
-from engine.opening import is_new, obstacles, refuse_unreadable
+from engine.opening import is_new, obstacles, refuse_kind, refuse_unreadable
 from engine.parts import StoreParts, open_parts
 from engine.paths import store_root
 from engine.pathsfile import read_used_paths
@@ -52,6 +53,7 @@ def check_store(
     if is_new(layout):
         raise NotAStoreError(layout.root, "nothing is there")
     refuse_unreadable(layout)
+    refuse_kind(layout, kind_of(layout, read_topics(layout, config)))
     holder = StoreLock.holder(layout.lock)
     if holder is not None:
         text = f"process {holder} writes this store: check it through its mount, or stop that process first"

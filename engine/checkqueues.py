@@ -14,6 +14,7 @@ import numpy as np
 from engine.allocate import file_name
 from engine.consumequeue import ENTRY, ConsumeQueue, Entries, is_pre_blank
 from engine.consumequeues import ConsumeQueues
+from engine.entries import LAST_EXTENSION_CODE
 from engine.errors import ReadError
 from engine.logwalk import DamagedStretch
 from engine.problem import Problem, ProblemKind
@@ -86,7 +87,10 @@ class CheckedQueue:
             count = len(entries) - len(found)
             self._wrong.append((end - count, end, f"{count:,} entries are missing from queue offset {end - count} on"))
         for name in ENTRY.names or ():
-            rows = np.flatnonzero(found[name] != entries[name][: len(found)])
+            differs = found[name] != entries[name][: len(found)]
+            if name == "tags_code":
+                differs &= found[name] > LAST_EXTENSION_CODE
+            rows = np.flatnonzero(differs)
             if len(rows):
                 row = int(rows[0])
                 first = queue_offset + row

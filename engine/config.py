@@ -141,6 +141,7 @@ class StoreConfig:
     transient_pool_buffers   write buffers of a commit log file each; 0: write to the mapped file
     preallocate              make the next commit log files ahead, on a thread of their own
     warm_files               touch each page of a file made ahead, so that the first write finds it in memory
+    cache                    FOLLOW: directory for queues that are derived from the log; None: in memory
     progress                 called now and then while opening takes long
     clock                    the time
     disk                     allocating and syncing
@@ -159,6 +160,7 @@ class StoreConfig:
     transient_pool_buffers: int = 0
     preallocate: bool = True
     warm_files: bool = False
+    cache: Path | None = None
     progress: Callable[[RecoveryProgress], None] | None = None
     clock: Clock = wall_clock_ms
     disk: Disk = field(default_factory=Disk)

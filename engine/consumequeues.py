@@ -63,6 +63,7 @@ class ConsumeQueues:
         self._queues: dict[Key, ConsumeQueue] = {}
         self._scan = access is Access.READ
         self._closed_at: tuple[Mapping[Key, int], int] | None = None
+        self._is_made_here = False
         self._min_physical = 0
         self._to_expire: list[ConsumeQueue] = []
         self._expired: list[Expired] = []
@@ -93,7 +94,7 @@ class ConsumeQueues:
 
     def _list_changed(self) -> None:
         if self._watch.changed():
-            names = _directories(self.directory)
+            names = folders_in(self.directory)
             self._topic_ids = {name: self._topic_ids.get(name, set()) for name in names}
             self._watches = {name: self._watches.get(name) or Watch(self.directory / name) for name in names}
         for name, watch in self._watches.items():
@@ -140,7 +141,8 @@ class ConsumeQueues:
     def _found(self, key: Key) -> ConsumeQueue:
         topic, queue_id = key
         directory = self.directory / topic / str(queue_id)
-        files = FileQueue.open(
+        make = FileQueue if self._is_made_here else FileQueue.open
+        files = make(
             directory,
             self.file_bytes,
             self.access,
@@ -316,9 +318,19 @@ class ConsumeQueues:
             self.file_bytes = file_bytes
             self._ids, self._topic_ids, self._watches = {}, {}, {}
             self._watch.forget()
-            self._min_physical = self._visible_end = 0  # whoever opens a queue before the next `refresh` sees nothing
+            self._min_physical = 0
+            self._visible_end = None if self._is_made_here else 0  # who opens one before `refresh` sees nothing
             self._to_expire, self._expired, self._refreshed = [], [], []
             self.generation += 1
+
+    def move(self, directory: Path, file_bytes: int, access: Access) -> None:
+        """FOLLOW: as `forget`, and take those below `directory` from now on. READ: another process's; otherwise they
+        are made by us, and none is there yet."""
+        with self._lock:
+            self.directory, self.access, self._watch = directory, access, Watch(directory)
+            self._is_made_here = access is not Access.READ
+            self._scan = not self._is_made_here
+            self.forget(file_bytes)
 
     def _drop(self, key: Key) -> None:
         queue = self._queues.pop(key, None)
@@ -387,7 +399,8 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _directories(directory: Path) -> list[str]:
+def folders_in(directory: Path) -> list[str]:
+    """Names of the folders in a directory; none when it is missing. OSError."""
     try:
         with os.scandir(directory) as members:
             return [member.name for member in members if member.is_dir()]
@@ -396,5 +409,5 @@ def _directories(directory: Path) -> list[str]:
 
 
 def _queue_ids(directory: Path) -> set[int]:
-    names = _directories(directory)
+    names = folders_in(directory)
     return {int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name}

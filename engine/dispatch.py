@@ -104,19 +104,22 @@ class Dispatcher:
         more = not len(key_rows) or int(key_rows[-1]) < len(physical_offsets) - 1
         self.index.put_many(key_hashes, physical_offsets[key_rows], store_times_ms[key_rows], more)
 
-    def put_scanned(self, scanned: ScannedRecords) -> None:
-        """Dispatch what a scan of the log found. QueueGapError, StoreFullError: to be called again with the same
-        records when the cause is mended; the index is fed when all queues are."""
+    def put_scanned(self, scanned: ScannedRecords) -> list[tuple[str, int]]:
+        """Dispatch what a scan of the log found; the queues that it belongs to. QueueGapError, StoreFullError: to be
+        called again with the same records when the cause is mended; the index is fed when all queues are."""
+        fed: list[tuple[str, int]] = []
         if not len(scanned):
-            return
+            return fed
         records, headers = scanned.records, scanned.records.headers
         tags = java_hashes(records.log, *scanned.properties.tags).astype(np.int64)
         for rows in rows_by_queue(scanned, tags, self.levels):
             queue = self.queues.get_or_create(rows.topic, rows.queue_id)
             for start, end in believable_runs(rows.queue_offsets, queue.expected_offset):
                 queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
+            fed.append((rows.topic, rows.queue_id))
         if self.index is not None:
             key_rows, key_hashes = index_key_rows(scanned)
             keeps = headers["sys_flag"][key_rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
             places, times = headers["physical_offset"], headers["store_time_ms"]
             self._index(places, times, key_rows[keeps], key_hashes[keeps])
+        return fed

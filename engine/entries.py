@@ -21,6 +21,9 @@ assert ENTRY.itemsize == ENTRY_STRUCT.size == 20
 PRE_BLANK_SIZE = 0x7FFFFFFF
 """Size in an entry that only fills a file up to the queue's first message; its physical offset is 0."""
 
+LAST_EXTENSION_CODE = -(1 << 31) - 1
+"""A tags code up to it is no hash but an address in `consumequeue_ext`, which `enableConsumeQueueExt` puts there."""
+
 _LOOKED_AT_BYTES = 1 << 20
 
 Entries = np.ndarray[Any, Any]

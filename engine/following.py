@@ -1,8 +1,8 @@
 """Following: reading a store while another process writes it.
 
 The log is read on from where it was read to, record by record, and what is whole is shown: the writer's own consume
-queues lead to it. Nothing is locked and nothing written; a look when nothing happened costs a few calls, whatever the
-store's size.
+queues lead to it, or those derived from the log where the writer's can't be read. Nothing is locked and nothing
+written below the store; a look when nothing happened costs a few calls, whatever the store's size.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ from collections.abc import Callable
 
 import numpy as np
 
+from engine.config import Clock
 from engine.consumequeue import ENTRY, is_pre_blank
-from engine.consumequeues import ConsumeQueues
+from engine.consumequeues import ConsumeQueues, folders_in
+from engine.deriving import Derivation
 from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
+from engine.kinds import BATCH_QUEUES, StoreKind, kind_of
 from engine.listeners import Expired
 from engine.logframing import EntryNumber
 from engine.logscan import ScannedRecords, ScanStop, scan_records
 from engine.mappedfile import Access, MappedFile
-from engine.opening import ChosenSizes, find_sizes, refuse_topics, refuse_unreadable, remembered_sizes
+from engine.opening import ChosenSizes, find_sizes, refuse_unreadable, remembered_sizes
 from engine.parts import StoreParts
 from engine.results import IndexState
 from engine.sequence import queued_rows
+from engine.tiling import queues_complete
 from engine.topicview import TopicView
 from engine.watch import Watch
 
@@ -34,6 +38,12 @@ STUCK_SECONDS = 1.0
 
 MAX_LOOKS = 200
 """How often the queue of the newest record is looked at for its entry; a deleted topic's never comes."""
+
+MAX_LOOKS_BESIDE = 10
+"""The same where the writer has queues in RocksDB, too: the files may be of a time before, and get no more entries."""
+
+TELLING_FOLDERS = ("consumequeue_rocksdb", "batchconsumequeue")
+"""What comes into them, or into the store's root, tells of which kind it is."""
 
 NEWEST_BYTES = 4096
 """So many bytes of the newest record are compared at each look: they are others when the log was rewritten."""
@@ -64,9 +74,11 @@ class Follower:
         log_rewritten: Callable[[int], None],
         choice: ChosenSizes,
         choose_sizes: Callable[[], ChosenSizes],
+        derive: Callable[[], Derivation],
+        clock: Clock,
     ) -> None:
         """Positions are found by `begin`; the callbacks tell listeners. `choice` are the sizes that `parts` were opened
-        with, `choose_sizes` asks the files again."""
+        with, `choose_sizes` asks the files again. `derive` has the queues of `parts` made from the log."""
         self._parts = parts
         self._log = parts.log
         self._queues = parts.queues
@@ -78,6 +90,11 @@ class Follower:
         self._log_rewritten = log_rewritten
         self._choice = choice
         self._choose_sizes = choose_sizes
+        self._derive = derive
+        self._clock = clock
+        self._derivation: Derivation | None = None
+        self._are_files_behind = False
+        self._kind = StoreKind()
         self._is_withdrawn = False
         self._log_begin = 0
         self._newest: tuple[int, bytes] | None = None
@@ -86,17 +103,39 @@ class Follower:
         self._end = 0
         self._published = 0
         self._told_generation = 0
+        self._told_begin = -1
         self._awaited: Place | None = None
         self._looks = 0
         self._stuck_since: float | None = None
         layout = parts.layout
         self._log_watch, self._queues_watch = Watch(*layout.commit_log.folders), Watch(layout.consume_queues)
         self._topics_watch = Watch(layout.topics)
+        folders = (layout.root, layout.config, layout.consume_queues, *(layout.root / name for name in TELLING_FOLDERS))
+        self._kind_watches = [Watch(folder) for folder in folders]
 
     def begin(self) -> None:
-        """Find where the writer's queues end, and what the log has behind that."""
+        """Find where the writer's queues end, and what the log has behind that; or derive queues from all of it."""
+        self._kind = kind_of(self._parts.layout, self._topics.table)
         self._begin_at(self._newest_by_files())
+        if self._must_derive():
+            self._begin_deriving()
         self.refresh()
+
+    @property
+    def kind(self) -> StoreKind:
+        """What of the store is not read."""
+        return self._kind
+
+    @property
+    def derived_reason(self) -> str | None:
+        """Why queues and index are derived from the log; None when the writer's own are used."""
+        return self._kind.queues if self._derivation is not None else None
+
+    def close(self) -> None:
+        """Remove what was derived."""
+        if self._derivation is not None:
+            self._derivation.close()
+        self._derivation = None
 
     def _begin_at(self, newest: tuple[int, int] | None) -> None:
         """Show what ends with the record at [physical offset, end); None: the log from its begin."""
@@ -114,6 +153,8 @@ class Follower:
     def index_state(self) -> IndexState:
         """Whether keys are found."""
         index = self._parts.index
+        if self._derivation is not None:
+            return IndexState("derived", f"made from the commit log: the store has {self._kind.queues}")
         if self._choice.rebuild_index:
             reason = (
                 f"the slots and entries of {index.directory} can't be proved from its files; name them by"
@@ -139,20 +180,24 @@ class Follower:
             raise
 
     def _watches(self) -> tuple[Watch, ...]:
-        return self._log_watch, self._queues_watch, self._topics_watch
+        return self._log_watch, self._queues_watch, self._topics_watch, *self._kind_watches
 
     def _refresh(self) -> bool:
         known = self._log.files.files
         if not known and not self._is_withdrawn:
             self._require_same_log()
         listed = self._list_log()
-        if not self._is_withdrawn and (self._is_rewritten(known) or self._has_other_sizes(listed)):
+        if not self._is_withdrawn and (
+            self._is_rewritten(known) or self._has_other_sizes(listed) or self._is_of_other_kind()
+        ):
             self._withdraw()
         if self._is_withdrawn:
             self._begin_anew()
             return True
         if listed:
             self._publish()
+        if self._derivation is not None:
+            return self._refresh_derived(self._derivation) or listed
         self._advance()
         grown = self._end != self._published
         if grown:
@@ -171,6 +216,81 @@ class Follower:
         last = files.last
         is_growing = last is not None and _length(last) != files.file_bytes  # somebody copies it here just now
         return (self._log_watch.changed() or is_growing) and files.refresh()
+
+    # queues of our own
+
+    def _is_of_other_kind(self) -> bool:
+        """Whether by now the writer's queues are of another kind, or no file of them follows the log any more."""
+        looks = [watch.changed() for watch in self._kind_watches]
+        if any(looks):
+            self._topics.reload()
+            before, self._kind = self._kind, kind_of(self._parts.layout, self._topics.table)
+            if (before.queues, before.has_both) != (self._kind.queues, self._kind.has_both):
+                return True
+        return self._derivation is None and self._are_files_behind
+
+    def _must_derive(self) -> bool:
+        """Whether the writer's queues can't be used: there are none as files, or these do not lead to each record."""
+        kind, parts = self._kind, self._parts
+        if kind.queues is None:
+            return False
+        if not kind.has_both or self._are_files_behind or not parts.queues.topics():
+            return True
+        return not queues_complete(self._log, parts.queues, parts.deleted, self._end)
+
+    def _begin_deriving(self) -> None:
+        self._derivation = derivation = self._derive()
+        self._newest = self._awaited = None
+        self._log_begin = self._end = self._log.min_offset
+        self._publish()
+        self._queues.expire(self._log.min_offset)
+        self._take_derived(derivation, None)
+        derivation.take_appended()
+        self._topics.reload()
+        self._forget_deleted(derivation)
+        self._told_generation = self._queues.generation
+
+    def _take_derived(self, derivation: Derivation, most_bytes: int | None) -> bool:
+        """Dispatch what the log has, and show it; whether there was any."""
+        try:
+            derivation.advance(most_bytes)
+        finally:
+            grown, self._end = derivation.end != self._end, derivation.end
+            newest = derivation.newest
+            if grown and newest is not None:
+                self._remember_newest(newest.physical_offset, newest.end)
+            self._publish()
+        return grown
+
+    def _refresh_derived(self, derivation: Derivation) -> bool:
+        changed = self._take_derived(derivation, REFRESH_BYTES)
+        if self._topics_watch.changed() or self._queues_watch.changed():
+            self._topics.reload()
+            changed |= self._forget_deleted(derivation)
+        for expired in self._queues.expire(self._log.min_offset):
+            self._expired(expired)
+        if self._log.min_offset != self._told_begin:
+            self._told_begin = self._log.min_offset
+            derivation.delete_expired(self._clock())
+        for topic, queue_id in derivation.take_appended():
+            self._appended(topic, queue_id)
+        if self._queues.generation != self._told_generation:
+            self._told_generation = self._queues.generation
+            self._topics_changed()
+            changed = True
+        return changed
+
+    def _forget_deleted(self, derivation: Derivation) -> bool:
+        """Let go of topics that their broker deleted, where topics.json is what knows them."""
+        table = self._topics.table
+        if not self._kind.topics_known or table.problem is not None or not table.names():
+            return False
+        root = self._parts.layout.root
+        known = {*table.names(), *folders_in(self._parts.layout.consume_queues), *folders_in(root / BATCH_QUEUES)}
+        gone = derivation.forget_topics(known)
+        for topic, queue_id in gone:
+            self._queue_gone(topic, queue_id)
+        return bool(gone)
 
     # a log that is another than the one that was shown
 
@@ -207,6 +327,11 @@ class Follower:
         self._newest = self._awaited = self._stuck_since = None
         self._log.files.forget(self._log.files.file_bytes)
         self._queues.forget(self._queues.file_bytes)
+        if self._derivation is not None:
+            layout, sizes = self._parts.layout, self._choice.sizes
+            self._queues.move(layout.consume_queues, sizes.consume_queue_bytes, Access.READ)
+            self._parts.index.move(layout.index, sizes.index_slots, sizes.index_entries, Access.READ)
+            self.close()
         self._log_rewritten(self._end)
         for topic, queue_id in self._queues.gone():
             self._queue_gone(topic, queue_id)
@@ -218,7 +343,7 @@ class Follower:
         if layout.root.is_dir():
             refuse_unreadable(layout)
         self._require_same_log()
-        refuse_topics(layout.root, self._topics.table)
+        self._kind = kind_of(layout, self._topics.table)
         parts.deleted.reload()
         self._choice = self._choose_sizes()
         sizes = self._choice.sizes
@@ -229,7 +354,9 @@ class Follower:
         newest = self._newest_by_files()
         self._queues.load()
         self._begin_at(newest)
-        self._is_withdrawn = False
+        if self._must_derive():
+            self._begin_deriving()
+        self._is_withdrawn = self._are_files_behind = False
         for watch in self._watches():
             watch.forget()
         self._topics_changed()
@@ -251,6 +378,9 @@ class Follower:
             return False
         before, sizes = self._choice, self._parts.sizes
         layout = self._parts.layout
+        if self._derivation is not None:
+            self._choice = self._choose_sizes()
+            return self._choice.sizes.commit_log_bytes != sizes.commit_log_bytes
         if not before.rebuild_index and find_sizes(layout, remembered_sizes(layout)) == before.found:
             return False
         self._choice = self._choose_sizes()
@@ -267,6 +397,8 @@ class Follower:
         found, log, index = self._choice.found, self._log.files, self._parts.index
         if found.commit_log_bytes is None:
             return bool(log.files or log.problems)
+        if self._derivation is not None:
+            return listed and bool(log.problems)
         if found.consume_queue_bytes is None and self._end > log.min_offset:
             return True
         if found.index_file_bytes is None and (index.files or index.foreign):
@@ -302,8 +434,11 @@ class Follower:
         if self._awaited is not None:
             self._looks += 1
             queue = self._queues.get(*self._awaited[:2])
-            if self._looks >= MAX_LOOKS or (queue is not None and queue.max_offset > self._awaited[2]):
+            if queue is not None and queue.max_offset > self._awaited[2]:
                 self._awaited = None
+            elif self._looks >= (MAX_LOOKS_BESIDE if self._kind.has_both else MAX_LOOKS):
+                self._awaited = None
+                self._are_files_behind = self._kind.has_both
         generation = self._queues.generation
         came_or_went = generation != self._told_generation
         if came_or_went:

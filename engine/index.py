@@ -296,6 +296,18 @@ class Index:
         self.slots, self.entries = slots, entries
         self.refresh()
 
+    def move(self, directory: Path, slots: int, entries: int, access: Access) -> None:
+        """FOLLOW: let go of every file, and take those below `directory` from now on. READ: another process's, which
+        `refresh` lists; otherwise they are made by us, and none is there yet."""
+        with self._lock:
+            for file in self._files:
+                file.file.close()
+            self._files, self.foreign = (), ()
+            self._gathered, self._waiting, self._last = GatheredKeys(), NO_KEYS, -1
+            self._unsynced, self._unsynced_names, self._needs_room = set(), [], False
+            self.directory, self.access = directory, access
+            self.slots, self.entries = slots, entries
+
     def destroy(self) -> None:
         """Delete every file of the index, before a rebuild; what is `foreign` stays. OSError."""
         with self._lock:

@@ -117,12 +117,15 @@ class LogWalk:
         disproved: Callable[[Doubt], None] | None = None,
         multi_dispatch: bool = False,
         progress: Callable[[int], None] | None = None,
+        pages: Callable[[MappedFile], memoryview] = MappedFile.pages,
+        is_settled: Callable[[int], bool] | None = None,
     ) -> None:
         """`start` is where a frame begins; `claims` what is known beside the log; `end` where to stop, if the log is
         known to reach there. Bodies before `trusted_end` are not checked (they were, or readers do). `earliest_ms` is
         the store time of the record before `start`, 0 when unknown. `disproved` hears of a record that was yielded and
         whose queue offset turns out to be wrong, before the run is yielded that shows it. With `multi_dispatch` records
-        may have further places. `progress` hears physical offsets.
+        may have further places. `progress` hears physical offsets. `pages` gives a file's bytes. `is_settled` says
+        whether the bytes from a place on are no record that somebody writes just now: where it does not, the walk ends.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -132,7 +135,6 @@ class LogWalk:
         self._framing = files.framing
         self.number: EntryNumber | None = None
         self._before: EntryNumber | None = None
-        self._start = start
         self._sequence = QueueSequence(seed, multi_dispatch=multi_dispatch)
         self._limit = end
         self._trusted_end = trusted_end
@@ -141,10 +143,13 @@ class LogWalk:
         self._lost_bytes = 0
         self._disproved = disproved or (lambda doubt: None)
         self._progress = progress or (lambda physical_offset: None)
+        self._pages = pages
+        self._is_settled = is_settled or (lambda physical_offset: True)
 
     def __iter__(self) -> Iterator[ScannedRecords]:
-        """Runs of good records, in log order. A run is a view of the log's pages: drop it before the log is closed."""
-        position: int | None = self._start
+        """Runs of good records, in log order. A run is a view of the log's pages: drop it before the log is closed.
+        Iterated again, the walk goes on from `end`."""
+        position: int | None = self.end
         while position is not None:
             position = yield from self._run(position)
 
@@ -280,6 +285,8 @@ class LogWalk:
 
     def _resume(self, start: int, reason: str, kind: DamageKind = DamageKind.UNREADABLE) -> int | None:
         """Where good records go on behind `start`, the stretch between noted; None at the log's end."""
+        if not self._is_settled(start):
+            return None
         found = None if self._lacks_its_head(start) else self._next_good(start)
         if found is None:
             return self._end_at(start, reason)
@@ -501,7 +508,7 @@ class LogWalk:
     def _readable(self, file: MappedFile) -> memoryview:
         """What of a file can be read, up to the limit; nothing of one that was cut or deleted."""
         try:
-            pages = file.pages()
+            pages = self._pages(file)
         except ReadError:
             return memoryview(b"")
         return pages if self._limit is None else pages[: max(self._limit - file.start, 0)]

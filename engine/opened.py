@@ -18,6 +18,7 @@ from engine.durable import Disk, make_directory, remove_file, write_durably
 from engine.errors import NotAStoreError, OptionError, ReadError, StoreLockedError
 from engine.filequeue import FileQueue
 from engine.indexfile import TAG_TYPE
+from engine.kinds import StoreKind, kind_of
 from engine.layout import StoreLayout
 from engine.lock import StoreLock, lock_mtime_ns
 from engine.mappedfile import Access
@@ -28,7 +29,6 @@ from engine.opening import (
     is_new,
     refuse_folders,
     refuse_obstacles,
-    refuse_topics,
     refuse_unreadable,
     refuse_unwritable,
     remembered_sizes,
@@ -55,6 +55,7 @@ class Opened:
     recovered: Recovered
     lock: StoreLock | None
     choice: ChosenSizes
+    kind: StoreKind
 
     def close(self) -> None:
         """Let go of everything, leaving no mark."""
@@ -73,8 +74,6 @@ def open_store(path: Path, config: StoreConfig) -> Opened:
         refuse_folders(layout)
     else:
         refuse_unreadable(layout)
-        if config.mode is OpenMode.WRITE:
-            refuse_unwritable(layout)
     if config.mode is OpenMode.WRITE:
         return _open_writing(layout, config)
     if config.mode is OpenMode.READ_ONLY:
@@ -102,6 +101,7 @@ def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
 def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
     path = layout.root
     refuse_read_only_end(layout)
+    refuse_unwritable(layout, kind_of(layout, read_topics(layout, config)))
     for changed in make_directory(path, keep_owner=False, mode=STORE_MODE):  # a new store is whose who makes it
         config.disk.sync_directory(changed)
     refuse_obstacles(layout)
@@ -113,6 +113,8 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
             [*layout.commit_log.writable, layout.consume_queues, layout.index, layout.config], config.disk
         )
         table, notes = _topics_to_write(layout, config)
+        kind = kind_of(layout, table)
+        refuse_unwritable(layout, kind)  # now that no other writer can change it
         choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(layout, config)
         remember_paths(layout, config.disk)
         if remembered_sizes(layout) != choice.sizes:
@@ -124,7 +126,7 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
         topics = frozenset(table.names()) if not notes else frozenset()
         recovered = _recover(parts, trace, choice, config, topics, table.discard).with_notes(notes)
         stack.pop_all()
-    return Opened(parts, table, recovered, lock, choice)
+    return Opened(parts, table, recovered, lock, choice, kind)
 
 
 def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
@@ -143,16 +145,18 @@ def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
     if holder is not None:
         raise StoreLockedError(layout.root, holder or None)
     table = read_topics(layout, config)
+    kind = kind_of(layout, table)
     choice = choose_at(layout, config)
     with ExitStack() as stack:
         parts = open_parts(layout, config, choice.sizes, Access.PRIVATE)
         stack.callback(parts.close)
         trace = read_trace(layout)
-        topics = frozenset(table.names()) if table.problem is None else frozenset()
+        is_known = table.problem is None and kind.topics_known
+        topics = frozenset(table.names()) if is_known else frozenset()
         recovered = _recover(parts, trace, choice, config, topics, lambda topic: None)
         _require_at_rest(layout, trace)
         stack.pop_all()
-    return Opened(parts, table, recovered, None, choice)
+    return Opened(parts, table, recovered, None, choice, kind)
 
 
 def _require_at_rest(layout: StoreLayout, trace: Trace) -> None:
@@ -165,10 +169,11 @@ def _require_at_rest(layout: StoreLayout, trace: Trace) -> None:
 
 def _open_following(layout: StoreLayout, config: StoreConfig) -> Opened:
     table = read_topics(layout, config)
+    kind = kind_of(layout, table)
     choice = choose_at(layout, config)
     parts = open_parts(layout, config, choice.sizes, Access.READ)
     parts.queues.recover(scan=False)
-    return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice)
+    return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice, kind)
 
 
 def _recover(
@@ -184,10 +189,8 @@ def _recover(
 
 
 def read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
-    """The table of topics. UnsupportedStoreError when one is of a kind that we don't read."""
-    table = TopicTable(layout.topics, config.disk, config.clock)
-    refuse_topics(layout.root, table)
-    return table
+    """The table of topics."""
+    return TopicTable(layout.topics, config.disk, config.clock)
 
 
 def choose_at(layout: StoreLayout, config: StoreConfig) -> ChosenSizes:

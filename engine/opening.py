@@ -27,11 +27,11 @@ from engine.errors import (
 from engine.filescan import MAX_OFFSET, FoundFile, log_files, numbered_files
 from engine.indexfile import index_file_bytes
 from engine.indexproof import prove_index_sizes
+from engine.kinds import StoreKind
 from engine.layout import StoreLayout
 from engine.missinglog import refuse_missing_log
 from engine.paths import open_folder, require_file
 from engine.sizesfile import read_sizes
-from engine.topics import TopicTable
 
 OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")
 BROKER_NAMES = (
@@ -46,19 +46,6 @@ BROKER_NAMES = (
 )
 KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES, "batchconsumequeue", "consumequeue_ext", "transaction"))
 """What a store may hold; anything else in a folder without a commit log says that it is no store."""
-
-UNREAD = {
-    "batchconsumequeue": "a batch consume queue",
-    "compaction/compactionLog": "a compaction topic",
-    "consumequeue_ext": "a consume queue with extension files",
-}
-"""Folders of a store that hold messages or entries in a form we don't read, if any file is in them."""
-
-UNREAD_ATTRIBUTES = {
-    ("queue.type", "BatchCQ"): "a batch consume queue",
-    ("cleanup.policy", "COMPACTION"): "a compaction topic",
-}
-"""What topics.json says of topics that we don't read."""
 
 SAMPLED_QUEUES = 200
 LEAST_LOG_FILE_BYTES = 512
@@ -107,12 +94,6 @@ def refuse_unreadable(layout: StoreLayout) -> None:
         raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
     _refuse_ledgers(layout, ledgers)
     refuse_folders(layout)
-    for name, what in UNREAD.items():
-        if any(member.is_file() for member in (path / name).rglob("*")):
-            raise UnsupportedStoreError(path, f"{what} ({name})")
-    for name in ("consumequeue", "consumequeue_rocksdb"):
-        if (path / name / "CURRENT").is_file():  # a folder is a topic's
-            raise UnsupportedStoreError(path, f"a RocksDB consume queue ({name}/CURRENT)")
     _refuse_duplicates(layout)
     refuse_missing_log(layout)
 
@@ -130,14 +111,22 @@ def refuse_folders(layout: StoreLayout) -> None:
             raise OptionError("storePathCommitLog", f"{folder.parent} does not exist")
 
 
-def refuse_unwritable(layout: StoreLayout) -> None:
-    """UnsupportedStoreError when the store is of a kind that is only read."""
+def refuse_unwritable(layout: StoreLayout, kind: StoreKind) -> None:
+    """UnsupportedStoreError when the store is of a kind that is only read: a writer could not keep up all of it."""
     for ledger in layout.ledgers():
         raise UnsupportedStoreError(
             layout.root,
             f"writing a DLedger commit log ({ledger.name}), which belongs to its group of brokers,",
             "mount it with --read-only, or with --follow beside its broker; publish through the broker",
         )
+    refuse_kind(layout, kind)
+
+
+def refuse_kind(layout: StoreLayout, kind: StoreKind) -> None:
+    """UnsupportedStoreError when not all that is derived in a store of that kind is ours to read."""
+    if kind.unwritable is not None:
+        instead = "it can be read all the same: mount it with --read-only or --follow"
+        raise UnsupportedStoreError(layout.root, kind.unwritable, instead)
 
 
 def _refuse_ledgers(layout: StoreLayout, ledgers: Sequence[Path]) -> None:
@@ -164,15 +153,6 @@ def refuse_obstacles(layout: StoreLayout) -> None:
     """ObstructedError when no file stands where a writer keeps one. OSError."""
     for found in obstacles(layout):
         raise found
-
-
-def refuse_topics(path: Path, table: TopicTable) -> None:
-    """UnsupportedStoreError when a topic is of a kind that we don't read."""
-    for topic in table.names():
-        config = table.get(topic)
-        for pair in (config.attributes if config else {}).items():
-            if pair in UNREAD_ATTRIBUTES:
-                raise UnsupportedStoreError(path, f"{UNREAD_ATTRIBUTES[pair]} (topic {topic})")
 
 
 def _refuse_duplicates(layout: StoreLayout) -> None:

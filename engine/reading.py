@@ -17,6 +17,7 @@ from engine.bytecolumns import SliceColumn
 from engine.columns import Columns, find_properties, property_texts, read_columns, topics_of
 from engine.compression import BodySizes
 from engine.consumequeue import ENTRY, ConsumeQueue, Entries
+from engine.entries import LAST_EXTENSION_CODE
 from engine.errors import (
     DamagedRecordError,
     ExpiredMessageError,
@@ -26,15 +27,17 @@ from engine.errors import (
     UnreadableRangeError,
 )
 from engine.haste import require_time
+from engine.keyhash import java_hashes
 from engine.located import HEADER, LocatedRecords, locate, read_sizes, strays
 from engine.logpages import runs_by_file
 from engine.message import StoredMessage, decompressed_body
 from engine.messagerun import message_run
 from engine.parts import StoreParts
 from engine.place import MULTI_DISPATCH, Place, places
-from engine.properties import KEYS, UNIQUE_KEY, find_property, split_keys
+from engine.properties import KEYS, TAGS, UNIQUE_KEY, find_property, split_keys
 from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
 from engine.results import QueueBounds
+from engine.schedule import SCHEDULE_TOPIC
 from engine.slices import pack_slices
 from engine.topicview import TopicView
 
@@ -254,7 +257,28 @@ class Reader:
         if queue is None:
             return np.empty(0, ENTRY)
         first = max(start, queue.min_offset)
-        return queue.entries(first, max(start + count - first, 0))
+        return self._resolved(queue.entries(first, max(start + count - first, 0)))
+
+    def _resolved(self, entries: Entries) -> Entries:
+        """The entries, with the records' own tags codes where a broker put addresses in an extension; 0, as of messages
+        without tags, where these are delayed or can't be read."""
+        codes = entries["tags_code"].astype(np.int64)
+        rows = np.flatnonzero(codes <= LAST_EXTENSION_CODE)
+        if not len(rows):
+            return entries
+        codes[rows] = 0
+        done = 0
+        for log, base, places_of in runs_by_file(self._log.files, entries[rows]):
+            records = locate(log, places_of - base, places_of)
+            hashes = java_hashes(records.log, *find_properties(records, [TAGS])[0]).astype(np.int64)
+            topics, topic_rows = topics_of(records)
+            is_delayed = np.array([topic == SCHEDULE_TOPIC for topic in topics], bool)[topic_rows]
+            known = records.headers["ok"] & ~is_delayed
+            codes[rows[done : done + len(places_of)][known]] = hashes[known]
+            done += len(places_of)
+        entries = entries.copy()
+        entries["tags_code"] = codes
+        return entries
 
     def headers(self, topic: str, queue_id: int, start: int, count: int) -> Array:
         """HEADER (n,), row i for queue offset start + i; not `ok` what is damaged or expired."""

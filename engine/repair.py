@@ -21,6 +21,7 @@ from engine.damagemark import can_mark, keep_bytes, mark_damage
 from engine.durable import remove_file
 from engine.errors import NotAStoreError, ReadError
 from engine.filequeue import FileQueue
+from engine.kinds import kind_of
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
@@ -51,7 +52,7 @@ def repair_store(
     if is_new(layout):
         raise NotAStoreError(path, "nothing is there")
     refuse_unreadable(layout)
-    refuse_unwritable(layout)
+    refuse_unwritable(layout, kind_of(layout, read_topics(layout, config)))
     refuse_read_only_end(layout)
     refuse_obstacles(layout)
     with StoreLock(layout.lock):

@@ -82,8 +82,9 @@ class RecoveryReport:
 
 
 class IndexState(NamedTuple):
-    """Whether keys are found: `state` is "in use", "rebuilt" (made again at the opening), "none" or "not proved"; for
-    all but the first `reason` is a sentence. With the last two a follower finds no key, or not each."""
+    """Whether keys are found: `state` is "in use", "rebuilt" (made again at the opening), "derived" (made from the log
+    that is followed), "none" or "not proved"; for all but the first `reason` is a sentence. With the last two a
+    follower finds no key, or not each."""
 
     state: str
     reason: str | None = None
@@ -126,4 +127,8 @@ class StoreStats:
     index: str = "in use"
     """As IndexState tells it."""
     index_reason: str | None = None
+    queues_derived: str | None = None
+    """Why consume queues are derived from the log; None: the store's own are used."""
+    not_shown: tuple[str, ...] = ()
+    """What the store holds in a form that is not read, in sentences."""
     recovery: RecoveryReport = field(default_factory=RecoveryReport)

@@ -17,6 +17,7 @@ from engine.columns import Columns
 from engine.commitlog import FileHold
 from engine.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.consumeroffsets import read_consumer_offsets
+from engine.deriving import Derivation
 from engine.errors import (
     ConfigFileError,
     FlushFailedError,
@@ -108,6 +109,8 @@ class MessageStore:
                 log_rewritten=self._log_rewritten,
                 choice=opened.choice,
                 choose_sizes=lambda: choose_at(opened.parts.layout, config),
+                derive=lambda: Derivation(opened.parts, config.cache, config.progress),
+                clock=config.clock,
             )
 
     @classmethod
@@ -153,6 +156,7 @@ class MessageStore:
             durable = self._write_side is not None and self._write_side.close()
             self._sums.save()
             self._parts.close()
+            self._close_follower()
             if durable and self._write_side is not None:
                 self._write_side.durability.mark_clean()
         finally:
@@ -167,6 +171,11 @@ class MessageStore:
         if self._write_side is not None:
             self._write_side.close()
         self._opened.close()
+        self._close_follower()
+
+    def _close_follower(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
 
     def __enter__(self) -> MessageStore:
         return self
@@ -190,6 +199,20 @@ class MessageStore:
         if not rebuilt:
             return IndexState("in use")
         return IndexState("rebuilt", self._opened.choice.note or f"{rebuilt[0]}: made again from the commit log")
+
+    @property
+    def queues_derived(self) -> str | None:
+        """Why consume queues are derived from the log; None when the store's own are used."""
+        if self._follower is not None:
+            return self._follower.derived_reason
+        kind = self._opened.kind
+        return None if kind.has_both and "consume queues" not in self.recovery.rebuilt else kind.queues
+
+    @property
+    def not_shown(self) -> tuple[str, ...]:
+        """What the store holds in a form that is not read, in sentences."""
+        kind = self._follower.kind if self._follower is not None else self._opened.kind
+        return kind.not_shown
 
     # why not to write
 
@@ -535,6 +558,8 @@ class MessageStore:
             opened_at_ms=self.opened_at_ms,
             index=index.state,
             index_reason=index.reason,
+            queues_derived=self.queues_derived,
+            not_shown=self.not_shown,
             recovery=self.recovery,
             **measure_files(self._parts),
         )

@@ -3,19 +3,14 @@
 Only what memory has no room for a second time goes to disk. Most is read once, the kernel then has it, and a job that
 reads everything would pay for writing it; who has a chunk rendered again will want it again.
 
-What is on disk belongs to one process: each has a directory of its own, locked as long as it lives. What a killed one
-left behind is removed by the next that starts there.
+What is on disk belongs to one process, in a scratch directory of its own.
 """
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import logging
 import os
-import shutil
-import stat
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -23,16 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from engine import make_directory
+from engine import ScratchDirectory
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_PREFIX = "fsstore-parquet-"
-_LOCK = "lock"
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+SCRATCH_PREFIX = "fsstore-parquet-"
 _REMEMBERED = 65_536
 """Keys of chunks that memory had no room for once."""
 
@@ -84,9 +77,7 @@ class DiskChunks:
 
     def __init__(self, parent: Path, most_bytes: int) -> None:
         self._parent = parent
-        self._directory: Path | None = None
-        self._opened = -1  # the directory: what somebody puts in its place is not written to
-        self._lock: int | None = None
+        self._scratch: ScratchDirectory | None = None
         self._numbers = itertools.count()
         self._files: Recent[Hashable, str] = Recent(most_bytes, lambda _, name: self._remove(name))
         self._most_bytes = most_bytes
@@ -100,10 +91,11 @@ class DiskChunks:
         """Keep a chunk, when there is room at all. OSError."""
         if len(chunk) > self._most_bytes:
             return
-        if self._directory is None:
-            self._directory = self._make_directory()
+        if self._scratch is None:
+            self._scratch = ScratchDirectory(self._parent, SCRATCH_PREFIX)
         name = str(next(self._numbers))
-        made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._opened)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        made = os.open(name, flags, 0o600, dir_fd=self._scratch.descriptor)
         try:
             with open(made, "wb") as file:
                 file.write(chunk)
@@ -115,63 +107,24 @@ class DiskChunks:
     def take(self, key: Hashable) -> memoryview | None:
         """A chunk, which is then no longer here. OSError."""
         name = self._files.take(key)
-        if name is None:
+        if name is None or self._scratch is None:
             return None
-        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._opened), "rb") as file:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(name, flags, dir_fd=self._scratch.descriptor), "rb") as file:
             chunk = memoryview(file.read())
         self._remove(name)
         return chunk
 
     def _remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._opened)
-
-    def _make_directory(self) -> Path:
-        parent = Path(os.path.realpath(self._parent))
-        make_directory(parent)
-        remove_abandoned(parent)
-        directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        self._opened = os.open(directory, _FOLDER)
-        self._lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._opened)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        if os.geteuid() == 0:  # in a store of another user's, who can then remove what a killed daemon left
-            owner = parent.stat()
-            for descriptor in (self._lock, self._opened):
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        return directory
+        if self._scratch is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._scratch.descriptor)
 
     def close(self) -> None:
         """Remove everything."""
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            os.close(self._opened)
-        self._directory = self._lock = None
-
-
-def remove_abandoned(parent: Path) -> None:
-    """Remove directories of ours, or of the owner of `parent`, whose process is gone; nothing else of that name."""
-    owners = {os.geteuid(), parent.stat().st_uid}
-    for directory in parent.glob(_PREFIX + "*"):
-        with suppress(OSError):  # a link, a file, or being made this moment
-            opened = os.open(directory, _FOLDER)
-            try:
-                if os.fstat(opened).st_uid in owners:
-                    _remove_if_unlocked(directory, opened)
-            finally:
-                os.close(opened)
-
-
-def _remove_if_unlocked(directory: Path, opened: int) -> None:
-    lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not stat.S_ISREG(os.fstat(lock).st_mode):
-            return
-        shutil.rmtree(directory, ignore_errors=True)
-    finally:
-        os.close(lock)
+        if self._scratch is not None:
+            self._scratch.close()
+        self._scratch = None
 
 
 class ChunkCache:

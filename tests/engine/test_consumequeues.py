@@ -228,10 +228,10 @@ def test_a_follower_tells_of_all_queues_after_looks_that_failed(
             raise OSError(errno.EMFILE, "none left")
         return (listing if arguments else directories)(path, *arguments)
 
-    listing, directories, failing_name = scan_directory, consumequeues._directories, [""]
+    listing, directories, failing_name = scan_directory, consumequeues.folders_in, [""]
     with monkeypatch.context() as patch:
         patch.setattr("engine.filequeue.scan_directory", failing)
-        patch.setattr(consumequeues, "_directories", failing)
+        patch.setattr(consumequeues, "folders_in", failing)
         for name in ("consumequeue", "new", "1"):
             failing_name.append(name)
             for _ in range(3):

@@ -103,6 +103,8 @@ def test_a_store_is_locked_within_its_process_too(tmp_path: Path) -> None:
 
 UNREAD: dict[str, Callable[[Path], object]] = {
     "DLedger behind an older log": lambda path: (path / "dledger-n0" / "data").mkdir(parents=True),
+}
+UNWRITTEN: dict[str, Callable[[Path], object]] = {
     "RocksDB apart": lambda path: touch(path / "consumequeue_rocksdb" / "CURRENT"),
     "RocksDB": lambda path: (path / "consumequeue" / "CURRENT").write_bytes(b"MANIFEST-000001\n"),
     "batch": lambda path: touch(path / "batchconsumequeue" / "T" / "0" / ("0" * 20)),
@@ -111,7 +113,11 @@ UNREAD: dict[str, Callable[[Path], object]] = {
     "BatchCQ": lambda path: (path / "config" / "topics.json").write_text(
         json.dumps({"topicConfigTable": {"T": {"topicName": "T", "attributes": {"queue.type": "BatchCQ"}}}})
     ),
+    "COMPACTION": lambda path: (path / "config" / "topics.json").write_text(
+        json.dumps({"topicConfigTable": {"T": {"topicName": "T", "attributes": {"cleanup.policy": "COMPACTION"}}}})
+    ),
 }
+"""What can be read from the log, but not kept up by a writer."""
 
 
 def touch(path: Path) -> None:
@@ -119,16 +125,35 @@ def touch(path: Path) -> None:
     path.write_bytes(b"x")
 
 
+def store_of_kind(path: Path, kind: Callable[[Path], object]) -> Path:
+    with opened(path) as store:
+        store.put(Message("T", b"x"), 0)
+    kind(path)
+    return path
+
+
 @pytest.mark.parametrize("mode", list(OpenMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", UNREAD)
 def test_what_is_not_read_is_refused_by_name_and_left_alone(tmp_path: Path, kind: str, mode: OpenMode) -> None:
-    with opened(tmp_path / "store") as store:
-        store.put(Message("T", b"x"))
-    UNREAD[kind](tmp_path / "store")
-    before = contents(tmp_path / "store")
+    path = store_of_kind(tmp_path / "store", UNREAD[kind])
+    before = contents(path)
     with nothing_left_open(), pytest.raises(UnsupportedStoreError):
-        MessageStore.open(tmp_path / "store", StoreConfig(mode=mode))
-    assert contents(tmp_path / "store") == before
+        MessageStore.open(path, StoreConfig(mode=mode))
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("mode", list(OpenMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("kind", UNWRITTEN)
+def test_what_a_writer_could_not_keep_up_is_read_and_left_alone(tmp_path: Path, kind: str, mode: OpenMode) -> None:
+    path = store_of_kind(tmp_path / "store", UNWRITTEN[kind])
+    before = contents(path)
+    if mode is OpenMode.WRITE:
+        with nothing_left_open(), pytest.raises(UnsupportedStoreError, match="--read-only or --follow"):
+            MessageStore.open(path, StoreConfig(mode=mode))
+    else:
+        with nothing_left_open(), MessageStore.open(path, StoreConfig(mode=mode)) as store:
+            assert [bytes(message.body) for message in store.read("T", 0, 0)] == [b"x"]
+    assert contents(path) == before
 
 
 def use_in_any_way(path: Path) -> dict[str, Callable[[], object]]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fsstore.parquet.cache import ENTRY_BYTES, ChunkCache, DiskChunks, remove_abandoned
+from engine.scratch import remove_abandoned
+from fsstore.parquet.cache import ENTRY_BYTES, SCRATCH_PREFIX, ChunkCache, DiskChunks
 
 CHUNK_BYTES = 100
 KEPT_BYTES = CHUNK_BYTES + ENTRY_BYTES
@@ -119,7 +120,7 @@ os.abort()
     assert len(files(tmp_path)) == 1
     living = DiskChunks(tmp_path, 1000)
     living.put("key", memoryview(b"mine"))
-    remove_abandoned(tmp_path)
+    remove_abandoned(tmp_path, SCRATCH_PREFIX)
     assert [path.read_bytes() for path in files(tmp_path)] == [b"mine"]
     living.close()
     assert list(tmp_path.iterdir()) == []
@@ -139,7 +140,7 @@ def test_only_directories_of_ours_are_removed(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     (tmp_path / "fsstore-parquet-ours").mkdir()
     (tmp_path / "fsstore-parquet-ours" / "lock").touch()
-    remove_abandoned(tmp_path)
+    remove_abandoned(tmp_path, SCRATCH_PREFIX)
     assert sorted(tmp_path.rglob("*")) == before
 
 
