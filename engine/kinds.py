@@ -61,10 +61,12 @@ def kind_of(layout: StoreLayout, table: TopicTable) -> StoreKind:
     root = layout.root
     marks = (f"{name}/{ROCKSDB_MARK}" for name in ROCKSDB_QUEUES)
     rocksdb = next((mark for mark in marks if (root / mark).is_file()), None)
-    batch, compacted = _batch_queue(root, table), _compacted_topics(root, table)
+    batch, compacted = _batch_topics(root, table), _compacted_topics(root, table)
     databases = [] if not layout.config.is_dir() else sorted(layout.config.glob(f"*/{ROCKSDB_MARK}"))
     elsewhere = [database.parent.name for database in databases if database.is_file()]
-    queues = f"a RocksDB consume queue ({rocksdb})" if rocksdb else batch
+    queues = f"a RocksDB consume queue ({rocksdb})" if rocksdb else None
+    if queues is None and batch:
+        queues = f"a batch consume queue (topic {batch[0]})"
     unwritable = queues
     if unwritable is None and compacted:
         unwritable = f"a compaction topic ({compacted[0]})"
@@ -72,16 +74,15 @@ def kind_of(layout: StoreLayout, table: TopicTable) -> StoreKind:
         unwritable = "a consume queue with extension files (consumequeue_ext)"
     return StoreKind(
         queues,
-        has_both=rocksdb is not None and batch is None and bool(folders_in(layout.consume_queues)),
+        has_both=rocksdb is not None and not batch and bool(folders_in(layout.consume_queues)),
         unwritable=unwritable,
-        not_shown=(*_of_databases(elsewhere), *_of_compacted(compacted)),
+        not_shown=(*_of_databases(elsewhere), *_of_batches(batch), *_of_compacted(compacted)),
         topics_known=not any(name in _TOPICS_ELSEWHERE for name in elsewhere),
     )
 
 
-def _batch_queue(root: Path, table: TopicTable) -> str | None:
-    topics = [*_with_attribute(table, *_BATCH_TYPE), *_topics_below(root / BATCH_QUEUES)]
-    return f"a batch consume queue (topic {topics[0]})" if topics else None
+def _batch_topics(root: Path, table: TopicTable) -> list[str]:
+    return sorted({*_with_attribute(table, *_BATCH_TYPE), *_topics_below(root / BATCH_QUEUES)})
 
 
 def _compacted_topics(root: Path, table: TopicTable) -> list[str]:
@@ -108,6 +109,14 @@ def _of_databases(names: list[str]) -> Iterator[str]:
     for name in names:
         what = _NOT_SHOWN.get(name, "what it holds")
         yield f"config/{name} is a RocksDB database, which is not read: {what} are not shown"
+
+
+def _of_batches(topics: list[str]) -> Iterator[str]:
+    for topic in topics:
+        yield (
+            f"topic {topic} has batch queues: messages that were sent as one inner batch stand whole at the first one's"
+            " number, and the numbers of the others read as errors"
+        )
 
 
 def _of_compacted(topics: list[str]) -> Iterator[str]:

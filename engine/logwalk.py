@@ -42,7 +42,7 @@ from engine.record import (
     frame_extent,
     read_header,
 )
-from engine.sequence import SPARE, Doubt, QueueSequence, Seed, queued_rows
+from engine.sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
 from engine.slices import items_at
 
 Array = np.ndarray[Any, Any]
@@ -251,13 +251,14 @@ class LogWalk:
         marked = sum(int(found.records.headers["store_size"][row]) for row in _marked_rows(found))
         lost = (self._lost_bytes + marked) // MIN_RECORD_BYTES
         following: dict[tuple[str, int], int] = {}
+        inner = inner_batches(found, queued_rows(found))
         for row, queue, queue_offset in _numbered(found):
             expected = following.get(queue, self._sequence.expected(*queue))
             if expected is None:
                 expected = queue_offset
             elif times[row] < latest[row] and not expected <= queue_offset <= expected + lost:
                 return None if self._goes_on(found, row, following, view, file) else row
-            following[queue] = expected + 1
+            following[queue] = expected + 1 + len(inner.get(row, ()))
         return None
 
     def _goes_on(

@@ -17,6 +17,10 @@ MAX_NAME_BYTES = 255
 MAX_PLACES = 32
 """So many further queues a message may name."""
 
+INNER_COUNT, INNER_BASE = "INNER_NUM", "INNER_BASE"
+MOST_INNER = (1 << 15) - 1
+"""Messages in one batch at most: a broker counts them in 16 bits."""
+
 _OFFSET = re.compile(r"[0-9]{1,19}")
 _MAX_OFFSET = (1 << 63) - 1
 
@@ -60,6 +64,15 @@ def places(properties: Mapping[str, str], queue_id: int) -> list[Place]:
         for name, offset in zip(names, offsets, strict=True)
         if _OFFSET.fullmatch(offset) and int(offset) <= _MAX_OFFSET and can_have_queues(name)
     ]
+
+
+def inner_places(properties: Mapping[str, str], first: Place) -> list[Place]:
+    """The further places of a batch that is kept as one record: it takes a number for each of its messages. None when
+    it does not say how many these are, or other ones than from the record's own place on."""
+    count, base = properties.get(INNER_COUNT, ""), properties.get(INNER_BASE, "")
+    if not _OFFSET.fullmatch(count) or not _OFFSET.fullmatch(base) or int(base) != first.queue_offset:
+        return []
+    return [first._replace(queue_offset=int(base) + number) for number in range(1, min(int(count), MOST_INNER + 1))]
 
 
 def can_have_queues(topic: str) -> bool:

@@ -39,6 +39,7 @@ TRANSACTION_MASK = 0xC
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
+INNER_BATCH = 0x80  # a client's batch, kept as one record
 
 MIN_RECORD_BYTES = 91
 CLOSING_ZEROS = 2  # with which a record without properties ends

@@ -4,7 +4,8 @@ No checksum covers a record's queue offset, topic or queue id; that they fit the
 undamaged.
 
 Further places (multi-dispatch) are what a publisher may have written himself: one counts only where it goes on from its
-queue's next number, and gives way to a record that has the number as its own.
+queue's next number, and gives way to a record that has the number as its own. The same holds for the numbers that a
+batch takes which is kept as one record.
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.logscan import ScannedRecords
-from engine.place import Place, can_have_queues, places
+from engine.place import Place, can_have_queues, inner_places, places
 from engine.properties import decode_properties
-from engine.record import MIN_RECORD_BYTES, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from engine.record import (
+    INNER_BATCH,
+    MIN_RECORD_BYTES,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 
 Array = np.ndarray[Any, Any]
 Seed = Callable[[str, int], int | None]
@@ -73,6 +80,17 @@ def further_places(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]
     return {row: places(_properties(found, row), int(found.records.queue_ids[row])) for row in multiple.tolist()}
 
 
+def inner_batches(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
+    """The further places of those of `rows` that are batches kept whole."""
+    headers = found.records.headers
+    batches: dict[int, list[Place]] = {}
+    for row in rows[headers["sys_flag"][rows] & INNER_BATCH != 0].tolist():
+        topic, queue_id = found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row])
+        first = Place(topic, queue_id, int(headers["queue_offset"][row]))
+        batches[row] = inner_places(_properties(found, row), first)
+    return {row: further for row, further in batches.items() if further}
+
+
 def _properties(found: ScannedRecords, row: int) -> dict[str, str]:
     start = int(found.records.properties_starts[row])
     return decode_properties(found.records.log[start : start + int(found.records.properties_sizes[row])].tobytes())
@@ -122,7 +140,9 @@ class QueueSequence:
         rows = queued_rows(found)
         if len(rows) == 0:
             return Misnumbered(rows)
-        further = further_places(found, rows) if self._multi_dispatch else {}
+        further = inner_batches(found, rows)
+        if self._multi_dispatch:
+            further = further_places(found, rows) | further
         places: dict[int, list[Place]] = {}
         if further:
             wrong, places = self._take_with_places(found, rows, further, lost_bytes)

@@ -159,12 +159,16 @@ class Mount:
 
     async def _follow(self) -> None:
         told: IndexState | None = None
+        derived: str | None = None
         while True:
+            if self._store.queues_derived != derived:
+                derived = self._store.queues_derived
+                log.info("queues: %s", f"derived from the log: {derived}" if derived else "the writer's own")
             await trio.sleep(self._options.follow_interval_ms / 1000)
             try:
                 await trio.to_thread.run_sync(self._store.refresh)
                 index = self._store.index_state
-                if index != told and index.state != "in use":
+                if index != told and index.state in ("none", "not proved"):
                     log.warning("keys are not found, or not each: index %s: %s", index.state, index.reason)
                 told = index
             except (StoreError, OSError) as error:

@@ -262,7 +262,11 @@ def _store_metrics(stats: StoreStats) -> list[str]:
     lines = _header("fsstore_read_only", "gauge", "1 where nothing can be published")
     lines.append(f"fsstore_read_only {int(stats.read_only_reason is not None or stats.mode.lower() != 'write')}")
     lines += _header("fsstore_index_in_use", "gauge", "0 where a follower can't find keys, or not each of them")
-    lines.append(f"fsstore_index_in_use {int(stats.index in ('in use', 'rebuilt'))}")
+    lines.append(f"fsstore_index_in_use {int(stats.index in ('in use', 'rebuilt', 'derived'))}")
+    lines += _header("fsstore_queues_derived", "gauge", "1 where queues are made from the log, not the writer's own")
+    lines.append(f"fsstore_queues_derived {int(stats.queues_derived is not None)}")
+    lines += _header("fsstore_not_shown", "gauge", "Kinds of data in the store that are not read")
+    lines.append(f"fsstore_not_shown {len(stats.not_shown)}")
     for field in fields(stats):
         value = getattr(stats, field.name)
         if not isinstance(value, int):

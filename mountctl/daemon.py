@@ -188,6 +188,14 @@ def log_to_file(log_file: Path) -> None:
     _redirect(os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640))
 
 
+def default_cache() -> Path:
+    """Where derived data of stores that are not written goes when nobody says."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    if cache:
+        return Path(cache) / "fsstore"
+    return Path("/var/cache/fsstore") if os.geteuid() == 0 else Path.home() / ".cache/fsstore"
+
+
 def default_log_file(store: Path) -> Path:
     """Where a daemon logs when nobody says: outside the store, which a read-only mount must not touch."""
     state = os.environ.get("XDG_STATE_HOME")

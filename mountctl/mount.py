@@ -24,6 +24,7 @@ from mountctl.places import absolute
 @click.option("--allow-other", is_flag=True, help="Let other users read; publishing stays the owner's (--append-mode).")
 @click.option("--append-mode", metavar="OCTAL", help="Permission bits of the append files, like 222.")
 @click.option("--log-file", type=click.Path(path_type=Path), help="The daemon's log.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where --follow keeps queues it derives from the log.")
 @click.option("-o", "options", multiple=True, metavar="NAME[=VALUE],...", help="Store options by RocketMQ's names.")
 @BROKER_CONF
 def command(
@@ -32,6 +33,7 @@ def command(
     foreground: bool,
     append_mode: str | None,
     log_file: Path | None,
+    cache: Path | None,
     options: tuple[str, ...],
     broker_conf: Path | None,
     **switches: bool,
@@ -62,6 +64,7 @@ def command(
         settings=settings,
         kernel_options=words.kernel,
         parquet=words.parquet,
+        cache=absolute(cache or words.cache or words.parquet.directory or daemon.default_cache()),
     )
     _preflight(request)
     log_file = log_file or words.log_file

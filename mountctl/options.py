@@ -1,7 +1,8 @@
 """What `-o` means: to `mountctl mount` its own switches, the store's options, and what mount(8) hands on.
 
 ro, follow, sync_flush, allow_other        as the long options of those names
-append_mode=OCTAL, log_file=PATH           likewise
+append_mode=OCTAL, log_file=PATH,          likewise
+cache=PATH
 parquet_memory=SIZE, parquet_disk=SIZE,    how much is kept of the rendered files of @parquet, in memory and on disk,
 parquet_cache=PATH                         and where on disk
 broker_conf=PATH                           a broker's own settings (brokerconf.py); options given here go before them
@@ -86,6 +87,7 @@ class MountRequest:
 
     `mode` is write, read-only or follow (engine.OpenMode's values); `settings` go to the engine; `kernel_options` to
     mount(2). `append_mode` None leaves the permission bits of `append` to the filesystem.
+    `cache` is where a follower keeps queues that it derives from the log.
     """
 
     store: Path
@@ -97,6 +99,7 @@ class MountRequest:
     settings: StoreSettings = field(default_factory=StoreSettings)
     kernel_options: tuple[str, ...] = ()
     parquet: ParquetOptions = field(default_factory=ParquetOptions)
+    cache: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class ParsedOptions:
     append_mode: int | None
     log_file: Path | None
     broker_conf: Path | None
+    cache: Path | None
     store: Mapping[str, str]
     kernel: tuple[str, ...]
     parquet: ParquetOptions
@@ -115,7 +119,7 @@ class ParsedOptions:
 def parse(texts: Iterable[str]) -> ParsedOptions:
     """The options of every `-o`, each a list of words with commas between. CommandError names one that is not known."""
     switches, store, kernel = set(), {}, []
-    append_mode, log_file, broker_conf, parquet = None, None, None, ParquetOptions()
+    append_mode, log_file, broker_conf, cache, parquet = None, None, None, None, ParquetOptions()
     for name, equals, value in _words(texts):
         word = f"{name}{equals}{value}"
         if name == "append_mode" and equals:
@@ -124,6 +128,8 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
             log_file = Path(value)
         elif name == "broker_conf" and equals:
             broker_conf = Path(value)
+        elif name == "cache" and equals:
+            cache = Path(value)
         elif name in _PARQUET and equals:
             parquet = _with_parquet(parquet, name, value)
         elif equals and not name.startswith("x-"):
@@ -135,7 +141,7 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
             kernel.append(name)
         elif name and name not in _FOR_OTHERS and not name.startswith("x-"):
             raise CommandError(f"-o {word} is not known", "see `mountctl mount --help`", 64)
-    return ParsedOptions(frozenset(switches), append_mode, log_file, broker_conf, store, tuple(kernel), parquet)
+    return ParsedOptions(frozenset(switches), append_mode, log_file, broker_conf, cache, store, tuple(kernel), parquet)
 
 
 def _words(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -122,6 +122,7 @@ def _config(request: MountRequest, reporter: Reporter) -> StoreConfig:
     config = StoreConfig(
         mode=OpenMode(request.mode),
         flush=FlushPolicy(sync=request.sync_flush),
+        cache=request.cache,
         progress=_progress(reporter),
     )
     if unknown := request.settings.passed_over:
@@ -172,6 +173,10 @@ def _log_recovery(store: MessageStore) -> None:
         log.info("rebuilt: %s", name)
     for note in found.notes:
         log.warning("%s", note)
+    if store.queues_derived is not None and store.mode is OpenMode.READ_ONLY:
+        log.info("queues: derived from the log: %s", store.queues_derived)
+    for sentence in store.not_shown:
+        log.warning("%s", sentence)
 
 
 def _ready(request: MountRequest, reporter: Reporter, interrupts: Interrupts) -> None:

@@ -107,6 +107,10 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     yield f"opened     {human_time(stats['opened_at_ms'])} in {human_seconds(recovery['seconds'])} ({how})"
     if stats["index"] != "in use":
         yield f"index      {stats['index']}: {stats['index_reason']}"
+    if stats["queues_derived"]:
+        yield f"queues     derived from the log: {stats['queues_derived']}"
+    for sentence in stats["not_shown"]:
+        yield f"not shown  {sentence}"
     if recovery["damaged"]:
         yield f"damage     {plural(len(recovery['damaged']), 'place')} in the log can't be read (mountctl check)"
 

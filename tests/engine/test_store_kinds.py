@@ -51,7 +51,7 @@ def looked_at(path: Path, way: str, cache: Path) -> Iterator[MessageStore]:
 def state(path: Path) -> dict[str, tuple[int, int, int]]:
     """What tells that a file below `path` was changed: some are sparse, of hundreds of megabytes."""
     found = {str(file.relative_to(path)): file.lstat() for file in path.rglob("*")}
-    return {name: (one.st_size, one.st_blocks, one.st_mtime_ns) for name, one in found.items()}
+    return {name: (one.st_ino, one.st_size, one.st_mtime_ns) for name, one in found.items()}
 
 
 def require_same(store: MessageStore, given: Golden55) -> None:
@@ -91,7 +91,8 @@ def test_offsets_of_groups_are_shown_where_they_are_in_json(way: str, tmp_path: 
     (given.path / "config" / "consumerOffset.json").write_text(json.dumps(stored))
     with looked_at(given.path, way, tmp_path / "cache") as store:
         assert store.consumer_offsets() == {"readers": {"va-bcq": {0: 7, 3: 71}}}
-        assert store.not_shown == ()
+        [text] = store.not_shown
+        assert "va-bcq has batch queues" in text
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -464,6 +465,44 @@ def topics_json(path: Path, change: Callable[[dict[str, dict[str, object]]], obj
     change(content["topicConfigTable"])
     file.with_suffix(".new").write_text(json.dumps(content))
     file.with_suffix(".new").replace(file)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_in_one_record_takes_its_numbers_and_hides_no_other_message(way: str, tmp_path: Path) -> None:
+    given = golden55("bcq", tmp_path)
+    with MessageStore.open(given.path, replace(FOLLOW, sizes=None)) as store:
+        broker, first = Broker(given.path, store.physical_end), store.bounds("va-bcq", 0).max_offset
+    counts = [1 + number % 5 for number in range(40)]
+    starts = [first + sum(counts[:number]) for number in range(41)]
+    for number, count in enumerate(counts):
+        inner = {"INNER_NUM": str(count), "INNER_BASE": str(starts[number])} if count > 1 else {}
+        flags = 0xC0 if count > 1 else 0
+        broker.put(Message("va-bcq", b"%d" % number, properties=inner, sys_flag=flags), 0, starts[number])
+    with looked_at(given.path, way, tmp_path / "cache") as store:
+        assert store.bounds("va-bcq", 0).max_offset == starts[-1]
+        assert store.recovery.damaged == ()
+        for number, start in enumerate(starts[:-1]):
+            assert bytes(store.get("va-bcq", 0, start).body) == b"%d" % number
+            for inside in range(start + 1, starts[number + 1]):
+                with pytest.raises(ReadError):
+                    store.get("va-bcq", 0, inside)
+        for line in given.messages:
+            assert seen(store.get(line["qt"], line["q"], line["qo"])) == expected(line)
+        require_clean(store.check())
+
+
+def test_a_batch_that_nothing_bears_out_takes_no_number(writer: MessageStore, followed: Path) -> None:
+    forged = {"INNER_NUM": "3000", "INNER_BASE": "1"}
+    writer.put(Message("T", b"0"), 0)
+    writer.put(Message("T", b"1", properties=forged, sys_flag=0xC0), 0)
+    with MessageStore.open(followed, FOLLOW) as follower:
+        for number in range(2, 50):
+            writer.put(Message("T", b"%d" % number), 0)
+            refreshed(follower)
+            assert bytes(follower.get("T", 0, number).body) == b"%d" % number
+        assert bodies(follower, "T", 0) == [b"%d" % number for number in range(50)]
+    with MessageStore.open(followed, FOLLOW) as follower:
+        assert bodies(follower, "T", 0) == [b"%d" % number for number in range(50)]
 
 
 def test_a_topic_that_the_broker_deleted_goes(tmp_path: Path, config: StoreConfig) -> None:

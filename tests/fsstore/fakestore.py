@@ -292,6 +292,8 @@ class FakeStore:
             "read_only_reason": self.read_only_reason,
             "messages": sum(map(len, queues)),
             "sync_flush": self.sync_flush,
+            "queues_derived": None,
+            "not_shown": (),
         }
         return StoreStats(**(figures | facts))  # type: ignore[arg-type]
 

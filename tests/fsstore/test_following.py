@@ -17,6 +17,7 @@ class FaultyStore:
     """A store whose looks fail at first."""
 
     index_state = IndexState("in use")
+    queues_derived = None
 
     def __init__(self, *faults: Exception) -> None:
         self._faults = list(faults)

@@ -1,0 +1,108 @@
+"""Stores of RocketMQ 5.5 whose queues are derived from the log, through a mount: all that its client got."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from engine import Message, MessageStore, OpenMode, StoreConfig
+from mountctl.main import cli
+from tests.engine.test_store_kinds import COMPACTED, DERIVED, NAMES, Broker, state
+from tests.golden55 import Golden55, expected, golden55
+from tests.mount.harness import Mounted, mounted, offset_names, until
+
+LATEST_SECONDS = 1.0
+"""How far a follower may be behind the log."""
+
+
+@pytest.mark.parametrize("mode", ["READ_ONLY", "FOLLOW"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_message_reads_as_the_client_pulled_it(name: str, mode: str, tmp_path: Path) -> None:
+    given = golden55(name, tmp_path)
+    before = state(given.path)
+    with mounted(tmp_path, store=given.path, config={"mode": mode}) as mount:
+        for line in given.messages:
+            require_file(mount, line)
+        for (topic, queue), (_, end) in given.queues.items():
+            assert len(offset_names(mount.root / topic / str(queue))) == end
+        require_keys(mount, given)
+        require_told(mount, name, mode)
+    assert state(given.path) == before
+
+
+def require_file(mount: Mounted, line: dict[str, Any]) -> None:
+    """Body, size, time and attributes of one message."""
+    path = mount.root / line["qt"] / str(line["q"]) / f"{line['qo']:020d}"
+    body, found = path.read_bytes(), path.stat()
+    assert hashlib.sha256(body).hexdigest() == line["sha"]
+    assert (found.st_size, found.st_mtime_ns) == (line["len"], line["store"] * 1_000_000)
+    said = {name.removeprefix("user.mq."): os.getxattr(path, name).decode() for name in os.listxattr(path)}
+    properties = expected(line)["props"]
+    assert {name: value for name, value in said.items() if name.startswith("property.")} == {
+        f"property.{name}": value for name, value in properties.items()
+    }
+    told = {
+        "queue_offset": line["mqo"],
+        "physical_offset": line["po"],
+        "store_size": line["size"],
+        "body_crc": line["crc"],
+        "sys_flag": line["sf"],
+        "born_time": line["born"],
+        "store_time": line["store"],
+        "msg_id": line["id"],
+        "keys": properties["KEYS"],
+        "tags": properties["TAGS"],
+        "unique_key": properties["UNIQ_KEY"],
+    }
+    if line["qt"] == COMPACTED:
+        del told["physical_offset"], told["msg_id"]
+    assert {name: said[name] for name in told} == {name: str(value) for name, value in told.items()}
+
+
+def require_keys(mount: Mounted, given: Golden55) -> None:
+    """Every key leads to the newest message that carries it."""
+    newest = {(line["qt"], key): line for line in given.messages for key in line["props"]["KEYS"].split()}
+    for (topic, key), line in newest.items():
+        body = (mount.root / topic / "keys" / key).read_bytes()
+        assert hashlib.sha256(body).hexdigest() == line["sha"], key
+
+
+def require_told(mount: Mounted, name: str, mode: str) -> None:
+    """Status, metrics, log and the command say what is derived and what is not shown."""
+    stats, reason = mount.status()["stats"], DERIVED.get(name)
+    assert stats["queues_derived"] == reason
+    metrics = (mount.root / "@store" / "metrics").read_text()
+    assert f"fsstore_queues_derived {int(reason is not None)}" in metrics
+    assert f"fsstore_not_shown {len(stats['not_shown'])}" in metrics
+    assert "fsstore_index_in_use 1" in metrics
+    shown = CliRunner().invoke(cli, ["status", str(mount.root)]).output
+    assert (f"queues     derived from the log: {reason}" in shown) == (reason is not None)
+    for sentence in stats["not_shown"]:
+        assert f"not shown  {sentence}" in shown
+    if reason is not None and mode == "FOLLOW":
+        until("the log says so", lambda: f"queues: derived from the log: {reason}" in mount.log.read_text())
+
+
+@pytest.mark.parametrize("name", sorted(DERIVED))
+def test_what_the_broker_appends_shows_soon(name: str, tmp_path: Path) -> None:
+    given = golden55(name, tmp_path)
+    with MessageStore.open(given.path, StoreConfig(mode=OpenMode.READ_ONLY)) as store:
+        broker, first = Broker(given.path, store.physical_end), store.bounds(f"va-{name}", 0).max_offset
+    waits = []
+    with mounted(tmp_path, store=given.path, config={"mode": "FOLLOW"}) as mount:
+        topic = mount.root / f"va-{name}"
+        for number in range(20):
+            broker.put(Message(f"va-{name}", b"new %d" % number, [f"new-{number}"]), 0, first + number)
+            began = time.monotonic()
+            path = topic / "0" / str(first + number)
+            until("the message is there", path.exists)
+            assert path.read_bytes() == b"new %d" % number
+            assert (topic / "keys" / f"new-{number}").read_bytes() == b"new %d" % number
+            waits.append(time.monotonic() - began)
+    assert sorted(waits)[len(waits) // 2] < LATEST_SECONDS  # the machine may be busy once
