@@ -82,14 +82,13 @@ class Derivation:
 
     @property
     def end(self) -> int:
-        """Physical offset up to which the log is dispatched."""
-        waiting = self._waiting
-        return self._walk.end if waiting is None else int(waiting.records.headers["physical_offset"][0])
+        """Physical offset up to which the log is whole, and dispatched unless the last `advance` failed."""
+        return self._walk.end
 
     @property
     def newest(self) -> NewestRecord | None:
-        """The newest record that was dispatched, as far as it is known."""
-        return self._walk.newest if self._waiting is None else None
+        """The newest record before `end`, as far as it is known."""
+        return self._walk.newest
 
     def advance(self, most_bytes: int | None = None) -> None:
         """Dispatch what is whole behind the end; None: all of it. StoreFullError, OSError: the next call goes on."""
@@ -109,6 +108,7 @@ class Derivation:
 
     def _dispatch(self, found: ScannedRecords) -> None:
         self._waiting = found
+        self._log.resume(self._walk.end, 0)  # first: who finds an entry reads the record
         queued = self._parts.deleted.without_queues(found)
         while True:
             try:

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 from engine import Message, MessageStore, OpenMode, Retention, StoreConfig, UnsupportedStoreError, check_store
+from engine.dispatch import Dispatcher
 from engine.entries import ENTRY, LAST_EXTENSION_CODE
 from engine.errors import ReadError, StoreFullError
 from engine.keyhash import java_hash
+from engine.logscan import ScannedRecords
 from engine.record import RecordEncoder
 from engine.repair import repair_store
 from tests.engine.storetools import SMALL, HastyDisk, bodies, nothing_left_open, require_clean
@@ -535,6 +537,25 @@ def test_an_ordinary_store_that_gets_a_batch_topic_is_followed_on(tmp_path: Path
         writer.put_lines("T", b"more\n" * 300, 0)
         refreshed(follower)
         assert bodies(follower, "T", 0) == [b"line"] * 300 + [b"more"] * 300
+
+
+def test_what_an_entry_leads_to_can_be_read_at_once(
+    writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatch, read = Dispatcher.put_scanned, []
+    with MessageStore.open(followed, config) as follower:
+
+        def dispatched(self: Dispatcher, scanned: ScannedRecords) -> list[tuple[str, int]]:
+            fed = dispatch(self, scanned)
+            for topic, queue in fed:
+                read.append(bytes(follower.get(topic, queue, follower.bounds(topic, queue).max_offset - 1).body))
+            return fed
+
+        monkeypatch.setattr(Dispatcher, "put_scanned", dispatched)
+        for number in range(100):
+            writer.put(Message("T", b"%d" % number * 20), 0)
+            follower.refresh()
+    assert read == [b"%d" % number * 20 for number in range(100)]
 
 
 def test_readers_go_on_while_queues_are_derived(writer: MessageStore, followed: Path, config: StoreConfig) -> None:
