@@ -31,6 +31,8 @@ from engine.sizesfile import read_sizes
 SAMPLED_QUEUES = 200
 NEWEST_ENTRIES = 2
 """So many entries of a queue have to lead behind the log: a single one may be damaged."""
+_TOO_FEW_TO_TELL = 2
+"""So many files may be all of a log whose newest were lost, or those of one path: their names do not tell."""
 MOST_RECORD_BYTES = 1 << 28
 MOST_OFFSET = 1 << 62
 
@@ -116,8 +118,8 @@ def _refuse_absent_folders(layout: StoreLayout, used: list[Path]) -> None:
 def _refuse_half_a_log(layout: StoreLayout) -> None:
     """Where nobody said where the log is: every other file, or queues that lead behind it, show that it has more."""
     found = _every_other(layout)
-    may_be_torn = layout.abort.exists() and layout.sizes.exists()  # ours, and a power cut may have taken its last file
-    if found is None and not may_be_torn:
+    is_ours = layout.sizes.exists()  # then it is known whether there were other paths: the newest files were lost
+    if found is None and not is_ours and len(log_files(layout.commit_log)) <= _TOO_FEW_TO_TELL:
         found = _missing_behind(layout)
     if found is not None:
         evidence, physical_offset = found
