@@ -325,12 +325,14 @@ class LogWalk:
 
     def _was_written(self, start: int, end: int) -> bool:
         """Whether [start, end) was once whole: what a crash keeps from the disk reads as zeros, the head of a record
-        that was never published too."""
+        that was never published too. No crash makes a file shorter."""
         file = self._files.find(start)
         if file is None or end > file.start + file.size:
             return False
         pages = self._readable(file)[start - file.start : end - file.start]
-        if len(pages) < end - start or not any(pages[:BLANK_BYTES]) or not any(pages[-_ENDING_BYTES:]):
+        if len(pages) < end - start:
+            return True
+        if not any(pages[:BLANK_BYTES]) or not any(pages[-_ENDING_BYTES:]):
             return False
         bounds = [0, *range(-start % SECTOR_BYTES or SECTOR_BYTES, len(pages), SECTOR_BYTES), len(pages)]
         return all(any(pages[first:after]) for first, after in pairwise(bounds))

@@ -169,12 +169,16 @@ class MappedFile:
         return pages[position:end]
 
     def rest(self, position: int) -> memoryview:
-        """Read-only view of the readable bytes from `position` on. Errors as `view`."""
-        return self.view(position, max(self.readable - position, 0))
+        """Read-only view of the readable bytes from `position` on, of a file that was cut those it has left. Errors as
+        `view`."""
+        pages = (self._mapped or self._map())[1]
+        if len(pages) <= position < self.readable:
+            raise TruncatedFileError(self.path, self.size, len(pages))
+        return self.view(position, max(min(self.readable, len(pages)) - position, 0))
 
     def pages(self) -> memoryview:
-        """Read-only view of all readable bytes, [0, readable). Errors as `view`."""
-        return self.view(0, self.readable)
+        """Read-only view of all readable bytes, [0, readable), as `rest`."""
+        return self.rest(0)
 
     def whole(self) -> memoryview:
         """Read-only view of every byte that the file has, readable or not: for those who find out where data ends.

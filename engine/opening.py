@@ -165,10 +165,10 @@ def _refuse_duplicates(layout: StoreLayout) -> None:
 
 def find_sizes(layout: StoreLayout, remembered: FileSizes | None = None) -> FoundSizes:
     """What the files of a store say about their sizes; `remembered` is what they were made with, if it is still so."""
-    queues = [files for files in _queue_folders(layout.consume_queues) if files]
+    queues = [file for files in _queue_folders(layout.consume_queues) for file in files]
     return FoundSizes(
         _numbered_size(log_files(layout.commit_log), remembered.commit_log_bytes if remembered else None),
-        _usual(file.stat().st_size for files in queues for file in files),
+        _queue_size(queues, remembered.consume_queue_bytes if remembered else None),
         _usual(file.stat().st_size for file in index_paths(layout.index)),
     )
 
@@ -197,6 +197,8 @@ def index_paths(directory: Path) -> list[Path]:
 def _numbered_size(files: Sequence[Path], remembered: int | None) -> int | None:
     """The size that fits most of the files: names are multiples of it, and no file is longer. Some may be strays."""
     sizes = {int(file.name): file.stat().st_size for file in files if int(file.name) <= MAX_OFFSET}
+    if remembered and _can_be_of(list(sizes.items()), remembered):
+        return remembered
     candidates = {*sizes.values(), math.gcd(*sizes), remembered if sizes and remembered else 0} - {0}
     return max(candidates, key=lambda size: _fit(sizes, size, size == remembered), default=None)
 
@@ -207,6 +209,24 @@ def _fit(sizes: Mapping[int, int], size: int, is_remembered: bool) -> tuple[int,
     multiples = [start for start in sizes if start % size == 0]
     too_long = 0 if is_remembered else sum(length > size for length in sizes.values())
     return len(multiples) - too_long, sum(sizes[start] == size for start in multiples), len(multiples), size
+
+
+def _queue_size(files: Sequence[Path], remembered: int | None) -> int | None:
+    """The size that the files of queues were made with, if they can be of it; else their usual length."""
+    sizes = [(int(file.name), file.stat().st_size) for file in files]
+    if remembered and _can_be_of(sizes, remembered):
+        return remembered
+    return _usual(length for _, length in sizes)
+
+
+def _can_be_of(sizes: Sequence[tuple[int, int]], size: int) -> bool:
+    """Whether files (start, length) can have been made with `size` bytes each: most of them fit in by name and length,
+    and no other length is more frequent. What one file has for itself proves nothing: it may be cut."""
+    if size > BROKER_SIZES.commit_log_bytes:
+        return False  # what is remembered may be damaged, too, and a file of that size is made
+    counts = Counter(length for _, length in sizes if length)
+    fitting = sum(start % size == 0 and length <= size for start, length in sizes)
+    return 2 * fitting > len(sizes) and max(counts.values(), default=0) <= max(counts[size], 1)
 
 
 def _usual(lengths: Iterable[int]) -> int | None:
@@ -226,7 +246,8 @@ def remembered_sizes(layout: StoreLayout) -> FileSizes | None:
 def choose_sizes(
     layout: StoreLayout, wanted: FileSizes | None, keys_at: Callable[[FileSizes, int], Sequence[str]]
 ) -> ChosenSizes:
-    """Sizes of a store: its files' own, then what was remembered, then `wanted`, then the likeliest.
+    """Sizes of a store: what was remembered, unless its files say otherwise; else their own, then `wanted`, then the
+    likeliest.
 
     `keys_at(sizes, physical_offset)` gives the index keys of a record, for the proof.
     """
@@ -242,7 +263,7 @@ def choose_sizes(
         return ChosenSizes(sizes, found=found)
     if remembered is not None and remembered.index_bytes == found.index_file_bytes:
         return ChosenSizes(sizes, found=found)
-    usual = (wanted or EMBEDDED_SIZES, BROKER_SIZES, EMBEDDED_SIZES)
+    usual = (remembered or wanted or EMBEDDED_SIZES, BROKER_SIZES, EMBEDDED_SIZES)
     candidates = [(one.index_slots, one.index_entries) for one in usual]
     proved = prove_index_sizes(index_paths(layout.index), candidates, lambda place: keys_at(sizes, place))
     if proved is not None:

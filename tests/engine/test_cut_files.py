@@ -1,0 +1,183 @@
+"""Files that are shorter or longer than they were, gone or another's: each costs what it held, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count as count_from
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine import Message, MessageNotFoundError, MessageStore, OpenMode, ReadError, check_store
+from tests.engine.storetools import SMALL, SMALL_SIZES, contents, killed
+
+ENDS = pytest.mark.parametrize("end", ["closed", "killed"])
+MARKS = pytest.mark.parametrize("marks", ["marks", "no marks"])
+KEYS = ("even", "odd")
+ALONE = replace(SMALL, preallocate=False)
+"""No file is made ahead: the newest one has records."""
+
+
+def body_of(number: int) -> bytes:
+    return b"body-%03d" % number * 20
+
+
+class Fixture:
+    """A store with `count` messages in one queue, and what is known of them."""
+
+    def __init__(self, path: Path, end: str, marks: str, count: int) -> None:
+        live, clock = path.with_name("live"), count_from(1_700_000_000_000)
+        with killed(live, path, replace(ALONE, clock=lambda: next(clock))) as store:
+            self.places = [self._put(store, number) for number in range(count)]
+            self.times_ms = [store.get("T", 0, number).store_time_ms for number in range(count)]
+            self.end = store.physical_end
+            store.flush()
+        if end == "closed":
+            shutil.rmtree(path)
+            shutil.copytree(live, path)
+            for file in live.rglob("*"):
+                os.utime(path / file.relative_to(live), ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+        if marks == "no marks":
+            shutil.rmtree(path / "fsstore")
+        self.path = path
+
+    def _put(self, store: MessageStore, number: int) -> int:
+        return store.put(Message("T", body_of(number), [KEYS[number % 2]]), 0).physical_offset
+
+    def log_files(self) -> list[Path]:
+        return sorted((self.path / "commitlog").iterdir())
+
+    def log_file(self, number: int) -> Path:
+        return self.log_files()[number]
+
+    def within(self, file: Path, position: int = 0) -> set[int]:
+        """The messages with a byte at or behind `position` in a file of the log."""
+        start = int(file.name)
+        ends = [*self.places[1:], self.end]
+        places = list(zip(self.places, ends, strict=True))
+        return {
+            number
+            for number, (first, after) in enumerate(places)
+            if start <= first < start + SMALL_SIZES.commit_log_bytes and after > start + position
+        }
+
+    def require_costs(self, lost: set[int]) -> None:
+        """Check tells of it; whoever reads changes nothing; writing goes on."""
+        before = contents(self.path)
+        assert any(problem.path.startswith("commitlog") for problem in check_store(self.path))
+        self.require(OpenMode.READ_ONLY, lost)
+        assert contents(self.path) == before
+        self.require(OpenMode.WRITE, lost)
+        self._require_goes_on()
+
+    def require(self, mode: OpenMode, lost: set[int]) -> None:
+        """All but `lost` are there by number, in a run, by key, by time and in the stream; those are damaged."""
+        kept = [number for number in range(len(self.places)) if number not in lost]
+        with MessageStore.open(self.path, replace(ALONE, mode=mode)) as store:
+            for number in lost:
+                with pytest.raises(ReadError) as error:
+                    store.get("T", 0, number)
+                assert not isinstance(error.value, MessageNotFoundError)
+            assert [store.get("T", 0, number).body for number in kept] == [body_of(number) for number in kept]
+            assert [message.queue_offset for message in store.read("T", 0, 0)] == kept
+            for parity, key in enumerate(KEYS):
+                found = [message.queue_offset for message in store.query("T", key, limit=1_000)]
+                assert found[::-1] == [number for number in kept if number % 2 == parity]
+            if kept:
+                newest = store.newest_with_key("T", KEYS[kept[-1] % 2])
+                assert newest is not None
+                assert newest.queue_offset == kept[-1]
+            for number in kept:
+                found_at = store.offset_at("T", 0, self.times_ms[number])
+                assert set(range(found_at, number)) <= lost
+                assert found_at <= number
+            stream = store.stream("T", 0)
+            assert bytes(stream.read(0, stream.size)) == b"".join(body_of(number) + b"\n" for number in kept)
+            columns = store.columns("T", 0, 0, len(self.places))
+            whole = [columns.bodies[row] for row in np.flatnonzero(columns.headers["ok"]).tolist()]
+            assert whole == [body_of(number) for number in kept]
+
+    def _require_goes_on(self) -> None:
+        """The next message gets the next number, however large it is, and stands behind all others."""
+        with MessageStore.open(self.path, ALONE) as store:
+            put = store.put(Message("T", b"next" * 1_500, ["next"]), 0)
+            assert put.queue_offset == len(self.places)
+            assert put.physical_offset > self.places[-1]
+            assert store.sizes == SMALL_SIZES
+            assert [found.queue_offset for found in store.query("T", "next", limit=2)] == [put.queue_offset]
+
+
+def cut(file: Path, length: int) -> None:
+    """Truncate it, as a copy that broke off does."""
+    os.truncate(file, length)
+
+
+@ENDS
+@MARKS
+@pytest.mark.parametrize("length", [1, 600, 5_000])
+def test_the_only_log_file_that_was_cut_has_the_size_that_was_remembered(
+    tmp_path: Path, length: int, marks: str, end: str
+) -> None:
+    store = Fixture(tmp_path / "store", end, marks, 25)
+    assert len(store.log_files()) == 1
+    lost = store.within(store.log_file(0), length)
+    cut(store.log_file(0), length)
+    store.require_costs(lost)
+
+
+COUNT = 100
+"""In four files of the log."""
+
+
+def lengthen(store: Fixture, file: Path) -> set[int]:
+    """More bytes than a file has; nobody looks at them."""
+    with file.open("ab") as longer:
+        longer.write(b"\xff" * 100)
+    return set()
+
+
+def halve(store: Fixture, file: Path) -> set[int]:
+    """The second half is gone."""
+    cut(file, 4_096)
+    return store.within(file, 4_096)
+
+
+def empty(store: Fixture, file: Path) -> set[int]:
+    """All bytes are gone."""
+    cut(file, 0)
+    return store.within(file)
+
+
+def remove(store: Fixture, file: Path) -> set[int]:
+    """The file is gone."""
+    file.unlink()
+    return store.within(file)
+
+
+def swap(store: Fixture, file: Path) -> set[int]:
+    """The file and the one before it have each other's name."""
+    other = store.log_file(store.log_files().index(file) - 1)
+    other.rename(file.with_name("other"))
+    file.rename(other)
+    file.with_name("other").rename(file)
+    return store.within(file) | store.within(other)
+
+
+@ENDS
+@MARKS
+@pytest.mark.parametrize(
+    ("hurt", "number"),
+    [(lengthen, 1), (halve, 1), (empty, 1), (remove, 1), (swap, 1), (lengthen, 3), (halve, 3)],
+    ids=lambda value: value.__name__ if callable(value) else ("oldest", "middle", "", "newest")[value],
+)
+def test_a_log_file_that_is_not_as_it_was_costs_its_own_messages(
+    tmp_path: Path, number: int, hurt: Callable[[Fixture, Path], set[int]], marks: str, end: str
+) -> None:
+    store = Fixture(tmp_path / "store", end, marks, COUNT)
+    assert len(store.log_files()) == 4
+    lost = hurt(store, store.log_file(number))
+    store.require_costs(lost)
