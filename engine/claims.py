@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.consumequeue import ENTRY, ConsumeQueue, is_pre_blank
 from engine.consumequeues import ConsumeQueues
+from engine.filescan import MAX_OFFSET
 
 Array = np.ndarray[Any, Any]
 
@@ -74,19 +75,33 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a coverage mark says: the log before `end` is on disk, and of each queue the numbers before these."""
+    """What a coverage mark says: the log before `end` is on disk, and of each queue the numbers before these; the last
+    record before `end` ends at `newest_end`."""
 
     end: int
     next_offsets: Mapping[tuple[str, int], int]
+    newest_end: int
+
+    def reach(self, files_end: int) -> int:
+        """Where the log ended whose files end at `files_end` now: behind them only if both numbers say so, for no
+        checksum covers them."""
+        return self.end if self.end == self.newest_end else min(self.end, files_end)
 
 
-def read_claims(queues: ConsumeQueues, covered: Covered | None, *, clean: bool, start: int, end: int) -> Claims:
-    """What is claimed of a log whose files end at `end`; entries from the physical offset `start` on are kept.
+def read_claims(
+    queues: ConsumeQueues, covered: Covered | None, *, clean: bool, start: int, end: int, file_bytes: int
+) -> Claims:
+    """What is claimed of a log whose files, of `file_bytes` each, end at `end`: the newest of them may be missing.
+    Entries from the physical offset `start` on are kept.
 
     `covered` is the mark's, if it is this log's; `clean` says that the last writer closed the store. Call it when the
     queues' ends are found, and before anything is cut.
     """
     own_from = covered.end if covered is not None and not clean else None
+    covered_end = covered.reach(end) if covered is not None else 0
+    end = max(end, covered_end)
+    if clean and covered is None:
+        end = _reach(queues, end, file_bytes)
     claims = {
         (queue.topic, queue.queue_id): QueueClaim(queue.max_offset, queue.newest_physical_offset, queue.physical_end)
         for queue in queues
@@ -97,13 +112,24 @@ def read_claims(queues: ConsumeQueues, covered: Covered | None, *, clean: bool, 
         if known is None or known.next_offset < next_offset:
             claims[key] = QueueClaim(next_offset)
     places, sizes = _entries(queues, start, end)
-    return Claims(clean, min(covered.end, end) if covered else 0, own_from, claims, places, sizes)
+    return Claims(clean, covered_end, own_from, claims, places, sizes)
 
 
 def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) -> Claims:
     """The same, and what entries lead to in [start, end), which was left out."""
     places, sizes = _entries(queues, start, end)
     return replace(claims, places=np.append(places, claims.places), sizes=np.append(sizes, claims.sizes))
+
+
+def _reach(queues: ConsumeQueues, end: int, file_bytes: int) -> int:
+    """Where the records end that entries lead to at or behind `end`: as long as they lie as close as records do, since
+    no checksum covers an entry."""
+    places, sizes = _entries(queues, end, MAX_OFFSET)
+    ends = places + sizes
+    apart = places - np.concatenate(([end], ends[:-1])) >= file_bytes
+    apart |= sizes > file_bytes
+    count = int(apart.argmax()) if apart.any() else len(places)
+    return int(ends[:count].max(initial=end))
 
 
 def _entries(queues: ConsumeQueues, start: int, end: int) -> tuple[Array, Array]:

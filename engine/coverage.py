@@ -64,7 +64,8 @@ class Coverage:
     def covered(self) -> Covered:
         """What it claims of log and queues."""
         ends = {(topic, one): end for topic, extents in self.queues.items() for one, (_, end) in extents.items()}
-        return Covered(self.physical_end, ends)
+        newest = self.newest_record
+        return Covered(self.physical_end, ends, newest.end if newest else -1)
 
     def speaks_of(self, log: CommitLog, lock_mtime_ns: int) -> bool:
         """Whether nobody else wrote the store since. Damage of the newest record says nothing against the mark: that it

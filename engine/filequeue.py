@@ -251,10 +251,18 @@ class FileQueue:
         buffer = self._pool.take() if self._pool and buffered else None
         if buffer is not None:
             file.attach_buffer(buffer)
+        self._add(file)
+        return file
+
+    def skip_to(self, offset: int) -> None:
+        """Add the file that holds `offset`, which lies behind the last one: files in between stay missing.
+        StoreFullError, OSError."""
+        self._add(self._take(offset - offset % self.file_bytes))
+
+    def _add(self, file: MappedFile) -> None:
         file.count_in(self._open_files)
         with self._change_lock:
             self._set_files([*self._files, file])
-        return file
 
     def _next_start(self, ahead: int) -> int:
         last = self.last

@@ -179,7 +179,7 @@ class LogWalk:
             self._before = found.number
             self.number = found.number or self.number
         following = file.start + file.size
-        if stop is ScanStop.BLANK and self._files_behind(following):
+        if stop is ScanStop.BLANK and (self._files_behind(following) or self._claimed_end(following) > following):
             self._lose(DamagedStretch(self.end, following, DamageKind.FILLER.value, DamageKind.FILLER, self._latest_ms))
             self.end = following
             return following

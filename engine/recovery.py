@@ -128,7 +128,8 @@ def claims_at_rest(parts: StoreParts, coverage: Coverage | None, *, clean: bool)
     known."""
     covered, last = coverage.covered if coverage else None, parts.log.files.last
     end = last.start + last.size if last else 0
-    return read_claims(parts.queues, covered, clean=clean, start=parts.log.min_offset, end=end)
+    start, file_bytes = parts.log.min_offset, parts.log.files.file_bytes
+    return read_claims(parts.queues, covered, clean=clean, start=start, end=end, file_bytes=file_bytes)
 
 
 def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
@@ -171,7 +172,14 @@ class _Recovery:
         parts.queues.recover(scan=True)
         parts.queues.remove_deleted(parts.deleted.until, self._forget)
         covered = self._coverage.covered if self._coverage else None
-        self._claims = read_claims(parts.queues, covered, clean=self._clean, start=trusted_end, end=self._whole_end)
+        self._claims = read_claims(
+            parts.queues,
+            covered,
+            clean=self._clean,
+            start=trusted_end,
+            end=self._whole_end,
+            file_bytes=log.files.file_bytes,
+        )
         multi_dispatch = parts.multi_dispatch or shows_multi_dispatch(log, parts.queues)
         start = self._prepare(trusted_end)
         self._walk = LogWalk(
@@ -362,7 +370,9 @@ class _Recovery:
 
     def _cut(self, trusted_end: int) -> None:
         """Make the log and everything derived end behind the last good record."""
-        parts, end = self._parts, self._walk.end
+        parts, log_files, end = self._parts, self._log.files, self._walk.end
+        if log_files.last is not None and end > self._whole_end:
+            log_files.skip_to(end)  # the newest files are missing: nothing is given their places
         self._cut_bytes = self._written_behind(end)
         self._keep_records(end)
         self._mark_lost_sectors()

@@ -155,8 +155,8 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
     what = f"{end - start:,} damaged bytes at physical offset {start}"
     file = files.find(start)
     if file is None:
-        _fill_in(layout, config, files.file_bytes, start)
-        return f"made the missing file of the log at physical offset {start}, with nothing but a filler in it"
+        _fill_in(layout, config, files.file_bytes, start, end)
+        return f"made the missing file of the log at physical offset {start}, with nothing in it that is read"
     first, last = start - file.start, end - file.start
     if not can_mark(first, last, file.size):
         return f"left {what} as they are: too few to be framed"
@@ -168,10 +168,11 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
     return f"framed {what}, so that readers pass them; a copy is in {kept.relative_to(layout.root)}"
 
 
-def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: int) -> None:
+def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: int, end: int) -> None:
+    """Make a missing file: a filler, or a frame up to `end`, where the log ended in it."""
     path = layout.commit_log.in_turn(start // file_bytes)[0] / file_name(start)
     file = MappedFile.create(path, file_bytes, Access.WRITE, start=start, disk=config.disk, sync=True)
-    mark_damage(file, 0, file_bytes, 0)
+    mark_damage(file, 0, end - start, 0)
     file.publish(file_bytes)
     file.sync()
     file.close()

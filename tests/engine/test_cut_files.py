@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import Message, MessageNotFoundError, MessageStore, OpenMode, ReadError, check_store
+from engine import Message, MessageNotFoundError, MessageStore, OpenMode, ReadError, check_store, repair_store
 from tests.engine.storetools import SMALL, SMALL_SIZES, contents, killed
 
 ENDS = pytest.mark.parametrize("end", ["closed", "killed"])
@@ -72,7 +72,7 @@ class Fixture:
         self.require(OpenMode.READ_ONLY, lost)
         assert contents(self.path) == before
         self.require(OpenMode.WRITE, lost)
-        self._require_goes_on()
+        self.require_goes_on()
 
     def require(self, mode: OpenMode, lost: set[int]) -> None:
         """All but `lost` are there by number, in a run, by key, by time and in the stream; those are damaged."""
@@ -101,7 +101,7 @@ class Fixture:
             whole = [columns.bodies[row] for row in np.flatnonzero(columns.headers["ok"]).tolist()]
             assert whole == [body_of(number) for number in kept]
 
-    def _require_goes_on(self) -> None:
+    def require_goes_on(self) -> None:
         """The next message gets the next number, however large it is, and stands behind all others."""
         with MessageStore.open(self.path, ALONE) as store:
             put = store.put(Message("T", b"next" * 1_500, ["next"]), 0)
@@ -181,3 +181,28 @@ def test_a_log_file_that_is_not_as_it_was_costs_its_own_messages(
     assert len(store.log_files()) == 4
     lost = hurt(store, store.log_file(number))
     store.require_costs(lost)
+
+
+@pytest.mark.parametrize(("end", "marks"), [("closed", "marks"), ("closed", "no marks"), ("killed", "marks")])
+@pytest.mark.parametrize("hurt", [empty, remove, swap])
+def test_places_and_numbers_of_a_newest_log_file_that_is_gone_stay_taken(
+    tmp_path: Path, hurt: Callable[[Fixture, Path], set[int]], marks: str, end: str
+) -> None:
+    store = Fixture(tmp_path / "store", end, marks, COUNT)
+    store.require_costs(hurt(store, store.log_file(3)))
+
+
+@pytest.mark.parametrize("marks", ["marks", "no marks"])
+def test_places_and_numbers_of_several_newest_log_files_stay_taken(tmp_path: Path, marks: str) -> None:
+    store = Fixture(tmp_path / "store", "closed", marks, COUNT)
+    store.require_costs(remove(store, store.log_file(3)) | remove(store, store.log_file(2)))
+
+
+@pytest.mark.parametrize(("end", "marks"), [("closed", "marks"), ("closed", "no marks"), ("killed", "marks")])
+def test_a_repair_frames_a_newest_log_file_that_is_gone(tmp_path: Path, marks: str, end: str) -> None:
+    store = Fixture(tmp_path / "store", end, marks, COUNT)
+    lost = remove(store, store.log_file(3))
+    assert list(repair_store(store.path))
+    assert list(check_store(store.path)) == []
+    store.require(OpenMode.WRITE, lost)
+    store.require_goes_on()
