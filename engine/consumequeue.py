@@ -112,7 +112,7 @@ class ConsumeQueue:
     def recover(self, scan: bool = True) -> None:
         """Find where the valid entries end. `scan` reads the newest files whole, and clears what follows their valid
         entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
-        files = unbroken_tail(self.files.files, self.files.short)
+        files = unbroken_tail(self.files.files, self.files.missized)
         self._first = files[0].start // ENTRY.itemsize if files else 0
         scanned = files[-SCANNED_FILES:]
         end = scanned_end(scanned) if scan else searched_end(files)
@@ -128,7 +128,7 @@ class ConsumeQueue:
     def resume(self, max_offset: int, physical_end: int) -> None:
         """After a clean close: the end is where the mark says, of a log that ended at `physical_end`, unless the files
         say otherwise. A newest entry that leads behind that log is damaged: what comes is not held against it."""
-        files = unbroken_tail(self.files.files, self.files.short)
+        files = unbroken_tail(self.files.files, self.files.missized)
         if not files or not ends_at(files, max_offset * ENTRY.itemsize):
             self.recover(scan=False)
         else:
@@ -419,7 +419,7 @@ class ConsumeQueue:
         if is_overtaken or failed_before or (is_listed and self._newest < 0):
             self.recover()
             self.truncate(physical_end)
-        files = unbroken_tail(self.files.files, self.files.short)
+        files = unbroken_tail(self.files.files, self.files.missized)
         self._first = files[0].start // ENTRY.itemsize if files else self._first
         if self._max < self._first:
             self._moved(self._first)

@@ -57,10 +57,11 @@ def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
     return blank
 
 
-def unbroken_tail(files: Sequence[MappedFile], cut: Collection[int]) -> Sequence[MappedFile]:
-    """The newest files that follow one another without one missing, or of those that start at `cut`: they are short."""
+def unbroken_tail(files: Sequence[MappedFile], missized: Collection[int]) -> Sequence[MappedFile]:
+    """The newest files that follow one another without one missing, or of those that
+    start at `missized`."""
     first = len(files) - 1
-    while first > 0 and files[first - 1].start not in cut and _joins(files[first - 1], files[first]):
+    while first > 0 and files[first - 1].start not in missized and _joins(files[first - 1], files[first]):
         first -= 1
     return files[max(first, 0) :]
 

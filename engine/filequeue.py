@@ -145,9 +145,9 @@ class FileQueue:
         return self._problems
 
     @property
-    def short(self) -> frozenset[int]:
-        """Where files begin that were shorter than the others when they were loaded."""
-        return frozenset(int(one.path.name) for one in self._problems if one.kind == "short")
+    def missized(self) -> frozenset[int]:
+        """Where files begin that were shorter or longer than the others when they were loaded."""
+        return frozenset(int(one.path.name) for one in self._problems if one.kind in ("short", "long"))
 
     @property
     def first(self) -> MappedFile | None:
@@ -467,7 +467,7 @@ class FileQueue:
             for start, file in before.items():
                 if start not in kept:
                     file.retire()
-                elif start in self.short:
+                elif start in self.missized:
                     file.unmap()  # its map is as short as it was
             self._set_files([kept.get(start) or self._appeared(start, found[start]) for start in sorted(found)])
             self._problems = problems

@@ -116,6 +116,21 @@ def test_a_queue_file_that_was_cut_is_made_again_however_old_it_is(
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("marks", ["marks", "no marks"])
+def test_a_file_of_the_log_in_place_of_a_queue_file_costs_only_what_was_in_the_log(
+    tmp_path: Path, marks: str, mode: OpenMode
+) -> None:
+    with opened(tmp_path / "store") as store:
+        for number in range(COUNT):
+            store.put(Message("T", body_of(number)), number % QUEUES)
+    if marks == "no marks":
+        shutil.rmtree(tmp_path / "store" / "fsstore")
+    file = queue_file(tmp_path / "store", 0, 0)
+    file.write_bytes((tmp_path / "store" / "commitlog" / ("0" * 20)).read_bytes())
+    assert lost_of(tmp_path / "store", mode) == set()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 def test_an_entry_that_claims_the_records_behind_it_hides_no_missing_ones(spoiled: Path, mode: OpenMode) -> None:
     file = queue_file(spoiled, 1, 1)
     change(file, 5 * 20 + 8, b"\x01")  # the size of entry 37 is over 16 MiB
