@@ -425,8 +425,7 @@ class ConsumeQueue:
             self._moved(self._first)
         if self._min is not None and self._min[0] < self._first:
             self._min = None
-        while self._has_next() and self._take_in(physical_end):
-            pass
+        self.take_in(physical_end)
         self._untold = None
         return before != (self._first, self._max, self._newest)
 
@@ -451,6 +450,11 @@ class ConsumeQueue:
         if self.files.find(self._max * ENTRY.itemsize) is None:
             return False
         return self._raw(self._max)[1] > 0
+
+    def take_in(self, physical_end: int) -> None:
+        """FOLLOW: publish entries of another process behind the newest, of records that end by `physical_end`."""
+        while self._has_next() and self._take_in(physical_end):
+            pass
 
     def _take_in(self, physical_end: int) -> bool:
         """Publish the next few entries of another process; whether there may be more."""

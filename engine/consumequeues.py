@@ -134,6 +134,8 @@ class ConsumeQueues:
         queue = self._found((topic, queue_id))
         if self._visible_end is not None:
             queue.truncate(self._visible_end)
+            if self.access is Access.READ:
+                queue.take_in(self._visible_end)  # behind an entry that leads astray
         queue.begin_at(self._min_physical)
         self._queues[topic, queue_id] = queue
         return queue
