@@ -8,6 +8,7 @@ from engine import (
     BodyTooLargeError,
     ConfigFileError,
     DamagedRecordError,
+    DuplicateLogFileError,
     ExpiredMessageError,
     FlushFailedError,
     IllegalMessageError,
@@ -36,6 +37,7 @@ from engine import (
 ERRNOS: dict[type[StoreError], int] = {
     NotAStoreError: errno.EIO,
     UnsupportedStoreError: errno.EIO,
+    DuplicateLogFileError: errno.EIO,
     MissingLogError: errno.EIO,
     StoreLockedError: errno.EBUSY,
     ReadOnlyStoreError: errno.EROFS,
