@@ -17,7 +17,7 @@ from engine.errors import IllegalMessageError
 from engine.keyhash import index_hashes, tags_hash
 from engine.message import Message
 from engine.properties import check_size, encode_labels, encode_properties
-from engine.record import RecordEncoder, index_keys
+from engine.record import RecordEncoder, index_keys, names_magic
 from engine.slices import items_at, put_items
 
 Array = np.ndarray[Any, Any]
@@ -90,7 +90,8 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
     check_size(int(property_sizes.max()))
     sizes = body_sizes + property_sizes + sample.size
     starts = np.cumsum(sizes) - sizes
-    buffer = _interleaved(head, bodies, middle, properties)
+    buffer = _interleaved(len(head), bodies, middle, properties)
+    found = names_magic(buffer, 0)
     data = np.frombuffer(buffer, np.uint8)
     put_items(data, starts + sizes - property_sizes - 2, property_sizes.astype(">u2"))
     return EncodedBatch(
@@ -101,12 +102,13 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
         tags_codes,
         key_rows,
         index_hashes(topic, keys),
+        found,
     )
 
 
-def _interleaved(head: bytes, bodies: Sequence[Body], middle: bytes, properties: Sequence[bytes]) -> bytearray:
-    """Head, body, middle, properties of each record, one record after the other."""
-    parts: list[Body] = [head] * (4 * len(bodies))
+def _interleaved(head_bytes: int, bodies: Sequence[Body], middle: bytes, properties: Sequence[bytes]) -> bytearray:
+    """Room for a head, body, middle, properties of each record, one record after the other."""
+    parts: list[Body] = [bytes(head_bytes)] * (4 * len(bodies))
     parts[1::4] = bodies
     parts[2::4] = [middle] * len(bodies)
     parts[3::4] = properties
@@ -145,6 +147,7 @@ def _encode_each(encoder: RecordEncoder, messages: Sequence[Message], now_ms: in
         np.fromiter((record.tags_code for record in records), np.int64, len(records)),
         _rows_of([record.keys for record in records], len(keys)),
         index_hashes(messages[0].topic, keys),
+        any(record.names_magic for record in records),
         starts + store_times,
     )
 

@@ -19,6 +19,7 @@ from engine.config import Clock
 from engine.errors import (
     DamagedRecordError,
     ExpiredMessageError,
+    IllegalMessageError,
     MessageNotFoundError,
     MessageTooLargeError,
     RetiredFileError,
@@ -27,6 +28,7 @@ from engine.errors import (
 )
 from engine.filequeue import FileQueue
 from engine.logframing import Framing
+from engine.logscan import placed_heads
 from engine.mappedfile import HEAD_BYTES, MappedFile
 from engine.record import BLANK_BYTES, encode_blank
 
@@ -39,6 +41,14 @@ class Encoded(Protocol):
     @property
     def buffer(self) -> bytearray | memoryview:
         """The bytes to store."""
+
+    @property
+    def records(self) -> int:
+        """How many they are."""
+
+    @property
+    def names_magic(self) -> bool:
+        """Whether there may be a record's magic in them besides those of the records."""
 
     def place(self, queue_offset: int, physical_offset: int, store_time_ms: int, /) -> None:
         """Fill in where and when the (first) record is stored."""
@@ -121,7 +131,8 @@ class CommitLog:
     def append(self, record: Encoded, queue_offset: int) -> tuple[int, int]:
         """Store one record or batch whole; its physical offset and store time in ms, which never runs backwards.
 
-        StoreFullError, MessageTooLargeError: nothing was stored.
+        StoreFullError, MessageTooLargeError, IllegalMessageError (a body holds a record made for where it would stand):
+        nothing was stored.
         """
         with self.lock:
             buffer = record.buffer
@@ -133,6 +144,8 @@ class CommitLog:
                 now_ms = self.last_store_time_ms
             physical_offset = file.start + file.wrote
             record.place(queue_offset, physical_offset, now_ms)
+            if record.names_magic:
+                refuse_forged(record, physical_offset)
             file.append_head_last(buffer)
             self.last_store_time_ms = now_ms  # after publishing: who reads it, then flushes, has flushed that record
             return physical_offset, now_ms
@@ -140,8 +153,8 @@ class CommitLog:
     def append_all(self, parts: Sequence[Encoded], queue_offsets: Sequence[int]) -> list[tuple[int, int]]:
         """Store several batches, all or none, however many files they take; as `append` for each.
 
-        All files are there before the first byte is written, so nothing can fail half way; and the first part's head
-        is written last of all, so a process that dies leaves none of the parts.
+        All files are there, and all parts looked at, before the first byte is written, so nothing can fail half way;
+        and the first part's head is written last of all, so a process that dies leaves none of the parts.
         """
         sizes = [len(part.buffer) for part in parts]
         self._check_size(max(sizes, default=0))
@@ -151,14 +164,15 @@ class CommitLog:
             files = [current, *self.files.reserve(places[-1][0] if places else 0)]
             ends = [current.wrote, *[0] * (len(files) - 1)]
             now_ms = max(self._clock(), self.last_store_time_ms)
-            stored: list[tuple[int, int]] = []
+            stored = [(files[number].start + position, now_ms) for number, position in places]
+            for part, queue_offset, (physical_offset, _) in zip(parts, queue_offsets, stored, strict=True):
+                part.place(queue_offset, physical_offset, now_ms)
+                if part.names_magic:
+                    refuse_forged(part, physical_offset)
             try:
-                for part, queue_offset, (number, position) in zip(parts, queue_offsets, places, strict=True):
-                    file = files[number]
-                    part.place(queue_offset, file.start + position, now_ms)
+                for part, (number, position) in zip(parts, places, strict=True):
                     ends[number] = position + len(part.buffer)
-                    file.write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
-                    stored.append((file.start + position, now_ms))
+                    files[number].write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
                 for file, end in zip(files[:-1], ends, strict=False):
                     _write_blank(file, end)
                 for part, (number, position) in zip(reversed(parts), reversed(places), strict=True):
@@ -251,6 +265,16 @@ class CommitLog:
         if self.files.find(physical_offset) is None and 0 <= physical_offset < self.readable_end:
             return DamagedRecordError(physical_offset, "the file that holds it is missing")
         return MessageNotFoundError(physical_offset=physical_offset)
+
+
+def refuse_forged(record: Encoded, physical_offset: int) -> None:
+    """IllegalMessageError when `record`, to be stored there, holds what says that it is a record at its very place.
+
+    Where the bytes around it are damaged, and nothing else is left, no recovery could tell that it is none.
+    """
+    buffer = memoryview(record.buffer)
+    if len(placed_heads(buffer, 0, len(buffer), physical_offset)) > record.records:
+        raise IllegalMessageError("a body holds a record made for the very place in the log where it would stand")
 
 
 def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, int]]:

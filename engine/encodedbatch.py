@@ -74,7 +74,8 @@ class EncodedBatch:
     They are all fixed fields (one of LAYOUTS), or HEAD alone where hosts of both families make fields lie differently:
     then the store time belongs at `store_time_positions` (int64 (n,)). `tags_codes` (int64 (n,), or one number for all)
     and the keys (`key_rows` ascending, `key_hashes` of topic#key: int64 and int32 (k,), a row's unique key first) are
-    what dispatch wants to know. Thread safety: one caller at a time.
+    what dispatch wants to know. `names_magic`: as the function in `record` says of the bodies. Thread safety: one
+    caller at a time.
     """
 
     buffer: memoryview
@@ -84,6 +85,7 @@ class EncodedBatch:
     tags_codes: Array | int
     key_rows: Array
     key_hashes: Array
+    names_magic: bool
     store_time_positions: Array | None = None
 
     def __len__(self) -> int:
@@ -130,5 +132,6 @@ class EncodedBatch:
             self.tags_codes if isinstance(self.tags_codes, int) else self.tags_codes[first:after],
             self.key_rows[keys] - first,
             self.key_hashes[keys],
+            self.names_magic,
             None if self.store_time_positions is None else self.store_time_positions[first:after] - start,
         )

@@ -16,7 +16,7 @@ from engine.encodedbatch import EncodedBatch, alike_heads
 from engine.errors import IllegalMessageError
 from engine.keyhash import index_hashes
 from engine.message import Message
-from engine.record import HEADERS, RecordEncoder
+from engine.record import HEADERS, RecordEncoder, names_magic
 
 Array = np.ndarray[Any, Any]
 
@@ -69,13 +69,15 @@ def encode_lines(
     if rows and ends[-1] > encoder.max_message_bytes:
         encoder.check_body_size(int(body_sizes.max()))
     starts = ends - sizes
+    buffer = _joined(rows, starts + head_bytes + body_sizes, head_bytes, tail)
     return EncodedBatch(
-        _joined(rows, starts + head_bytes + body_sizes, head, tail),
+        memoryview(buffer)[len(tail) - 1 : len(buffer) - head_bytes],
         starts,
         sizes,
         alike_heads(head, sizes, _body_crcs(rows), body_sizes),
         sample.tags_code,
         *_shared_keys(topic, sample.keys, len(rows)),
+        names_magic(buffer, 0),
     )
 
 
@@ -89,14 +91,15 @@ def _measured(rows: Sequence[bytes]) -> tuple[Sequence[bytes], Array]:
     return rows, sizes
 
 
-def _joined(rows: Sequence[bytes], tails: Array, head: bytes, tail: bytes) -> memoryview:
-    """Each line, without its newline, between `head` and `tail`; writable. IllegalMessageError when one has none.
+def _joined(rows: Sequence[bytes], tails: Array, head_bytes: int, tail: bytes) -> bytearray:
+    """Each line, without its newline, between room for a head and `tail`; all but a tail's first byte in front of it,
+    and room for a head behind it. IllegalMessageError when a line has no newline.
 
-    One join makes it: the newlines come to lie at `tails`, where a tail's first byte belongs.
+    One join makes it: the newlines come to lie at `tails` of what is between, where a tail's first byte belongs.
     """
     rest = tail[1:]
-    buffer = memoryview(bytearray(rest + head).join([b"", *rows, b""]))[len(rest) : -len(head)]
-    data = np.frombuffer(buffer, np.uint8)
+    buffer = bytearray(rest + bytes(head_bytes)).join([b"", *rows, b""])
+    data = np.frombuffer(buffer, np.uint8)[len(rest) :]
     if (data[tails] != _NEWLINE).any():
         raise IllegalMessageError(_NO_NEWLINE)
     data[tails] = tail[0]

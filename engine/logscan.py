@@ -36,7 +36,7 @@ CHUNK_BYTES = 4 << 20
 _SEARCH_BYTES = 1 << 20
 _MOST_READ = 8
 """A search reads so many times the bytes that it covers, at most: what is no record may claim any length."""
-_MAGIC_POSITION, _PLACE_POSITION = 4, 28
+_MAGIC_POSITION, _PLACE_POSITION, _PLACE_BYTES = 4, 28, 8
 
 
 class ScanStop(Enum):
@@ -172,21 +172,26 @@ def record_starts(view: memoryview, start: int, end: int, base_physical_offset: 
     """Positions in [start, end) of a file where what looks like a record begins, and ends by `end`: magic and place are
     right; and the sizes that they name. int64 (n,), ascending. A body may hold such. Of framed records, those are
     positions behind their headers."""
-    found = [np.empty(0, np.int64)]
-    if end - start < MIN_RECORD_BYTES:
-        return found[0], found[0]
     log = np.frombuffer(view, np.uint8)[:end]
-    last = end - MIN_RECORD_BYTES
+    starts = placed_heads(view, start, end, base_physical_offset)
+    sizes = items_at(log, starts, 4).view(">i4").astype(np.int64)
+    fits = (sizes >= MIN_RECORD_BYTES) & (starts + sizes <= end)
+    return starts[fits], sizes[fits]
+
+
+def placed_heads(view: memoryview, start: int, end: int, base_physical_offset: int) -> Array:
+    """Positions in [start, end) of a file where magic and place are those of a record there, which may reach further:
+    int64 (n,), ascending."""
+    found = [np.empty(0, np.int64)]
+    log = np.frombuffer(view, np.uint8)[:end]
+    last = end - _PLACE_POSITION - _PLACE_BYTES
     for first in range(start, last + 1, _SEARCH_BYTES):
         after = min(first + _SEARCH_BYTES, last + 1)
         at = first + np.flatnonzero(log[first + _MAGIC_POSITION : after + _MAGIC_POSITION] == MAGICS[0][0])
         magics = items_at(log, at + _MAGIC_POSITION, 4).view(">i4")
         at = at[(magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2)]
         found.append(at[items_at(log, at + _PLACE_POSITION, 8).view(">i8") == base_physical_offset + at])
-    starts = np.concatenate(found)
-    sizes = items_at(log, starts, 4).view(">i4").astype(np.int64)
-    fits = (sizes >= MIN_RECORD_BYTES) & (starts + sizes <= end)
-    return starts[fits], sizes[fits]
+    return np.concatenate(found)
 
 
 def find_chained_record(

@@ -315,6 +315,16 @@ class _Dealt(NamedTuple):
     def buffer(self) -> memoryview:
         return self.batch.buffer
 
+    @property
+    def records(self) -> int:
+        """How many they are."""
+        return len(self.batch)
+
+    @property
+    def names_magic(self) -> bool:
+        """Whether a body may hold one."""
+        return self.batch.names_magic
+
     def place(self, _queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
         """Fill in where and when; each share has its own queue offset."""
         self.batch.place(self.shares, physical_offset, store_time_ms)

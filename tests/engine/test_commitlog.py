@@ -35,6 +35,9 @@ FIELDS = struct.Struct(">qqq")
 class Record:
     """Bytes whose first 24 say where and when they were placed."""
 
+    records = 1
+    names_magic = False
+
     def __init__(self, size: int, letter: bytes = b"r") -> None:
         self.buffer = bytearray(letter * size)
 

@@ -25,6 +25,9 @@ RARELY = FlushPolicy(interval_ms=600_000, thorough_interval_ms=600_000)
 
 
 class Record:
+    records = 1
+    names_magic = False
+
     def __init__(self, size: int = 100) -> None:
         self.buffer = bytearray(size)
 

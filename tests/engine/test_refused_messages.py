@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from engine import IllegalMessageError, Message, MessageStore
+from engine.hosts import Host
+from engine.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from tests.engine.storetools import SMALL, bodies, opened
 
 GOOD = Message("T", b"good")
@@ -110,3 +114,86 @@ def test_a_store_that_holds_them_is_read(tmp_path: Path) -> None:
         assert bodies(store, "T", 0) == [b"body", b"next"]
         message = store.get("T", 0, 0)
         assert (message.keys, message.tags, message.properties["n"]) == (["k\0"], "t\0", "v\0")
+
+
+# bodies that hold records for the very place where they would stand
+
+
+PLANTED_HEAD_BYTES = 36
+
+
+def holding(body_start: int, magic: int, padding: int = 5) -> bytes:
+    """A body, to stand at that physical offset, in which a record seems to begin; not a newline in it."""
+    head = struct.pack(">iiiiiqq", 91, magic, 1, 0, 0, 3, body_start + padding)
+    return b"x" * padding + head + b"more text"
+
+
+def put_second_line(store: MessageStore, bad: Message) -> None:
+    store.put_lines("T", b"one\n" + bytes(bad.body) + b"\nthree\n", 0)
+
+
+def put_of_another_host(store: MessageStore, bad: Message) -> None:
+    store.put_batch([GOOD, replace(bad, born_host=Host.parse("[::1]:1"))], 0)
+
+
+def put_over_two_files(store: MessageStore, bad: Message) -> None:
+    store.put_batch([Message("T", b"x" * 5_000), bad, Message("T", b"x" * 5_000)], 0)
+
+
+def put_to_the_next_file(store: MessageStore, bad: Message) -> None:
+    """The file ends in a filler by then, which is no message."""
+    store.put(replace(bad, body=bytes(bad.body).ljust(7_000)), 0)
+
+
+def put_where_two_bodies_meet(store: MessageStore, bad: Message) -> None:
+    """The planted record begins in one body and goes on in the next record."""
+    store.put_batch([replace(bad, body=bytes(bad.body)[: 5 + PLANTED_HEAD_BYTES]), Message("T", b"next")], 0)
+
+
+@pytest.mark.parametrize("magic", [MESSAGE_MAGIC, MESSAGE_MAGIC_V2])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *(way for way in WAYS if way is not put_lines),
+        put_second_line,
+        put_of_another_host,
+        put_over_two_files,
+        put_to_the_next_file,
+        put_where_two_bodies_meet,
+    ],
+)
+def test_a_record_made_for_where_it_would_stand_is_refused(
+    tmp_path: Path, way: Callable[[MessageStore, Message], None], magic: int
+) -> None:
+    """Elsewhere, a byte beside its place or behind another message, the same is a body like any other."""
+    with opened(tmp_path / "twin") as twin:
+        twin.create_topic("T", 1)
+        twin.put_lines("T", b"first\n" * 15, 0)
+        way(twin, Message("T", holding(0, magic)))
+        queue = twin.bounds("T", 0)
+    log = b"".join(path.read_bytes() for path in sorted((tmp_path / "twin" / "commitlog").iterdir()))
+    start = log.index(holding(0, magic)[:13])
+    with opened(tmp_path / "store") as store:
+        store.create_topic("T", 1)
+        store.put_lines("T", b"first\n" * 15, 0)
+        with pytest.raises(IllegalMessageError):
+            way(store, Message("T", holding(start, magic)))
+        assert bodies(store, "T", 0) == [b"first"] * 15
+        assert store.read_only_reason is None
+        beside = holding(start, magic)[1:]
+        store.put(Message("T", beside), 0)
+        way(store, Message("T", holding(start, magic)))
+        assert beside in bodies(store, "T", 0)
+        assert len(bodies(store, "T", 0)) == queue.max_offset + 1
+
+
+def test_bodies_that_hold_records_of_elsewhere_are_taken(tmp_path: Path) -> None:
+    """Pieces of a log, of this store or another: they say other places."""
+    with opened(tmp_path / "store") as store:
+        store.put_lines("T", b"first\n" * 15, 0)
+        (log,) = (store.path / "commitlog").glob("0*0")
+        piece = log.read_bytes()[:1_500]
+        for _ in range(3):
+            store.put(Message("T", piece), 0)
+            store.put_batch([Message("T", piece), Message("T", b"text")], 0)
+        assert bodies(store, "T", 0).count(piece) == 6

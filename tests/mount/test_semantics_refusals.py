@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 import os
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from tests.mount.daemon import DEFECT
@@ -163,15 +167,34 @@ UNWRITABLE = [
 """Messages that no record can hold, or that ask for what there is not."""
 
 
+def record_behind(body_start: int, padding: int) -> bytes:
+    """A body, to stand at that physical offset, in which a record begins behind some padding."""
+    return b"x" * padding + struct.pack(">iIiiiqq", 91, 0xDAA320A7, 0, 0, 0, 1, body_start + padding)
+
+
 def test_a_malformed_record(queue: Path) -> None:
     """5.7 A malformed record is EINVAL, and what follows in the same open file is taken. So is a NUL (or
-    the characters 1 and 2) in a key, tag or property, and a `DELAY` that is no level."""
+    the characters 1 and 2) in a key, tag or property, a `DELAY` that is no level, and a body that holds a record made
+    for the very place in the log where it would stand."""
     fd = os.open(queue / "append@format=json", os.O_WRONLY)
     for malformed in (b"{", b"[]", b'{"keys": "K"}', b'{"body": "a", "colour": 1}', b'{"body": 1}', *UNWRITABLE):
         assert refused_with(os.write, fd, b'{"body": "good"}\n' + malformed + b"\n") == errno.EINVAL
     os.write(fd, b'{"body": "fine"}\n')
     os.close(fd)
     assert bodies(queue) == [b"fine"]
+    end = json.loads((queue.parent.parent / "@store" / "status.json").read_text())["stats"]["physical_end"]
+    forged = next(made for made in map(partial(record_behind, end + 88), range(9)) if b"\n" not in made)
+    for framing, text in (("line", forged + b"\n"), ("write", forged)):
+        with (queue / f"append@frame={framing}").open("ab", buffering=0) as file:
+            assert refused_with(file.write, text) == errno.EINVAL
+    file = (queue / "append@frame=file").open("ab", buffering=0)
+    file.write(forged)
+    assert refused_with(file.close) == errno.EINVAL
+    body = base64.b64encode(forged).decode()
+    with (queue / "append@format=json").open("ab", buffering=0) as file:
+        assert refused_with(file.write, b'{"body_base64":"%s"}\n' % body.encode()) == errno.EINVAL
+        file.write(b'{"body":"next"}\n')
+    assert bodies(queue) == [b"fine", b"next"]
 
 
 @contextmanager
