@@ -116,7 +116,7 @@ class _Check:
             claims=self._claims,
             end=self._end,
             disproved=queues.take_back,
-            multi_dispatch=parts.multi_dispatch or shows_multi_dispatch(self._log, parts.queues),
+            multi_dispatch=parts.multi_dispatch or shows_multi_dispatch(self._log, parts.queues, begin),
             progress=self._tell,
         )
         known = 0
@@ -133,7 +133,7 @@ class _Check:
             yield self._at(ProblemKind.BAD_RECORD, walk.end, f"no record from there on, to the log's end at {end}")
         self._stage = "comparing queues"
         last = MAX_OFFSET if self._end is None else max(end, walk.end)  # an open store's queues may have grown
-        extent = Extent(begin, last, walk.damaged)
+        extent = Extent(begin, last, walk.damaged, walk.is_moved)
         yield from queues.problems(extent, self._end is not None, lambda: self._tell(self._done))
         self._stage = "comparing the index"
         self._tell(self._done)

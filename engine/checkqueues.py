@@ -18,18 +18,20 @@ from engine.entries import LAST_EXTENSION_CODE
 from engine.errors import ReadError
 from engine.logwalk import DamagedStretch
 from engine.problem import Problem, ProblemKind
-from engine.sequence import Doubt
+from engine.sequence import SPARE, Doubt
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of the log is checked: physical offsets [begin, end), and what of it is damaged."""
+    """What of the log is checked: physical offsets [begin, end), and what of it is damaged. `is_moved`: see
+    `LogWalk`."""
 
     begin: int
     end: int
     damaged: list[DamagedStretch]
+    is_moved: Callable[[int, int, int], bool]
 
     def explains(self, physical_offsets: Array) -> Array:
         """Which entries may lead there although no good record does: into damage, or out of the extent."""
@@ -135,10 +137,14 @@ class CheckedQueue:
         entries = self._entries(start, max(end - start, 0))
         places = entries["physical_offset"].astype(np.int64)
         fillers = self._repeat(start - 1, entries) | self._repeat(end, entries)
-        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(places) & ~fillers)
-        if len(rows):
-            text = f"{len(rows):,} entries from queue offset {start + int(rows[0])} on lead to no record"
-            yield self._problem(start + int(rows[0]), text)
+        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(places) & ~fillers).tolist()
+        if len(rows) <= SPARE:
+            rows = [
+                row for row in rows if not extent.is_moved(int(places[row]), int(entries["size"][row]), start + row)
+            ]
+        if rows:
+            text = f"{len(rows):,} entries from queue offset {start + rows[0]} on lead to no record"
+            yield self._problem(start + rows[0], text)
 
     def _repeat(self, queue_offset: int, entries: Entries) -> Array:
         """Which entries only repeat that at `queue_offset`: recovery gives such to numbers whose records are lost."""

@@ -62,6 +62,29 @@ class Claims:
         start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
         return bool(np.any(self.sizes[start:end] == size))
 
+    def size_at(self, physical_offset: int) -> int | None:
+        """The size that the entries for a record there say; None where there are none, or they differ, or another
+        record begins before its end: then one of them is wrong."""
+        start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
+        sizes = set(self.sizes[start:end].tolist())
+        if len(sizes) != 1:
+            return None
+        (size,) = sizes
+        return size if end == len(self.places) or self.places[end] >= physical_offset + size else None
+
+    def end_around(self, physical_offset: int) -> int:
+        """Where the record ends that an entry says is there and began before; else that place: no record begins inside
+        of another."""
+        before = int(np.searchsorted(self.places, physical_offset)) - 1
+        if before < 0:
+            return physical_offset
+        place = int(self.places[before])
+        return max(physical_offset, place + (self.size_at(place) or 0))
+
+    def covers(self, physical_offset: int) -> bool:
+        """Whether an entry says that a record began before and reaches further."""
+        return self.end_around(physical_offset) > physical_offset
+
     def led_to(self, start: int, end: int) -> list[tuple[int, int]]:
         """(place, size) of each record in [start, end) that entries lead to, ascending."""
         first, last = np.searchsorted(self.places, [start, end]).tolist()

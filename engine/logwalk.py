@@ -39,6 +39,7 @@ from engine.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    decode_record,
     frame_extent,
     read_header,
 )
@@ -62,6 +63,7 @@ class DamageKind(Enum):
     UNREADABLE = "no record can be made out"
     LOST_SECTOR = "a sector of zeros where topic and properties should be"
     MISNUMBERED = "a record whose queue offset can't be right"
+    MOVED = "a record that another queue holds for its own"
     FILLER = "the filler at a file's end, which may stand for what was damaged"
     MARKED = "framed by a repair: whoever reads the log passes it"
 
@@ -149,9 +151,11 @@ class LogWalk:
     def __iter__(self) -> Iterator[ScannedRecords]:
         """Runs of good records, in log order. A run is a view of the log's pages: drop it before the log is closed.
         Iterated again, the walk goes on from `end`."""
-        position: int | None = self.end
+        start = self.end
+        position: int | None = start
         while position is not None:
             position = yield from self._run(position)
+        self._note_moved(start)
 
     def _run(self, position: int) -> Generator[ScannedRecords, None, int | None]:
         """Walk one file from `position`; return where to go on, None at the log's end."""
@@ -365,12 +369,15 @@ class LogWalk:
     def _frame_end(self, view: memoryview, position: int, file_start: int) -> int | None:
         """Where the damaged frame at `position` of a file ends; None when its sizes do not tell.
 
-        When size and parts differ, one of them is wrong: the other leads to a good record, to which an entry leads too
-        if there are any.
+        When size and parts differ, one of them is wrong: the entry for it tells which; else the other leads to a good
+        record, to which an entry leads too if there are any.
         """
         framing, claims = self._framing, self._claims
         start = position + framing.header_bytes
         extent, told = frame_extent(view[start:], file_start + start), framing.told_size(view[position:])
+        entry_size = claims.size_at(file_start + start)
+        if entry_size is not None and entry_size in (extent.by_size, extent.by_parts, told):
+            return start + entry_size
         if extent.by_size is not None and extent.by_size in (extent.by_parts, told):
             return start + extent.by_size
         likely = (extent.by_parts, extent.by_size) if extent.parts_fit else (told, extent.by_size)
@@ -386,6 +393,7 @@ class LogWalk:
     def _search(self, start: int) -> int | None:
         """The next record at or behind `start`, where no frame tells."""
         claims = self._claims
+        start = claims.end_around(start)
         has_queues = claims.dispatched_end >= 0
         if has_queues and start >= claims.dispatched_end:
             return None
@@ -426,7 +434,7 @@ class LogWalk:
 
         def is_believed(message: StoredMessage) -> bool:
             frame = view[self._framing.frame_start(message.physical_offset) - file.start :]
-            if not self._framing.goes_on(frame, self._before):
+            if self._claims.covers(message.physical_offset) or not self._framing.goes_on(frame, self._before):
                 return False
             return self._is_in_sequence(message, damage_start) and self._went_on(message)
 
@@ -434,6 +442,8 @@ class LogWalk:
         return find_chained_record(view, position, end, file.start, ends_well, is_believed, self._framing)
 
     def _may_lack_entry(self, message: StoredMessage) -> bool:
+        if self._claims.covers(message.physical_offset):
+            return False
         place = (message.topic, message.queue_id, message.queue_offset)
         return not _is_queued(message.sys_flag) or self._claims.lacks(*place)
 
@@ -488,6 +498,28 @@ class LogWalk:
         place = message.physical_offset
         lost_bytes = self._lost_bytes + place - damage_start
         return self._sequence.fits(message.topic, message.queue_id, message.queue_offset, place, lost_bytes)
+
+    def _note_moved(self, start: int) -> None:
+        """Note the newest records of queues, from `start` on, that these lack although they are whole."""
+        for (topic, queue_id), claim in self._claims.queues.items():
+            place, end = claim.physical_offset, claim.physical_end
+            if not start <= place < end <= self.end or not self._is_missing(topic, queue_id, claim):
+                continue
+            if self.is_moved(place, end - place, claim.next_offset - 1):
+                text = DamageKind.MOVED.value
+                self._lose(DamagedStretch(place, end, text, DamageKind.MOVED, self._latest_ms))
+
+    def is_moved(self, physical_offset: int, size: int, queue_offset: int) -> bool:
+        """Whether a whole record is there of that size and number. If it is not of the queue whose entry says so, its
+        topic or queue id was damaged, which no checksum covers."""
+        file = self._files.find(physical_offset)
+        if file is None:
+            return False
+        try:
+            message = decode_record(self._readable(file)[physical_offset - file.start :], physical_offset)
+        except ReadError:
+            return False
+        return (message.store_size, message.queue_offset) == (size, queue_offset)
 
     def _lose_row(self, found: ScannedRecords, row: int, kind: DamageKind, reason: str) -> None:
         header = found.records.headers[row]

@@ -31,14 +31,14 @@ from engine.errors import QueueGapError, ReadError
 from engine.layout import StoreLayout
 from engine.lock import lock_mtime_ns
 from engine.logframing import Framing
-from engine.logscan import ScannedRecords, holds_record, used_end
+from engine.logscan import ScannedRecords
 from engine.logwalk import DamagedStretch, DamageKind, LogWalk, NewestRecord
 from engine.mappedfile import Access, MappedFile
 from engine.parts import StoreParts
-from engine.record import CLOSING_ZEROS, MIN_RECORD_BYTES, decode_record
+from engine.record import MIN_RECORD_BYTES, decode_record
 from engine.results import RecoveryReport
 from engine.sequence import SPARE, Doubt, Seed
-from engine.setaside import DAMAGED, set_aside
+from engine.setaside import DAMAGED, keep_records, set_aside, written_behind
 from engine.tiling import index_start, queues_complete, shows_multi_dispatch
 
 TRUSTED_FILES = 3
@@ -162,6 +162,7 @@ class _Recovery:
         self._rebuilt: list[str] = []
         self._notes: list[str] = []
         self._claims = Claims()
+        self._multi_dispatch = parts.multi_dispatch
         self._walk: LogWalk
 
     def run(self, rebuild_index: bool, began: float) -> Recovered:
@@ -180,7 +181,6 @@ class _Recovery:
             end=self._whole_end,
             file_bytes=log.files.file_bytes,
         )
-        multi_dispatch = parts.multi_dispatch or shows_multi_dispatch(log, parts.queues)
         start = self._prepare(trusted_end)
         self._walk = LogWalk(
             log.files,
@@ -190,7 +190,7 @@ class _Recovery:
             trusted_end=trusted_end,
             earliest_ms=self._earliest_ms(start),
             disproved=self._take_back,
-            multi_dispatch=multi_dispatch,
+            multi_dispatch=self._multi_dispatch,
             progress=self._tell if self._progress else None,
         )
         for found in self._walk:
@@ -259,6 +259,7 @@ class _Recovery:
         """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
         parts, log = self._parts, self._log
         log.files.drop_empty()
+        self._look_for_multi_dispatch(trusted_end)
         parts.queues.truncate(trusted_end)
         parts.index.truncate(self._index_end(trusted_end), parts.stored_ms)
         start = max(min(trusted_end, self._index_from(trusted_end)), log.min_offset)
@@ -266,10 +267,15 @@ class _Recovery:
         if not queues_trusted:
             start = log.min_offset
         if start < trusted_end:
+            self._look_for_multi_dispatch(start)
             self._claims = with_entries(self._claims, parts.queues, start, trusted_end)
         if not queues_trusted:
             self._drop_queues()
         return start
+
+    def _look_for_multi_dispatch(self, start: int) -> None:
+        """Ask the queues about it, as long as they hold entries for records from `start` on."""
+        self._multi_dispatch = self._multi_dispatch or shows_multi_dispatch(self._log, self._parts.queues, start)
 
     def _queues_trusted(self, trusted_end: int) -> bool:
         """Whether the queues lead to every record before `trusted_end`: as the mark says, or looked over."""
@@ -373,8 +379,9 @@ class _Recovery:
         parts, log_files, end = self._parts, self._log.files, self._walk.end
         if log_files.last is not None and end > self._whole_end:
             log_files.skip_to(end)  # the newest files are missing: nothing is given their places
-        self._cut_bytes = self._written_behind(end)
-        self._keep_records(end)
+        self._cut_bytes = written_behind(log_files, end)
+        if parts.access is Access.WRITE:
+            self._notes += keep_records(parts.layout, log_files, end, parts.disk)
         self._mark_lost_sectors()
         parts.queues.truncate(end)
         self._take_numbers()
@@ -387,31 +394,6 @@ class _Recovery:
         self._log.resume(end, newest.store_time_ms if newest else 0)
         parts.queues.expire(self._log.min_offset)
 
-    def _keep_records(self, end: int) -> None:
-        """Copy what is about to be cut, as far as it holds whole records: no recovery destroys one. OSError."""
-        if self._parts.access is not Access.WRITE:
-            return
-        for file in self._log.files.files:
-            try:
-                pages = file.pages()
-            except ReadError:
-                continue
-            first = max(end - file.start, 0)
-            if first >= len(pages) or (last := used_end(file, first)) == first:
-                continue
-            last = min(last + CLOSING_ZEROS, len(pages))
-            if holds_record(pages, first, last, file.start):
-                kept = self._keep(file, first, last)
-                self._notes.append(
-                    f"{last - first:,} bytes at physical offset {file.start + first} were cut, which hold whole records"
-                    f" that are none of this log's: a copy is in {kept}"
-                )
-
-    def _keep(self, file: MappedFile, first: int, last: int) -> str:
-        layout = self._parts.layout
-        kept = keep_bytes(layout.own / DAMAGED, file, first, last, self._parts.disk)
-        return str(kept.relative_to(layout.root))
-
     def _mark_lost_sectors(self) -> None:
         """Frame records that lost a sector at a power cut: their CRC is right, and readers must not take them for
         whole. Never one that was acknowledged as durable."""
@@ -421,7 +403,7 @@ class _Recovery:
                 continue
             first, last = stretch.start - file.start, min(stretch.end - file.start, file.size)
             if self._parts.access is Access.WRITE:
-                self._keep(file, first, last)
+                keep_bytes(self._parts.layout.own / DAMAGED, file, first, last, self._parts.disk)
             if can_mark(first, last, file.size):
                 mark_damage(file, first, last, stretch.since_ms)
 
@@ -455,20 +437,6 @@ class _Recovery:
             return known
         lost_bytes = sum(stretch.end - stretch.start for stretch in self._walk.damaged)
         return max(known, claim.next_offset - lost_bytes // MIN_RECORD_BYTES - SPARE)
-
-    def _written_behind(self, end: int) -> int:
-        """Bytes from the log's end to the last one that is not zero."""
-        for file in reversed(self._log.files.files):
-            if file.start + file.size <= end:
-                break
-            behind = max(end - file.start, 0)
-            try:
-                used = used_end(file, behind)
-            except ReadError:
-                continue
-            if used > behind:
-                return file.start + used - end
-        return 0
 
     def _newest(self) -> NewestRecord | None:
         return self._walk.newest or (self._coverage.newest_record if self._coverage else None)

@@ -33,7 +33,14 @@ from engine.parts import open_parts
 from engine.paths import remove_tree, store_root, unlink
 from engine.problem import CheckProgress, Problem, ProblemKind
 from engine.recovery import claims_at_rest, leave_out_deleted, read_trace, valid_coverage
-from engine.setaside import DAMAGED, cut_long_files, move_strangers, set_aside_config
+from engine.setaside import (
+    DAMAGED,
+    cut_long_files,
+    keep_records,
+    move_strangers,
+    set_aside_config,
+    written_behind,
+)
 from engine.store import MessageStore
 from engine.tiling import shows_multi_dispatch
 
@@ -70,9 +77,8 @@ def repair_store(
             yield from move_strangers(layout, problems, config.disk)
             yield from _frame_damage(layout, config, claims)
             yield from _drop_derived(layout, config, problems)
-    with MessageStore.open(path, config) as store:
-        if store.recovery.cut_bytes:
-            yield f"cut {store.recovery.cut_bytes:,} bytes of a torn or stale tail off the log"
+    with MessageStore.open(path, config):
+        pass  # what was removed is made again
     yield from (f"not mended: {problem}" for problem in check_store(path, progress, config))
 
 
@@ -80,7 +86,7 @@ def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
     """Whether the queues show that multi-dispatch has filled them: asked before any of them is removed."""
     with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
-        return shows_multi_dispatch(parts.log, parts.queues)
+        return shows_multi_dispatch(parts.log, parts.queues, parts.log.min_offset)
 
 
 def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:
@@ -132,6 +138,16 @@ def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
             if stretch.is_new:
                 for start, end in _by_file(stretch, file_bytes):
                     yield _frame(layout, config, files, start, end, stretch.since_ms)
+        yield from _cut_tail(layout, config, files, walk.end)
+
+
+def _cut_tail(layout: StoreLayout, config: StoreConfig, files: FileQueue, end: int) -> Iterator[str]:
+    """Cut what is behind the log's last record while the queues are there that tell: it may hold whole records."""
+    cut_bytes = written_behind(files, end)
+    if cut_bytes:
+        yield from keep_records(layout, files, end, config.disk)
+        files.truncate(end)
+        yield f"cut {cut_bytes:,} bytes of a torn or stale tail off the log"
 
 
 def _claims(layout: StoreLayout, config: StoreConfig) -> Claims:

@@ -14,11 +14,14 @@ from pathlib import Path
 from engine.configfile import BACKUP_SUFFIX
 from engine.damagemark import keep_bytes
 from engine.durable import Disk, make_directory
+from engine.errors import ReadError
 from engine.filequeue import FileQueue
 from engine.layout import StoreLayout
+from engine.logscan import holds_record, used_end
 from engine.mappedfile import Access, MappedFile
 from engine.paths import open_file, rename
 from engine.problem import Problem, ProblemKind
+from engine.record import CLOSING_ZEROS
 
 DAMAGED = "damaged"
 """Folder below `StoreLayout.own`."""
@@ -50,6 +53,41 @@ def set_aside_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str
     for name in (path, f"{path}{BACKUP_SUFFIX}"):
         if os.path.lexists(layout.root / name):
             yield f"moved {name}, which can't be understood, to {set_aside(layout, name, disk)}"
+
+
+def written_behind(files: FileQueue, end: int) -> int:
+    """Bytes from `end` to the last one of the log that is not zero."""
+    for file in reversed(files.files):
+        if file.start + file.size <= end:
+            break
+        behind = max(end - file.start, 0)
+        try:
+            used = used_end(file, behind)
+        except ReadError:
+            continue
+        if used > behind:
+            return file.start + used - end
+    return 0
+
+
+def keep_records(layout: StoreLayout, files: FileQueue, end: int, disk: Disk) -> Iterator[str]:
+    """Copy what of the log behind `end` holds whole records: nothing that cuts it destroys one. A sentence for each
+    file. OSError."""
+    for file in files.files:
+        try:
+            pages = file.pages()
+        except ReadError:
+            continue
+        first = max(end - file.start, 0)
+        if first >= len(pages) or (last := used_end(file, first)) == first:
+            continue
+        last = min(last + CLOSING_ZEROS, len(pages))
+        if holds_record(pages, first, last, file.start):
+            kept = keep_bytes(layout.own / DAMAGED, file, first, last, disk).relative_to(layout.root)
+            yield (
+                f"{last - first:,} bytes at physical offset {file.start + first} were cut, which hold whole records"
+                f" that are none of this log's: a copy is in {kept}"
+            )
 
 
 def set_aside(layout: StoreLayout, path: str, disk: Disk) -> Path:

@@ -70,9 +70,37 @@ def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
     return message.queue_offset == queue.max_offset - 1
 
 
-def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues) -> bool:
-    """Whether multi-dispatch filled any of the queues: their newest entries tell, which no publisher can make."""
-    return any(_holds_places(log, queue) for queue in queues)
+def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
+    """Whether multi-dispatch filled any of the queues: entries tell, which no publisher can make. The newest ones are
+    asked, and those for records from `begin` on that several lead to."""
+    return any(_holds_places(log, queue) for queue in queues) or _shares_records(log, queues, begin)
+
+
+def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
+    """Whether two queues lead to a record from `begin` on that asks for it."""
+    bounds = [(max(file.start, begin), file.start + file.size) for file in log.files.files]
+    bounds = [(start, end) for start, end in bounds if start < end]
+    last = bounds[-1][1] if bounds else 0
+    for starts, _ in entries_by_file(queues, bounds, last):
+        for place in np.unique(starts[1:][starts[1:] == starts[:-1]]).tolist():
+            for claimed in _claimed_places(log, place):
+                queue = queues.get(claimed.topic, claimed.queue_id)
+                entry = queue.entry(claimed.queue_offset) if queue is not None else None
+                if entry is not None and entry[0] == place:
+                    return True
+    return False
+
+
+def _claimed_places(log: CommitLog, physical_offset: int) -> Sequence[Place]:
+    """The places in queues other than its own that the record there names."""
+    try:
+        message = decode_record(log.rest(physical_offset), physical_offset, verify=False)
+    except ReadError:
+        return ()
+    if not message.find_property(_MULTI_DISPATCH):
+        return ()
+    own = (message.topic, message.queue_id)
+    return [one for one in places(message.properties, message.queue_id) if (one.topic, one.queue_id) != own]
 
 
 def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
@@ -86,11 +114,9 @@ def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
         try:
             if _MULTI_DISPATCH not in bytes(log.view(entry[0], entry[1])):
                 continue
-            message = decode_record(log.rest(entry[0]), entry[0], verify=False)
         except ReadError:
             continue
-        claimed = places(message.properties, message.queue_id) if message.find_property(_MULTI_DISPATCH) else ()
-        if message.topic != queue.topic and Place(queue.topic, queue.queue_id, queue_offset) in claimed:
+        if Place(queue.topic, queue.queue_id, queue_offset) in _claimed_places(log, entry[0]):
             return True
     return False
 

@@ -11,7 +11,7 @@ import pytest
 from engine import Message, MessageStore
 from engine.record import record_problem
 from tests.durability.attacks import FORGER, HEADER, Attacker, Planter, Queue, Sight, bordered, ending, planted
-from tests.engine.storetools import SMALL
+from tests.engine.storetools import SMALL, letting_forgeries_in
 
 VICTIM = Queue("orders", 0)
 
@@ -26,7 +26,8 @@ def test_a_planted_record_passes_for_one_where_it_stands(tmp_path: Path, kind: C
             sight = Sight.of(store, [VICTIM], 1_700_000_000_000)
             planter = Planter(random.Random(seed), [VICTIM], "hostile", b"\x07hostile\0\0")
             body = kind(planter, sight, end + HEADER.size)
-            put = store.put(Message("hostile", body), 0)
+            with letting_forgeries_in():
+                put = store.put(Message("hostile", body), 0)
             path = tmp_path / "store" / "commitlog" / f"{put.physical_offset // 8192 * 8192:020d}"
             log = path.read_bytes()
             found += put.physical_offset == end and planted_records(log, put.physical_offset, put.store_size) > 0

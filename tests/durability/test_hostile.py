@@ -11,7 +11,7 @@ CASES = 150
 
 def test_a_hostile_publisher_costs_others_nothing(tmp_path: Path) -> None:
     damages = tuple(damage for damage in DAMAGES if damage is not cut)
-    choice = Choice(("closed", "killed"), ("write", "read"), damages)
+    choice = Choice(damages=damages)
     tally = attack_stores(tmp_path, CASES, 1, choice)
     assert tally.findings == []
     assert tally.cases == CASES

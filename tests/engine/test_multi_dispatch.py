@@ -279,6 +279,21 @@ def test_opening_checking_and_repairing_it_without_the_option_keep_its_light_que
         require_filled(store, 30)
 
 
+def test_a_store_shows_it_though_most_messages_have_one_queue(tmp_path: Path) -> None:
+    brokers(tmp_path)
+    with MessageStore.open(tmp_path, ON) as store:
+        for topic in ("T", "other"):
+            store.put_lines(topic, b"plain\n" * 100, 0)
+        store.put_lines("%LMQ%a", b"plain\n" * 100, 0)
+    shutil.rmtree(tmp_path / "fsstore")
+    require_clean(check_store(tmp_path))
+    assert list(repair_store(tmp_path)) == []
+    (tmp_path / "abort").touch()
+    shutil.rmtree(tmp_path / "consumequeue" / "T")
+    with opened(tmp_path) as store:
+        assert store.bounds("%LMQ%a", 0).max_offset == 130
+
+
 def test_a_damaged_light_queue_is_made_anew_by_a_repair(tmp_path: Path) -> None:
     brokers(tmp_path)
     (file,) = (tmp_path / "consumequeue" / "%LMQ%a" / "0").iterdir()

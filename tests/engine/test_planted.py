@@ -15,7 +15,7 @@ from engine.record import RecordEncoder
 from engine.repair import repair_store
 from tests.durability.damage import deadline
 from tests.engine.records import encoder
-from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, killed
+from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, killed, letting_forgeries_in
 
 BIG = replace(SMALL, sizes=replace(SMALL_SIZES, commit_log_bytes=1 << 20))
 FAR_FUTURE_MS = 1 << 42
@@ -29,15 +29,16 @@ def planted(place: int, topic: str, queue_offset: int, store_time_ms: int, body:
 
 
 def publish_planted(store: MessageStore, time_ms: int, records: int = 3) -> tuple[int, int]:
-    """A message whose body holds `records` records, one behind the other, of its own queue and of others; its place and
-    size."""
+    """A message that a broker lets in: its body holds `records` records, one behind the other, of its own queue and of
+    others; its place and size."""
     body = bytearray(b"text")
     start = store.physical_end + 88
     for number in range(records):
         topic = ("victim", "new", "attacker")[number % 3]
         body += planted(start + len(body), topic, 4 + number // 3, time_ms + number)
     body += b"more text"
-    result = store.put(Message("attacker", bytes(body)), 0)
+    with letting_forgeries_in():
+        result = store.put(Message("attacker", bytes(body)), 0)
     return result.physical_offset, result.store_size
 
 
@@ -246,3 +247,62 @@ def test_a_clock_that_was_ahead_makes_nothing_behind_it_stale(
         found = bodies(store, "T", 0) + bodies(store, "T", 1)
         expected = [b"before", *[b"later"] * later, *(b"%d" % one for one in range(40) if one != number)]
         assert sorted(found) == sorted(expected)
+
+
+# what the queues tell of records that are not whole
+
+
+@pytest.mark.parametrize("way", ["open", "repair"])
+@pytest.mark.parametrize("marks", ["with marks", "without marks"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_nothing_inside_of_a_record_that_an_entry_leads_to_is_one(
+    tmp_path: Path, first: int, marks: str, way: str
+) -> None:
+    """The newest message is torn: a sector of it, and all behind, did not reach the disk; its entry did."""
+    with killed(tmp_path / "store", tmp_path / "left", BIG) as store:
+        for body in FIRST:
+            store.put(Message("victim", body), 0)
+        store.flush()
+        torn = store.put(Message("attacker", b"-" * 2_000), 0)
+        with letting_forgeries_in():
+            sector = (torn.physical_offset // 512 + 1 + first) * 512
+            body = b"x" * 1_000
+            start = store.physical_end + 88 + len(body)
+            body += planted(start, "victim", len(FIRST), FAR_FUTURE_MS)
+            last = store.put(Message("attacker", body + b"more"), 0)
+    left = tmp_path / "left"
+    wipe(left, sector, 512)
+    wipe(left, last.physical_offset // 512 * 512, 512)
+    if marks == "without marks":
+        shutil.rmtree(left / "fsstore")
+    if way == "repair":
+        list(repair_store(left))
+        assert list(check_store(left)) == []
+    with MessageStore.open(left, BIG) as store:
+        assert bodies(store, "victim", 0) == FIRST
+        assert list(store.query("victim", "forged")) == []
+        assert store.put(Message("victim", b"next"), 0).queue_offset == len(FIRST)
+
+
+@pytest.mark.parametrize("messages", [1, 3])
+@pytest.mark.parametrize("what", ["topic", "queue id"])
+def test_a_repair_gives_no_number_again_whose_message_seems_to_be_elsewhere(
+    tmp_path: Path, messages: int, what: str
+) -> None:
+    """No checksum covers a record's topic and queue id; the queue's entry tells all the same that the number is
+    taken."""
+    path = tmp_path / "store"
+    with MessageStore.open(path, BIG) as store:
+        store.create_topic("T", 2)
+        puts = [store.put(Message("T", b"%d" % number), 0) for number in range(messages)]
+        store.put(Message("other", b"more"), 0)
+    flip(path, puts[-1].physical_offset + (15 if what == "queue id" else 90), 1)
+    assert list(repair_store(path))
+    assert list(check_store(path)) == []
+    assert list(repair_store(path)) == []
+    with MessageStore.open(path, BIG) as store:
+        assert bodies(store, "T", 0)[: messages - 1] == [b"%d" % number for number in range(messages - 1)]
+        assert bodies(store, "other", 0) == [b"more"]
+        assert store.put(Message("T", b"next"), 0).queue_offset == messages
+        assert list(store.check()) == []
+    assert list(check_store(path)) == []
