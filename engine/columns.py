@@ -109,18 +109,18 @@ def lost_sector_rows(records: LocatedRecords) -> list[int]:
 
 
 def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
-    """The few records behind whose body a sector begins with a zero: only they can have a lost one."""
+    """The few records behind whose body a sector begins with a zero, ascending: only they can have a lost one."""
     headers = records.headers
     ends = records.positions + headers["store_size"]
     topic_offsets = headers["physical_offset"] - records.positions + records.topic_starts
     starts = records.topic_starts + (-topic_offsets & SECTOR_BYTES - 1)
     rows = np.flatnonzero(headers["ok"] & (starts < ends))
-    suspects: list[int] = []
+    suspects: set[int] = set()
     while len(rows):
-        suspects += rows[records.log[starts[rows]] == 0].tolist()
+        suspects.update(rows[records.log[starts[rows]] == 0].tolist())
         starts[rows] += SECTOR_BYTES
         rows = rows[starts[rows] < ends[rows]]
-    return suspects
+    return sorted(suspects)
 
 
 def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tuple[Array, Array]]:

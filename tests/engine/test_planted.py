@@ -200,6 +200,17 @@ def test_a_sector_that_a_power_cut_took_from_properties_is_damage(tmp_path: Path
             assert list(store.check()) == []
 
 
+def test_the_first_of_two_torn_records_is_damage_whichever_of_its_sectors_is_lost(tmp_path: Path) -> None:
+    with killed(tmp_path / "store", tmp_path / "left", BIG) as store:
+        store.put(Message("T", b"first"), 0)
+        places = [store.put(Message("T", b"%d" % number, properties={"p": "v" * 1_500}), 0) for number in range(3)]
+    for put, sector in ((places[0], 2), (places[1], 1)):
+        wipe(tmp_path / "left", (put.physical_offset // 512 + sector) * 512, 512)
+    with MessageStore.open(tmp_path / "left", BIG) as store:
+        assert bodies(store, "T", 0) == [b"first", b"2"]
+        assert store.bounds("T", 0).max_offset == 4
+
+
 def test_two_torn_records_in_a_row_end_no_walk(tmp_path: Path) -> None:
     """The search behind the second begins behind it: from the first on it would find the second for ever."""
     with killed(tmp_path / "store", tmp_path / "left", BIG) as store:
