@@ -32,6 +32,8 @@ from engine.record import (
 DAMAGE_TOPIC = "DAMAGED-BYTES"
 HEADER = HEADERS[0]
 NO_HOST = bytes(8)
+NO_NUMBER = -1
+"""As queue offset: no entry leads to a frame as to its record, of a topic of that name neither."""
 
 
 def is_damage_mark(topic: str, store_size: int) -> bool:
@@ -60,7 +62,7 @@ def mark_damage(file: MappedFile, start: int, end: int, store_time_ms: int) -> N
         crc32(body) & 0x7FFFFFFF,
         0,
         0,
-        0,
+        NO_NUMBER,
         file.start + start,
         TRANSACTION_ROLLBACK,
         store_time_ms,

@@ -295,6 +295,20 @@ def test_nothing_inside_of_a_record_that_an_entry_leads_to_is_one(
         assert store.put(Message("victim", b"next"), 0).queue_offset == len(FIRST)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_message_of_the_topic_of_frames_is_not_shown_when_it_is_framed(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, BIG) as store:
+        puts = [store.put(Message("DAMAGED-BYTES", b"body%d" % one), 0) for one in range(2)]
+    flip(path, puts[number].physical_offset + 90)
+    assert list(repair_store(path))
+    with MessageStore.open(path, BIG) as store:
+        assert bodies(store, "DAMAGED-BYTES", 0) == [b"body%d" % (1 - number)]
+        with pytest.raises(DamagedRecordError):
+            store.get("DAMAGED-BYTES", 0, number)
+    assert list(check_store(path)) == []
+
+
 @pytest.mark.parametrize("messages", [1, 3])
 @pytest.mark.parametrize("what", ["topic", "queue id"])
 def test_a_repair_gives_no_number_again_whose_message_seems_to_be_elsewhere(
