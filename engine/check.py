@@ -21,7 +21,7 @@ from engine.dispatch import Dispatcher
 from engine.errors import ConfigFileError, NotAStoreError, ReadError
 from engine.filescan import MAX_OFFSET
 from engine.index import Index
-from engine.kinds import kind_of
+from engine.kinds import has_extensions, kind_of
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
 from engine.logwalk import DamagedStretch, LogWalk
@@ -105,7 +105,8 @@ class _Check:
         """Everything that is wrong."""
         parts = self._parts
         begin = self._log.min_offset
-        queues, index = CheckedQueues(parts.queues), CheckedIndex(parts.index, begin)
+        queues = CheckedQueues(parts.queues, are_extended=has_extensions(parts.layout))
+        index = CheckedIndex(parts.index, begin)
         # The checked queues and index take what dispatch would write, and compare it.
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
         yield from self._file_problems()

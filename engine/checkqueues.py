@@ -44,12 +44,13 @@ class Extent:
 class CheckedQueue:
     """One queue, told what its entries should be. Thread safety: one caller."""
 
-    def __init__(self, topic: str, queue_id: int, queue: ConsumeQueue | None) -> None:
-        """`queue` is what is there, None when nothing is."""
+    def __init__(self, topic: str, queue_id: int, queue: ConsumeQueue | None, *, is_extended: bool) -> None:
+        """`queue` is what is there, None when nothing is. `is_extended`: its tags codes may be addresses."""
         self.topic = topic
         self.queue_id = queue_id
         self.max_offset = 0
         self._queue = queue
+        self._is_extended = is_extended
         self._first: int | None = None
         self._gaps: list[tuple[int, int]] = []
         self._wrong: list[tuple[int, int, str]] = []
@@ -90,7 +91,7 @@ class CheckedQueue:
             self._wrong.append((end - count, end, f"{count:,} entries are missing from queue offset {end - count} on"))
         for name in ENTRY.names or ():
             differs = found[name] != entries[name][: len(found)]
-            if name == "tags_code":
+            if name == "tags_code" and self._is_extended:
                 differs &= found[name] > LAST_EXTENSION_CODE
             rows = np.flatnonzero(differs)
             if len(rows):
@@ -184,15 +185,18 @@ class CheckedQueue:
 class CheckedQueues:
     """All queues of a store, and those that it should have."""
 
-    def __init__(self, queues: ConsumeQueues) -> None:
+    def __init__(self, queues: ConsumeQueues, *, are_extended: bool) -> None:
+        """`are_extended`: tags codes may be addresses in extension files."""
         self._queues = queues
+        self._are_extended = are_extended
         self._checked: dict[tuple[str, int], CheckedQueue] = {}
 
     def get_or_create(self, topic: str, queue_id: int) -> CheckedQueue:
         """The queue as dispatch asks for it."""
         known = self._checked.get((topic, queue_id))
         if known is None:
-            known = CheckedQueue(topic, queue_id, self._queues.get(topic, queue_id))
+            queue = self._queues.get(topic, queue_id)
+            known = CheckedQueue(topic, queue_id, queue, is_extended=self._are_extended)
             self._checked[topic, queue_id] = known
         return known
 

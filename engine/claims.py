@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.consumequeue import ENTRY, ConsumeQueue, is_pre_blank
+from engine.consumequeue import ENTRY, ConsumeQueue, Entries, is_pre_blank
 from engine.consumequeues import ConsumeQueues
 from engine.filescan import MAX_OFFSET
 
@@ -25,15 +25,20 @@ MOST_ENTRIES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class QueueClaim:
-    """A queue's next offset, and where the record of its newest entry is; -1: not known."""
+    """A queue's next offset; where the record of its newest entry is, -1: not known; and the offsets of its entries."""
 
     next_offset: int
     physical_offset: int = -1
     physical_end: int = -1
+    held: range = range(0)
 
 
 def _none() -> Array:
     return np.empty(0, np.int64)
+
+
+Run = tuple[int, Array]
+"""Entries of one queue: the first one's queue offset, and the places that they lead to (int64 (n,), -1: to none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ class Claims:
 
     `is_clean`: its last writer closed the store, so all that queues lead to was written. The log before `covered_end`
     is on disk. From `own_from` on our own writer wrote it and may not have brought it to disk; None: it was closed, or
-    somebody else wrote. `places` and `sizes` (int64 (n,), ascending) are those of all records that entries lead to.
+    somebody else wrote. `places` and `sizes` (int64 (n,), ascending) are those of all records that entries lead to;
+    `runs` are the entries themselves, by queue, of a queue in several runs.
     """
 
     is_clean: bool = False
@@ -51,6 +57,7 @@ class Claims:
     queues: Mapping[tuple[str, int], QueueClaim] = field(default_factory=dict)
     places: Array = field(default_factory=_none)
     sizes: Array = field(default_factory=_none)
+    runs: Mapping[tuple[str, int], Sequence[Run]] = field(default_factory=dict)
 
     @property
     def dispatched_end(self) -> int:
@@ -61,6 +68,13 @@ class Claims:
         """Whether an entry leads to a record there, of that size."""
         start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
         return bool(np.any(self.sizes[start:end] == size))
+
+    def confirm(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
+        """Whether the queue's entry of that number leads there: a record that says the same is numbered right."""
+        for first, places in self.runs.get((topic, queue_id), ()):
+            if 0 <= queue_offset - first < len(places):
+                return bool(places[queue_offset - first] == physical_offset)
+        return False
 
     def size_at(self, physical_offset: int) -> int | None:
         """The size that the entries for a record there say; None where there are none, or they differ, or another
@@ -93,7 +107,7 @@ class Claims:
     def lacks(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether the queue, as it was found, holds no entry at that offset: a record may be there all the same."""
         claim = self.queues.get((topic, queue_id))
-        return claim is None or queue_offset >= claim.next_offset
+        return claim is None or queue_offset not in claim.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +140,37 @@ def read_claims(
     if clean and covered is None:
         end = _reach(queues, end, file_bytes)
     claims = {
-        (queue.topic, queue.queue_id): QueueClaim(queue.max_offset, queue.newest_physical_offset, queue.physical_end)
+        (queue.topic, queue.queue_id): QueueClaim(
+            queue.max_offset,
+            queue.newest_physical_offset,
+            queue.physical_end,
+            range(queue.first_offset, queue.max_offset),
+        )
         for queue in queues
         if 0 <= queue.physical_end <= end
     }
     for key, next_offset in covered.next_offsets.items() if covered is not None else ():
         known = claims.get(key)
         if known is None or known.next_offset < next_offset:
-            claims[key] = QueueClaim(next_offset)
-    places, sizes = _entries(queues, start, end)
-    return Claims(clean, covered_end, own_from, claims, places, sizes)
+            claims[key] = QueueClaim(next_offset, held=known.held if known is not None else range(0))
+    return Claims(clean, covered_end, own_from, claims, *_entries(queues, start, end))
 
 
 def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) -> Claims:
     """The same, and what entries lead to in [start, end), which was left out."""
-    places, sizes = _entries(queues, start, end)
-    return replace(claims, places=np.append(places, claims.places), sizes=np.append(sizes, claims.sizes))
+    places, sizes, runs = _entries(queues, start, end)
+    return replace(
+        claims,
+        places=np.append(places, claims.places),
+        sizes=np.append(sizes, claims.sizes),
+        runs={key: [*claims.runs.get(key, ()), *runs.get(key, ())] for key in {**claims.runs, **runs}},
+    )
 
 
 def _reach(queues: ConsumeQueues, end: int, file_bytes: int) -> int:
     """Where the records end that entries lead to at or behind `end`: as long as they lie as close as records do, since
     no checksum covers an entry."""
-    places, sizes = _entries(queues, end, MAX_OFFSET)
+    places, sizes, _ = _entries(queues, end, MAX_OFFSET)
     ends = places + sizes
     apart = places - np.concatenate(([end], ends[:-1])) >= file_bytes
     apart |= sizes > file_bytes
@@ -155,14 +178,20 @@ def _reach(queues: ConsumeQueues, end: int, file_bytes: int) -> int:
     return int(ends[:count].max(initial=end))
 
 
-def _entries(queues: ConsumeQueues, start: int, end: int) -> tuple[Array, Array]:
-    """Places and sizes of records in [start, end), by place: as many of the newest as may be kept."""
+def _entries(queues: ConsumeQueues, start: int, end: int) -> tuple[Array, Array, dict[tuple[str, int], Sequence[Run]]]:
+    """Places and sizes of records in [start, end), by place, and the entries that say so: as many of the newest as may
+    be kept."""
     known = list(queues)
     bounds = _bounds(known, start, end)
     while start < end and sum(after - first for _, first, after in bounds) > MOST_ENTRIES:
         start = (start + end + 1) // 2
         bounds = _bounds(known, start, end)
-    return entries_between(bounds)
+    parts = [queue.entries(first, after - first) for queue, first, after in bounds]
+    runs: dict[tuple[str, int], Sequence[Run]] = {
+        (queue.topic, queue.queue_id): [(first, np.where(_leads(part), part["physical_offset"], -1).astype(np.int64))]
+        for (queue, first, _), part in zip(bounds, parts, strict=True)
+    }
+    return *_by_place(parts), runs
 
 
 def _bounds(queues: Sequence[ConsumeQueue], start: int, end: int) -> list[tuple[ConsumeQueue, int, int]]:
@@ -173,9 +202,17 @@ def _bounds(queues: Sequence[ConsumeQueue], start: int, end: int) -> list[tuple[
 
 def entries_between(bounds: Sequence[tuple[ConsumeQueue, int, int]]) -> tuple[Array, Array]:
     """Places and sizes of the records that those entries lead to, int64 (n,), by place."""
-    parts = [queue.entries(first, after - first) for queue, first, after in bounds]
+    return _by_place([queue.entries(first, after - first) for queue, first, after in bounds])
+
+
+def _by_place(parts: Sequence[Entries]) -> tuple[Array, Array]:
     found = np.concatenate(parts) if parts else np.empty(0, ENTRY)
-    found = found[~is_pre_blank(found) & (found["size"] > 0)]
+    found = found[_leads(found)]
     places = found["physical_offset"].astype(np.int64)
     order = np.argsort(places, kind="stable")
     return places[order], found["size"].astype(np.int64)[order]
+
+
+def _leads(entries: Entries) -> Array:
+    """Which entries lead to a record: bool (n,)."""
+    return np.asarray(~is_pre_blank(entries) & (entries["size"] > 0))

@@ -70,7 +70,7 @@ def kind_of(layout: StoreLayout, table: TopicTable) -> StoreKind:
     unwritable = queues
     if unwritable is None and compacted:
         unwritable = f"a compaction topic ({compacted[0]})"
-    if unwritable is None and _holds_file(root / "consumequeue_ext"):
+    if unwritable is None and has_extensions(layout):
         unwritable = "a consume queue with extension files (consumequeue_ext)"
     return StoreKind(
         queues,
@@ -79,6 +79,11 @@ def kind_of(layout: StoreLayout, table: TopicTable) -> StoreKind:
         not_shown=(*_of_databases(elsewhere), *_of_batches(batch), *_of_compacted(compacted)),
         topics_known=not any(name in _TOPICS_ELSEWHERE for name in elsewhere),
     )
+
+
+def has_extensions(layout: StoreLayout) -> bool:
+    """Whether tags codes of entries may be addresses in extension files."""
+    return _holds_file(layout.root / "consumequeue_ext")
 
 
 def _batch_topics(root: Path, table: TopicTable) -> list[str]:

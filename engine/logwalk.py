@@ -137,11 +137,11 @@ class LogWalk:
         self._framing = files.framing
         self.number: EntryNumber | None = None
         self._before: EntryNumber | None = None
-        self._sequence = QueueSequence(seed, multi_dispatch=multi_dispatch)
         self._limit = end
         self._trusted_end = trusted_end
         self._latest_ms = earliest_ms
         self._claims = claims or Claims()
+        self._sequence = QueueSequence(seed, self._claims.confirm, multi_dispatch=multi_dispatch)
         self._lost_bytes = 0
         self._disproved = disproved or (lambda doubt: None)
         self._progress = progress or (lambda physical_offset: None)

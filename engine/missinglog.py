@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
 from struct import Struct
@@ -24,6 +24,8 @@ from engine.descriptor import next_data, next_hole
 from engine.errors import ConfigFileError, MissingLogError, OptionError, UnsupportedStoreError
 from engine.filescan import FoundFile, log_files, numbered_files
 from engine.layout import StoreLayout
+from engine.logscan import ScanStop, scan_records, used_end
+from engine.mappedfile import Access, MappedFile
 from engine.paths import open_file
 from engine.pathsfile import read_used_paths
 from engine.sizesfile import read_sizes
@@ -152,7 +154,8 @@ def _missing_between(layout: StoreLayout) -> tuple[str, int] | None:
 
 
 def _missing_behind(layout: StoreLayout) -> tuple[str, int] | None:
-    """A physical offset behind the last file that a queue leads to, and the queue; None where that file was cut."""
+    """A physical offset behind the last file that a queue leads to, and the queue; None where that file is not full:
+    then it was cut, or is another's, and the log went on in it."""
     found, end = None, 0
     for queue in islice(_queues(layout), SAMPLED_QUEUES):
         newest = [place for place, size, _ in _newest_entries(queue) if 0 < size < MOST_RECORD_BYTES]
@@ -160,9 +163,7 @@ def _missing_behind(layout: StoreLayout) -> tuple[str, int] | None:
             end = end or _end(layout)  # after the queue: a live writer's log is ahead of it
             if len(newest) == NEWEST_ENTRIES and end <= newest[0] < newest[1] < MOST_OFFSET:
                 found = found or (layout.shown(queue), newest[0])
-    if found is None or any(_is_cut_at(end, queue) for queue in islice(_queues(layout), SAMPLED_QUEUES)):
-        return None
-    return found
+    return found if found is not None and _is_full(layout) else None
 
 
 def _end(layout: StoreLayout) -> int:
@@ -176,15 +177,34 @@ def _end(layout: StoreLayout) -> int:
     return int(files[-1].name) + max(lengths) if files else 0
 
 
-def _is_cut_at(end: int, queue: Path) -> bool:
-    """Whether an entry of the queue leads to a record that goes on behind `end`: no file ends within a record."""
+def _is_full(layout: StoreLayout) -> bool:
+    """Whether a filler ends the newest file of the log that has data, as it ends all but the log's newest."""
+    for path in reversed(log_files(layout.commit_log)):
+        start, size = int(path.name), path.stat().st_size
+        if size:
+            with closing(MappedFile(path, size, Access.READ, start=start)) as file:
+                if used_end(file):
+                    return _ends_in_filler(layout, file)
+    return True  # made ahead, and never used: the log goes on in another path
+
+
+def _ends_in_filler(layout: StoreLayout, file: MappedFile) -> bool:
+    end = file.start + file.size
+    ends = [_end_before(end, queue) - file.start for queue in islice(_queues(layout), SAMPLED_QUEUES)]
+    position = max((known for known in ends if 0 <= known <= file.size), default=0)
+    scan = scan_records(file.whole(), position, file.start, file.size, framing=layout.framing, verify=False)
+    return any(found.stop is ScanStop.BLANK for found in scan)
+
+
+def _end_before(end: int, queue: Path) -> int:
+    """Where the newest record ends that an entry of the queue leads to before `end`; -1 where none does."""
     for file in reversed(numbered_files(queue)):
         with _opened(file) as descriptor:
             before = _first(_entry_count(descriptor), lambda number: _entry(descriptor, number)[0] >= end)
             if before:
                 place, size, _ = _entry(descriptor, before - 1)
-                return place + size > end
-    return False
+                return place + size
+    return -1
 
 
 def _queues(layout: StoreLayout) -> Iterator[Path]:

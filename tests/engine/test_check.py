@@ -104,6 +104,11 @@ DAMAGE: dict[str, tuple[ProblemKind, str, Callable[[Path], object]]] = {
     "an entry's place": (ProblemKind.CONSUME_QUEUE, "consumequeue/T/1", lambda store: flip(queue_file(store, 1, 1), 7)),
     "an entry's size": (ProblemKind.CONSUME_QUEUE, "consumequeue/T/1", lambda store: flip(queue_file(store, 1, 1), 11)),
     "an entry's tags": (ProblemKind.CONSUME_QUEUE, "consumequeue/T/1", lambda store: flip(queue_file(store, 1, 1), 19)),
+    "the sign of an entry's tags": (
+        ProblemKind.CONSUME_QUEUE,
+        "consumequeue/T/1",
+        lambda store: flip(queue_file(store, 1, 1), 12, 0x80),
+    ),
     "a newest entry": (
         ProblemKind.CONSUME_QUEUE,
         "consumequeue/T/1",

@@ -100,6 +100,14 @@ def require_repaired(path: Path, lost: Collection[int]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_a_record_behind_damage_is_found_though_its_queues_file_is_gone(spoiled: Path, mode: OpenMode) -> None:
+    change_record(spoiled, 10, 0, bytes(4))  # its size
+    change_record(spoiled, 10, 84, bytes(4))  # and that of its body: nothing tells where it ends
+    queue_file(spoiled, 11 % QUEUES, 0).unlink()
+    assert lost_of(spoiled, mode) == {10}
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("length", [21, 300, 639])
 def test_a_queue_file_that_was_cut_is_made_again_however_old_it_is(
@@ -191,6 +199,18 @@ def test_a_record_whose_predecessor_went_to_another_queue_stays_where_it_is(tmp_
     change_record(path, 7 * QUEUES, 88 + len(body_of(7)) + 1, b"U")  # the topic of the last message but one
     with MessageStore.open(path, replace(SMALL, mode=mode)) as store:
         assert bytes(store.get("T", 0, 8).body) == body_of(8)
+
+
+def test_a_number_that_its_queues_entry_has_is_right_however_many_are_missing_before_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for number in range(3):
+            store.put(Message("T", body_of(number)), 0)
+    change_record(tmp_path, 0, 12, b"\0\2\0\0")  # two that stand in other queues now, where their numbers fit
+    change_record(tmp_path, QUEUES, 12, b"\0\4\0\0")
+    assert list(repair_store(tmp_path))
+    assert list(check_store(tmp_path)) == []
+    with opened(tmp_path) as store:
+        assert bytes(store.get("T", 0, 2).body) == body_of(2)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
