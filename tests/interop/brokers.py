@@ -11,19 +11,21 @@ from typing import Any
 
 from tests.interop.driver import Driver, DriverError, public_listeners
 
+NAME = "interop"
 LIMIT_SECONDS = 120
 POLL_SECONDS = 0.02
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on; a broker also takes the one two below its own."""
+    """Ports of loopback that nobody listens on; a broker also takes the one two below its own, and the next one."""
     ports: list[int] = []
     while len(ports) < count:
-        with socket.socket() as probe, socket.socket() as below:
+        with socket.socket() as probe, socket.socket() as below, socket.socket() as above:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, OverflowError):
                 below.bind(("127.0.0.1", port - 2))
+                above.bind(("127.0.0.1", port + 1))
                 ports.append(port)
     return ports
 
@@ -36,8 +38,8 @@ class Broker:
     names: str
     address: str
 
-    def make_topic(self, topic: str, queues: int) -> None:
-        self.driver.call("broker_topic", topic=topic, queues=queues)
+    def make_topic(self, topic: str, queues: int, attributes: dict[str, str] | None = None) -> None:
+        self.driver.call("broker_topic", topic=topic, queues=queues, attributes=attributes or {})
 
     def delete_topic(self, topic: str) -> None:
         """As an administrator's tool does."""
@@ -66,6 +68,11 @@ class Broker:
         """Consume all `count` messages of a topic; every `reject_every`th ends in the group's dead letters."""
         self.driver.call("consume", names=self.names, topic=topic, group=group, count=count, reject_every=reject_every)
 
+    def pull(self, topics: dict[str, int]) -> list[dict[str, Any]]:
+        """All that a client is handed of topics (name to number of queues), in the words of tests/data/golden55."""
+        lines: list[dict[str, Any]] = self.driver.call("pull", names=self.names, broker=NAME, topics=topics)["lines"]
+        return lines
+
     def offsets(self) -> dict[str, dict[str, int]]:
         """Where each group stands in each "topic@group", by queue."""
         return self.driver.call("broker_offsets")
@@ -90,15 +97,22 @@ class Broker:
 
 
 @contextlib.contextmanager
-def live_broker(driver: Driver, path: Path, config: dict[str, Any]) -> Iterator[Broker]:
-    """A broker over the store at `path`; ended cleanly when the block is left without an error."""
+def live_broker(
+    driver: Driver, path: Path, config: dict[str, Any], *, master: Broker | None = None
+) -> Iterator[Broker]:
+    """A broker over the store at `path`; ended cleanly when the block is left without an error. With a `master`, of
+    another driver, it is a replica of that one."""
     names_port, broker_port = free_ports(2)
+    if master is not None:
+        names_port = int(master.names.rpartition(":")[2])
+        config = {"brokerId": 1, "brokerRole": "SLAVE", **config}
     driver.call(
         "broker_start",
         path=str(path),
         names_port=names_port,
+        shares_names=master is not None,
         broker_port=broker_port,
-        config={"brokerName": "interop", "fetchNamesrvAddrByAddressServer": "false", **config},
+        config={"brokerName": NAME, "fetchNamesrvAddrByAddressServer": "false", **config},
     )
     public = public_listeners(driver.pid)
     if public:

@@ -186,6 +186,7 @@ def command(line: Line, home: Path, heap_mib: int, threads: bool) -> list[str]:
         f"-Djava.io.tmpdir={home}",
         f"-Drocketmq.home.dir={home}",
         "-Drocketmq.client.logUseSlf4j=true",
+        "-Dtls.server.mode=disabled",  # else each server makes a certificate for itself, for seconds
         *opened,
         *exported,
         "-cp",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.interop import bytewise, defaults, follow, live, ours, theirs, through_mount
+from tests.interop import bytewise, defaults, follow, kinds, live, ours, theirs, through_mount
 from tests.interop.compare import Tally
 from tests.interop.driver import DriverError, LoadRefusedError
 from tests.interop.room import Room
@@ -49,6 +49,10 @@ SCENARIOS = (
     Scenario("followed while a broker writes: rolled and expired files, new topics", "live", follow.follow_broker),
     Scenario("a broker in its default configuration, in turns", "default", defaults.default_broker, ("v5",)),
     Scenario(f"{READ}: keys in RocksDB only", "default", defaults.index_in_rocksdb, ("v5",)),
+    *(
+        Scenario(f"kinds of stores: {kind.title}", f"kinds {number % 2}", kind.run, ("v5",))
+        for number, kind in enumerate(kinds.KINDS)
+    ),
 )
 
 
@@ -138,7 +142,7 @@ class Group:
 def groups(only: str | None, chosen: str, first_seed: int) -> list[Group]:
     """Everything to run: of the line called `only`, or of all, what has `chosen` in its title. The longest first."""
     found = []
-    for name in ("ours", "live", "default", "theirs"):
+    for name in ("ours", "live", "kinds 0", "kinds 1", "default", "theirs"):
         for line in reversed(LINES):
             numbers = tuple(
                 number

@@ -6,8 +6,12 @@ import com.google.gson.JsonObject;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.store.OffsetStore;
@@ -27,6 +31,7 @@ final class Clients {
     private static final int SEND_TIMEOUT_MS = 30_000;
     private static final long CONSUME_LIMIT_MS = 180_000;
     private static final long POLL_MS = 20;
+    private static final int MESSAGES_A_PULL = 32;
 
     private Load load;
 
@@ -41,7 +46,7 @@ final class Clients {
                 results.add(sendOne(producer, element.getAsJsonObject()));
             }
         } finally {
-            producer.shutdown();
+            end(producer::shutdown);
         }
         JsonObject answer = new JsonObject();
         answer.add("results", results);
@@ -55,6 +60,12 @@ final class Clients {
         producer.setVipChannelEnabled(false);
         producer.start();
         return producer;
+    }
+
+    static void end(Runnable shutdown) throws InterruptedException {
+        try (Hurry hurry = new Hurry("NettyEventExecutor")) {
+            shutdown.run();
+        }
     }
 
     private static JsonObject sendOne(DefaultMQProducer producer, JsonObject fields) throws Exception {
@@ -103,7 +114,7 @@ final class Clients {
             Line.clientApi(producer).deleteTopicInBroker(
                 request.get("address").getAsString(), request.get("topic").getAsString(), SEND_TIMEOUT_MS);
         } finally {
-            producer.shutdown();
+            end(producer::shutdown);
         }
         return new JsonObject();
     }
@@ -132,7 +143,7 @@ final class Clients {
                 results.add(result(Routes.await(() -> producer.sendMessageInTransaction(message, fate))));
             }
         } finally {
-            producer.shutdown();
+            end(producer::shutdown);
         }
         JsonObject answer = new JsonObject();
         answer.add("results", results);
@@ -161,9 +172,57 @@ final class Clients {
         try {
             awaitOffsets(consumer, topic, request.get("count").getAsLong());
         } finally {
-            consumer.shutdown();
+            end(consumer::shutdown);
         }
         return new JsonObject();
+    }
+
+    /**
+     * Every message of {@code topics} (name to number of queues) as a client is handed it, with the bounds of each queue;
+     * {@code broker} is the broker's name.
+     */
+    JsonObject pull(JsonObject request) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("interop-puller");
+        consumer.setNamesrvAddr(request.get("names").getAsString());
+        consumer.setInstanceName("interop-" + System.nanoTime());
+        consumer.setVipChannelEnabled(false);
+        consumer.start();
+        JsonArray lines = new JsonArray();
+        try {
+            for (Map.Entry<String, JsonElement> topic : request.getAsJsonObject("topics").entrySet()) {
+                for (int queue = 0; queue < topic.getValue().getAsInt(); queue++) {
+                    pull(consumer, new MessageQueue(topic.getKey(), request.get("broker").getAsString(), queue), lines);
+                }
+            }
+        } finally {
+            end(consumer::shutdown);
+        }
+        JsonObject answer = new JsonObject();
+        answer.add("lines", lines);
+        return answer;
+    }
+
+    private static void pull(DefaultMQPullConsumer consumer, MessageQueue queue, JsonArray lines) throws Exception {
+        long next = Routes.await(() -> consumer.minOffset(queue));
+        long end = consumer.maxOffset(queue);
+        JsonObject bounds = new JsonObject();
+        bounds.addProperty("queue", queue.getTopic());
+        bounds.addProperty("q", queue.getQueueId());
+        bounds.addProperty("min", next);
+        bounds.addProperty("max", end);
+        lines.add(bounds);
+        while (next < end) {
+            PullResult pulled = consumer.pull(queue, "*", next, MESSAGES_A_PULL);
+            if (pulled.getPullStatus() != PullStatus.FOUND && pulled.getNextBeginOffset() <= next) {
+                throw new IllegalStateException("nothing at " + next + " of " + queue + ": " + pulled);
+            }
+            if (pulled.getPullStatus() == PullStatus.FOUND) {
+                for (MessageExt message : pulled.getMsgFoundList()) {
+                    lines.add(Records.pulled(queue, message));
+                }
+            }
+            next = pulled.getNextBeginOffset();
+        }
     }
 
     /** A queue's offset moves when a message is consumed, or is safely given up. */

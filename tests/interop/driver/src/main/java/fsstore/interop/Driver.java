@@ -83,6 +83,7 @@ public final class Driver {
             case "send_transactions": return clients.sendTransactions(request);
             case "produce": return clients.produce(request);
             case "produced": return clients.produced();
+            case "pull": return clients.pull(request);
             case "consume": return clients.consume(request);
             default: throw new IllegalArgumentException("no such verb: " + verb);
         }

@@ -4,6 +4,7 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonObject;
 import java.lang.reflect.Method;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.Properties;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -20,18 +21,25 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 /** A name server and a broker of this process, both on loopback. */
 final class LiveBroker {
     private static final int ENTRY_BYTES = 20;
+    private static final int REGISTER_TRIES = 200;
+    private static final long REGISTER_PAUSE_MS = 50;
 
     private NamesrvController names;
     private BrokerController broker;
     private DefaultMessageStore store;
     private final Latencies puts = new Latencies();
 
-    /** Starts both: {@code path} of the store, {@code names_port}, {@code broker_port}, {@code config} in a broker's own names. */
+    /**
+     * Starts both: {@code path} of the store, {@code broker_port}, {@code config} in a broker's own names; the name server
+     * on {@code names_port}, unless {@code shares_names}: then another process has it there.
+     */
     JsonObject start(JsonObject request) throws Exception {
         Properties properties = new Properties();
         request.getAsJsonObject("config").entrySet().forEach(
             entry -> properties.setProperty(entry.getKey(), entry.getValue().getAsString()));
-        startNames(request.get("names_port").getAsInt());
+        if (!request.get("shares_names").getAsBoolean()) {
+            startNames(request.get("names_port").getAsInt());
+        }
         properties.setProperty("namesrvAddr", "127.0.0.1:" + request.get("names_port").getAsInt());
         startBroker(request.get("path").getAsString(), request.get("broker_port").getAsInt(), properties);
         return new JsonObject();
@@ -57,8 +65,11 @@ final class LiveBroker {
             MixAll.properties2Object(properties, target);
         }
         server.setListenPort(port);
+        storeConfig.setHaListenPort(port + 1);
         storeConfig.setStorePathRootDir(path);
-        storeConfig.setStorePathCommitLog(path + "/commitlog");
+        if (!properties.containsKey("storePathCommitLog")) {
+            storeConfig.setStorePathCommitLog(path + "/commitlog");
+        }
         broker = new BrokerController(config, server, client, storeConfig);
         check(broker.initialize(), "broker");
         Loopback.bindServers(broker);
@@ -66,6 +77,14 @@ final class LiveBroker {
         Line.keepOnLoopback(store);
         Loopback.write(broker, "messageStore", TimedStore.around(store, puts));
         broker.start();
+        for (int tries = 0; names != null && tries < REGISTER_TRIES && !isRegistered(config.getBrokerName()); tries++) {
+            Thread.sleep(REGISTER_PAUSE_MS); // a broker whose connection comes too late would wait for ten seconds
+            broker.registerBrokerAll(false, false, true);
+        }
+    }
+
+    private boolean isRegistered(String name) {
+        return new String(names.getRouteInfoManager().getAllClusterInfo().encode(), StandardCharsets.UTF_8).contains(name);
     }
 
     private static void check(boolean initialized, String what) {
@@ -74,10 +93,13 @@ final class LiveBroker {
         }
     }
 
-    /** Makes {@code topic} with {@code queues} queues and tells the name server. */
+    /** Makes {@code topic} with {@code queues} queues and {@code attributes}, and tells the name server. */
     JsonObject topic(JsonObject request) {
         int queues = request.get("queues").getAsInt();
-        broker.getTopicConfigManager().updateTopicConfig(new TopicConfig(request.get("topic").getAsString(), queues, queues, 6));
+        TopicConfig topic = new TopicConfig(request.get("topic").getAsString(), queues, queues, 6);
+        request.getAsJsonObject("attributes").entrySet().forEach(
+            entry -> Line.setAttribute(topic, entry.getKey(), entry.getValue().getAsString()));
+        broker.getTopicConfigManager().updateTopicConfig(topic);
         broker.registerBrokerAll(false, false, true);
         return new JsonObject();
     }
@@ -154,9 +176,14 @@ final class LiveBroker {
     }
 
     /** Ends both, cleanly. */
-    JsonObject stop() {
-        broker.shutdown();
-        names.shutdown();
+    JsonObject stop() throws Exception {
+        try (Hurry hurry = new Hurry("NettyEventExecutor", "PopReviveService")) {
+            broker.shutdown();
+            if (names != null) {
+                names.shutdown();
+                names = null;
+            }
+        }
         return new JsonObject();
     }
 }

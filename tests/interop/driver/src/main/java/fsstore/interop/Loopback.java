@@ -17,14 +17,15 @@ final class Loopback {
     private Loopback() {
     }
 
-    /** A store's replication service that does not listen yet: loopback, any free port. */
+    /** A store's replication service that does not listen yet: its port, on loopback. */
     static void bindReplication(Object service) throws Exception {
         Object acceptor = read(service, "acceptSocketService");
         for (Class<?> type = acceptor.getClass(); type != null; type = type.getSuperclass()) {
             for (Field field : type.getDeclaredFields()) {
                 if (SocketAddress.class.isAssignableFrom(field.getType())) {
                     field.setAccessible(true);
-                    field.set(acceptor, new InetSocketAddress(InetAddress.getLoopbackAddress(), 0));
+                    int port = ((InetSocketAddress) field.get(acceptor)).getPort();
+                    field.set(acceptor, new InetSocketAddress(InetAddress.getLoopbackAddress(), port));
                     return;
                 }
             }

@@ -20,6 +20,7 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBatch;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Messages to and from JSON. Bodies travel as Base64 on the way in, as length and SHA-256 on the way out. */
 final class Records {
@@ -155,6 +156,36 @@ final class Records {
             message.getProperties().forEach(properties::addProperty);
         }
         fields.add("properties", properties);
+        return fields;
+    }
+
+    /** A message as a client was handed it from {@code queue}, in the words of tests/data/golden55. */
+    static JsonObject pulled(MessageQueue queue, MessageExt message) throws Exception {
+        JsonObject fields = new JsonObject();
+        fields.addProperty("qt", queue.getTopic());
+        fields.addProperty("q", queue.getQueueId());
+        fields.addProperty("qo", message.getQueueOffset());
+        fields.addProperty("topic", message.getTopic());
+        fields.addProperty("mq", message.getQueueId());
+        fields.addProperty("mqo", message.getQueueOffset());
+        fields.addProperty("po", message.getCommitLogOffset());
+        fields.addProperty("size", message.getStoreSize());
+        fields.addProperty("crc", message.getBodyCRC());
+        fields.addProperty("sf", message.getSysFlag());
+        fields.addProperty("flag", message.getFlag());
+        fields.addProperty("born", message.getBornTimestamp());
+        fields.addProperty("store", message.getStoreTimestamp());
+        fields.addProperty("bh", host(message.getBornHost()));
+        fields.addProperty("sh", host(message.getStoreHost()));
+        fields.addProperty("rc", message.getReconsumeTimes());
+        fields.addProperty("pto", message.getPreparedTransactionOffset());
+        JsonArray body = digest(message.getBody());
+        fields.add("len", body.get(0));
+        fields.add("sha", body.get(1));
+        fields.addProperty("id", MessageDecoder.createMessageId(message.getStoreHost(), message.getCommitLogOffset()));
+        JsonObject properties = new JsonObject();
+        message.getProperties().forEach(properties::addProperty);
+        fields.add("props", properties);
         return fields;
     }
 

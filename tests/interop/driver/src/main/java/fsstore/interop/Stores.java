@@ -32,6 +32,7 @@ final class Stores {
             entry -> properties.setProperty(entry.getKey(), entry.getValue().getAsString()));
         MessageStoreConfig config = new MessageStoreConfig();
         MixAll.properties2Object(properties, config);
+        config.setHaListenPort(0); // nobody replicates a store alone
         config.setStorePathRootDir(request.get("path").getAsString());
         config.setStorePathCommitLog(request.get("path").getAsString() + "/commitlog");
         BrokerConfig broker = new BrokerConfig();

@@ -3,6 +3,7 @@ package fsstore.interop;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
@@ -25,6 +26,10 @@ final class Line {
 
     static void keepOnLoopback(DefaultMessageStore store) throws Exception {
         Loopback.bindReplication(Loopback.read(store, "haService"));
+    }
+
+    static void setAttribute(TopicConfig topic, String name, String value) {
+        throw new UnsupportedOperationException("4.9 knows no attributes of topics");
     }
 
     static MessageExt message(String propertiesString) {

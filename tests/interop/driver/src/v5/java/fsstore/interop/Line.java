@@ -5,6 +5,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
@@ -14,6 +15,7 @@ import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.dledger.DLedgerCommitLog;
 import org.apache.rocketmq.store.ha.DefaultHAService;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
@@ -29,6 +31,11 @@ final class Line {
     }
 
     static void keepOnLoopback(DefaultMessageStore store) throws Exception {
+        if (store.getCommitLog() instanceof DLedgerCommitLog) { // its group replicates, by a server of its own
+            Object server = ((DLedgerCommitLog) store.getCommitLog()).getdLedgerServer();
+            Loopback.bindServers(Loopback.read(server, "dLedgerRpcService"));
+            return;
+        }
         Loopback.write(store, "haService", new DefaultHAService() {
             @Override
             public void init(DefaultMessageStore owner) throws IOException { // the address is read from here on
@@ -40,6 +47,10 @@ final class Line {
                 }
             }
         });
+    }
+
+    static void setAttribute(TopicConfig topic, String name, String value) {
+        topic.getAttributes().put("+" + name, value);
     }
 
     static MessageExt message(String propertiesString) {
