@@ -69,12 +69,12 @@ class Claims:
         start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
         return bool(np.any(self.sizes[start:end] == size))
 
-    def confirm(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
-        """Whether the queue's entry of that number leads there: a record that says the same is numbered right."""
+    def place_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Where the queue's entry of that number leads; -1: there is none, or it leads nowhere."""
         for first, places in self.runs.get((topic, queue_id), ()):
             if 0 <= queue_offset - first < len(places):
-                return bool(places[queue_offset - first] == physical_offset)
-        return False
+                return int(places[queue_offset - first])
+        return -1
 
     def size_at(self, physical_offset: int) -> int | None:
         """The size that the entries for a record there say; None where there are none, or they differ, or another

@@ -32,8 +32,8 @@ Array = np.ndarray[Any, Any]
 Seed = Callable[[str, int], int | None]
 """The queue offset that the next record of a queue must have, None when nothing is known of it."""
 
-Confirm = Callable[[str, int, int, int], bool]
-"""Whether the entry of a queue (topic, queue id) with that queue offset leads to that physical offset."""
+PlaceOf = Callable[[str, int, int], int]
+"""The physical offset that a queue's entry (topic, queue id, queue offset) leads to; -1: there is none."""
 
 SPARE = 1
 """So many records of a queue may be missing where nothing shows damage: their topic, queue id or transaction bits were
@@ -102,11 +102,11 @@ def _properties(found: ScannedRecords, row: int) -> dict[str, str]:
 class QueueSequence:
     """The next queue offset of every queue, learned from the records seen. Thread safety: one caller at a time."""
 
-    def __init__(self, seed: Seed, confirm: Confirm, *, multi_dispatch: bool = False) -> None:
-        """`seed` is asked once for each queue, at its first record; `confirm` about numbers that do not follow. Without
-        `multi_dispatch` there are no further places."""
+    def __init__(self, seed: Seed, place_of: PlaceOf, *, multi_dispatch: bool = False) -> None:
+        """`seed` is asked once for each queue, at its first record; `place_of` about numbers that do not follow.
+        Without `multi_dispatch` there are no further places."""
         self._seed = seed
-        self._confirm = confirm
+        self._place_of = place_of
         self._multi_dispatch = multi_dispatch
         self._next: dict[tuple[str, int], int | None] = {}
         self._doubts: dict[tuple[str, int], Doubt] = {}
@@ -217,7 +217,7 @@ class QueueSequence:
         for position, numbered in enumerate(line):
             offset = numbered.queue_offset
             most = int(starts[numbered.row]) // MIN_RECORD_BYTES if expected is None else expected + lost
-            fits = (expected or 0) <= offset <= most or self._confirm(*queue, offset, int(starts[numbered.row]))
+            fits = (expected or 0) <= offset <= most or self._place_of(*queue, offset) == starts[numbered.row]
             if numbered.own:
                 to_come[offset] -= 1
                 following = line[position + 1].queue_offset if position + 1 < len(line) else None
@@ -255,7 +255,7 @@ class QueueSequence:
         if begin is None:
             self._next[queue] = None
             return [numbered.row for numbered in line if numbered.own]
-        walked = _walk(offsets, places, begin, missing, lambda offset, place: self._confirm(*queue, offset, place))
+        walked = _walk(offsets, places, begin, missing, lambda offset: self._place_of(*queue, offset))
         self._next[queue] = walked.expected
         if walked.leap is not None and line[walked.leap].own:
             row = line[walked.leap].row
@@ -299,16 +299,19 @@ def _missing(lost_bytes: int) -> int:
 
 
 def _walk(
-    offsets: list[int], places: list[int], expected: int, missing: int, confirm: Callable[[int, int], bool]
+    offsets: list[int], places: list[int], expected: int, missing: int, place_of: Callable[[int], int]
 ) -> _Walked:
-    """Judge the numbers of one queue; `missing` records at most were lost before them. `confirm` says whether the
-    queue's entry of a number leads to a place."""
+    """Judge the numbers of one queue; `missing` records at most were lost before them. `place_of` says
+    where the queue's entry of a number leads: of two records with one number it tells which has it."""
     wrong: list[int] = []
     leap, before_leap = None, expected
     for row, offset in enumerate(offsets):
         following = offsets[row + 1] if row + 1 < len(offsets) else None
-        if offset == expected or confirm(offset, places[row]):
+        if offset == expected or (told := place_of(offset)) == places[row]:
             leap = None
+        elif offset < expected and 0 <= told < places[row]:
+            wrong.append(row)
+            continue
         elif _believed(offset, places[row], expected, following, missing + len(wrong)):
             leap, before_leap = (row, expected) if offset > expected else (None, expected)
         else:
