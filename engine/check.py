@@ -7,8 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from engine.allocate import file_name
 from engine.checkindex import CheckedIndex
 from engine.checkpoint import CHECKPOINT_BYTES, read_checkpoint
@@ -24,6 +22,7 @@ from engine.index import Index
 from engine.kinds import has_extensions, kind_of
 from engine.layout import StoreLayout
 from engine.lock import StoreLock
+from engine.logscan import used_end
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access
 from engine.opened import choose_at, layout_of, read_topics
@@ -180,11 +179,13 @@ class _Check:
         for file in self._log.files.files:
             if file.start + file.size <= end:
                 continue
+            start = max(end - file.start, 0)
             try:
-                rest = np.frombuffer(file.whole(), np.uint8)[max(end - file.start, 0) :]
+                is_used = used_end(file, start) > start
+                rest = file.whole()[start:]
             except ReadError:
                 continue  # its size was reported
-            if rest.any() and not self._log.framing.is_filler(rest.data):
+            if is_used and not self._log.framing.is_filler(rest):
                 place = max(end, file.start)
                 yield self._at(ProblemKind.STALE_TAIL, place, "no record follows here, but bytes that an opening cuts")
 

@@ -42,27 +42,32 @@ def prove_index_sizes(
     usual = list(candidates)
     fallback = None
     for path in paths:
-        raw = _read(path)
-        if raw is None:
+        file = _opened(path)
+        if file is None:
+            continue
+        try:
+            raw = np.frombuffer(file.whole(), np.uint8)
+            ranges = list(file.data_ranges(HEADER.itemsize))
+        except (OSError, ReadError):
             continue
         fitting = [sizes for sizes in usual if index_file_bytes(*sizes) == len(raw)]
         if _next_entry(raw) <= 1:
             fallback = fallback or next(iter(fitting), None)
             continue
-        for sizes in (*fitting, *_found_sizes(raw, keys_at)):
+        for sizes in (*fitting, *_found_sizes(raw, ranges, keys_at)):
             if explains(raw, *sizes, keys_at):
                 return sizes
     return fallback
 
 
-def _read(path: Path) -> Array | None:
+def _opened(path: Path) -> MappedFile | None:
+    """An index file, if it can be one by its size."""
     try:
         size = path.stat().st_size
-        if size <= HEADER.itemsize or size % SLOT.itemsize:
-            return None
-        return np.frombuffer(MappedFile(path, size, Access.READ).whole(), np.uint8)
-    except (OSError, ReadError):
+    except OSError:
         return None
+    fits = size > HEADER.itemsize and size % SLOT.itemsize == 0
+    return MappedFile(path, size, Access.READ) if fits else None
 
 
 def _header(raw: Array) -> Any:
@@ -73,21 +78,32 @@ def _next_entry(raw: Array) -> int:
     return int(_header(raw)["next_entry"])
 
 
-def _found_sizes(raw: Array, keys_at: KeysAt) -> Iterator[tuple[int, int]]:
-    """Sizes that put something that looks like entry 1 where entry 1 is: the header's begin, linking to nothing."""
+def _found_sizes(raw: Array, ranges: Sequence[tuple[int, int]], keys_at: KeysAt) -> Iterator[tuple[int, int]]:
+    """Sizes that put something that looks like entry 1 where entry 1 is: the header's begin, linking to nothing.
+    `ranges`, positions [start, end), hold what was written of the file."""
     begin = int(_header(raw)["begin_physical_offset"])
     hashes = _hashes(keys_at(begin))
     words = raw[HEADER.itemsize :].view(SLOT)
     high, low = np.array([begin], ">i8").view(SLOT).tolist()
-    for start in range(0, len(words) - 4, _SEARCH_WORDS):
-        part = words[start : start + _SEARCH_WORDS + 4]
-        hits = (part[1:-3] == high) & (part[2:-2] == low) & (part[4:] == 0)
-        hits &= np.isin(part[:-4], hashes) if hashes else part[:-4] > 0
-        for word in (start + np.flatnonzero(hits)).tolist():
+    for start, end in _pieces(ranges, len(words) - 4):
+        part = words[start : end + 4]
+        hits = np.flatnonzero(part[:-4])  # entry 1 begins with a hash; most words are zeros
+        hits = hits[(part[hits + 2] == low) & (part[hits + 1] == high) & (part[hits + 4] == 0) & (part[hits] > 0)]
+        hits = hits[np.isin(part[hits], hashes)] if hashes else hits
+        for word in (start + hits).tolist():
             slots = word - INDEX_ENTRY.itemsize // SLOT.itemsize
             entries, rest = divmod(len(words) - slots, INDEX_ENTRY.itemsize // SLOT.itemsize)
             if slots > 0 and rest == 0 and entries > 1:
                 yield slots, entries
+
+
+def _pieces(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+    """The first `count` words behind the header that lie in `ranges`, positions in the file, in pieces to look at."""
+    for first, last in ranges:
+        word, end = (first - HEADER.itemsize) // SLOT.itemsize, min((last - HEADER.itemsize) // SLOT.itemsize, count)
+        while word < end:
+            yield word, min(word + _SEARCH_WORDS, end)
+            word += _SEARCH_WORDS
 
 
 def _hashes(keys: Sequence[str]) -> list[int]:
@@ -118,13 +134,17 @@ def explains(raw: Array, slots: int, entries: int, keys_at: KeysAt) -> bool:
 
 def _leads_to(heads: Array, table: Array, used: Array, newest: Array) -> bool:
     """Whether the slots are those that lead to `newest`, but for entries that a writer added meanwhile."""
-    expected = np.zeros(len(heads), np.int64)
-    expected[used] = newest
-    found = heads.astype(np.int64)
+    filled = np.flatnonzero(heads)
+    found = heads[filled].astype(np.int64)
     limit = int(newest.max())
     while (late := (found > limit) & (found < len(table))).any():
         older = table["previous"][found[late]]
         found[late] = np.where(older < found[late], older, -1)
+    rows = np.searchsorted(filled, used)
+    if (rows == len(filled)).any() or (filled[rows] != used).any():
+        return False
+    expected = np.zeros(len(filled), np.int64)
+    expected[rows] = newest
     return bool((found == expected).all())
 
 
