@@ -29,7 +29,7 @@ from engine import (
 from tests.engine.ledgers import HEADER, Ledger
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, nothing_left_open
 from tests.engine.test_store_follow import refreshed
-from tests.golden55 import Golden55, golden55, require_same
+from tests.golden55 import Golden55, golden55, require_same, traces
 
 READING = (OpenMode.READ_ONLY, OpenMode.FOLLOW)
 BOTH = pytest.mark.parametrize("mode", READING, ids=lambda mode: mode.value)
@@ -307,11 +307,11 @@ def test_what_is_not_read_is_refused_by_name(tmp_path: Path, reason: str, mode: 
 
 def test_writing_and_repairing_are_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     fill(ledger_at(tmp_path), 5)
-    before = {path: path.stat() for path in tmp_path.rglob("*")}
+    before = traces(tmp_path)
     for way in (lambda: MessageStore.open(tmp_path, SMALL), lambda: list(repair_store(tmp_path))):
         with nothing_left_open(), pytest.raises(UnsupportedStoreError, match=r"dledger-n0.*--read-only"):
             way()
-    assert {path: path.stat() for path in tmp_path.rglob("*")} == before
+    assert traces(tmp_path) == before
 
 
 def test_a_follower_that_came_before_the_ledger_says_so(tmp_path: Path) -> None:

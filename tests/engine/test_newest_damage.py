@@ -14,6 +14,7 @@ import pytest
 from engine import DamagedRecordError, Message, MessageStore, OpenMode, ProblemKind, check_store
 from engine.durable import Disk
 from engine.repair import repair_store
+from tests.engine.pairs import pairs
 from tests.engine.records import encoder
 from tests.engine.storetools import SMALL, bodies, contents, killed, require_clean
 
@@ -79,11 +80,13 @@ def require_damaged(path: Path, lost: set[int]) -> None:
         assert [store.bounds("T", queue).max_offset for queue in (0, 1)] == [7, 1]
 
 
-@pytest.mark.parametrize("after", ["open", "read only", "repair"])
-@pytest.mark.parametrize("keep_time", [True, False], ids=["time kept", "time changed"])
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("lost", [{7}, {6}, {6, 7}, {4, 5, 6, 7}, set(range(8))], ids=str)
-@pytest.mark.parametrize("writer", WRITERS)
+LOST = [{7}, {6}, {6, 7}, {4, 5, 6, 7}, set(range(8))]
+AFTER = ["open", "read only", "repair"]
+
+
+@pytest.mark.parametrize(
+    ("writer", "lost", "field", "keep_time", "after"), pairs(WRITERS, LOST, list(FIELDS), [True, False], AFTER)
+)
 def test_damaged_newest_messages_stay_damaged_and_keep_their_numbers(
     tmp_path: Path, writer: Callable[[Path], list[Place]], lost: set[int], field: str, keep_time: bool, after: str
 ) -> None:

@@ -14,6 +14,7 @@ from engine import DamagedRecordError, Message, MessageStore, check_store
 from engine.record import RecordEncoder
 from engine.repair import repair_store
 from tests.durability.damage import deadline
+from tests.engine.pairs import pairs
 from tests.engine.records import encoder
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, killed, letting_forgeries_in
 
@@ -61,7 +62,10 @@ def wipe(store: Path, physical_offset: int, size: int) -> None:
 FIRST, LAST = [b"v%d" % number for number in range(4)], [b"w%d" % number for number in range(50)]
 
 
-@pytest.fixture(params=[0, 1_700_000_000_000, FAR_FUTURE_MS], ids=["long ago", "past", "future"])
+TIMES = {"long ago": 0, "past": 1_700_000_000_000, "future": FAR_FUTURE_MS}
+
+
+@pytest.fixture
 def left(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, int]:
     """What a killed process left of honest messages around one with planted records; its place and size."""
     seconds = count(1_700_000_100)
@@ -69,7 +73,7 @@ def left(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, int
         for body in FIRST:
             store.put(Message("victim", body), 0)
         store.flush()
-        start, size = publish_planted(store, request.param)
+        start, size = publish_planted(store, TIMES[request.param])
         for body in LAST:
             store.put(Message("victim", body), 0)
     return tmp_path / "left", start, size
@@ -95,9 +99,11 @@ HITS: dict[str, Callable[[Path, int, int], None]] = {
 }
 
 
-@pytest.mark.parametrize("marks", ["with marks", "without marks"])
-@pytest.mark.parametrize("way", ["open", "repair"])
-@pytest.mark.parametrize("hit", HITS)
+@pytest.mark.parametrize(
+    ("left", "hit", "way", "marks"),
+    pairs(list(TIMES), list(HITS), ["open", "repair"], ["with marks", "without marks"]),
+    indirect=["left"],
+)
 def test_a_damaged_message_costs_itself_alone_whatever_its_body_holds(
     left: tuple[Path, int, int], hit: str, way: str, marks: str
 ) -> None:
@@ -137,6 +143,7 @@ def test_nothing_planted_is_found_in_a_message_that_was_never_published(tmp_path
     assert [one.name for one in (left / "fsstore" / "damaged").iterdir()], "what was cut held whole records"
 
 
+@pytest.mark.parametrize("left", TIMES, indirect=True)
 @pytest.mark.parametrize("hit", ["size, bit 5", "magic", "head", "body size", "body"])
 def test_nothing_planted_is_found_where_no_queue_is_left(left: tuple[Path, int, int], hit: str) -> None:
     path, start, size = left
