@@ -213,17 +213,20 @@ def test_a_number_that_its_queues_entry_has_is_right_however_many_are_missing_be
         assert bytes(store.get("T", 0, 2).body) == body_of(2)
 
 
-@pytest.mark.parametrize("way", ["repaired", *MODES])
-def test_a_record_that_seems_to_be_of_another_queue_takes_no_number_there(tmp_path: Path, way: str | OpenMode) -> None:
+@pytest.mark.parametrize("is_repaired", [False, True])
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_a_record_that_seems_to_be_of_another_queue_takes_no_number_there(
+    tmp_path: Path, mode: OpenMode, is_repaired: bool
+) -> None:
     with opened(tmp_path) as store:
         for queue in range(2):
             store.put(Message("T", body_of(queue)), queue)
     shutil.rmtree(tmp_path / "fsstore")
     change_record(tmp_path, 1, 15, b"\0")  # of queue 0 now, which has a message of its number
-    if way == "repaired":
+    if is_repaired:
         assert list(repair_store(tmp_path))
         assert list(check_store(tmp_path)) == []
-    with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.WRITE if way == "repaired" else way)) as store:
+    with MessageStore.open(tmp_path, replace(SMALL, mode=mode)) as store:
         assert bytes(store.get("T", 0, 0).body) == body_of(0)
         assert (store.bounds("T", 0).max_offset, store.bounds("T", 1).max_offset) == (1, 1)
 
