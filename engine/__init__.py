@@ -52,6 +52,7 @@ from engine.errors import (
 )
 from engine.haste import TakesLongError, in_haste
 from engine.hosts import Host
+from engine.lines import split_text
 from engine.listeners import Expired, StoreListener
 from engine.lock import writer_of
 from engine.message import Message, StoredMessage
@@ -138,6 +139,7 @@ __all__ = [
     "in_haste",
     "repair_store",
     "retention_from",
+    "split_text",
     "topic_problem",
     "with_broker_conf",
     "with_options",

@@ -20,6 +20,8 @@ from engine.record import HEADERS, RecordEncoder, names_magic
 
 Array = np.ndarray[Any, Any]
 
+_SPLIT_AT_ONCE_BYTES = 1 << 17
+"""What one call splits: others who want the interpreter wait for no more."""
 _NEWLINE = ord("\n")
 _NO_NEWLINE = "a line does not end in a newline"
 _NO_ROWS = np.empty(0, np.int64)
@@ -32,9 +34,16 @@ Lines: TypeAlias = bytes | bytearray | memoryview | Sequence[bytes]
 
 def split_lines(lines: Lines) -> Sequence[bytes]:
     """Each line, its newline with it."""
-    if isinstance(lines, bytes | bytearray | memoryview):
-        return BytesIO(lines).readlines()  # faster than `split`, which looks at one byte after the other
-    return lines
+    return split_text(lines) if isinstance(lines, bytes | bytearray | memoryview) else lines
+
+
+def split_text(text: bytes | bytearray | memoryview) -> list[bytes]:
+    """As `split_lines`; what follows the last newline is a line, too."""
+    file = BytesIO(text)
+    rows: list[bytes] = []
+    while more := file.readlines(_SPLIT_AT_ONCE_BYTES):  # faster than `split`, which looks at one byte after the other
+        rows += more
+    return rows
 
 
 def line_bodies(lines: Lines) -> list[bytes]:

@@ -10,9 +10,10 @@ do: nothing more is written, and the next opening makes them agree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from engine.dispatch import PlacedRun
 from engine.encodedbatch import EncodedBatch, Share, shares_of
 from engine.errors import IllegalMessageError, TopicNotFoundError
 from engine.feed import Feed, Queue
-from engine.lines import Lines, encode_lines, line_bodies
+from engine.lines import Lines, encode_lines, line_bodies, split_lines
 from engine.message import Message
 from engine.parts import StoreParts
 from engine.place import (
@@ -40,6 +41,8 @@ from engine.results import PutRange, PutResult
 from engine.schedule import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
 from engine.topicview import TopicView
 
+T = TypeVar("T")
+
 Stored: TypeAlias = Callable[[str, Sequence[int]], None]
 """Hears of a topic and those of its queues that get messages, when these are in the log and not dispatched yet."""
 
@@ -48,6 +51,9 @@ STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
 mean nothing here: they are left out."""
 SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH, *STORE_PROPERTIES)
 """What changes where or how a message is stored: such a message is encoded under the lock."""
+
+_ENCODED_AT_ONCE = 16_384
+"""Messages that are encoded by one call into numpy: others who want the interpreter wait some ms for no more."""
 
 _make_tuple = tuple.__new__
 """What a NamedTuple's constructor calls in the end; called at once it takes a third of the time."""
@@ -140,10 +146,11 @@ class Writer:
         unusual = [message for message in messages if message.properties or message.sys_flag]
         if any(_is_special(message) or message.sys_flag & TRANSACTION_MASK for message in unusual):
             return _range_of(self._put_special(messages, queue_id))
-        topic = messages[0].topic
-        queue_ids = self._targets(topic, queue_id, len(messages))
-        batch = encode_batch(self._encoder, messages, self._config.clock())
-        return self._put_encoded(topic, batch, queue_ids)
+        topic, now_ms = messages[0].topic, self._config.clock()
+        batches = [encode_batch(self._encoder, some, now_ms) for some in _runs(messages)]
+        if any(messages[row].topic != topic for row in range(0, len(messages), _ENCODED_AT_ONCE)):
+            raise IllegalMessageError("the messages of a batch have different topics")
+        return self._put_encoded(topic, batches, self._targets(topic, queue_id, len(messages)))
 
     def put_lines(
         self,
@@ -159,11 +166,13 @@ class Writer:
         if any(name in properties for name in SPECIAL_PROPERTIES):
             messages = [Message(topic, body, keys, tags, properties) for body in line_bodies(lines)]
             return self.put_batch(messages, queue_id)
+        encode = partial(encode_lines, self._encoder, topic, keys=keys, tags=tags, properties=properties)
         now_ms = self._config.clock()
-        batch = encode_lines(self._encoder, topic, lines, now_ms, keys=keys, tags=tags, properties=properties)
-        if not len(batch):
+        batches = [encode(some, now_ms) for some in _runs(split_lines(lines))]
+        count = sum(map(len, batches))
+        if not count:
             return self._nothing(topic, queue_id)
-        return self._put_encoded(topic, batch, self._targets(topic, queue_id, len(batch)), stored)
+        return self._put_encoded(topic, batches, self._targets(topic, queue_id, count), stored)
 
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
         """The queues that `count` messages go to, in turn."""
@@ -174,10 +183,10 @@ class Writer:
         return [queue_id]
 
     def _put_encoded(
-        self, topic: str, batch: EncodedBatch, queue_ids: Sequence[int], told: Stored | None = None
+        self, topic: str, batches: Sequence[EncodedBatch], queue_ids: Sequence[int], told: Stored | None = None
     ) -> PutRange:
-        """Store an encoded batch, row r in queue_ids[r % their number]; `told` before it is dispatched."""
-        parts = list(batch.cut(self._log.largest_bytes))
+        """Store encoded batches as one, row r in queue_ids[r % their number]; `told` before it is dispatched."""
+        parts = [part for batch in batches if len(batch) for part in batch.cut(self._log.largest_bytes)]
         with self._log.lock:
             self._refusal.require_none()
             dealt = self._deal_parts(topic, parts, queue_ids)
@@ -189,11 +198,12 @@ class Writer:
             finally:  # what is in the log is dispatched, whatever becomes of those who hear of it
                 for part, (physical_offset, store_time_ms) in zip(dealt, stored, strict=True):
                     self._feed.put_run(part.placed(topic, physical_offset, store_time_ms))
-        self.messages += len(batch)
-        self.bytes += len(batch.buffer)
+        count = sum(map(len, parts))
+        self.messages += count
+        self.bytes += sum(len(part.buffer) for part in parts)
         physical_offset, store_time_ms = stored[0]
         end = stored[-1][0] + len(parts[-1].buffer)
-        return PutRange(topic, queue_ids[0], firsts[0], len(batch), physical_offset, end, store_time_ms)
+        return PutRange(topic, queue_ids[0], firsts[0], count, physical_offset, end, store_time_ms)
 
     def _deal_parts(self, topic: str, parts: Sequence[EncodedBatch], queue_ids: Sequence[int]) -> list[_Dealt]:
         """Each part with its queues' shares; the files for all of their entries are made."""
@@ -342,6 +352,15 @@ class _Dealt(NamedTuple):
             batch.key_rows,
             batch.key_hashes,
         )
+
+
+def _runs(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """All of them, so many at a time."""
+    if len(rows) <= _ENCODED_AT_ONCE:
+        yield rows
+        return
+    for start in range(0, len(rows), _ENCODED_AT_ONCE):
+        yield rows[start : start + _ENCODED_AT_ONCE]
 
 
 def _is_special(message: Message) -> bool:
