@@ -113,9 +113,10 @@ def test_json_lines_are_their_bodies_however_they_are_split(
 def test_a_line_without_its_newline_is_kept_up_to_the_limit() -> None:
     framer = LineFramer(10)
     assert framer.lines_with(b"0123456789") == []
+    assert framer.rest_bytes_with(b"0123456789") == 10
     framer.keep_rest_of(b"0123456789")
     with pytest.raises(MessageTooLargeError):
-        framer.lines_with(b"x")
+        framer.rest_bytes_with(b"x")
     assert framer.lines_with(b"\nnext") == [b"0123456789\n"]
 
 
