@@ -15,9 +15,9 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored, StoreError
+from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored, StoreError, check_message
 from fsstore.complaints import COMPLAINTS
-from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message
+from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message, slices_of
 from fsstore.interface import (
     AT_END,
     NOBODY,
@@ -26,10 +26,12 @@ from fsstore.interface import (
     Attributes,
     FilesystemError,
     Opened,
+    SlowWork,
 )
 from fsstore.memory import Holding, Purpose
 from fsstore.names import AppendOptions, BodyFormat, Frame
 from fsstore.nodes import Context, Node, OpenFile
+from fsstore.putting import Put, takes_long
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +68,8 @@ class AppendFile(Node):
         store = self._context.store
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
         memory = Holding(self._context.memory, Purpose.MESSAGES_BEGUN)
-        publisher = Publisher(store, self._topic, self._queue, self._options, self._generation, memory)
+        put = Put(self._context.long_puts, self._context.memory)
+        publisher = Publisher(store, self._topic, self._queue, self._options, self._generation, memory, put)
         handle = _HANDLES[self._options.frame](publisher, sync, self._released)
         handle.appends = bool(flags & os.O_APPEND)
         return handle
@@ -99,7 +102,17 @@ class EmptyHandle(OpenFile):
 class Publisher:
     """Puts framed bytes into one topic or queue, as its options say; ENOENT when that was deleted meanwhile."""
 
-    __slots__ = ("_generation", "_is_json", "_options", "_queue", "_topic", "line_limit_bytes", "memory", "store")
+    __slots__ = (
+        "_generation",
+        "_is_json",
+        "_options",
+        "_put",
+        "_queue",
+        "_topic",
+        "line_limit_bytes",
+        "memory",
+        "store",
+    )
 
     def __init__(
         self,
@@ -109,8 +122,10 @@ class Publisher:
         options: AppendOptions,
         generation: int,
         memory: Holding,
+        put: Put,
     ) -> None:
         """`generation` is the store's of when the topic was there."""
+        self._put = put
         self.store = store
         self.memory = memory
         """For what is not published yet."""
@@ -123,18 +138,47 @@ class Publisher:
         self.line_limit_bytes = json_line_limit_bytes(limit) if self._is_json else limit
         """Longest frame that can be a message."""
 
-    def one(self, frame: bytes) -> int:
-        """Publish one message; the physical offset after it."""
+    def one(self, frame: bytes | bytearray, request_bytes: int = 0) -> int:
+        """Publish one message; the physical offset after it. `request_bytes` of it came with this request. Errors as
+        `Put.do`."""
+        is_long = takes_long(len(frame), b"", is_json=self._is_json)
+        return self._put.do(lambda _: self._one(frame), request_bytes, None, is_long=is_long)
+
+    def lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
+        """Publish the lines that a request completes, all or none; the physical offset after them, 0 for no message.
+        Errors as `Put.do`."""
+        size = framer.completed_bytes_with(request)
+        if not size:
+            return 0
+        is_long = takes_long(size, request, is_json=self._is_json)
+
+        def put(told: Stored | None) -> int:
+            return self._lines(framer.lines_with(request), told)
+
+        return self._put.do(put, len(request), stored, is_long=is_long)
+
+    def complain(self, error: StoreError) -> None:
+        """Log why nothing of a request was published: its writer hears only an errno."""
+        place = self._topic if self._queue is None else f"{self._topic}/{self._queue}"
+        text = f"refused what was written to append of {place}: {error}"
+        COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, place, type(error)), text)
+
+    def release(self) -> None:
+        """The handle is closed."""
+        self.memory.resize(0)
+        self._put.release()
+
+    def _one(self, frame: bytes | bytearray) -> int:
         self._must_exist()
         options = self._options
+        body = frame if isinstance(frame, bytes) else b"".join(slices_of(frame))
         if self._is_json:
-            message = parse_json_message(self._topic, frame, options)
+            message = parse_json_message(self._topic, body, options)
         else:
-            message = Message(self._topic, frame, options.keys, options.tags)
+            message = Message(self._topic, body, options.keys, options.tags)
         return self.store.put(message, self._queue).physical_end
 
-    def lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
-        """Publish whole lines, all or none; the physical offset after them, 0 when all were empty."""
+    def _lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
         self._must_exist()
         options = self._options
         if not self._is_json:
@@ -142,7 +186,21 @@ class Publisher:
             put = self.store.put_lines(self._topic, lines, self._queue, keys=keys, tags=tags, stored=stored)
             return put.physical_end if put.count else 0
         messages = parse_json_lines(self._topic, lines, options)
-        return self.store.put_batch(messages, self._queue).physical_end if messages else 0
+        if not messages:
+            return 0
+        try:
+            return self.store.put_batch(messages, self._queue).physical_end
+        except (IllegalMessageError, MessageTooLargeError):
+            self._blame_one_of(messages)
+            raise
+
+    def _blame_one_of(self, messages: Sequence[Message]) -> None:
+        """Raise what is wrong with the first that can be no message whatever stands beside it, with its number."""
+        for number, message in enumerate(messages, 1):
+            try:
+                check_message(message, self.store.config.max_message_bytes)
+            except IllegalMessageError as error:
+                raise IllegalMessageError(f"message {number} of {len(messages)}: {error.reason}") from error
 
     def _must_exist(self) -> None:
         """TopicNotFoundError for a topic that was deleted while this was open: a put would make it again."""
@@ -188,12 +246,11 @@ class AppendHandle(OpenFile):
         self.appends = position == AT_END
         try:
             end = self._take(position, data, None if self._sync else stored)
-        except MessageTooLargeError:
+        except (MessageTooLargeError, IllegalMessageError) as error:
             self._drop()
-            self._refusal = errno.EFBIG if self._breaks else 0
-            raise
-        except IllegalMessageError:
-            self._drop()
+            self._publisher.complain(error)
+            if isinstance(error, MessageTooLargeError) and self._breaks:
+                self._refusal = errno.EFBIG
             raise
         self._writer = owner
         self._is_refused = False
@@ -208,8 +265,9 @@ class AppendHandle(OpenFile):
             self._is_refused = True
             try:
                 end = self._publish_rest()
-            except (MessageTooLargeError, IllegalMessageError):
+            except (MessageTooLargeError, IllegalMessageError) as error:
                 self._drop()
+                self._publisher.complain(error)
                 raise
             self._is_refused = False
             self._physical_end = end or self._physical_end
@@ -226,7 +284,7 @@ class AppendHandle(OpenFile):
             COMPLAINTS.tell(log, logging.WARNING, (self.finish.__qualname__, type(error)), text)
 
     def release(self) -> None:
-        self._publisher.memory.resize(0)
+        self._publisher.release()
         self._released(self)
 
     def _must_make_sense(self) -> None:
@@ -316,18 +374,21 @@ class LineHandle(PassingHandle):
         self._framer = LineFramer(publisher.line_limit_bytes)
 
     def _take_next(self, data: bytes, stored: Stored | None) -> int:
-        framer = self._framer
+        framer, publisher = self._framer, self._publisher
         size = len(data)
         if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line: what a shell's echo writes
-            return self._publisher.one(data[:-1])
-        lines = framer.lines_with(data)
-        memory = self._publisher.memory
+            return publisher.one(data[:-1], size)
+        memory = publisher.memory
         memory.resize(max(memory.size, framer.rest_bytes_with(data)))
         try:
-            end = self._publisher.lines(lines, stored) if lines else 0
+            end = publisher.lines_of(framer, data, stored)
             framer.keep_rest_of(data)
-        finally:
+        except SlowWork:
+            raise  # there is to be room for the rest when it is done
+        except BaseException:
             memory.resize(len(framer.pending))
+            raise
+        memory.resize(len(framer.pending))
         return end
 
     @property
@@ -336,7 +397,7 @@ class LineHandle(PassingHandle):
 
     def _publish_rest(self) -> int:
         pending = self._framer.pending
-        end = self._publisher.one(bytes(pending)) if pending else 0
+        end = self._publisher.one(pending) if pending else 0
         self._drop()
         return end
 
@@ -353,7 +414,7 @@ class WriteHandle(PassingHandle):
     def _take_next(self, data: bytes, stored: Stored | None) -> int:
         if len(data) > WHOLE_WRITE_BYTES:
             raise MessageTooLargeError("write", len(data), WHOLE_WRITE_BYTES)
-        return self._publisher.one(data)
+        return self._publisher.one(data, len(data))
 
     @property
     def _breaks(self) -> bool:
@@ -424,7 +485,7 @@ class FileHandle(AppendHandle):
         return bool(self._body)
 
     def _publish_rest(self) -> int:
-        end = self._publisher.one(bytes(self._body)) if self._body else 0
+        end = self._publisher.one(self._body) if self._body else 0
         self._drop()
         return end
 

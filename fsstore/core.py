@@ -41,6 +41,7 @@ from fsstore.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.names import NAME_MAX_BYTES
 from fsstore.nodes import Context, Node, OpenFile
 from fsstore.parquet.view import ParquetView
+from fsstore.putting import LongPuts
 from fsstore.reports import (
     ControlFile,
     ReportFile,
@@ -80,7 +81,15 @@ class Filesystem:
         """For what clients make the daemon hold."""
         changes: DoneInThread[None] = DoneInThread()
         self._context = Context(
-            store, appearance, self._inodes, self._computed, clock_ns, self._background, changes, self.memory
+            store,
+            appearance,
+            self._inodes,
+            self._computed,
+            clock_ns,
+            self._background,
+            changes,
+            self.memory,
+            LongPuts(),
         )
         self._messages = MessageFiles(store, appearance, self._computed, self.memory)
         self._tree = Tree(self._context, self._messages)
@@ -235,8 +244,9 @@ class Filesystem:
 
     def release(self, handle: int) -> None:
         """Close a handle: what flush could not publish is dropped, what it was not to publish is published."""
-        file = self._files.pop(handle)
+        file = self._files[handle]
         file.finish()
+        del self._files[handle]
         file.release()
 
     # directories

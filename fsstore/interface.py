@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -49,14 +50,33 @@ class FilesystemError(OSError):
         super().__init__(errno, reason or os.strerror(errno))
 
 
-class SlowWork(Exception):
-    """Not answered yet: run `work` in a thread (it touches the engine only), then call the same method again."""
+class Kind(Enum):
+    """What slow work is: each kind has threads of its own, so that it holds up no other."""
 
-    def __init__(self, work: Callable[[], object], *, decompresses: bool = False) -> None:
-        """What `decompresses` is done by few threads at a time: it takes memory, and all other slow work goes on."""
+    ANY = "any"
+    DECOMPRESSING = "decompressing"
+    """One at a time: it takes memory."""
+    PUBLISHING = "publishing"
+    """What takes long to publish; one at a time: it takes memory."""
+    PUBLISHING_LITTLE = "publishing little"
+    """What is published quickly, but for the log's lock, which PUBLISHING may have."""
+
+
+class SlowWork(Exception):
+    """Not answered yet: run `work` in a thread (it touches the engine only), then call the same method again.
+
+    While something is published, no other request for that inode is taken: they come one after the other.
+    """
+
+    def __init__(self, work: Callable[[], object], kind: Kind = Kind.ANY) -> None:
         super().__init__("an answer that takes a thread")
         self.work = work
-        self.decompresses = decompresses
+        self.kind = kind
+
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether requests for the same inode wait for this one."""
+        return self.kind in (Kind.PUBLISHING, Kind.PUBLISHING_LITTLE)
 
 
 class MadeInThread(Generic[T]):
@@ -76,8 +96,8 @@ class MadeInThread(Generic[T]):
 class DoneInThread(Generic[T]):
     """What takes long, done in a thread once for each request that asks for it: known by what it is about."""
 
-    def __init__(self, *, decompresses: bool = False) -> None:
-        self._decompresses = decompresses
+    def __init__(self, kind: Kind = Kind.ANY) -> None:
+        self._kind = kind
         self._lock = threading.Lock()
         self._done: list[tuple[Hashable, T]] = []
 
@@ -87,7 +107,7 @@ class DoneInThread(Generic[T]):
             row = next((row for row, (about, _) in enumerate(self._done) if about == what), None)
             if row is not None:
                 return self._done.pop(row)[1]
-        raise SlowWork(lambda: self._note(what, work()), decompresses=self._decompresses)
+        raise SlowWork(lambda: self._note(what, work()), self._kind)
 
     def _note(self, what: Hashable, result: T) -> None:
         with self._lock:

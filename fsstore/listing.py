@@ -19,6 +19,7 @@ from fsstore.interface import (
     Attributes,
     DirectoryEntry,
     FilesystemError,
+    Kind,
     MessageColumns,
     MessageNames,
     SlowWork,
@@ -186,7 +187,7 @@ class QueueListing(Listing):
             if size is None:
                 if row:
                     return int(row)
-                raise SlowWork(lambda: self._measure(wanted), decompresses=True)
+                raise SlowWork(lambda: self._measure(wanted), Kind.DECOMPRESSING)
             sizes[row], readable[row] = size, size >= 0
         return len(sizes)
 

@@ -22,10 +22,11 @@ BUDGET_BYTES = 512 << 20
 """What a daemon takes at most beside its own 35 MiB and what has a bound of its own."""
 
 SMALL_BYTES = 64 << 10
-"""Who holds no more than this is refused last: others' long lines are not to stop a publisher of short ones."""
+"""Who holds no more than this is refused last, and so is who publishes: others' long lines are not to stop a publisher
+of short ones."""
 
 _EIGHTHS_HELD = 4
-_EIGHTHS_HELD_BY_SMALL = 6
+_EIGHTHS_HELD_LATE = 6
 
 
 class Purpose(StrEnum):
@@ -33,6 +34,8 @@ class Purpose(StrEnum):
 
     MESSAGES_BEGUN = "messages_begun"
     """Lines without their newline, and `frame=file` messages, of publishers: held."""
+    PUBLISHING = "publishing"
+    """Write requests whose lines wait for the thread that publishes them: held."""
     LISTINGS = "listings"
     """Names of directories that are open: held."""
     REPORTS = "reports"
@@ -68,7 +71,8 @@ class MemoryBudget:
         """Hold `after` bytes instead of `before`. ENOBUFS, and nothing has changed: they are more, and too many."""
         with self._lock:
             more = after - before
-            eighths = _EIGHTHS_HELD_BY_SMALL if after <= SMALL_BYTES else _EIGHTHS_HELD
+            comes_late = after <= SMALL_BYTES or purpose is Purpose.PUBLISHING
+            eighths = _EIGHTHS_HELD_LATE if comes_late else _EIGHTHS_HELD
             if more > 0 and self._held + more > self.limit_bytes // 8 * eighths:
                 self.refused += 1
                 raise FilesystemError(errno.ENOBUFS)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
 from fsstore.attributes import BRIEF_S, IMMUTABLE_S, Appearance
 from fsstore.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
-from fsstore.interface import SMALL_BODY_BYTES, Attributes, DoneInThread, FilesystemError, SlowWork
+from fsstore.interface import SMALL_BODY_BYTES, Attributes, DoneInThread, FilesystemError, Kind, SlowWork
 from fsstore.memory import MemoryBudget, Purpose
 from fsstore.names import offset_name
 from fsstore.nodes import OpenFile
@@ -80,13 +80,13 @@ class DecompressedBodies:
         self._store = store
         self._memory = memory
         self._bodies: dict[BodyKey, memoryview] = {}
-        self._pieces: DoneInThread[bytes] = DoneInThread(decompresses=True)
+        self._pieces: DoneInThread[bytes] = DoneInThread(Kind.DECOMPRESSING)
 
     def size_of(self, message: StoredMessage) -> int:
         """Bytes of a message's body. SlowWork where only decompressing tells."""
         size = self._store.known_body_size(message)
         if size is None:
-            raise SlowWork(lambda: self._body(message), decompresses=True)
+            raise SlowWork(lambda: self._body(message), Kind.DECOMPRESSING)
         return size
 
     def read(self, message: StoredMessage, position: int, size: int) -> bytes | memoryview:

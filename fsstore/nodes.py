@@ -25,6 +25,7 @@ from fsstore.interface import (
 from fsstore.listing import Listing, NamesListing
 from fsstore.memory import Holding, MemoryBudget, Purpose
 from fsstore.names import never_exists
+from fsstore.putting import LongPuts
 
 NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
 
@@ -136,6 +137,7 @@ class Context:
     """Topics that are made and deleted."""
     memory: MemoryBudget
     """For what clients make the daemon hold."""
+    long_puts: LongPuts
 
     @property
     def read_only(self) -> bool:

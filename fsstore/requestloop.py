@@ -11,13 +11,14 @@ idle.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 import trio
 
 from fsstore.answers import errno_for
 from fsstore.channel import Channel
-from fsstore.interface import SlowWork
+from fsstore.interface import Kind, SlowWork
 from fsstore.relay import Relay
 from fsstore.requests import Handler
 from fsstore.wire import REQUEST, Opcode, failed
@@ -27,8 +28,9 @@ log = logging.getLogger(__name__)
 TURN_REQUESTS = 256
 """Requests answered at most before trio's other tasks (signals, followers, expiry) get a turn."""
 
-MOST_DECOMPRESSING = 1
-"""Threads that decompress bodies at one time: each may take three times 64 MiB, with what it makes of a body."""
+THREADS = {Kind.DECOMPRESSING: 1, Kind.PUBLISHING: 1, Kind.PUBLISHING_LITTLE: 4}
+"""At one time: who decompresses may take three times 64 MiB, with what it makes of a body; who publishes what takes
+long, as much."""
 
 LINGER_MS = 10
 """How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
@@ -46,15 +48,16 @@ class RequestLoop:
         max_slow: int,
         ending: Callable[[], None],
     ) -> None:
-        """What `handlers` (by opcode) don't know is the relay's. At most `max_slow` threads do slow work; `ending` is
-        called when no more requests are taken, to hurry those threads: the loop waits for them."""
+        """What `handlers` (by opcode) don't know is the relay's. At most `max_slow` threads do slow work of any kind
+        that is not in THREADS; `ending` is called when no more requests are taken, to hurry those threads: the loop
+        waits for them."""
         self._channel = channel
         self._handlers = handlers
         self._relay = relay
-        self._threads = trio.CapacityLimiter(max_slow)
-        self._decompressing = trio.CapacityLimiter(MOST_DECOMPRESSING)
+        self._threads = {kind: trio.CapacityLimiter(THREADS.get(kind, max_slow)) for kind in Kind}
         self._ending = ending
         self._slow: list[int] = []
+        self._behind: dict[int, deque[bytes]] = {}  # requests that wait for another one's turn, by inode
 
     def holds(self, inode: int) -> bool:
         """Whether a request for an inode is at slow work."""
@@ -85,6 +88,9 @@ class RequestLoop:
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
         _, opcode, unique, inode = REQUEST.unpack_from(request)
+        if inode in self._behind:
+            self._behind[inode].append(bytes(request))
+            return
         handler = self._handlers.get(opcode)
         if handler is None:
             self._relay.forward(bytes(request))
@@ -93,7 +99,9 @@ class RequestLoop:
             handler(unique, inode, request)
         except SlowWork as slow:
             self._slow.append(inode)
-            nursery.start_soon(self._after, slow, handler, unique, inode, memoryview(bytes(request)))
+            if slow.is_in_turn:
+                self._behind[inode] = deque()
+            nursery.start_soon(self._after, slow, handler, memoryview(bytes(request)), nursery)
         except Exception as error:
             self._refuse(error, handler, unique, request)
 
@@ -103,20 +111,34 @@ class RequestLoop:
         if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # those hear no answer
             self._channel.send(failed(unique, number))
 
-    async def _after(self, slow: SlowWork, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
+    async def _after(self, slow: SlowWork, handler: Handler, request: memoryview, nursery: trio.Nursery) -> None:
         """Do slow work in a thread, then try again; there may be more to do."""
+        _, _, unique, inode = REQUEST.unpack_from(request)
         try:
-            while True:
-                try:
-                    limiter = self._decompressing if slow.decompresses else self._threads
-                    await trio.to_thread.run_sync(slow.work, limiter=limiter)
-                    handler(unique, inode, request)
-                except SlowWork as more:
-                    slow = more
-                except Exception as error:
-                    self._refuse(error, handler, unique, request)
-                    return
-                else:
-                    return
+            await self._work(slow, handler, unique, inode, request)
         finally:
             self._slow.remove(inode)
+        if slow.is_in_turn:
+            self._take_those_behind(inode, nursery)
+
+    async def _work(self, slow: SlowWork, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
+        while True:
+            try:
+                await trio.to_thread.run_sync(slow.work, limiter=self._threads[slow.kind])
+                handler(unique, inode, request)
+            except SlowWork as more:
+                slow = more
+            except Exception as error:
+                self._refuse(error, handler, unique, request)
+                return
+            else:
+                return
+
+    def _take_those_behind(self, inode: int, nursery: trio.Nursery) -> None:
+        """In their order; the first that has a turn of its own has the others behind it."""
+        behind = self._behind.pop(inode)
+        while behind:
+            self._take(memoryview(behind.popleft()), nursery)
+            if inode in self._behind:
+                self._behind[inode].extend(behind)
+                return

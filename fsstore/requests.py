@@ -157,8 +157,8 @@ class RequestHandlers:
 
     def release(self, unique: int, _: int, request: memoryview) -> None:
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
-        self._bodies.released(handle)
         self._core.release(handle)
+        self._bodies.released(handle)
         self._finish(unique, NOTHING_TO_WAIT_FOR, wire.done(unique))
 
     # directories

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from engine import ExpiredMessageError, QueueStream, StoreError, TakesLongError, in_haste
 from fsstore.inodes import shown_stream_inode
-from fsstore.interface import SLICE_S, Attributes, FilesystemError, Opened, SlowWork
+from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
 from fsstore.memory import Purpose
 from fsstore.nodes import Context, Node, OpenFile
 
@@ -161,7 +161,7 @@ class OpenStream(OpenFile):
             with in_haste():
                 found = reader.read(position, size)
         except TakesLongError:
-            raise SlowWork(lambda: reader.prepare(position, size, SLICE_S), decompresses=True) from None
+            raise SlowWork(lambda: reader.prepare(position, size, SLICE_S), Kind.DECOMPRESSING) from None
         except ExpiredMessageError:
             raise FilesystemError(errno.EIO) from None
         self._memory.keep(id(self), Purpose.STREAMS, reader.kept_bytes, reader.let_go)
@@ -184,7 +184,7 @@ def quick_size(stream: QueueStream) -> int | None:
 
 def summing(stream: QueueStream) -> SlowWork:
     """Work after which more of a stream is summed; it may have to be done again."""
-    return SlowWork(lambda: stream.sum_for(SLICE_S), decompresses=True)
+    return SlowWork(lambda: stream.sum_for(SLICE_S), Kind.DECOMPRESSING)
 
 
 def newest_store_time_ms(context: Context, topic: str, queue: int) -> int | None:

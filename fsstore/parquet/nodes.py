@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from engine import MessageStore, OpenMode, TakesLongError, in_haste
 from fsstore.cachednames import CachedNames
-from fsstore.interface import Attributes, FilesystemError, Opened, OpenedDirectory, SlowWork
+from fsstore.interface import Attributes, FilesystemError, Kind, Opened, OpenedDirectory, SlowWork
 from fsstore.listing import Listing
 from fsstore.memory import MemoryBudget, Purpose
 from fsstore.names import can_be_name
@@ -131,7 +131,7 @@ class QueuePartition(Directory):
                 layout = self._dataset.listed_layout(self._topic, self._queue, *found)
         except TakesLongError:
             dataset, topic, queue = self._dataset, self._topic, self._queue
-            raise SlowWork(lambda: dataset.listed_layout(topic, queue, *found), decompresses=True) from None
+            raise SlowWork(lambda: dataset.listed_layout(topic, queue, *found), Kind.DECOMPRESSING) from None
         if has_expired(self._context.store, layout.key):  # the kernel would not be told a second time
             raise not_found()
         return self._file(layout)

@@ -37,7 +37,7 @@ OWN_MIB = {
     "small bodies that were opened lately": 16,
     "newest messages of keys, keys on their way to the index, lengths of compressed bodies": 8,
     "a compressed body that is undone this moment, and the text that it goes into": 150,
-    "a JSON line that is read this moment": 150,
+    "what takes long to publish, one request at a time": 150,
     "handles, 2 KiB each": 8,
     "what the allocator loses between pieces, a tenth of the budget": 51,
 }
@@ -183,6 +183,18 @@ def publish_records(root: Path) -> None:
                 file.write(line[start : start + (1 << 20)])
 
 
+def publish_short(root: Path) -> None:
+    """As many lines as a write takes. Those of JSON are refused for the last of them, those of text fill the disk."""
+    records, lines = b'{"body":""}\n' * 87_000 + b"{}\n", b"a\n" * (1 << 19)
+    with (root / "plain" / "0" / "append").open("ab", buffering=0) as file:
+        while True:
+            file.write(lines)
+            until = time.monotonic() + 2
+            while time.monotonic() < until:
+                with suppress(OSError), (root / "plain" / "0" / "append@format=json").open("ab", buffering=0) as other:
+                    other.write(records)
+
+
 def change_topics(root: Path) -> None:
     """Make topics and delete them."""
     name = f"passing-{os.getpid()}"
@@ -207,6 +219,7 @@ CLIENTS: dict[str, Callable[[Path, float], None]] = {
     "matches": lambda root, scale: list_matches(root, int(200 * scale)),
     "keys": lambda root, scale: look_up_keys(root),
     "records": lambda root, scale: publish_records(root),
+    "short": lambda root, scale: publish_short(root),
     "topics": lambda root, scale: change_topics(root),
     "damaged": lambda root, scale: stat_damaged(root),
 }

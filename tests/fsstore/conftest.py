@@ -61,9 +61,9 @@ class Mount:
         try:
             for request in requests:
                 patiently(self.fs.write, handle, AT_END, request)
-            self.fs.flush(handle)
+            patiently(self.fs.flush, handle)
         finally:
-            self.fs.release(handle)
+            patiently(self.fs.release, handle)
 
     def readlink(self, path: str | bytes) -> str:
         return os.fsdecode(self.fs.readlink(self.stat(path).inode))

@@ -31,6 +31,7 @@ from engine import (
     StoreStats,
     TopicExistsError,
     TopicNotFoundError,
+    check_message,
 )
 
 HEADER = np.dtype(
@@ -129,11 +130,14 @@ class FakeStore:
     def put(self, message: Message, queue: int | None = None) -> FakeMessage:
         if self.put_error:
             raise self.put_error
+        check_message(message, self.config.max_message_bytes)
         return self._store(message, queue)
 
     def put_batch(self, messages: Sequence[Message], queue: int | None = None) -> PutRange:
         if self.put_error:
             raise self.put_error
+        for message in messages:
+            check_message(message, self.config.max_message_bytes)
         start = self.physical_end
         for message in messages:
             self._store(message, queue)

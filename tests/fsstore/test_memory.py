@@ -88,12 +88,12 @@ def test_messages_without_an_end_are_refused_and_nothing_is_lost(small: Mount, s
     refused = next(handle for handle in handles if handle not in taken)
     end = b'"}\n' if "json" in name else b"\n"
     for handle in taken:
-        small.fs.write(handle, -1, end)
+        patiently(small.fs.write, handle, -1, end)
         small.fs.flush(handle)
         small.fs.release(handle)
     assert small.fs.memory.used[Purpose.MESSAGES_BEGUN] == 0
     small.fs.write(refused, -1, piece)
-    small.fs.write(refused, -1, end)
+    patiently(small.fs.write, refused, -1, end)
     small.fs.flush(refused)
     assert [len(body) for body in store.bodies("orders", 0)] == [len(store.bodies("orders", 0)[0])] * 5
 
@@ -113,7 +113,7 @@ def test_a_refused_request_publishes_nothing_of_itself(small: Mount, store: Fake
     handle = small.open("orders/0/append", os.O_WRONLY | os.O_APPEND).handle
     assert refused_with(lambda: small.fs.write(handle, -1, b"whole\n" + b"y" * 100_000)) == errno.ENOBUFS
     assert store.bodies("orders", 0) == []
-    small.fs.release(hog)
+    patiently(small.fs.release, hog)
     small.fs.write(handle, -1, b"whole\n" + b"y" * 100_000)
     small.fs.flush(handle)
     assert store.bodies("orders", 0)[1:] == [b"whole", b"y" * 100_000]

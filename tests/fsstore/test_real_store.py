@@ -54,7 +54,7 @@ def test_large_and_binary_bodies_come_back_byte_for_byte(real: Mount, open_store
         handle = real.open("orders/0/append@frame=file", os.O_WRONLY).handle
         for start in range(0, len(body), 1 << 20):
             real.fs.write(handle, start, body[start : start + (1 << 20)])
-        real.fs.flush(handle)
+        patiently(real.fs.flush, handle)
         real.fs.release(handle)
         assert real.stat(f"orders/0/{number}").size == len(body)
         assert real.cat(f"orders/0/{number}") == body

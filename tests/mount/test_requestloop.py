@@ -11,7 +11,7 @@ from typing import cast
 import trio
 
 from fsstore.channel import Channel
-from fsstore.interface import FilesystemError, SlowWork
+from fsstore.interface import FilesystemError, Kind, SlowWork
 from fsstore.relay import Relay
 from fsstore.requestloop import LINGER_MS, RequestLoop
 from fsstore.wire import Opcode, done
@@ -23,8 +23,11 @@ KNOWN = 999
 class ScriptedChannel:
     """Brings requests one after the other; ends when so many replies were sent."""
 
-    def __init__(self, requests: list[tuple[int, int]], replies: int) -> None:
-        self._requests = [struct.pack("=IIQQ16x", 40, opcode, unique, 1) for opcode, unique in requests]
+    def __init__(self, requests: list[tuple[int, ...]], replies: int) -> None:
+        """Each an opcode, its number, and its inode if that is not 1."""
+        self._requests = [
+            struct.pack("=IIQQ16x", 40, opcode, unique, *(inode or [1])) for opcode, unique, *inode in requests
+        ]
         self._left = replies
         self.replies: list[bytes] = []
         self.waits_ms: list[int] = []
@@ -81,6 +84,24 @@ def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_o
 
     assert sorted(serve(channel, handle)) == sorted([done(7), done(8)])
     assert done_work == [0, 1]
+
+
+def test_requests_for_an_inode_wait_while_something_is_published_through_it() -> None:
+    """In their order, each with a turn of its own if it wants one; those for other inodes go on."""
+    channel = ScriptedChannel([(KNOWN, 1), (KNOWN, 2), (KNOWN, 3), (KNOWN, 4), (KNOWN, 5, 99)], 5)
+    asked: list[int] = []
+    other = threading.Event()
+
+    def handle(unique: int) -> None:
+        asked.append(unique)
+        if unique in (1, 3) and asked.count(unique) == 1:
+            raise SlowWork(lambda: other.wait(30), Kind.PUBLISHING)
+        channel.send(done(unique))
+        if unique == 5:
+            other.set()
+
+    assert serve(channel, handle) == [done(5), done(1), done(2), done(3), done(4)]
+    assert asked == [1, 5, 1, 2, 3, 3, 4]
 
 
 def test_slow_work_that_fails_is_answered_with_its_errno() -> None:

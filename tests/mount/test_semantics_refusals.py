@@ -173,9 +173,9 @@ def record_behind(body_start: int, padding: int) -> bytes:
 
 
 def test_a_malformed_record(queue: Path) -> None:
-    """5.7 A malformed record is EINVAL, and what follows in the same open file is taken. So is a NUL (or
-    the characters 1 and 2) in a key, tag or property, a `DELAY` that is no level, and a body that holds a record made
-    for the very place in the log where it would stand."""
+    """5.7 A malformed record is EINVAL (the daemon's log says why), and what follows in the same open file is taken.
+    So is a NUL (or the characters 1 and 2) in a key, tag or property, a `DELAY` that is no level, and a body that
+    holds a record made for the very place in the log where it would stand."""
     fd = os.open(queue / "append@format=json", os.O_WRONLY)
     for malformed in (b"{", b"[]", b'{"keys": "K"}', b'{"body": "a", "colour": 1}', b'{"body": 1}', *UNWRITABLE):
         assert refused_with(os.write, fd, b'{"body": "good"}\n' + malformed + b"\n") == errno.EINVAL
@@ -320,7 +320,8 @@ def test_names_that_are_too_long(topic: Path) -> None:
 
 def test_beginnings_of_messages_are_refused_when_there_is_no_memory(tmp_path: Path) -> None:
     """5.13 The beginning of a message (a line without its newline, a `frame=file`) for which the daemon has no memory
-    left is ENOBUFS: nothing of that write is taken, it can be made again, and whole lines go on being published.
+    left is ENOBUFS, and so is a write that takes long to publish: nothing of that write is taken, it can be made again,
+    and a few whole lines go on being published.
     """
     sizes = {"commit_log_bytes": 16 << 20, "consume_queue_entries": 1024, "index_slots": 5000, "index_entries": 20_000}
     piece = b"{" + b"x" * ((1 << 20) - 1)
