@@ -38,9 +38,10 @@ def test_an_unknown_verb_is_refused_before_anything_is_installed() -> None:
     assert "usage: ./run VERB" in refused.stderr
 
 
-@pytest.mark.parametrize("room", ["engine", "fsstore", "mountctl", "docs", "mount", "durability", "spark"])
-def test_every_room_is_part_of_run_test(room: str) -> None:
-    assert f'"$python" -m pytest -q tests/{room}' in (PROJECT / "run").read_text()
+def test_every_room_is_part_of_run_test() -> None:
+    steps = [line.split() for line in (PROJECT / "run").read_text().splitlines() if "-m pytest -q" in line]
+    rooms = {file.parent.name for file in (PROJECT / "tests").glob("*/test_*.py")}
+    assert {word for step in steps for word in step} >= {f"tests/{room}" for room in rooms} | {"tests/test_layers.py"}
 
 
 def locked(name: str) -> dict[str, int]:
