@@ -19,13 +19,12 @@ from engine.commitlog import CommitLog
 from engine.consumequeue import ConsumeQueue
 from engine.errors import DamagedRecordError
 from engine.hosts import Host
-from engine.located import LAYOUTS, LocatedRecords, locate, strays
-from engine.logpages import runs_by_file
+from engine.located import LAYOUTS, LocatedRecords
 from engine.properties import KEYS, TAGS
 from engine.propertyitems import PropertyItems, words
 from engine.propertyshapes import ShapedProperties
+from engine.queuerecords import QueueRecords, Run
 from engine.slices import items_at
-from engine.streamrows import InPlace
 
 Array = np.ndarray[Any, Any]
 
@@ -33,18 +32,18 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """Where the bodies of n messages are: at `starts` (int64 (n,)) of the file of the log at physical offset
-    `log_file`, with the CRCs in `crcs` (int32 (n,)); or, when any is compressed, of `decompressed` (uint8)."""
+    `log_file`, with the CRCs in `crcs` (int32 (n,)); or, when any is compressed or mended, of `copied` (uint8)."""
 
     log_file: int
     starts: Array
     sizes: Array
     crcs: Array
-    decompressed: Array | None
+    copied: Array | None
 
     @property
     def nbytes(self) -> int:
         """Bytes that are kept."""
-        kept = 0 if self.decompressed is None else self.decompressed.nbytes
+        kept = 0 if self.copied is None else self.copied.nbytes
         return self.starts.nbytes + self.sizes.nbytes + self.crcs.nbytes + kept
 
 
@@ -84,21 +83,15 @@ class Block:
 class BlockReader:
     """Reads blocks. Thread safety: stateless; any thread."""
 
-    def __init__(self, log: CommitLog, body_limit_bytes: int, in_place: InPlace) -> None:
-        """`in_place` judges records that name another place than the entry that leads to them."""
+    def __init__(self, log: CommitLog, body_limit_bytes: int, records: QueueRecords) -> None:
         self._log = log
         self._body_limit_bytes = body_limit_bytes
-        self._in_place = in_place
+        self._records = records
 
     def read(self, queue: ConsumeQueue, first: int, count: int) -> list[Block]:
         """The messages at queue offsets [first, first + count), as far as they are there: a block for each file of the
         log that they lead into, one after the other."""
-        blocks = []
-        for pages, log_file, places in runs_by_file(self._log.files, queue.entries(first, count)):
-            records = locate(pages, places - log_file, places, self._log.framing)
-            blocks.append(self._block(queue, first, log_file, records))
-            first += len(places)
-        return blocks
+        return [self._block(run) for run in self._records.runs(queue, first, queue.entries(first, count))]
 
     def bodies(self, bodies: Bodies) -> SliceColumn:
         """Those bodies, where they are. Errors as `CommitLog.view`; none where there are no bodies.
@@ -106,8 +99,8 @@ class BlockReader:
         They were whole when the block was read, and are checked again: meanwhile their pages may have been read anew
         from a disk that lost them.
         """
-        if bodies.decompressed is not None or not len(bodies.starts):
-            data = np.empty(0, np.uint8) if bodies.decompressed is None else bodies.decompressed
+        if bodies.copied is not None or not len(bodies.starts):
+            data = np.empty(0, np.uint8) if bodies.copied is None else bodies.copied
             return SliceColumn(data, bodies.starts, bodies.sizes)
         data = np.frombuffer(self._log.rest(bodies.log_file), np.uint8)
         if len(data) < (bodies.starts + bodies.sizes).max():
@@ -117,23 +110,28 @@ class BlockReader:
             raise DamagedRecordError(bodies.log_file + int(bodies.starts[~whole][0]), "the body has changed")
         return SliceColumn(data, bodies.starts, bodies.sizes)
 
-    def _block(self, queue: ConsumeQueue, first: int, log_file: int, records: LocatedRecords) -> Block:
-        offsets = np.arange(first, first + len(records))
-        for row in np.flatnonzero(strays(records, queue.topic, queue.queue_id, first)).tolist():
-            place = int(records.headers["physical_offset"][row])
-            records.headers["ok"][row] = self._in_place(queue, first + row, place)
+    def _block(self, run: Run) -> Block:
+        records = run.records
+        offsets = np.arange(run.first, run.first + len(records))
         good, bodies = read_bodies(records, self._body_limit_bytes)
+        self._records.note_unread(run, good)
         if not good.all():
             records, offsets, bodies = records.take(good), offsets[good], bodies.take(good)
         headers = records.headers
-        decompressed = None if bodies.data is records.log else bodies.data
+        is_stored = bodies.data is records.log and run.log_file is not None
         return Block(
             queue_offset=offsets,
             physical_offset=headers["physical_offset"].astype(np.int64),
             sys_flag=headers["sys_flag"].astype(np.int64),
             store_time_ms=headers["store_time_ms"].astype(np.int64),
             properties=ShapedProperties.of(records) or PropertyItems.of(records),
-            bodies=Bodies(log_file, bodies.starts, bodies.sizes, records.body_crcs.copy(), decompressed),
+            bodies=Bodies(
+                run.log_file or 0,
+                bodies.starts,
+                bodies.sizes,
+                records.body_crcs.copy(),
+                None if is_stored else bodies.data,
+            ),
             damaged=int(np.count_nonzero(~good)),
             **_fixed_fields(records),
         )

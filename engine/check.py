@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -25,12 +26,14 @@ from engine.lock import StoreLock
 from engine.logscan import used_end
 from engine.logwalk import DamagedStretch, LogWalk
 from engine.mappedfile import Access
+from engine.mending import Word
 from engine.opened import choose_at, layout_of, read_topics
 from engine.opening import is_new, obstacles, refuse_kind, refuse_unreadable
 from engine.parts import StoreParts, open_parts
 from engine.paths import store_root
 from engine.pathsfile import read_used_paths
 from engine.problem import CheckProgress, Problem, ProblemKind
+from engine.queuerecords import QueueRecords
 from engine.recovery import claims_at_rest, leave_out_deleted, read_trace
 from engine.sequence import Seed
 from engine.sizesfile import read_sizes
@@ -88,6 +91,33 @@ def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -
     return _Check(parts, end, progress, claims).problems()
 
 
+@dataclass(frozen=True, slots=True)
+class MendedMessage:
+    """A message of `queue` whose record, at `physical_offset`, says a wrong word of itself: readers go by its entry."""
+
+    queue: str
+    queue_offset: int
+    physical_offset: int
+    store_size: int
+    word: Word
+
+    def __str__(self) -> str:
+        return (
+            f"its {self.word.what} is damaged: it is read by the entry of {self.queue}/{self.queue_offset}, which leads"
+            " to it"
+        )
+
+
+def mended_messages(parts: StoreParts) -> Iterator[MendedMessage]:
+    """All messages that are shown by their entries alone."""
+    records = QueueRecords(parts.log, parts.queues, parts.log.files.file_bytes)
+    for queue in parts.queues:
+        with suppress(ReadError):
+            for queue_offset, (message, word) in records.mended(queue):
+                name = f"{queue.topic}/{queue.queue_id}"
+                yield MendedMessage(name, queue_offset, message.physical_offset, message.store_size, word)
+
+
 class _Check:
     """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
 
@@ -99,6 +129,7 @@ class _Check:
         self._claims = claims
         self._stage = "reading records"
         self._done = 0
+        self._mended: dict[int, MendedMessage] = {}
 
     def problems(self) -> Iterator[Problem]:
         """Everything that is wrong."""
@@ -109,6 +140,7 @@ class _Check:
         # The checked queues and index take what dispatch would write, and compare it.
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
         yield from self._file_problems()
+        self._mended = {message.physical_offset: message for message in mended_messages(parts)}
         walk = LogWalk(
             self._log.files,
             begin,
@@ -126,6 +158,8 @@ class _Check:
             yield from self._damage_problems(walk.damaged[known:])
             known = len(walk.damaged)
         yield from self._damage_problems(walk.damaged[known:])
+        for mended in self._mended.values():
+            yield self._at(ProblemKind.BAD_RECORD, mended.physical_offset, str(mended))
         end = walk.end if self._end is None else self._end
         if self._end is None:
             yield from self._tail_problems(end)
@@ -172,6 +206,8 @@ class _Check:
         for stretch in stretches:
             if stretch.is_new:
                 text = f"{stretch.end - stretch.start:,} bytes hold no good record: {stretch.reason}"
+                mended = self._mended.pop(stretch.start + self._log.framing.header_bytes, None)
+                text += f"; {mended}" if mended is not None else ""
                 yield self._at(ProblemKind.BAD_RECORD, stretch.start, text)
 
     def _tail_problems(self, end: int) -> Iterator[Problem]:

@@ -115,7 +115,7 @@ class Derivation:
                 self._appended.update(self._parts.dispatcher.put_scanned(queued))
             except QueueGapError as gap:
                 queue = self._parts.queues.get_or_create(gap.topic, gap.queue_id)
-                fill_gap(queue, gap, self._walk.damaged, self._log.files.file_bytes)
+                fill_gap(queue, gap, self._walk.damaged, self._log.files)
             else:
                 break
         self._waiting = None

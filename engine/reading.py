@@ -19,7 +19,6 @@ from engine.compression import BodySizes
 from engine.consumequeue import ENTRY, ConsumeQueue, Entries
 from engine.entries import LAST_EXTENSION_CODE
 from engine.errors import (
-    DamagedRecordError,
     ExpiredMessageError,
     MessageNotFoundError,
     ReadError,
@@ -28,14 +27,14 @@ from engine.errors import (
 )
 from engine.haste import require_time
 from engine.keyhash import java_hashes
-from engine.located import HEADER, LocatedRecords, locate, read_sizes, strays
+from engine.located import HEADER, LocatedRecords, locate, read_sizes
 from engine.logpages import runs_by_file
 from engine.message import StoredMessage, decompressed_body
 from engine.messagerun import message_run
 from engine.parts import StoreParts
-from engine.place import MULTI_DISPATCH, Place, places
 from engine.properties import KEYS, TAGS, UNIQUE_KEY, find_property, split_keys
-from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record
+from engine.queuerecords import QueueRecords
+from engine.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 from engine.results import QueueBounds
 from engine.schedule import SCHEDULE_TOPIC
 from engine.slices import pack_slices
@@ -82,7 +81,8 @@ class Reader:
         self._topics = topics
         self._body_limit_bytes = body_limit_bytes
         self._remember = remember
-        self._blocks = BlockReader(parts.log, body_limit_bytes, self.is_in_place)
+        self.records = QueueRecords(parts.log, parts.queues, body_limit_bytes)
+        self._blocks = BlockReader(parts.log, body_limit_bytes, self.records)
         self._newest = NOTHING_KNOWN
         self.body_sizes = BodySizes()
         """Of compressed bodies, for everybody who decompresses them."""
@@ -101,12 +101,8 @@ class Reader:
             entry = None  # retention took the file between two looks
         if entry is None:
             raise self._absent(topic, queue_id, queue_offset)
-        try:
-            message = self._decode(entry[0], entry[1])
-        except MessageNotFoundError as error:
-            raise self._astray(error, topic, queue_id, queue_offset) from None
-        if message.queue_offset != queue_offset or message.queue_id != queue_id or message.topic != topic:
-            self._require_place(message, topic, queue_id, queue_offset)
+        assert queue is not None
+        message = self.records.get(queue, queue_offset, entry)
         self.messages += 1
         self.bytes += entry[1]
         return message
@@ -118,42 +114,9 @@ class Reader:
             return ExpiredMessageError(topic, queue_id, queue_offset, bounds.min_offset)
         return MessageNotFoundError(topic, queue_id, queue_offset)
 
-    def _astray(self, error: MessageNotFoundError, topic: str, queue_id: int, queue_offset: int) -> Exception:
-        """An entry leads to where no log is: it is damaged, unless a followed log is being rewritten."""
-        if not self._log.files.files:
-            return MessageNotFoundError(topic, queue_id, queue_offset)
-        text = f"the entry of {topic}/{queue_id}/{queue_offset} leads to no place in the log"
-        return DamagedRecordError(error.physical_offset, text)
-
-    def _decode(self, physical_offset: int, size: int) -> StoredMessage:
-        """The record there. A size that an entry got wrong is not believed: the record says its own."""
-        try:
-            return self._whole(self._log.view(physical_offset, size), physical_offset)
-        except (DamagedRecordError, MessageNotFoundError):
-            return self.at(physical_offset)
-
-    def _require_place(self, message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> None:
-        """A record may stand in further queues; in any other it is what a wrong entry leads to."""
-        if not is_in_place(message, topic, queue_id, queue_offset):
-            found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
-            text = f"the entry of {topic}/{queue_id}/{queue_offset} leads to {found}"
-            raise DamagedRecordError(message.physical_offset, text)
-
     def at(self, physical_offset: int) -> StoredMessage:
         """The message whose record starts at a physical offset."""
-        if physical_offset < 0:
-            raise MessageNotFoundError(physical_offset=physical_offset)
-        view = self._log.rest(physical_offset)
-        if not len(view):
-            raise MessageNotFoundError(physical_offset=physical_offset)
-        return self._whole(view, physical_offset)
-
-    def _whole(self, view: memoryview, physical_offset: int) -> StoredMessage:
-        """The message whose record is at the start of `view`. DamagedRecordError."""
-        message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
-        if self._framing.header_bytes:
-            self._log.require_framed(physical_offset, message.store_size)
-        return message
+        return self.records.mended_at(physical_offset) or self.records.at(physical_offset)
 
     def known_body_size(self, message: StoredMessage) -> int | None:
         """Bytes of a message's body, where that takes no decompressing."""
@@ -169,14 +132,6 @@ class Reader:
         body = decompressed_body(message, self._body_limit_bytes)
         self.body_sizes.remember(message.physical_offset, message.body_crc, len(body))
         return body
-
-    def is_in_place(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
-        """Whether the record at `physical_offset` says that it stands at that offset of the queue."""
-        try:
-            message = self.at(physical_offset)
-        except ReadError:
-            return False
-        return is_in_place(message, queue.topic, queue.queue_id, queue_offset)
 
     # a queue
 
@@ -288,12 +243,9 @@ class Reader:
         if queue is None or not len(found):
             return found
         first = min(max(start, queue.min_offset), end)
-        row = first - start
-        for log, base, places_of in runs_by_file(self._log.files, queue.entries(first, end - first)):
-            records = locate(log, places_of - base, places_of, self._framing)
-            self._confirm(records, topic, queue_id, start + row)
-            found[row : row + len(places_of)] = records.headers
-            row += len(places_of)
+        for run in self.records.runs(queue, first, queue.entries(first, end - first)):
+            row = run.first - start
+            found[row : row + len(run.records)] = run.records.headers
         found["queue_offset"] = np.arange(start, start + len(found))
         return found
 
@@ -305,19 +257,14 @@ class Reader:
         first = max(start, queue.min_offset)
         runs = runs_by_file(self._log.files, queue.entries(first, max(start + count - first, 0)))
         found = [read_sizes(log, places - base) for log, base, places in runs]
-        store_sizes, body_sizes = zip((np.zeros(0, np.int64),) * 2, *found, strict=True)
-        return np.concatenate(store_sizes), np.concatenate(body_sizes)
-
-    def _confirm(self, records: LocatedRecords, topic: str, queue_id: int, start: int) -> None:
-        """Number the rows; one that names another place is not believed unless multi-dispatch placed it here."""
-        found = records.headers
-        for row in np.flatnonzero(strays(records, topic, queue_id, start)).tolist():
-            try:
-                message = self.at(int(found["physical_offset"][row]))
-                found["ok"][row] = is_in_place(message, topic, queue_id, start + row)
-            except ReadError:
-                found["ok"][row] = False
-        found["queue_offset"] = np.arange(start, start + len(found))
+        parts = zip((np.zeros(0, np.int64),) * 2, *found, strict=True)
+        store_sizes, body_sizes = (np.concatenate(part) for part in parts)
+        for row in np.flatnonzero(store_sizes == 0).tolist():
+            message = self.records.alone(queue, first + row)
+            if message is not None:
+                store_sizes[row] = message.store_size
+                body_sizes[row] = -1 if message.is_compressed else len(message.stored_body)
+        return store_sizes, body_sizes
 
     def columns(self, topic: str, queue_id: int, start: int, count: int) -> Columns:
         """Bodies, keys and tags as arrays; rows from max(start, min_offset) on."""
@@ -327,11 +274,11 @@ class Reader:
         first = max(start, queue.min_offset)
         parts = []
         entries = queue.entries(first, max(start + count - first, 0))
-        for log, base, places_of in runs_by_file(self._log.files, entries, COLUMN_ROWS):
-            records = locate(log, places_of - base, places_of, self._framing)
-            self._confirm(records, topic, queue_id, first)
-            parts.append(read_columns(records, self._body_limit_bytes))
-            first += len(places_of)
+        for run in self.records.runs(queue, first, entries, COLUMN_ROWS):
+            columns = read_columns(run.records, self._body_limit_bytes)
+            columns.headers["queue_offset"] = np.arange(run.first, run.first + len(columns))
+            self.records.note_unread(run, columns.headers["ok"])
+            parts.append(columns)
         self.messages += sum(map(len, parts))
         return Columns.concatenate(parts)
 
@@ -368,15 +315,31 @@ class Reader:
         found: list[StoredMessage] = []
         oldest = max(self._log.min_offset, self._parts.deleted.until(topic))
         for physical_offset in self._likely(key, self._index.candidates(topic, key, oldest)):
-            try:
-                message = self._whole(self._log.rest(physical_offset), physical_offset)
-            except ReadError:
-                continue
-            if message.topic == topic and carries_key(message, key) and is_wanted(message):
+            message = self._shown(topic, physical_offset)
+            if message is not None and message.topic == topic and carries_key(message, key) and is_wanted(message):
                 found.append(message)
                 if len(found) >= limit:
                     break
         return found
+
+    def _shown(self, topic: str, physical_offset: int) -> StoredMessage | None:
+        """The record there as the queue shows it that leads to it, else as it is."""
+        try:
+            message = self.records.at(physical_offset)
+        except ReadError:
+            return self.records.led_to(topic, physical_offset)
+        if message.topic == topic and (not is_in_queue(message) or self._is_led_to(message)):
+            return message
+        return self.records.led_to(topic, physical_offset) or message
+
+    def _is_led_to(self, message: StoredMessage) -> bool:
+        """Whether the message is where it says."""
+        queue = self._queues.get(message.topic, message.queue_id)
+        try:
+            entry = queue.entry(message.queue_offset) if queue is not None else None
+        except ReadError:
+            return False
+        return entry is not None and entry[0] == message.physical_offset
 
     def _likely(self, key: str, candidates: Iterator[int]) -> Iterator[int]:
         """Those of `candidates` whose record may have the key. Many may only share its hash: they are looked over
@@ -462,15 +425,6 @@ def rows_naming(records: LocatedRecords, key: str) -> Array:
             rows.add(row)
             at = text.find(wanted, int(offsets[row + 1])) if row + 1 < len(records) else -1
     return np.array(sorted(rows), np.int64)
-
-
-def is_in_place(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool:
-    """Whether the record says that it stands there, as its own queue or as one of its further places."""
-    if (message.topic, message.queue_id, message.queue_offset) == (topic, queue_id, queue_offset):
-        return True
-    if not message.find_property(MULTI_DISPATCH.encode()):
-        return False
-    return Place(topic, queue_id, queue_offset) in places(message.properties, message.queue_id)
 
 
 def is_in_queue(message: StoredMessage) -> bool:

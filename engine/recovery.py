@@ -28,6 +28,7 @@ from engine.consumequeues import ConsumeQueues
 from engine.coverage import Coverage, QueueExtents, queue_extent, read_coverage
 from engine.damagemark import can_mark, keep_bytes, mark_damage
 from engine.errors import QueueGapError, ReadError
+from engine.filequeue import FileQueue
 from engine.layout import StoreLayout
 from engine.lock import lock_mtime_ns
 from engine.logframing import Framing
@@ -362,7 +363,7 @@ class _Recovery:
                 self._parts.dispatcher.put_scanned(found)
             except QueueGapError as gap:
                 queue = self._parts.queues.get_or_create(gap.topic, gap.queue_id)
-                fill_gap(queue, gap, self._walk.damaged, self._log.files.file_bytes)
+                fill_gap(queue, gap, self._walk.damaged, self._log.files)
             else:
                 return
 
@@ -459,23 +460,25 @@ def first_store_ms(file: MappedFile, framing: Framing) -> int:
         return 0
 
 
-def fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], file_bytes: int) -> None:
+def fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], log: FileQueue) -> None:
     """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
-    start, size = _lost_place(queue, gap, damaged, file_bytes)
+    start, size = _lost_place(queue, gap, damaged, log)
     fillers = np.zeros(gap.found - gap.expected, ENTRY)
     fillers["physical_offset"], fillers["size"] = start, size
     queue.append(queue.max_offset, fillers)
 
 
 def _lost_place(
-    queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], file_bytes: int
+    queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], log: FileQueue
 ) -> tuple[int, int]:
-    """The first damaged stretch between the gap's two records, within one file; else the record before the gap, or the
-    one behind it."""
+    """The first damaged stretch between the gap's two records, within one file, less what frames a record; else the
+    record before the gap, or the one behind it."""
+    file_bytes = log.file_bytes
     for stretch in damaged:
         if queue.physical_end <= stretch.start < gap.physical_offset:
             end = min(stretch.end, stretch.start - stretch.start % file_bytes + file_bytes)
-            return stretch.start, end - stretch.start
+            start = min(stretch.start + log.framing.header_bytes, end - 1)
+            return start, end - start
     if queue.newest_physical_offset < 0:
         return gap.physical_offset, gap.size
     return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset

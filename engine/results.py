@@ -131,4 +131,9 @@ class StoreStats:
     """Why consume queues are derived from the log; None: the store's own are used."""
     not_shown: tuple[str, ...] = ()
     """What the store holds in a form that is not read, in sentences."""
+    damaged_places: int = 0
+    """Places of the log that readers could not read, since this open."""
+    mended: int = 0
+    """Messages that were shown by the entries of their queues, since a word of their own was damaged (docs/format.md,
+    12)."""
     recovery: RecoveryReport = field(default_factory=RecoveryReport)

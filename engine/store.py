@@ -84,7 +84,7 @@ class MessageStore:
         writes = config.mode is OpenMode.WRITE
         self._sums = StreamSums(
             opened.parts.layout.own / "sums",
-            RowSource(opened.parts.log.files, body_limit_bytes, self._reader.is_in_place, self._reader.body_sizes),
+            RowSource(opened.parts.log.files, body_limit_bytes, self._reader.records.alone, self._reader.body_sizes),
             trusted_end=opened.recovered.trusted_end,
             checked_before=opened.parts.log.readable_end,
             writable=writes,
@@ -498,6 +498,7 @@ class MessageStore:
     def _log_rewritten(self, physical_end: int) -> None:
         self.log_generation += 1
         self._sums.forget_log()
+        self._reader.records.met.forget()
         self._listeners.log_rewritten(physical_end)
 
     def clean(self) -> int:
@@ -560,6 +561,8 @@ class MessageStore:
             index_reason=index.reason,
             queues_derived=self.queues_derived,
             not_shown=self.not_shown,
+            damaged_places=self._reader.records.met.damaged,
+            mended=self._reader.records.met.mended,
             recovery=self.recovery,
             **measure_files(self._parts),
         )

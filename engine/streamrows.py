@@ -22,12 +22,13 @@ from engine.filequeue import FileQueue
 from engine.located import locate, strays
 from engine.logframing import Framing
 from engine.logpages import runs_by_file
+from engine.message import StoredMessage
 from engine.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.slices import items_at, pack_into
 
 Array = np.ndarray[Any, Any]
-InPlace = Callable[[ConsumeQueue, int, int], bool]
-"""Whether the record at a physical offset (last) belongs at a queue offset of a queue."""
+Alone = Callable[[ConsumeQueue, int], StoredMessage | None]
+"""The message at a queue offset, read alone; None where it is none."""
 
 NEWLINE = 10
 UNMEASURED = -1
@@ -82,11 +83,11 @@ class LogPart:
 class RowSource:
     """Finds rows in the log. Thread safety: stateless; any thread."""
 
-    def __init__(self, log: FileQueue, body_limit_bytes: int, in_place: InPlace, sizes: BodySizes) -> None:
-        """`in_place` judges records that name another place than the entry that leads to them."""
+    def __init__(self, log: FileQueue, body_limit_bytes: int, alone: Alone, sizes: BodySizes) -> None:
+        """`alone` reads what the records themselves do not confirm."""
         self._log = log
         self._body_limit_bytes = body_limit_bytes
-        self._in_place = in_place
+        self._alone = alone
         self._sizes = sizes
 
     def rows(self, queue: ConsumeQueue, first: int, count: int, checked_before: int) -> list[LogPart]:
@@ -98,21 +99,25 @@ class RowSource:
         parts = []
         for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
             part = _find_bodies(log, places - base, places, self._log.framing)
+            doubted = part.sizes == 0
             unknown = int(np.searchsorted(places, checked_before, side="left"))
             if unknown:
-                self._check(part, places[:unknown], base, queue, first)
+                doubted[:unknown] |= self._unconfirmed(log, base, places[:unknown], queue, first)
+            refused = -1
+            for row in np.flatnonzero(doubted).tolist():
+                message = self._alone(queue, first + row) if places[row] != refused else None
+                if message is None:
+                    refused = places[row]  # many lost numbers may lead to one damaged place
+                _put(part, row, base, message)
             parts.append(part)
             first += len(part)
         return parts
 
-    def _check(self, part: LogPart, places: Array, base: int, queue: ConsumeQueue, first: int) -> None:
-        """Leave out rows, the first len(places) of `part`, whose record is damaged or stands elsewhere."""
-        count = len(places)
-        records = locate(part.log, places - base, places, self._log.framing)
-        good = records.headers["ok"] & ~damaged_rows(records)
-        for row in np.flatnonzero(good & strays(records, queue.topic, queue.queue_id, first)).tolist():
-            good[row] = self._in_place(queue, first + row, int(places[row]))
-        part.sizes[:count][~good] = 0
+    def _unconfirmed(self, log: Array, base: int, places: Array, queue: ConsumeQueue, first: int) -> Array:
+        """Which records at `places` are not whole, or say that they stand elsewhere: bool (n,)."""
+        records = locate(log, places - base, places, self._log.framing)
+        strange = strays(records, queue.topic, queue.queue_id, first)
+        return np.asarray(~records.headers["ok"] | strange | damaged_rows(records))
 
     def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
         """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.
@@ -164,6 +169,18 @@ class RowSource:
 def _stored(part: LogPart, row: int) -> memoryview:
     start = int(part.starts[row])
     return part.log[start : start + int(part.stored_sizes[row])].data
+
+
+def _put(part: LogPart, row: int, base: int, message: StoredMessage | None) -> None:
+    """Show the message in that row, whose body stands in the log; None: nothing."""
+    if message is None:
+        part.sizes[row] = 0
+        return
+    header = message.header
+    part.starts[row] = message.physical_offset - base + HEADERS[header.sys_flag >> 4 & 3].size
+    part.stored_sizes[row] = max(header.stored_body_size, 0)
+    part.is_compressed[row] = message.is_compressed
+    part.sizes[row] = UNMEASURED if message.is_compressed else part.stored_sizes[row] + 1
 
 
 def _find_bodies(log: Array, positions: Array, places: Array, framing: Framing) -> LogPart:

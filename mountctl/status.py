@@ -113,6 +113,10 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"not shown  {sentence}"
     if recovery["damaged"]:
         yield f"damage     {plural(len(recovery['damaged']), 'place')} in the log can't be read (mountctl check)"
+    if stats["damaged_places"]:
+        yield f"met        {plural(stats['damaged_places'], 'place')} in the log that readers could not read"
+    if stats["mended"]:
+        yield f"mended     {plural(stats['mended'], 'message')} read by a consume queue's entry: the record is damaged"
 
 
 def _topic_row(queues: Mapping[str, Mapping[str, int]]) -> tuple[str, str]:
