@@ -50,10 +50,23 @@ class Broker:
         results: list[list[int]] = self.driver.call("broker_query", queries=queries)["results"]
         return results
 
-    def send(self, messages: list[dict[str, Any]], *, compress_type: str = "ZLIB") -> list[dict[str, Any]]:
-        """Send by RocketMQ's producer, one after the other; it compresses bodies over 4 KiB."""
+    def send(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        compress_type: str = "ZLIB",
+        traced: bool = False,
+        namespace: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Send by RocketMQ's producer, one after the other; it compresses bodies over 4 KiB. `traced`: it leaves traces
+        of what it sends; `namespace`: its instance, which it puts before names of topics."""
         results: list[dict[str, Any]] = self.driver.call(
-            "send", names=self.names, compress_type=compress_type, messages=messages
+            "send",
+            names=self.names,
+            compress_type=compress_type,
+            messages=messages,
+            traced=traced,
+            namespace=namespace,
         )["results"]
         return results
 

@@ -35,14 +35,17 @@ class Driver:
     Thread safety: one thread at a time.
     """
 
-    def __init__(self, line: Line, home: Path, *, heap_mib: int = 768, threads: bool = False) -> None:
-        """`home`: for whatever RocketMQ writes outside the store; `threads`: a load is coming, so compile well."""
+    def __init__(
+        self, line: Line, home: Path, *, heap_mib: int = 768, threads: bool = False, grpc: bool = False
+    ) -> None:
+        """`home`: for whatever RocketMQ writes outside the store; `threads`: a load is coming, so compile well; `grpc`:
+        this one is for clients that speak gRPC."""
         self.line = line
         self.warnings: list[str] = []
         home.mkdir(parents=True, exist_ok=True)
         self._errors = (home / f"driver-{line.name}.log").open("ab")
         self._process = subprocess.Popen(
-            command(line, home, heap_mib, threads),
+            command(line, home, heap_mib, threads=threads, grpc=grpc),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -170,7 +173,7 @@ class RealStore:
         return results
 
 
-def command(line: Line, home: Path, heap_mib: int, threads: bool) -> list[str]:
+def command(line: Line, home: Path, heap_mib: int, *, threads: bool, grpc: bool = False) -> list[str]:
     """The JVM's command line: small, quick to start, everything it writes below `home`."""
     opened = [f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
     exported = ["--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"]
@@ -190,7 +193,7 @@ def command(line: Line, home: Path, heap_mib: int, threads: bool) -> list[str]:
         *opened,
         *exported,
         "-cp",
-        line.class_path,
+        line.grpc_class_path if grpc else line.class_path,
         "fsstore.interop.Driver",
     ]
 

@@ -37,6 +37,11 @@ class Line:
         """The driver and RocketMQ's libraries, for `java -cp`."""
         return f"{BUILD / self.name / 'driver.jar'}:{BUILD / self.name / 'lib'}/*"
 
+    @property
+    def grpc_class_path(self) -> str:
+        """The same with the client that speaks gRPC; such a process can't be its proxy as well."""
+        return f"{BUILD / self.name / 'grpc'}/*:{self.class_path}"
+
 
 LINES = (Line("v4", "4.9.8"), Line("v5", "5.5.1"))
 

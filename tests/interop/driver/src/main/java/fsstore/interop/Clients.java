@@ -3,6 +3,7 @@ package fsstore.interop;
 import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
@@ -16,13 +17,16 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.store.OffsetStore;
 import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
+import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -35,11 +39,18 @@ final class Clients {
 
     private Load load;
 
-    /** Sends {@code messages} one after the other; a message with {@code items} goes out as a client's batch. */
+    /**
+     * Sends {@code messages} one after the other; a message with {@code items} goes out as a client's batch. With
+     * {@code traced} the client also leaves its traces; {@code namespace} is the client's, null for none.
+     */
     JsonObject send(JsonObject request) throws Exception {
         // Read by the producer's field initializers, so before it is made.
         System.setProperty("rocketmq.message.compressType", request.get("compress_type").getAsString());
-        DefaultMQProducer producer = started(new DefaultMQProducer("interop-producer"), request);
+        DefaultMQProducer producer = new DefaultMQProducer("interop-producer", null, request.get("traced").getAsBoolean(), null);
+        if (!request.get("namespace").isJsonNull()) {
+            producer.setNamespace(request.get("namespace").getAsString());
+        }
+        started(producer, request);
         JsonArray results = new JsonArray();
         try {
             for (JsonElement element : request.getAsJsonArray("messages")) {
@@ -92,6 +103,7 @@ final class Clients {
                 case "KEYS": message.setKeys(value); break;
                 case "TAGS": message.setTags(value); break;
                 case "DELAY": message.setDelayTimeLevel(Integer.parseInt(value)); break;
+                case "TIMER_DELAY_MS": MessageAccessor.putProperty(message, name, value); break; // as setDelayTimeMs of 5.x
                 default: message.putUserProperty(name, value);
             }
         }
@@ -168,7 +180,7 @@ final class Clients {
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
             seen.incrementAndGet() % rejectEvery == 0 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
-        consumer.start();
+        startWithQueues(consumer, topic);
         try {
             awaitOffsets(consumer, topic, request.get("count").getAsLong());
         } finally {
@@ -222,6 +234,56 @@ final class Clients {
                 }
             }
             next = pulled.getNextBeginOffset();
+        }
+    }
+
+    /** Sends a request to {@code topic}, which a consumer of {@code group} answers; the body of the answer. */
+    JsonObject requestReply(JsonObject request) throws Exception {
+        String topic = request.get("topic").getAsString();
+        DefaultMQProducer answers = started(new DefaultMQProducer("interop-answers"), request);
+        DefaultMQProducer requests = started(new DefaultMQProducer("interop-requests"), request);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.get("group").getAsString());
+        consumer.setNamesrvAddr(request.get("names").getAsString());
+        consumer.setInstanceName("interop-" + System.nanoTime());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setVipChannelEnabled(false);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            try {
+                for (MessageExt message : messages) {
+                    answers.send(MessageUtil.createReplyMessage(message, request.get("answer").getAsString().getBytes(StandardCharsets.UTF_8)));
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            } catch (Exception error) {
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+        });
+        startWithQueues(consumer, topic);
+        try {
+            Message asked = message(topic, request.getAsJsonObject("message"));
+            Message answered = Routes.await(() -> requests.request(asked, SEND_TIMEOUT_MS));
+            awaitOffsets(consumer, topic, 1); // the answer is here before whoever gave it is done
+            JsonObject answer = new JsonObject();
+            answer.addProperty("answer", new String(answered.getBody(), StandardCharsets.UTF_8));
+            return answer;
+        } finally {
+            end(consumer::shutdown);
+            end(requests::shutdown);
+            end(answers::shutdown);
+        }
+    }
+
+    /** Starts it and waits until it has queues of its own: left alone, it asks again after 20 s when the first answer was none. */
+    private static void startWithQueues(DefaultMQPushConsumer consumer, String topic) throws Exception {
+        consumer.start();
+        DefaultMQPushConsumerImpl inside = consumer.getDefaultMQPushConsumerImpl();
+        long limit = System.currentTimeMillis() + CONSUME_LIMIT_MS;
+        while (inside.getRebalanceImpl().getProcessQueueTable().keySet().stream().noneMatch(queue -> queue.getTopic().equals(topic))) {
+            if (System.currentTimeMillis() > limit) {
+                throw new IllegalStateException("the consumer never got a queue of " + topic);
+            }
+            Thread.sleep(POLL_MS);
+            inside.doRebalance();
         }
     }
 

@@ -26,6 +26,7 @@ public final class Driver {
     private final Stores stores = new Stores();
     private final LiveBroker broker = new LiveBroker();
     private final Clients clients = new Clients();
+    private final LineVerbs line = new LineVerbs();
 
     private Driver() {
     }
@@ -85,7 +86,8 @@ public final class Driver {
             case "produced": return clients.produced();
             case "pull": return clients.pull(request);
             case "consume": return clients.consume(request);
-            default: throw new IllegalArgumentException("no such verb: " + verb);
+            case "request_reply": return clients.requestReply(request);
+            default: return line.carryOut(verb, request, broker.controller());
         }
     }
 }

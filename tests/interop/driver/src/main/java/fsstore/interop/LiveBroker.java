@@ -175,6 +175,10 @@ final class LiveBroker {
         return answer;
     }
 
+    BrokerController controller() {
+        return broker;
+    }
+
     /** Ends both, cleanly. */
     JsonObject stop() throws Exception {
         try (Hurry hurry = new Hurry("NettyEventExecutor", "PopReviveService")) {
