@@ -155,6 +155,7 @@ class LogWalk:
         position: int | None = start
         while position is not None:
             position = yield from self._run(position)
+        self._forget_tail()
         self._note_moved(start)
 
     def _run(self, position: int) -> Generator[ScannedRecords, None, int | None]:
@@ -536,6 +537,12 @@ class LogWalk:
     def _lose(self, stretch: DamagedStretch) -> None:
         self.damaged.append(stretch)
         self._lost_bytes += stretch.end - stretch.start
+
+    def _forget_tail(self) -> None:
+        """What seemed to be damage, and has no good record behind it after all, is the log's tail."""
+        while self.damaged and self.damaged[-1].start >= self.end:
+            stretch = self.damaged.pop()
+            self._lost_bytes -= stretch.end - stretch.start
 
     def _files_behind(self, physical_offset: int) -> list[MappedFile]:
         return [file for file in self._files.files if file.start + file.size > physical_offset]

@@ -234,6 +234,22 @@ def test_two_torn_records_in_a_row_end_no_walk(tmp_path: Path) -> None:
         assert list(store.check()) == []
 
 
+def test_what_no_good_record_follows_takes_no_numbers(tmp_path: Path) -> None:
+    """Two records that never reached the disk, and a torn one, behind the mark: all three are the log's tail."""
+    with killed(tmp_path / "store", tmp_path / "left", BIG) as store:
+        store.put(Message("T", b"first"), 0)
+        store.flush()
+        places = [store.put(Message("T", b"%d" % number, properties={"p": "v" * 1_500}), number) for number in range(3)]
+    for put in places[:2]:
+        wipe(tmp_path / "left", put.physical_offset, 8)
+    wipe(tmp_path / "left", (places[2].physical_offset + 700) // 512 * 512, 512)
+    with MessageStore.open(tmp_path / "left", BIG) as store:
+        assert store.recovery.damaged == ()
+        assert store.put(Message("T", b"next"), 1).queue_offset == 0
+        assert bodies(store, "T", 1) == [b"next"]
+        assert list(store.check()) == []
+
+
 # store times
 
 
