@@ -187,11 +187,14 @@ def _entries(queues: ConsumeQueues, start: int, end: int) -> tuple[Array, Array,
         start = (start + end + 1) // 2
         bounds = _bounds(known, start, end)
     parts = [queue.entries(first, after - first) for queue, first, after in bounds]
-    runs: dict[tuple[str, int], Sequence[Run]] = {
-        (queue.topic, queue.queue_id): [(first, np.where(_leads(part), part["physical_offset"], -1).astype(np.int64))]
-        for (queue, first, _), part in zip(bounds, parts, strict=True)
-    }
-    return *_by_place(parts), runs
+    found = _joined(parts)
+    led_to = np.where(_leads(found), found["physical_offset"], -1).astype(np.int64)
+    runs: dict[tuple[str, int], Sequence[Run]] = {}
+    start = 0
+    for (queue, first, _), part in zip(bounds, parts, strict=True):
+        runs[queue.topic, queue.queue_id] = [(first, led_to[start : start + len(part)])]
+        start += len(part)
+    return *_by_place(found), runs
 
 
 def _bounds(queues: Sequence[ConsumeQueue], start: int, end: int) -> list[tuple[ConsumeQueue, int, int]]:
@@ -202,15 +205,18 @@ def _bounds(queues: Sequence[ConsumeQueue], start: int, end: int) -> list[tuple[
 
 def entries_between(bounds: Sequence[tuple[ConsumeQueue, int, int]]) -> tuple[Array, Array]:
     """Places and sizes of the records that those entries lead to, int64 (n,), by place."""
-    return _by_place([queue.entries(first, after - first) for queue, first, after in bounds])
+    return _by_place(_joined([queue.entries(first, after - first) for queue, first, after in bounds]))
 
 
-def _by_place(parts: Sequence[Entries]) -> tuple[Array, Array]:
-    found = np.concatenate(parts) if parts else np.empty(0, ENTRY)
-    found = found[_leads(found)]
-    places = found["physical_offset"].astype(np.int64)
+def _joined(parts: Sequence[Entries]) -> Entries:
+    return np.concatenate(parts) if parts else np.empty(0, ENTRY)
+
+
+def _by_place(entries: Entries) -> tuple[Array, Array]:
+    entries = entries[_leads(entries)]
+    places = entries["physical_offset"].astype(np.int64)
     order = np.argsort(places, kind="stable")
-    return places[order], found["size"].astype(np.int64)[order]
+    return places[order], entries["size"].astype(np.int64)[order]
 
 
 def _leads(entries: Entries) -> Array:

@@ -121,6 +121,11 @@ def flip_in_tail(content: bytes, start: int, end: int, body_bytes: int, chance: 
     return _flipped(content, start + 88 + body_bytes + chance.choice((0, 1, 5)), chance)
 
 
+def flip_in_place(content: bytes, start: int, end: int, body_bytes: int, chance: random.Random) -> bytes:
+    """A bit of the queue id or the topic, which no checksum covers."""
+    return _flipped(content, start + chance.choice((14, 15, 15, 88 + body_bytes + 1 + chance.randrange(4))), chance)
+
+
 def zero_head(content: bytes, start: int, end: int, body_bytes: int, chance: random.Random) -> bytes:
     """The first bytes are zeros: the record was never published."""
     size = chance.choice((BLANK_BYTES, 88))
@@ -139,7 +144,22 @@ def cut(content: bytes, start: int, end: int, body_bytes: int, chance: random.Ra
     return content[: chance.randrange(start, end)]
 
 
-DAMAGES: tuple[Damage, ...] = (flip_in_head, flip_in_head, flip_in_body, flip_in_tail, zero_head, zero_sectors, cut)
+def gone(content: bytes, start: int, end: int, body_bytes: int, chance: random.Random) -> bytes:
+    """The file is missing."""
+    return b""
+
+
+DAMAGES: tuple[Damage, ...] = (
+    flip_in_head,
+    flip_in_head,
+    flip_in_body,
+    flip_in_tail,
+    flip_in_place,
+    zero_head,
+    zero_sectors,
+    cut,
+    gone,
+)
 
 
 @dataclass
@@ -407,8 +427,6 @@ class Case:
             self._tear(trace)
         elif self._random.random() < 0.5:
             self._damage(end, trace)
-        if trace != "as left":
-            self._numbers_stay = not self._excused
         if trace in ("bare", "log alone"):
             shutil.rmtree(self._path / "fsstore")
             (self._path / "checkpoint").unlink(missing_ok=True)
@@ -440,30 +458,40 @@ class Case:
         hostile = [one for one in places if one[1].is_hostile]
         if not places:
             return
-        _, sent = self._random.choice(hostile if hostile and self._random.random() < 0.8 else places)
-        kinds = [
-            kind for kind in self._choice.damages if kind is not zero_head or (end, trace) != ("killed", "log alone")
-        ]
-        hurt = self._random.choice(kinds)  # a batch without a head, and no queue: it was never published
-        name = f"{sent.start - sent.start % SIZES.commit_log_bytes:020d}"
-        path = self._path / "commitlog" / name
+        newest = list({place[:2]: (place, sent) for place, sent in places}.values())
+        likely = newest if self._random.random() < 0.3 else hostile if self._random.random() < 0.8 else places
+        _, sent = self._random.choice(likely or places)
+        file_start = sent.start - sent.start % SIZES.commit_log_bytes
+        path = self._path / "commitlog" / f"{file_start:020d}"
         if not path.exists():
             return
+        hurt = self._random.choice([kind for kind in self._choice.damages if self._may_come(kind, end, trace, path)])
         before, times = path.read_bytes(), path.stat()
-        start = sent.start % SIZES.commit_log_bytes
+        start = sent.start - file_start
         after = hurt(before, start, start + sent.end - sent.start, len(sent.stored_body), self._random)
-        path.write_bytes(after)
-        if self._random.random() < 0.7:
+        if hurt is gone:
+            path.unlink()
+        else:
+            path.write_bytes(after)
+        if hurt is not gone and self._random.random() < 0.7:
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         self._tally.damages[hurt.__name__] += 1
         self.done.append(f"{hurt.__name__} of the record at {sent.start}")
         self._unhurt = False
-        self._excused = set(self._touched(int(name), before, after))
+        self._excused = set(self._touched(file_start, before, after))
         hurt_records = [self._account.places[place] for place in self._excused]
         self._adrift = {sent.stored_body for sent in hurt_records}
         self._hurt_starts = {sent.start for sent in hurt_records}
         was_durable = end == "closed" or all(sent.end <= self._durable_end for sent in hurt_records)
-        self._numbers_stay = was_durable and hurt is not cut
+        is_told = trace == "as left" or (end == "closed" and trace != "log alone")
+        self._numbers_stay = not self._excused or (was_durable and is_told)
+
+    def _may_come(self, kind: Damage, end: str, trace: str, path: Path) -> bool:
+        """Whether a store may be damaged so: where no queue is left, a batch without a head was never published; a log
+        of which no file is left is refused."""
+        if kind is zero_head:
+            return (end, trace) != ("killed", "log alone")
+        return kind is not gone or len(list(path.parent.iterdir())) > 1
 
     def _touched(self, file_start: int, before: bytes, after: bytes) -> Iterator[Place]:
         for place, sent in self._account.places.items():

@@ -11,7 +11,7 @@ CASES = 150
 
 def test_a_hostile_publisher_costs_others_nothing(tmp_path: Path) -> None:
     choice = Choice()
-    tally = attack_stores(tmp_path, CASES, 1, choice)
+    tally = attack_stores(tmp_path, CASES, 2, choice)
     assert tally.findings == []
     assert tally.cases == CASES
     assert set(tally.ends) == set(choice.ends)
