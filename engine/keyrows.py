@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.keyhash import hash_slices, topic_hashes, topic_key_hashes
+from engine.innerbatch import wrapped_keys
+from engine.keyhash import hash_slices, index_hash, topic_hashes, topic_key_hashes
 from engine.logscan import ScannedRecords
 from engine.slices import pack_slices
 
@@ -13,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:
     """What the index holds of these records: (rows, hashes), rows ascending, the unique key of a row first; int64 and
-    int32 (k,)."""
+    int32 (k,). Of a batch kept as one record, its messages' keys, too."""
     log, unique = scanned.records.log, scanned.properties.unique_key
     unique_rows = np.flatnonzero(unique[1])
     word_rows, word_starts, word_sizes = _words(log, *scanned.properties.keys)
@@ -23,7 +24,15 @@ def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:
     starts = np.concatenate([unique[0][unique_rows], word_starts])[order]
     sizes = np.concatenate([unique[1][unique_rows], word_sizes])[order]
     hashes, units = hash_slices(log, starts, sizes)
-    return rows, topic_key_hashes(topic_hashes(scanned.topics)[scanned.topic_rows[rows]], hashes, units)
+    key_hashes = topic_key_hashes(topic_hashes(scanned.topics)[scanned.topic_rows[rows]], hashes, units)
+    records = scanned.records
+    wrapped = wrapped_keys(log, records.positions, records.headers["physical_offset"], records.headers["sys_flag"])
+    if not wrapped:
+        return rows, key_hashes
+    rows = np.concatenate([rows, np.array([row for row, _ in wrapped], np.int64)])
+    inner = [index_hash(scanned.topics[int(scanned.topic_rows[row])], key) for row, key in wrapped]
+    order = np.argsort(rows, kind="stable")
+    return rows[order], np.concatenate([key_hashes, np.array(inner, key_hashes.dtype)])[order]
 
 
 def _words(log: Array, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:

@@ -47,6 +47,7 @@ class StoreKind:
     `queues` names why its consume queues are not, or not all of them: then they are derived from the log; None for
     files. `has_both` says that some may be there as files too. `unwritable` names what a writer would leave behind.
     `not_shown` are sentences about what nobody gets to see. `topics_known`: whether topics.json names each topic.
+    `has_batches`: several messages may be kept as one record, and their keys are in no index of the broker's.
     """
 
     queues: str | None = None
@@ -54,6 +55,7 @@ class StoreKind:
     unwritable: str | None = None
     not_shown: tuple[str, ...] = ()
     topics_known: bool = True
+    has_batches: bool = False
 
 
 def kind_of(layout: StoreLayout, table: TopicTable) -> StoreKind:
@@ -76,8 +78,9 @@ def kind_of(layout: StoreLayout, table: TopicTable) -> StoreKind:
         queues,
         has_both=rocksdb is not None and not batch and bool(folders_in(layout.consume_queues)),
         unwritable=unwritable,
-        not_shown=(*_of_databases(elsewhere), *_of_batches(batch), *_of_compacted(compacted)),
+        not_shown=(*_of_databases(elsewhere), *_of_compacted(compacted)),
         topics_known=not any(name in _TOPICS_ELSEWHERE for name in elsewhere),
+        has_batches=bool(batch),
     )
 
 
@@ -114,14 +117,6 @@ def _of_databases(names: list[str]) -> Iterator[str]:
     for name in names:
         what = _NOT_SHOWN.get(name, "what it holds")
         yield f"config/{name} is a RocksDB database, which is not read: {what} are not shown"
-
-
-def _of_batches(topics: list[str]) -> Iterator[str]:
-    for topic in topics:
-        yield (
-            f"topic {topic} has batch queues: messages that were sent as one inner batch stand whole at the first one's"
-            " number, and the numbers of the others read as errors"
-        )
 
 
 def _of_compacted(topics: list[str]) -> Iterator[str]:

@@ -12,7 +12,15 @@ import numpy as np
 
 from engine.compression import COMPRESSED_FLAG
 from engine.logframing import PLAIN, Framing
-from engine.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from engine.record import (
+    HEADERS,
+    INNER_BATCH,
+    IPV6_FLAGS,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    NEEDS_UNWRAPPING,
+)
 from engine.slices import items_at
 
 Array = np.ndarray[Any, Any]
@@ -78,6 +86,7 @@ _FIXED = _aligned(
 _SIZED = _aligned(["store_size", "magic", "sys_flag", "stored_body_size"])
 
 _PROPERTIES_SIZE = np.dtype(">i2")
+_BATCH_FLAGS = INNER_BATCH | NEEDS_UNWRAPPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +218,14 @@ def _put_fields(fixed: Array, rows: Array, stored: Array) -> None:
 
 def read_sizes(log: Array, positions: Array) -> tuple[Array, Array]:
     """Store sizes and body sizes (int64 (n,)) of records at `positions` of `log` (uint8): both 0 where no record is, -1
-    for a body that is compressed. By their fixed fields alone: what `locate` finds is told, and maybe more."""
+    for a body that is compressed. By their fixed fields alone: what `locate` finds is told, and maybe more, but nothing
+    of what may be a batch kept as one record."""
     fixed, header_bytes = _fixed_fields(log, positions, _SIZED)
     sizes, magics = fixed["store_size"].astype(np.int64), fixed["magic"]
     bodies = np.maximum(fixed["stored_body_size"], 0).astype(np.int64)  # a negative size is read as none
     found = (magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2)
     found &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log)) & (header_bytes + bodies <= sizes)
+    found &= fixed["sys_flag"] & _BATCH_FLAGS != _BATCH_FLAGS
     bodies = _where(fixed["sys_flag"] & COMPRESSED_FLAG == 0, bodies, -1)
     return _where(found, sizes, 0), _where(found, bodies, 0)
 

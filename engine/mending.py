@@ -17,8 +17,15 @@ from engine.commitlog import CommitLog
 from engine.consumequeues import ConsumeQueues
 from engine.errors import DamagedRecordError, ReadError
 from engine.message import StoredMessage
-from engine.place import MULTI_DISPATCH, Place, places
-from engine.record import MESSAGE_MAGIC_V2, TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record, read_header
+from engine.place import MULTI_DISPATCH, Place, inner_count, places
+from engine.record import (
+    INNER_BATCH,
+    MESSAGE_MAGIC_V2,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    decode_record,
+    read_header,
+)
 from engine.schedule import SCHEDULE_TOPIC
 
 MOST_NOTED = 1 << 16
@@ -222,9 +229,14 @@ class Mender:
 
 
 def stands_at(message: StoredMessage, place: Place) -> bool:
-    """Whether the record says that it stands there, as its own queue or as one of its further places."""
-    if (message.topic, message.queue_id, message.queue_offset) == place:
-        return True
+    """Whether the record says that it stands there: in its own queue, as a batch with that number, too, or as in one of
+    its further places."""
+    if (message.topic, message.queue_id) == place[:2]:
+        number = place.queue_offset - message.queue_offset
+        if number == 0:
+            return True
+        if message.sys_flag & INNER_BATCH and 0 < number < inner_count(message.properties, message.queue_offset):
+            return True
     return place in further_places(message)
 
 

@@ -112,6 +112,17 @@ class StoredMessage:
         return self._fields[6]
 
     @property
+    def place(self) -> int:
+        """Another one for each message, in the order of the log: where it begins, or, within a batch, behind that."""
+        return self.physical_offset
+
+    @property
+    def body_place(self) -> int:
+        """Physical offset of the stored body."""
+        fields = self._fields
+        return self.physical_offset + 72 + len(fields[9]) + len(fields[11])
+
+    @property
     def physical_end(self) -> int:
         """First byte of the log after this record."""
         return self._fields[6] + self._fields[0]

@@ -18,6 +18,7 @@ from msgspec import Struct
 from engine.columns import VIEWS_AT_ONCE, property_texts
 from engine.compression import COMPRESSED_FLAG
 from engine.crcgroup import proved_whole
+from engine.innerbatch import may_be_wrapper
 from engine.located import LocatedRecords, strays
 from engine.message import DecodedMessage, HeaderFields, StoredMessage
 from engine.properties import KEYS, TAGS, split_keys
@@ -96,11 +97,12 @@ def message_run(
     """The messages at queue offsets `first`, `first` + 1 …, to which entries of the queue lead, in groups: (messages,
     which rows of the group they are: bool).
 
-    A row without a message must be looked at alone: its record is damaged, compressed, or says that it stands
-    elsewhere. `log_offset` is the physical offset of the first byte of `records.log`.
+    A row without a message must be looked at alone: its record is damaged, compressed, a batch, or says that it
+    stands elsewhere. `log_offset` is the physical offset of the first byte of `records.log`.
     """
     headers = records.headers
     is_plain = headers["ok"] & ~strays(records, topic, queue_id, first) & (headers["sys_flag"] & COMPRESSED_FLAG == 0)
+    is_plain &= ~may_be_wrapper(headers["sys_flag"])
     wanted_crcs = np.where(records.body_sizes > 0, records.body_crcs, 0).view(np.uint32)
     starts, sizes = records.body_starts, records.body_sizes
     # Of different sizes, groups cost more than calls, for which the views are there already.

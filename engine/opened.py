@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
@@ -147,6 +147,8 @@ def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
     table = read_topics(layout, config)
     kind = kind_of(layout, table)
     choice = choose_at(layout, config)
+    if kind.has_batches:
+        choice = replace(choice, rebuild_index=True, note="a broker's index lacks the keys of messages within batches")
     with ExitStack() as stack:
         parts = open_parts(layout, config, choice.sizes, Access.PRIVATE)
         stack.callback(parts.close)

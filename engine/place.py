@@ -69,10 +69,16 @@ def places(properties: Mapping[str, str], queue_id: int) -> list[Place]:
 def inner_places(properties: Mapping[str, str], first: Place) -> list[Place]:
     """The further places of a batch that is kept as one record: it takes a number for each of its messages. None when
     it does not say how many these are, or other ones than from the record's own place on."""
+    count = inner_count(properties, first.queue_offset)
+    return [first._replace(queue_offset=first.queue_offset + number) for number in range(1, count)]
+
+
+def inner_count(properties: Mapping[str, str], queue_offset: int) -> int:
+    """How many numbers such a batch takes from its own, `queue_offset`, on; 0 where `inner_places` has none."""
     count, base = properties.get(INNER_COUNT, ""), properties.get(INNER_BASE, "")
-    if not _OFFSET.fullmatch(count) or not _OFFSET.fullmatch(base) or int(base) != first.queue_offset:
-        return []
-    return [first._replace(queue_offset=int(base) + number) for number in range(1, min(int(count), MOST_INNER + 1))]
+    if not _OFFSET.fullmatch(count) or not _OFFSET.fullmatch(base) or int(base) != queue_offset:
+        return 0
+    return min(int(count), MOST_INNER + 1)
 
 
 def can_have_queues(topic: str) -> bool:

@@ -6,7 +6,7 @@ does not is read alone, and perhaps mended (`mending`); arrays show the same as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.commitlog import CommitLog
 from engine.consumequeue import ConsumeQueue, Entries
 from engine.consumequeues import ConsumeQueues
 from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError
+from engine.innerbatch import InnerBatch, InnerMessage, is_wrapper, may_be_wrapper
 from engine.located import LocatedRecords, locate, strays
 from engine.logpages import runs_by_file
 from engine.mending import Entry, Mended, Mender, MetDamage, stands_at
@@ -24,17 +25,21 @@ from engine.record import decode_record
 
 Array = np.ndarray[Any, Any]
 
+KEPT_BATCHES = 16
+"""Of so many batches it is known where their messages are."""
+
 LOOKED_AT = 8192
 """Entries that are looked at together."""
 
 
 class Run(NamedTuple):
     """Records at queue offsets from `first` on, in one file of the log, at physical offset `log_file`; or copies, when
-    that is None."""
+    that is None. `alone` are messages that were read alone, by row."""
 
     first: int
     records: LocatedRecords
     log_file: int | None
+    alone: Mapping[int, StoredMessage]
 
 
 class QueueRecords:
@@ -46,6 +51,9 @@ class QueueRecords:
         self._body_limit_bytes = body_limit_bytes
         self._queues = queues
         self._mender = Mender(log, queues, body_limit_bytes)
+        self._batches: dict[int, InnerBatch] = {}
+        self.has_batches = False
+        """Whether messages of a batch were read: nobody knows the place of one before."""
         self.met = MetDamage()
 
     # one
@@ -59,6 +67,14 @@ class QueueRecords:
             raise
 
     def _get(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
+        message = self._record(queue, queue_offset, entry)
+        if not is_wrapper(message):
+            return message
+        self.has_batches = True
+        return self._items(message).message(message, queue_offset - message.queue_offset)
+
+    def _record(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
+        """The record that an entry leads to; a batch as it is stored, at each of its numbers."""
         try:
             message = self._decode(entry[0], entry[1])
         except (DamagedRecordError, MessageNotFoundError) as error:
@@ -83,7 +99,7 @@ class QueueRecords:
         try:
             return self._whole(self._log.view(physical_offset, size), physical_offset)
         except (DamagedRecordError, MessageNotFoundError):
-            return self.at(physical_offset)
+            return self.record_at(physical_offset)
 
     def _astray(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
         """An entry leads to where no log is: it is damaged, unless a followed log is being rewritten."""
@@ -101,8 +117,55 @@ class QueueRecords:
         self.met.note_mended(mended.message.physical_offset, Place(queue.topic, queue.queue_id, queue_offset))
         return mended.message
 
-    def at(self, physical_offset: int) -> StoredMessage:
-        """The message whose record starts at a physical offset, by its own words. Errors as `CommitLog.rest`,
+    def at(self, place: int) -> StoredMessage:
+        """The message of that `place`. Errors as `CommitLog.rest`, DamagedRecordError."""
+        found = self.mended_at(place)
+        if found is not None:
+            return found
+        try:
+            message = self.record_at(place)
+        except DamagedRecordError:
+            found = self._within_batch(place) if self.has_batches else None
+            if found is None:
+                raise
+            return found
+        return self._items(message).message(message, 0) if is_wrapper(message) else message
+
+    def _within_batch(self, place: int) -> StoredMessage | None:
+        """The message of a batch with that place: some queue leads to the batch."""
+        for queue in self._queues:
+            try:
+                queue_offset = queue.offset_of_physical(place + 1) - 1
+                entry = queue.entry(queue_offset)
+                if entry is None or not entry[0] <= place < entry[0] + entry[1]:
+                    continue
+                wrapper = self.record_at(entry[0])
+                if is_wrapper(wrapper) and place - entry[0] < len(self._items(wrapper)):
+                    return self._items(wrapper).message(wrapper, place - entry[0])
+            except ReadError:
+                continue
+        return None
+
+    def messages_at(self, physical_offset: int) -> list[StoredMessage]:
+        """The messages of the record there: one, or those of a batch. Errors as `at`."""
+        message = self.record_at(physical_offset)
+        if not is_wrapper(message):
+            return [message]
+        batch = self._items(message)
+        return [batch.message(message, number) for number in range(len(batch))]
+
+    def _items(self, wrapper: StoredMessage) -> InnerBatch:
+        """What the wrapper holds. DamagedRecordError."""
+        known = self._batches.get(wrapper.physical_offset)
+        if known is None or (known.body_crc, known.store_size) != (wrapper.body_crc, wrapper.store_size):
+            known = InnerBatch(wrapper)
+            if len(self._batches) >= KEPT_BATCHES:
+                self._batches.pop(next(iter(self._batches), -1), None)
+            self._batches[wrapper.physical_offset] = known
+        return known
+
+    def record_at(self, physical_offset: int) -> StoredMessage:
+        """The record that starts at a physical offset, by its own words. Errors as `CommitLog.rest`,
         DamagedRecordError."""
         if physical_offset < 0:
             raise MessageNotFoundError(physical_offset=physical_offset)
@@ -156,7 +219,10 @@ class QueueRecords:
         for pages, log_file, places in runs_by_file(self._log.files, entries, most_rows):
             records = locate(pages, places - log_file, places, self._framing)
             copies = self._confirm(queue, first, records, places)
-            yield Run(first, self._copied(records, places, copies), None) if copies else Run(first, records, log_file)
+            if copies:
+                yield Run(first, self._copied(records, places, copies), None, copies)
+            else:
+                yield Run(first, records, log_file, copies)
             first += len(places)
 
     def mended(self, queue: ConsumeQueue) -> Iterator[tuple[int, Mended]]:
@@ -186,14 +252,15 @@ class QueueRecords:
         """Read alone what the records themselves do not confirm. By row, the messages that do not stand there so that
         they can be read as arrays."""
         ok = records.headers["ok"]
-        doubted = np.flatnonzero(~ok | strays(records, queue.topic, queue.queue_id, first))
+        is_batch = may_be_wrapper(records.headers["sys_flag"])
+        doubted = np.flatnonzero(~ok | strays(records, queue.topic, queue.queue_id, first) | is_batch)
         copies: dict[int, StoredMessage] = {}
         refused = -1
         for row, place in zip(doubted.tolist(), places[doubted].tolist(), strict=True):
             message = self.alone(queue, first + row) if place != refused else None
             if message is None:
                 ok[row], refused = False, place  # many lost numbers may lead to one damaged place
-            elif not ok[row]:
+            elif not ok[row] or isinstance(message, InnerMessage):
                 copies[row] = message
         return copies
 

@@ -26,6 +26,7 @@ from engine.errors import (
     UnreadableRangeError,
 )
 from engine.haste import require_time
+from engine.innerbatch import may_be_wrapper
 from engine.keyhash import java_hashes
 from engine.located import HEADER, LocatedRecords, locate, read_sizes
 from engine.logpages import runs_by_file
@@ -51,6 +52,8 @@ SINGLE_CANDIDATES = 64
 """So many records that the index names for a key are decoded one by one, before CANDIDATE_ROWS at a time are looked
 over together."""
 CANDIDATE_ROWS = 1024
+HEADER_ROWS = 1024
+"""As COLUMN_ROWS, of headers: of messages in batches copies are made meanwhile."""
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
 
@@ -116,7 +119,7 @@ class Reader:
 
     def at(self, physical_offset: int) -> StoredMessage:
         """The message whose record starts at a physical offset."""
-        return self.records.mended_at(physical_offset) or self.records.at(physical_offset)
+        return self.records.at(physical_offset)
 
     def known_body_size(self, message: StoredMessage) -> int | None:
         """Bytes of a message's body, where that takes no decompressing."""
@@ -243,9 +246,11 @@ class Reader:
         if queue is None or not len(found):
             return found
         first = min(max(start, queue.min_offset), end)
-        for run in self.records.runs(queue, first, queue.entries(first, end - first)):
+        for run in self.records.runs(queue, first, queue.entries(first, end - first), HEADER_ROWS):
             row = run.first - start
             found[row : row + len(run.records)] = run.records.headers
+            for alone, message in run.alone.items():
+                found["physical_offset"][row + alone] = message.place
         found["queue_offset"] = np.arange(start, start + len(found))
         return found
 
@@ -315,22 +320,24 @@ class Reader:
         found: list[StoredMessage] = []
         oldest = max(self._log.min_offset, self._parts.deleted.until(topic))
         for physical_offset in self._likely(key, self._index.candidates(topic, key, oldest)):
-            message = self._shown(topic, physical_offset)
-            if message is not None and message.topic == topic and carries_key(message, key) and is_wanted(message):
-                found.append(message)
-                if len(found) >= limit:
-                    break
-        return found
+            shown = (message for message in self._shown(topic, physical_offset) if message.topic == topic)
+            found += [message for message in shown if carries_key(message, key) and is_wanted(message)]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
-    def _shown(self, topic: str, physical_offset: int) -> StoredMessage | None:
-        """The record there as the queue shows it that leads to it, else as it is."""
+    def _shown(self, topic: str, physical_offset: int) -> list[StoredMessage]:
+        """The messages of the record there, newest first, as the queue shows them that leads to it, else as they
+        are."""
         try:
-            message = self.records.at(physical_offset)
+            messages = self.records.messages_at(physical_offset)
         except ReadError:
-            return self.records.led_to(topic, physical_offset)
-        if message.topic == topic and (not is_in_queue(message) or self._is_led_to(message)):
-            return message
-        return self.records.led_to(topic, physical_offset) or message
+            messages = []
+        newest = messages[-1] if messages else None
+        if newest is not None and newest.topic == topic and (not is_in_queue(newest) or self._is_led_to(newest)):
+            return messages[::-1]
+        mended = self.records.led_to(topic, physical_offset)
+        return [mended] if mended is not None else messages[::-1]
 
     def _is_led_to(self, message: StoredMessage) -> bool:
         """Whether the message is where it says."""
@@ -351,7 +358,9 @@ class Reader:
             entries["physical_offset"] = sorted(batch)
             for log, base, places_of in reversed(list(runs_by_file(self._log.files, entries))):
                 records = locate(log, places_of - base, places_of, self._framing)
-                yield from places_of[rows_naming(records, key)][::-1].tolist()
+                rows = rows_naming(records, key)
+                batches = np.flatnonzero(may_be_wrapper(records.headers["sys_flag"]))
+                yield from places_of[np.union1d(rows, batches)][::-1].tolist()
 
     def key_places(self, topic: str, key: str) -> Iterator[Array]:
         """Queue ids and queue offsets (int64 (n, 2)) of messages with `key` that their queue leads to, some thousand at
@@ -363,7 +372,16 @@ class Reader:
             entries = np.zeros(len(some), ENTRY)
             entries["physical_offset"] = np.sort(np.array(some, np.int64))
             for log, base, places_of in runs_by_file(self._log.files, entries):
-                yield _places_with_key(locate(log, places_of - base, places_of, self._framing), topic, key)
+                records = locate(log, places_of - base, places_of, self._framing)
+                alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
+                yield _places_with_key(records.take(~alone), topic, key)
+                shown = [one for place in places_of[alone].tolist() for one in self._shown(topic, place)]
+                inside = [
+                    (one.queue_id, one.queue_offset)
+                    for one in shown
+                    if one.topic == topic and is_in_queue(one) and carries_key(one, key)
+                ]
+                yield np.array(inside, np.int64).reshape(-1, 2)
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
         """The newest message with `key` that its queue leads to; looked up again only when the log has grown.
@@ -405,6 +423,11 @@ class Reader:
         for log, base, places_of in runs_by_file(self._log.files, entries):
             records = locate(log, places_of - base, places_of, self._framing)
             ((starts, sizes),) = find_properties(records, [KEYS])
+            is_batch = may_be_wrapper(records.headers["sys_flag"])
+            for place in np.unique(places_of[is_batch]).tolist():
+                for message in self._shown(topic, place):
+                    keys.update(message.keys)
+            sizes = np.where(is_batch, 0, sizes)
             for first, size in zip(starts[sizes > 0].tolist(), sizes[sizes > 0].tolist(), strict=True):
                 keys.update(split_keys(log[first : first + size].tobytes().decode(errors="replace")))
         return sorted(keys)

@@ -41,6 +41,7 @@ TRANSACTION_PREPARED = 0x4
 TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
 INNER_BATCH = 0x80  # a client's batch, kept as one record
+NEEDS_UNWRAPPING = 0x40  # and to be taken apart by who reads it
 
 MIN_RECORD_BYTES = 91
 CLOSING_ZEROS = 2  # with which a record without properties ends

@@ -19,6 +19,7 @@ from engine.columns import damaged_rows
 from engine.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.consumequeue import ConsumeQueue
 from engine.filequeue import FileQueue
+from engine.innerbatch import may_be_wrapper
 from engine.located import locate, strays
 from engine.logframing import Framing
 from engine.logpages import runs_by_file
@@ -99,7 +100,7 @@ class RowSource:
         parts = []
         for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
             part = _find_bodies(log, places - base, places, self._log.framing)
-            doubted = part.sizes == 0
+            doubted = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
             unknown = int(np.searchsorted(places, checked_before, side="left"))
             if unknown:
                 doubted[:unknown] |= self._unconfirmed(log, base, places[:unknown], queue, first)
@@ -176,9 +177,8 @@ def _put(part: LogPart, row: int, base: int, message: StoredMessage | None) -> N
     if message is None:
         part.sizes[row] = 0
         return
-    header = message.header
-    part.starts[row] = message.physical_offset - base + HEADERS[header.sys_flag >> 4 & 3].size
-    part.stored_sizes[row] = max(header.stored_body_size, 0)
+    part.starts[row] = message.body_place - base
+    part.stored_sizes[row] = max(message.header.stored_body_size, 0)
     part.is_compressed[row] = message.is_compressed
     part.sizes[row] = UNMEASURED if message.is_compressed else part.stored_sizes[row] + 1
 

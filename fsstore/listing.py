@@ -153,7 +153,9 @@ class QueueListing(Listing):
 
     def _names_alone(self, start: int, count: int) -> MessageNames:
         entries = self._store.entries(self._topic, self._queue, start, count)
-        if len(entries) < count:  # retention came in between: a header is found for each offset, even then
+        places = entries["physical_offset"]
+        if len(entries) < count or (places[1:] == places[:-1]).any():
+            # retention came in between: a header is found for each offset, even then; or messages of a batch are here
             entries = self._store.headers(self._topic, self._queue, start, count)
         offsets = np.arange(start, start + len(entries), dtype=np.int64)
         return MessageNames(offset_names(offsets), self._inodes_of(entries), offsets + 2, self._template)

@@ -187,9 +187,9 @@ class MessageFiles:
     def found(self, message: StoredMessage) -> Attributes:
         """Attributes of a message just looked up. SlowWork: its size is not known."""
         self._last = message
-        self._last_offset = offset = message.physical_offset
+        self._last_offset = place = message.place
         return self._appearance.message(
-            offset + self._inodes.begin | MESSAGE,
+            place + self._inodes.begin | MESSAGE,
             self._decompressed.size_of(message),
             message.store_time_ms,
             IMMUTABLE_S,
@@ -259,8 +259,8 @@ class MessageFiles:
 
     def _link(self, message: StoredMessage, kind: int, target: bytes) -> Attributes:
         self._last = message
-        self._last_offset = message.physical_offset
-        inode = message.physical_offset + self._inodes.begin | kind
+        self._last_offset = message.place
+        inode = message.place + self._inodes.begin | kind
         return self._appearance.link(inode, target, message.store_time_ms)
 
 

@@ -38,7 +38,7 @@ def test_records_whose_keys_only_hash_alike_are_not_decoded_one_by_one(
             decoded.append(physical_offset)
             return decode_record(view, physical_offset, **more)
 
-        monkeypatch.setattr("engine.reading.decode_record", counting)
+        monkeypatch.setattr("engine.queuerecords.decode_record", counting)
         assert store.query("T", absent, 100) == []
         assert store.newest_with_key("T", absent) is None
         assert len(decoded) == 2 * SINGLE_CANDIDATES

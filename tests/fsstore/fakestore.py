@@ -53,6 +53,10 @@ class FakeMessage(SimpleNamespace):
     """The fields of a StoredMessage that the filesystem reads."""
 
     @property
+    def place(self) -> int:
+        return int(self.physical_offset)
+
+    @property
     def physical_end(self) -> int:
         return int(self.physical_offset + self.store_size)
 

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from engine import Message, MessageStore, OpenMode, StoreConfig
 from mountctl.main import cli
-from tests.engine.test_store_kinds import COMPACTED, DERIVED, NAMES, Broker, state
+from tests.engine.test_store_kinds import COMPACTED, DERIVED, NAMES, Broker, batches, state, wrapped
 from tests.golden55 import Golden55, expected, golden55
 from tests.mount.harness import Mounted, mounted, offset_names, until
 
@@ -106,3 +107,31 @@ def test_what_the_broker_appends_shows_soon(name: str, tmp_path: Path) -> None:
             assert (topic / "keys" / f"new-{number}").read_bytes() == b"new %d" % number
             waits.append(time.monotonic() - began)
     assert sorted(waits)[len(waits) // 2] < LATEST_SECONDS  # the machine may be busy once
+
+
+@pytest.mark.parametrize("mode", ["READ_ONLY", "FOLLOW"])
+def test_messages_of_a_batch_in_one_record_are_files(mode: str, tmp_path: Path) -> None:
+    given = golden55("bcq", tmp_path)
+    with MessageStore.open(given.path, StoreConfig(mode=OpenMode.FOLLOW)) as store:
+        broker, first = Broker(given.path, store.physical_end), store.bounds("va-bcq", 0).max_offset
+    start = first
+    for batch in batches(20, first):
+        broker.put(wrapped(batch, start), 0, start)
+        start += len(batch)
+    sent = dict(enumerate((item for batch in batches(20, first) for item in batch), first))
+    with mounted(tmp_path, store=given.path, config={"mode": mode}) as mount:
+        topic = mount.root / "va-bcq"
+        listed = {entry.name: entry.inode() for entry in os.scandir(topic / "0") if entry.name.isdigit()}
+        assert len(set(listed.values())) == len(listed) == start
+        for number, item in sent.items():
+            path = topic / "0" / f"{number:020d}"
+            assert path.read_bytes() == item.body
+            assert (path.stat().st_ino, path.stat().st_size) == (listed[path.name], len(item.body))
+            assert os.getxattr(path, "user.mq.keys").decode().split() == list(item.keys)
+            assert (topic / "keys" / f"I{number}").read_bytes() == item.body
+        text = (topic / "0.log").read_bytes()
+        assert text.endswith(b"".join(bytes(item.body) + b"\n" for item in sent.values()))
+        rows = pq.read_table(mount.root / "@parquet" / "topic=va-bcq" / "queue=0", partitioning=None).to_pylist()
+        shown = {row["queue_offset"]: row["body"] for row in rows}
+        assert {number: shown[number] for number in sent} == {number: item.body for number, item in sent.items()}
+        assert mount.status()["stats"]["damaged_places"] == 0
