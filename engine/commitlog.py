@@ -184,6 +184,19 @@ class CommitLog:
             self.last_store_time_ms = now_ms
             return stored
 
+    def require_unforged(self, records: Sequence[Encoded]) -> None:
+        """The IllegalMessageError with which these would be refused if they were appended now; call it under `lock`."""
+        if not any(record.names_magic for record in records):
+            return
+        file, file_bytes = self._current, self.files.file_bytes
+        start, wrote = (file.start, file.wrote) if file is not None else (self.wrote_end, 0)
+        places = plan([len(record.buffer) for record in records], wrote, file_bytes)
+        for record, (number, position) in zip(records, places, strict=True):
+            if record.names_magic:
+                physical_offset = start + number * file_bytes + position
+                record.place(0, physical_offset, self.last_store_time_ms)
+                refuse_forged(record, physical_offset)
+
     def _publish(self, files: Sequence[MappedFile], ends: Sequence[int]) -> None:
         """Files but the last are full now; each of the others becomes the current one in its turn."""
         for file, end in zip(files[:-1], ends, strict=False):

@@ -21,7 +21,7 @@ from engine.batch import encode_batch
 from engine.config import StoreConfig
 from engine.dispatch import PlacedRun
 from engine.encodedbatch import EncodedBatch, Share, shares_of
-from engine.errors import IllegalMessageError, TopicNotFoundError
+from engine.errors import IllegalMessageError
 from engine.feed import Feed, Queue
 from engine.lines import Lines, encode_lines, line_bodies, split_lines
 from engine.message import Message
@@ -96,6 +96,8 @@ class Writer:
         elif self._queues.get(topic, queue_id) is None and not self._topics.has_queue(topic, queue_id):
             self._require_queue(topic, queue_id)
         record = self._encoder.encode(message, queue_id, self._config.clock())
+        if self._queues.get(topic, queue_id) is None:
+            self._make_topic(topic)
         host = self._store_host if message.store_host is None else message.store_host.encode()
         size = len(record.buffer)
         with self._log.lock:
@@ -114,28 +116,29 @@ class Writer:
     # queues
 
     def _deal(self, topic: str, count: int) -> list[int]:
-        """Queues that the next `count` messages without one go to, in turn: the topic's, from the next one on."""
-        queue_ids = self._topics.writable_ids(topic) or self._make_topic(topic)
+        """Queues that the next `count` messages without one go to, in turn: the topic's, from the next one on. An
+        unknown topic's are those that it will have."""
+        queue_ids = self._topics.writable_ids(topic)
+        if not queue_ids:
+            if self._topics.has(topic):
+                raise IllegalMessageError(f"topic {topic!r} has no queue that may be written")
+            queue_ids = list(range(self._config.default_queues))
         turn = self._turns.get(topic, 0)
         self._turns[topic] = turn + count
         return [queue_ids[(turn + row) % len(queue_ids)] for row in range(min(count, len(queue_ids)))]
 
-    def _make_topic(self, topic: str) -> list[int]:
-        """Publishing to an unknown topic makes it, as a broker does."""
-        self._refusal.require_none()
+    def _require_queue(self, topic: str, queue_id: int) -> None:
+        """TopicNotFoundError for a queue that is not there, and will not be when its topic is made."""
+        if self._topics.has(topic) or not 0 <= queue_id < self._config.default_queues:
+            self._topics.require_queue(topic, queue_id)
+
+    def _make_topic(self, topic: str) -> None:
+        """Publishing to an unknown topic makes it, as a broker does: once it is known that its messages can be stored.
+        What is refused makes nothing."""
         if not self._topics.has(topic):
+            self._refusal.require_none()
             self._encoder.encode_topic(topic)
             self._topics.ensure(topic, self._config.default_queues)
-        queue_ids = self._topics.writable_ids(topic)
-        if not queue_ids:
-            raise IllegalMessageError(f"topic {topic!r} has no queue that may be written")
-        return queue_ids
-
-    def _require_queue(self, topic: str, queue_id: int) -> None:
-        if not self._topics.has(topic):
-            self._make_topic(topic)
-        if not self._topics.has_queue(topic, queue_id):
-            raise TopicNotFoundError(topic, queue_id)
 
     # many messages
 
@@ -187,6 +190,7 @@ class Writer:
     ) -> PutRange:
         """Store encoded batches as one, row r in queue_ids[r % their number]; `told` before it is dispatched."""
         parts = [part for batch in batches if len(batch) for part in batch.cut(self._log.largest_bytes)]
+        self._make_topic(topic)
         with self._log.lock:
             self._refusal.require_none()
             dealt = self._deal_parts(topic, parts, queue_ids)
@@ -230,9 +234,13 @@ class Writer:
         if any(message.topic != topic for message in messages):
             raise IllegalMessageError("the messages of a batch have different topics")
         queue_ids = self._targets(topic, queue_id, len(messages))
+        if not self._topics.has(topic):
+            self._routed(messages, queue_ids)
+            self._make_topic(topic)
         with self._log.lock:
             self._refusal.require_none()
-            routed = [self._route(message, queue_ids[row % len(queue_ids)]) for row, message in enumerate(messages)]
+            routed = self._routed(messages, queue_ids)
+            self._log.require_unforged([one.record for one in routed])
             taken: Counter[Queue] = Counter()
             ready = [self._number(one, taken) for one in routed]
             stored = self._log.append_all([one.record for one in ready], [one.queue_offset for one in ready])
@@ -249,6 +257,10 @@ class Writer:
         self.messages += len(results)
         self.bytes += sum(result.store_size for result in results)
         return results
+
+    def _routed(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[_Routed]:
+        """Encode each where it goes."""
+        return [self._route(message, queue_ids[row % len(queue_ids)]) for row, message in enumerate(messages)]
 
     def _route(self, message: Message, queue_id: int) -> _Routed:
         """Encode a message where its properties send it. Nothing is made yet: the batch may still be refused."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from engine import IllegalMessageError, Message, MessageStore
+from engine import IllegalMessageError, Message, MessageStore, TopicNotFoundError, WriteError
 from engine.hosts import Host
-from engine.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2
+from engine.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from tests.engine.storetools import SMALL, bodies, opened
 
 GOOD = Message("T", b"good")
@@ -197,3 +197,35 @@ def test_bodies_that_hold_records_of_elsewhere_are_taken(tmp_path: Path) -> None
             store.put(Message("T", piece), 0)
             store.put_batch([Message("T", piece), Message("T", b"text")], 0)
         assert bodies(store, "T", 0).count(piece) == 6
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Message("new", b"x", keys=["no key"]),
+        Message("new", bytes(5 << 20)),
+        Message("new", b"x", properties={"DELAY": "soon"}),
+        Message("new", b"x", keys=["no key"], properties={"DELAY": "1"}),
+    ],
+)
+def test_what_is_refused_makes_no_topic(tmp_path: Path, bad: Message) -> None:
+    with opened(tmp_path / "store") as store:
+        for put in (store.put, lambda message: store.put_batch([Message("new", b"good"), message])):
+            with pytest.raises(WriteError):
+                put(bad)
+        with pytest.raises(TopicNotFoundError):
+            store.put(Message("new", b"good"), 77)
+        assert store.topics() == []
+        assert store.put(Message("new", b"good"), 1).queue == 1
+        assert store.put_batch([Message("later", b"good", properties={"DELAY": "1"})]).topic == "SCHEDULE_TOPIC_XXXX"
+        assert store.topics() == ["SCHEDULE_TOPIC_XXXX", "later", "new"]
+
+
+def test_a_delayed_message_that_is_refused_for_its_place_makes_no_queue(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as store:
+        store.create_topic("T", 1)
+        forged = Message("T", holding(store.physical_end + HEADERS[0].size, MESSAGE_MAGIC), properties={"DELAY": "5"})
+        with pytest.raises(IllegalMessageError):
+            store.put(forged)
+        assert store.topics() == ["T"]
+        assert not store.has_queue("SCHEDULE_TOPIC_XXXX", 4)
