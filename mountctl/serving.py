@@ -20,6 +20,7 @@ from engine import (
     MessageStore,
     OpenMode,
     RecoveryProgress,
+    Retention,
     StoreConfig,
     StoreError,
 )
@@ -115,7 +116,7 @@ class Hangups:
             os.kill(os.getpid(), signal.SIGTERM)
             return
         if self.store is not None:
-            log.info("SIGHUP: retention is %s", self.store.reread_retention() or "off")
+            log.info("SIGHUP: retention is %s", retention_in_words(self.store.reread_retention()))
 
 
 def _config(request: MountRequest, reporter: Reporter) -> StoreConfig:
@@ -194,3 +195,20 @@ def _tell_systemd(words: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             notify.connect("\0" + address[1:] if address.startswith("@") else address)
             notify.send(words.encode())
+
+
+def retention_in_words(retention: Retention | None) -> str:
+    """What goes, and when, for a person to read."""
+    if retention is None:
+        return "off"
+    hours = ", ".join(f"{hour:02d}" for hour in retention.delete_when_hours)
+    words = []
+    if retention.max_age_hours is not None:
+        words.append(f"files older than {retention.max_age_hours:g} h go at {hours} o'clock")
+    if retention.max_bytes is not None:
+        words.append(f"the oldest files go while the log is larger than {retention.max_bytes:,} bytes")
+    words.append(f"old files go at any hour while the disk is more than {retention.disk_use_ratio:.0%} full")
+    if retention.clean_forcibly:
+        words.append(f"the oldest files go whatever their age above {retention.disk_clean_ratio:.0%}")
+    words.append(f"writes are refused above {retention.disk_warn_ratio:.0%}")
+    return f"on: {'; '.join(words)}"

@@ -174,7 +174,7 @@ def test_a_hangup_reads_the_stores_retention_again(site: Site) -> None:
     pid = daemon_pid(site)
     hang_up(site, pid, site.log, "SIGHUP: retention is off")
     asked.write_text('{"fileReservedTime": 72}')
-    hang_up(site, pid, site.log, "SIGHUP: retention is Retention(max_age_hours=72")
+    hang_up(site, pid, site.log, "SIGHUP: retention is on: files older than 72 h go at 04 o'clock; ")
     asked.write_text('{"fileReservedTime": "three days"}')
     hang_up(site, pid, site.log, f"ERROR SIGHUP: {asked}: ")
     asked.unlink()
@@ -184,7 +184,7 @@ def test_a_hangup_reads_the_stores_retention_again(site: Site) -> None:
 def test_options_of_the_mount_stay_whatever_the_stores_retention_says(site: Site) -> None:
     site.mounted("-o", "fileReservedTime=72")
     (site.store / "config/retention.json").write_text('{"fileReservedTime": 1}')
-    hang_up(site, daemon_pid(site), site.log, "SIGHUP: retention is Retention(max_age_hours=72")
+    hang_up(site, daemon_pid(site), site.log, "SIGHUP: retention is on: files older than 72 h go at 04 o'clock; ")
 
 
 def test_a_mount_in_the_foreground_ends_with_its_terminal(site: Site) -> None:
