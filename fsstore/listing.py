@@ -31,6 +31,8 @@ Batch: TypeAlias = MessageColumns | MessageNames | list[DirectoryEntry]
 
 NAME_BYTES = 96
 """What a name takes in memory, about."""
+MOST_DESCRIBED = 256
+"""Names that one request looks up, some 10 µs each: a kernel may ask for a mebibyte of them."""
 OFFSET_DIGITS = 20
 MOST_ROWS_AHEAD = 4096
 _NS_PER_MS = 1_000_000
@@ -217,7 +219,8 @@ class QueueListing(Listing):
 def describe_some(
     directory: Described, names: Sequence[bytes], position: int, limit: int
 ) -> tuple[list[DirectoryEntry], int]:
-    """Up to `limit` entries after `position`, none only at the end; and how many names that took."""
+    """Up to `limit` entries after `position`, and MOST_DESCRIBED, none only at the end; how many names they took."""
+    limit = min(limit, MOST_DESCRIBED)
     entries: list[DirectoryEntry] = []
     begin = position
     while not entries and position < len(names):

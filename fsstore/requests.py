@@ -22,6 +22,7 @@ from fsstore.answers import errno_for
 from fsstore.channel import Channel
 from fsstore.core import Filesystem
 from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames, SlowWork
+from fsstore.listing import MOST_DESCRIBED
 from fsstore.openbodies import OpenBodies
 from fsstore.wire import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
 
@@ -197,8 +198,8 @@ class RequestHandlers:
                     position = entry.next_position
                     if with_attributes:
                         self._core.listed(entry.attributes.inode)
-                if count < len(batch):
-                    room = 0  # what comes next did not fit
+                if count < len(batch) or count >= MOST_DESCRIBED:
+                    room = 0  # what comes next did not fit, or has others wait for too long
             if not count:
                 break
             parts.append(part)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engine import Message
 from fsstore.inodes import MESSAGE
 from fsstore.interface import MessageColumns, MessageNames, SlowWork
+from fsstore.listing import MOST_DESCRIBED
 from fsstore.names import offset_name
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
@@ -189,3 +190,15 @@ def test_what_was_read_ahead_and_expired_is_not_listed(mount: Mount, store: Fake
     batch = mount.fs.readdir(handle, position, 4)
     assert isinstance(batch, MessageColumns)
     assert batch.names[0] == offset_name(11)
+
+
+def test_one_request_looks_up_so_many_names_however_large_it_is(mount: Mount, store: FakeStore) -> None:
+    store.create_topic("wide", 400)
+    handle = mount.fs.opendir(mount.stat("wide").inode).handle
+    found, position = [], 0
+    while batch := mount.fs.readdir(handle, position, 1_000_000):
+        assert isinstance(batch, list)
+        assert len(batch) <= MOST_DESCRIBED
+        found += [name for name, _, _ in batch]
+        position = batch[-1].next_position
+    assert len(found) == len(set(found)) > 800
