@@ -19,6 +19,7 @@ from engine.configfile import backup_of, read_config, write_config
 from engine.durable import Disk
 from engine.errors import ConfigFileError, IllegalTopicError, StoreError, TopicExistsError
 from engine.filescan import MAX_OFFSET
+from engine.place import can_have_queues
 from engine.record import topic_problem
 
 MAX_QUEUES = 1_024
@@ -184,7 +185,7 @@ def _version_of(path: Path) -> tuple[FileVersion, FileVersion]:
 
 
 def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:
-    """The topics in what topics.json holds; entries without a legal name or with odd values are left out."""
+    """The topics in what topics.json holds; entries with odd values, or a name that no directory has, are left out."""
     entries = _entries(content).items()
     found = (_parse_entry(topic, entry) for topic, entry in entries if isinstance(entry, dict))
     return {config.topic: config for config in found if config is not None}
@@ -201,9 +202,19 @@ def _parse_entry(topic: str, entry: Mapping[str, Any]) -> TopicConfig | None:
     write_queues = entry.get("writeQueueNums", DEFAULT_QUEUES)
     permission = entry.get("perm", READ_AND_WRITE)
     counts = all(_is_number(count, MOST_QUEUES) for count in (read_queues, write_queues))
-    if topic_problem(topic) or not counts or not _is_number(permission, MOST_PERMISSION):
+    if not _can_be_topic(topic) or not counts or not _is_number(permission, MOST_PERMISSION):
         return None
     return TopicConfig(topic, read_queues, write_queues, permission, _attributes(entry.get("attributes")))
+
+
+def _can_be_topic(name: str) -> bool:
+    """Whether messages may be there of that topic. A broker names topics as it refuses to its clients: the retries of
+    those who pop have a plus sign in them, and may be longer than 127 characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # half of a character, which no name of a file has
+        return False
+    return can_have_queues(name)
 
 
 def _is_number(value: Any, most: int) -> bool:

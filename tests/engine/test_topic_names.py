@@ -68,3 +68,21 @@ def test_a_follower_shows_them(tmp_path: Path, name: str) -> None:
         store.flush()
         with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.FOLLOW)) as follower:
             assert bodies(follower, name, 0) == [b"one"]
+
+
+def test_a_topic_that_only_a_broker_can_name_is_not_taken_for_deleted(tmp_path: Path) -> None:
+    ours, theirs = "%RETRY%readers-orders", "%RETRY%readers+orders"
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as store:
+        store.put(Message("orders", b"given back"), 0)
+        store.create_topic(ours, 1)
+        store.put(Message(ours, b"given back"), 0)
+    for file in [*(path / "commitlog").iterdir(), path / "config/topics.json"]:
+        file.write_bytes(file.read_bytes().replace(ours.encode(), theirs.encode()))
+    shutil.rmtree(path / "consumequeue" / ours)  # its queue is lost
+    shutil.rmtree(path / "fsstore")  # as a broker leaves it
+    for mode in (OpenMode.READ_ONLY, OpenMode.WRITE):
+        with MessageStore.open(path, replace(SMALL, mode=mode)) as store:
+            assert store.topics() == [theirs, "orders"]
+            assert bodies(store, theirs, 0) == [b"given back"]
+            assert not store.settings_problems()

@@ -183,3 +183,18 @@ def test_reload_sees_what_another_process_wrote(path: Path) -> None:
     path.with_name("topics.json.bak").unlink(missing_ok=True)
     assert not reader.reload()
     assert reader.names() == ["orders"]
+
+
+def test_topics_that_only_a_broker_can_make_are_read_and_not_made(path: Path) -> None:
+    names = ["%RETRY%readers+orders", "%RETRY%readers_" + "x" * 200]
+    others = ["", "..", "a/b", "a\0b", "\ud800", "x" * 256]
+    entry = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    path.write_text(json.dumps({"topicConfigTable": {**dict.fromkeys(names, entry), **dict.fromkeys(others, entry)}}))
+    topics = table(path)
+    assert topics.names() == names
+    assert len(topics.problems()) == len(others)
+    for name in names:
+        with pytest.raises(IllegalTopicError):
+            topics.ensure(name, 4)
+    topics.create("orders", 4)
+    assert set(names) < written(path)["topicConfigTable"].keys()
