@@ -140,8 +140,8 @@ def zero_sectors(content: bytes, start: int, end: int, body_bytes: int, chance: 
 
 
 def cut(content: bytes, start: int, end: int, body_bytes: int, chance: random.Random) -> bytes:
-    """The file ends in the record."""
-    return content[: chance.randrange(start, end)]
+    """The file ends in the record; not before its first byte, as if it were missing."""
+    return content[: max(chance.randrange(start, end), 1)]
 
 
 def gone(content: bytes, start: int, end: int, body_bytes: int, chance: random.Random) -> bytes:
