@@ -114,7 +114,6 @@ KINDS = (
     Kind(
         "a BATCH topic",
         attributes={"queue.type": "BatchCQ"},
-        batches=False,
         refused_as="a batch consume queue",
         derived="a batch consume queue",
     ),
@@ -275,6 +274,8 @@ class Visit:
         theirs, ours = expected(line), seen(found)
         ours["sf"] &= ~COMPRESSION_BITS
         theirs["sf"] &= ~COMPRESSION_BITS
+        if not theirs["size"]:  # of a batch that it took apart, a client says neither
+            ours |= {"size": 0, "crc": 0}
         if self._kind.moved and line["qt"] == SPECIAL:
             ours |= {name: theirs[name] for name in ("po", "id")}
         names = [name for name in theirs if theirs[name] != ours[name]]
