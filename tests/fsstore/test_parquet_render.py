@@ -198,8 +198,8 @@ def test_the_time_of_a_file_is_that_of_its_last_good_message(store: MessageStore
     with min((store.path / "commitlog").iterdir()).open("r+b") as log:
         for good in (3, 2, 1, 0):
             assert layout_of(store, "orders", end=3).mtime_ms == times[good]
-            log.seek(int(store.entries("orders", 0, good - 1, 1)["physical_offset"][0]) + 35 if good else 0)
-            log.write(b"\xff")  # the last byte of the place that the record names
+            log.seek(int(store.entries("orders", 0, good - 1, 1)["physical_offset"][0]) + 4 if good else 0)
+            log.write(b"\xff")  # the first byte of the record's magic
             log.flush()
 
 
