@@ -35,6 +35,44 @@ SCRATCH_PREFIX = "fsstore-derived-"
 Key = tuple[str, int]
 
 
+class DerivedIndex:
+    """An index of a followed store, derived from its log where no file of one is: its broker keeps keys in RocksDB. Not
+    of what damage took. `end` is how far it reaches. Thread safety: one caller at a time."""
+
+    def __init__(self, parts: StoreParts, cache: Path | None) -> None:
+        """Has `parts.index` begin anew, in files below `cache`, or in memory when that is None. OSError."""
+        self._parts = parts
+        self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
+        self.end = parts.log.min_offset
+        root = self._scratch.path if self._scratch is not None else parts.layout.own
+        access = Access.WRITE if self._scratch is not None else Access.PRIVATE
+        parts.index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+
+    def advance(self, end: int, most_bytes: int) -> bool:
+        """Index what the log, which is whole up to `end`, has behind what was indexed; whether there was any.
+        StoreFullError, OSError: the next call goes on."""
+        log, index = self._parts.log, self._parts.index
+        self.end = began = max(self.end, log.min_offset)
+        if began >= end:
+            return False
+        walk = LogWalk(log.files, began, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
+        for found in walk:
+            self._parts.dispatcher.index_scanned(found)
+            self.end = walk.end
+            if walk.end - began >= most_bytes:
+                break
+        else:
+            self.end = end  # what is left is damaged
+        index.settle()
+        index.delete_expired(log.min_offset)
+        return True
+
+    def close(self) -> None:
+        """Remove what was made on disk."""
+        if self._scratch is not None:
+            self._scratch.close()
+
+
 class Derivation:
     """Queues and index of a followed store, derived from its log. Thread safety: one caller at a time."""
 

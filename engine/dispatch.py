@@ -110,16 +110,21 @@ class Dispatcher:
         fed: list[tuple[str, int]] = []
         if not len(scanned):
             return fed
-        records, headers = scanned.records, scanned.records.headers
+        records = scanned.records
         tags = java_hashes(records.log, *scanned.properties.tags).astype(np.int64)
         for rows in rows_by_queue(scanned, tags, self.levels):
             queue = self.queues.get_or_create(rows.topic, rows.queue_id)
             for start, end in believable_runs(rows.queue_offsets, queue.expected_offset):
                 queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
             fed.append((rows.topic, rows.queue_id))
-        if self.index is not None:
+        self.index_scanned(scanned)
+        return fed
+
+    def index_scanned(self, scanned: ScannedRecords) -> None:
+        """Dispatch what a scan of the log found to the index alone. StoreFullError."""
+        if self.index is not None and len(scanned):
+            headers = scanned.records.headers
             key_rows, key_hashes = index_key_rows(scanned)
             keeps = headers["sys_flag"][key_rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
             places, times = headers["physical_offset"], headers["store_time_ms"]
             self._index(places, times, key_rows[keeps], key_hashes[keeps])
-        return fed

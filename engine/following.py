@@ -15,14 +15,14 @@ import numpy as np
 from engine.config import Clock
 from engine.consumequeue import ENTRY, is_pre_blank
 from engine.consumequeues import ConsumeQueues, folders_in
-from engine.deriving import Derivation
+from engine.deriving import Derivation, DerivedIndex
 from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
 from engine.kinds import BATCH_QUEUES, StoreKind, kind_of
 from engine.listeners import Expired
 from engine.logframing import EntryNumber
 from engine.logscan import ScannedRecords, ScanStop, scan_records
 from engine.mappedfile import Access, MappedFile
-from engine.opening import ChosenSizes, find_sizes, refuse_unreadable, remembered_sizes
+from engine.opening import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
 from engine.parts import StoreParts
 from engine.results import IndexState
 from engine.sequence import queued_rows
@@ -47,6 +47,9 @@ TELLING_FOLDERS = ("consumequeue_rocksdb", "batchconsumequeue")
 
 NEWEST_BYTES = 4096
 """So many bytes of the newest record are compared at each look: they are others when the log was rewritten."""
+
+INDEX_SECONDS = 1.0
+"""For so long a store may lack an index file before one is derived: brokers make the first with the first message."""
 
 PROOF_SECONDS = 1.0
 """After that time an index whose sizes could not be proved is tried again, if the log has grown; then after twice that
@@ -75,10 +78,12 @@ class Follower:
         choice: ChosenSizes,
         choose_sizes: Callable[[], ChosenSizes],
         derive: Callable[[], Derivation],
+        derive_index: Callable[[], DerivedIndex],
         clock: Clock,
     ) -> None:
         """Positions are found by `begin`; the callbacks tell listeners. `choice` are the sizes that `parts` were opened
-        with, `choose_sizes` asks the files again. `derive` has the queues of `parts` made from the log."""
+        with, `choose_sizes` asks the files again. `derive` has the queues of `parts` made from the log,
+        `derive_index` its index alone."""
         self._parts = parts
         self._log = parts.log
         self._queues = parts.queues
@@ -91,6 +96,10 @@ class Follower:
         self._choice = choice
         self._choose_sizes = choose_sizes
         self._derive = derive
+        self._derive_index = derive_index
+        self._derived_index: DerivedIndex | None = None
+        self._no_index_since: float | None = None
+        self._index_watch = Watch(parts.layout.index)
         self._clock = clock
         self._derivation: Derivation | None = None
         self._are_files_behind = False
@@ -133,9 +142,10 @@ class Follower:
 
     def close(self) -> None:
         """Remove what was derived."""
-        if self._derivation is not None:
-            self._derivation.close()
-        self._derivation = None
+        for derived in (self._derivation, self._derived_index):
+            if derived is not None:
+                derived.close()
+        self._derivation = self._derived_index = None
 
     def _begin_at(self, newest: tuple[int, int] | None) -> None:
         """Show what ends with the record at [physical offset, end); None: the log from its begin."""
@@ -155,6 +165,11 @@ class Follower:
         index = self._parts.index
         if self._derivation is not None:
             return IndexState("derived", f"made from the commit log: the store has {self._kind.queues}")
+        if self._derived_index is not None:
+            folder, end = self._parts.layout.index, self._derived_index.end
+            so_far = "" if end >= self._end else f"; of its first {end - self._log.min_offset:,} bytes so far"
+            reason = f"{folder} has no index file, as where a broker keeps keys in RocksDB"
+            return IndexState("derived", f"made from the commit log: {reason}{so_far}")
         if self._choice.rebuild_index:
             reason = (
                 f"the slots and entries of {index.directory} can't be proved from its files; name them by"
@@ -163,8 +178,8 @@ class Follower:
             return IndexState("not proved", reason)
         if not index.files and self._end > self._log.min_offset:
             reason = (
-                f"{index.directory} has no index file; a broker with indexFileWriteEnable=false keeps keys in RocksDB,"
-                " which is not read"
+                f"{index.directory} has no index file: a broker makes one with its first message, or keeps keys in"
+                " RocksDB; then one is made from the commit log in a moment"
             )
             return IndexState("none", reason)
         return IndexState("in use")
@@ -208,7 +223,33 @@ class Follower:
         if self._queues_watch.changed() or changed or self._is_behind():
             changed |= self._follow_queues()
         # The index each time: the writer indexes its last records after they are in their queues.
-        return self._parts.index.refresh() or changed
+        return self._refresh_index() or changed
+
+    def _refresh_index(self) -> bool:
+        """Look for what the writer indexed; or index it, where it has no index file for a while."""
+        index, derived = self._parts.index, self._derived_index
+        if derived is not None and self._index_watch.changed() and index_paths(self._parts.layout.index):
+            self._drop_derived()
+            derived = None
+        if derived is not None:
+            return derived.advance(self._end, REFRESH_BYTES)
+        changed = index.refresh()
+        if index.files or index.foreign or self._choice.rebuild_index or self._end <= self._log.min_offset:
+            self._no_index_since = None
+        elif self._no_index_since is None:
+            self._no_index_since = time.monotonic()
+        elif time.monotonic() - self._no_index_since >= INDEX_SECONDS:
+            self._derived_index, self._no_index_since = self._derive_index(), None
+            changed = True
+        return changed
+
+    def _drop_derived(self) -> None:
+        """Go back to the writer's own queues and index."""
+        layout, sizes = self._parts.layout, self._choice.sizes
+        if self._derivation is not None:
+            self._queues.move(layout.consume_queues, sizes.consume_queue_bytes, Access.READ)
+        self._parts.index.move(layout.index, sizes.index_slots, sizes.index_entries, Access.READ)
+        self.close()
 
     def _list_log(self) -> bool:
         """List the log's files if they may have changed; whether they had."""
@@ -239,6 +280,8 @@ class Follower:
         return not queues_complete(self._log, parts.queues, parts.deleted, self._end)
 
     def _begin_deriving(self) -> None:
+        if self._derived_index is not None:
+            self._drop_derived()
         self._derivation = derivation = self._derive()
         self._newest = self._awaited = None
         self._log_begin = self._end = self._log.min_offset
@@ -327,11 +370,8 @@ class Follower:
         self._newest = self._awaited = self._stuck_since = None
         self._log.files.forget(self._log.files.file_bytes)
         self._queues.forget(self._queues.file_bytes)
-        if self._derivation is not None:
-            layout, sizes = self._parts.layout, self._choice.sizes
-            self._queues.move(layout.consume_queues, sizes.consume_queue_bytes, Access.READ)
-            self._parts.index.move(layout.index, sizes.index_slots, sizes.index_entries, Access.READ)
-            self.close()
+        if self._derivation is not None or self._derived_index is not None:
+            self._drop_derived()
         self._log_rewritten(self._end)
         for topic, queue_id in self._queues.gone():
             self._queue_gone(topic, queue_id)
@@ -385,7 +425,8 @@ class Follower:
             return False
         self._choice = self._choose_sizes()
         chosen = self._choice.sizes
-        if (chosen.index_slots, chosen.index_entries) != (sizes.index_slots, sizes.index_entries):
+        is_theirs = self._derived_index is None
+        if is_theirs and (chosen.index_slots, chosen.index_entries) != (sizes.index_slots, sizes.index_entries):
             self._parts.index.reopen(chosen.index_slots, chosen.index_entries)
         return (chosen.commit_log_bytes, chosen.consume_queue_entries) != (
             sizes.commit_log_bytes,
@@ -401,7 +442,8 @@ class Follower:
             return listed and bool(log.problems)
         if found.consume_queue_bytes is None and self._end > log.min_offset:
             return True
-        if found.index_file_bytes is None and (index.files or index.foreign):
+        has_index = self._derived_index is None and bool(index.files or index.foreign)
+        if found.index_file_bytes is None and has_index:
             return True
         return (listed and bool(log.problems)) or (self._choice.rebuild_index and self._may_be_proved())
 

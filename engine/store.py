@@ -17,7 +17,7 @@ from engine.columns import Columns
 from engine.commitlog import FileHold
 from engine.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.consumeroffsets import read_consumer_offsets
-from engine.deriving import Derivation
+from engine.deriving import Derivation, DerivedIndex
 from engine.errors import (
     ConfigFileError,
     FlushFailedError,
@@ -110,6 +110,7 @@ class MessageStore:
                 choice=opened.choice,
                 choose_sizes=lambda: choose_at(opened.parts.layout, config),
                 derive=lambda: Derivation(opened.parts, config.cache, config.progress),
+                derive_index=lambda: DerivedIndex(opened.parts, config.cache),
                 clock=config.clock,
             )
 

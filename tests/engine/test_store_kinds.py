@@ -210,6 +210,41 @@ def test_messages_topics_keys_and_new_files_show(writer: MessageStore, followed:
     assert not any(one[0] == "rewritten" for one in ear.heard)
 
 
+def test_keys_are_found_where_the_broker_keeps_them_in_rocksdb_alone(
+    writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.following.INDEX_SECONDS", 0.0)
+    shutil.rmtree(followed / "consumequeue_rocksdb")
+    (followed / "consumequeue").symlink_to(writer.path / "consumequeue")
+    places = [writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0).physical_offset for number in range(200)]
+    with (writer.path / "commitlog" / ("0" * 20)).open("r+b") as file:
+        file.seek(places[20] + 89)
+        file.write(b"\xff")
+    with MessageStore.open(followed, config) as follower:
+        refreshed(follower)
+        assert follower.queues_derived is None
+        for number in range(200, 300):
+            writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0)
+            refreshed(follower)
+        assert follower.stats().index == "derived"
+        assert str(follower.stats().index_reason).endswith("has no index file, as where a broker keeps keys in RocksDB")
+        for number in set(range(300)) - {20}:
+            found = follower.newest_with_key("T", f"K{number}")
+            assert found is not None
+            assert bytes(found.body) == b"%d" % number
+        writer.flush()
+        shutil.copytree(writer.path / "index", followed / "index")
+        refreshed(follower)
+        writer.put(Message("T", b"300", ["K300"]), 0)
+        refreshed(follower)
+        assert follower.stats().index == "in use"
+        assert bodies(follower, "T", 0) == [b"%d" % number for number in range(301) if number != 20]
+        found = follower.newest_with_key("T", "K7")
+        assert found is not None
+        assert bytes(found.body) == b"7"
+    assert not config.cache or not list(config.cache.iterdir())
+
+
 def test_a_follower_that_came_before_the_store_was_made_derives(
     writer: MessageStore, tmp_path: Path, config: StoreConfig
 ) -> None:
