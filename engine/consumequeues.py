@@ -8,12 +8,10 @@ queue's files are looked at when it is first used.
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +19,7 @@ from engine.consumequeue import ConsumeQueue, Entries
 from engine.durable import Disk
 from engine.errors import ReadError
 from engine.filequeue import FileQueue
+from engine.haste import uncollected
 from engine.listeners import Expired
 from engine.mappedfile import Access
 from engine.openfiles import OpenFiles
@@ -166,7 +165,7 @@ class ConsumeQueues:
 
     def _open_all(self) -> None:
         """Open every queue that was not yet."""
-        with self._lock, _uncollected():
+        with self._lock, uncollected():
             for queue in _at_once(self._found, [key for key in self._keys() if key not in self._queues]):
                 queue.begin_at(self._min_physical)
                 self._queues[queue.topic, queue.queue_id] = queue
@@ -387,18 +386,6 @@ def _at_once(work: Callable[[Key], Result], keys: list[Key]) -> Iterator[Result]
     with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
         for results in threads.map(lambda share: [work(key) for key in share], shares):
             yield from results
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the search for garbage: what is made here stays, and would be gone through again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def folders_in(directory: Path) -> list[str]:

@@ -6,8 +6,11 @@ it found out is remembered by whoever did it, so asking again goes on from there
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 
@@ -57,3 +60,16 @@ def require_time() -> None:
     """TakesLongError on a thread in haste."""
     if _state.haste is not None:
         _state.haste.require_time()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the search for garbage in cycles: where a hundred thousand objects are made that stay, it would go
+    through them again and again, and keep all threads meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -17,6 +17,7 @@ from engine.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
 from engine.durable import Disk, make_directory, remove_file, write_durably
 from engine.errors import NotAStoreError, OptionError, ReadError, StoreLockedError
 from engine.filequeue import FileQueue
+from engine.haste import uncollected
 from engine.indexfile import TAG_TYPE
 from engine.kinds import StoreKind, kind_of
 from engine.layout import StoreLayout
@@ -74,11 +75,13 @@ def open_store(path: Path, config: StoreConfig) -> Opened:
         refuse_folders(layout)
     else:
         refuse_unreadable(layout)
-    if config.mode is OpenMode.WRITE:
-        return _open_writing(layout, config)
-    if config.mode is OpenMode.READ_ONLY:
-        return _open_read_only(layout, config)
-    return _open_following(layout, config)
+    opened = {
+        OpenMode.WRITE: _open_writing,
+        OpenMode.READ_ONLY: _open_read_only,
+        OpenMode.FOLLOW: _open_following,
+    }
+    with uncollected():  # some thousand queues stay
+        return opened[config.mode](layout, config)
 
 
 def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
