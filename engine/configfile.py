@@ -21,6 +21,11 @@ from engine.durable import Disk, make_directory, replace_file
 from engine.errors import ConfigFileError, ObstructedError
 from engine.paths import read_file
 
+FileVersion = tuple[int, int, int] | None
+"""A file's inode, size and time of change; None when it is missing."""
+Version = tuple[FileVersion, FileVersion]
+"""Of a file and its backup."""
+
 BACKUP_SUFFIX = ".bak"
 MOST_BYTES = 64 << 20
 """Some 300,000 topics: a longer file is not read."""
@@ -88,3 +93,16 @@ def _intact(path: Path) -> bytes | None:
     except (FileNotFoundError, ValueError):
         return None
     return content
+
+
+def version_of(path: Path) -> Version:
+    """What changes when the file or its backup does."""
+
+    def version(file: Path) -> FileVersion:
+        try:
+            found = file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    return version(path), version(backup_of(path))

@@ -9,13 +9,31 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.configfile import read_config
+from engine.configfile import Version, read_config, version_of
 from engine.filescan import MAX_OFFSET
+from engine.haste import require_time
 
 _QUEUE = re.compile("[0-9]{1,10}")
 
 Offsets = dict[str, dict[str, dict[int, int]]]
 """group -> topic -> queue -> next queue offset"""
+
+
+class ConsumerOffsets:
+    """Those of one store, read again when their files have changed. Thread safety: any thread."""
+
+    def __init__(self, path: Path, lmq_path: Path) -> None:
+        self._paths = path, lmq_path
+        self._known: tuple[list[Version], Offsets] | None = None
+
+    def read(self) -> Offsets:
+        """What the files say now; not to be changed. ConfigFileError; TakesLongError in haste: they are to be read."""
+        versions = [version_of(path) for path in self._paths]
+        known = self._known
+        if known is None or known[0] != versions:
+            require_time()
+            known = self._known = versions, read_consumer_offsets(*self._paths)
+        return known[1]
 
 
 def read_consumer_offsets(path: Path, lmq_path: Path) -> Offsets:

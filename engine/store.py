@@ -16,7 +16,7 @@ from engine.check import check_parts
 from engine.columns import Columns
 from engine.commitlog import FileHold
 from engine.config import FileSizes, OpenMode, Retention, StoreConfig
-from engine.consumeroffsets import read_consumer_offsets
+from engine.consumeroffsets import ConsumerOffsets
 from engine.deriving import Derivation, DerivedIndex
 from engine.errors import (
     ConfigFileError,
@@ -81,6 +81,8 @@ class MessageStore:
         body_limit_bytes = config.max_message_bytes * BODY_LIMIT_FACTOR
         remember = config.mode is not OpenMode.FOLLOW
         self._reader = Reader(opened.parts, self._topics, body_limit_bytes, remember=remember)
+        layout = opened.parts.layout
+        self._consumer_offsets = ConsumerOffsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
         writes = config.mode is OpenMode.WRITE
         self._sums = StreamSums(
             opened.parts.layout.own / "sums",
@@ -517,9 +519,9 @@ class MessageStore:
         return self._listeners.subscribe(listener)
 
     def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
-        """What brokers noted of consumer groups: group -> topic -> queue -> next queue offset. ConfigFileError."""
-        layout = self._parts.layout
-        return read_consumer_offsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
+        """What brokers noted of consumer groups: group -> topic -> queue -> next queue offset; not to be changed.
+        ConfigFileError; TakesLongError in haste."""
+        return self._consumer_offsets.read()
 
     def settings_problems(self) -> list[str]:
         """What of the files below config/ can't be understood, and is not used: sentences with their paths."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.consumequeue import ConsumeQueue
 from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
-from engine.haste import TakesLongError, in_haste
+from engine.haste import TakesLongError, in_haste, require_time
 from engine.slices import MAX_ITEM_BYTES
 from engine.streamrows import LogPart
 from engine.streamsums import QueueSums, Summed, sizes_of
@@ -23,6 +23,8 @@ WINDOW_BYTES = 1 << 20
 """How much is copied together for a reader that goes straight on."""
 LARGEST_WINDOW_BYTES = 3 << 20
 """As long as this, it is whole blocks."""
+MOST_ROWS_IN_HASTE = 1 << 15
+"""To copy so many messages takes some 4 ms: a window of messages of a few bytes has many more."""
 BACKGROUND_READ_BYTES = WINDOW_BYTES
 """Who reads less at a time is spared the background: two threads would hand the interpreter to and fro at each read."""
 
@@ -107,6 +109,8 @@ class QueueStream:
         """As `rows`; positions count from the sums' base."""
         block = self._sums.block_at(start)
         last = self._sums.block_end(self._sums.block_at(end - 1).queue_offset, summed)
+        if last.queue_offset - block.queue_offset > MOST_ROWS_IN_HASTE:
+            require_time()
         first, parts = self._sums.rows(block.queue_offset, last.queue_offset)
         row_ends = np.cumsum(sizes_of(parts))
         begin = last.bytes - (int(row_ends[-1]) if len(row_ends) else 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import Clock
-from engine.configfile import backup_of, read_config, write_config
+from engine.configfile import Version, read_config, version_of, write_config
 from engine.durable import Disk
 from engine.errors import ConfigFileError, IllegalTopicError, StoreError, TopicExistsError
 from engine.filescan import MAX_OFFSET
@@ -29,9 +29,6 @@ MOST_TOLD = 100
 MOST_PERMISSION = (1 << 31) - 1
 DEFAULT_QUEUES = 16  # RocketMQ's, where an entry does not say
 READ_AND_WRITE = 6
-
-FileVersion = tuple[int, int, int] | None
-"""A file's inode, size and time of change; None when it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class TopicTable:
         self._lock = threading.Lock()
         self._content: dict[str, Any] = {}
         self._topics: dict[str, TopicConfig] = {}
-        self._version: tuple[FileVersion, FileVersion] | None = None
+        self._version: Version | None = None
         self.problem: ConfigFileError | None = None
         self.reload()
 
@@ -88,7 +85,7 @@ class TopicTable:
         A file that can't be understood any more leaves what was known: it may be caught while it is being written.
         """
         with self._lock:
-            version = _version_of(self._path)
+            version = version_of(self._path)
             if version == self._version:
                 return False
             before = self._topics
@@ -169,19 +166,6 @@ class TopicTable:
             "counter": counter + 1 if isinstance(counter, int) and 0 <= counter < MAX_OFFSET else 1,
             "timestamp": self._clock(),
         }
-
-
-def _version_of(path: Path) -> tuple[FileVersion, FileVersion]:
-    """What changes when the file or its backup does."""
-
-    def version(file: Path) -> FileVersion:
-        try:
-            found = file.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
-    return version(path), version(backup_of(path))
 
 
 def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fsstore.interface import Attributes
+from engine import TakesLongError, in_haste
+from fsstore.interface import Attributes, SlowWork
 from fsstore.names import can_be_name, from_name, parse_queue, to_name
 from fsstore.nodes import Context, Directory, Node, not_found
 from fsstore.reports import ReportFile
@@ -47,16 +48,25 @@ class GroupsDirectory(Directory):
 
 def _children_of(context: Context, parts: tuple[str, ...]) -> Mapping[str, object]:
     """What is at this depth: groups by name, a group's topics, or a topic's queues; empty when it has gone."""
-    groups = context.store.consumer_offsets()
+    groups = _offsets(context)
     if not parts:
         return groups
     topics = groups.get(parts[0], {})
     return topics if len(parts) == 1 else {str(queue): offset for queue, offset in topics.get(parts[1], {}).items()}
 
 
+def _offsets(context: Context) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
+    """Group -> topic -> queue -> next queue offset. SlowWork when a broker has written them anew."""
+    try:
+        with in_haste():
+            return context.store.consumer_offsets()
+    except TakesLongError:
+        raise SlowWork(context.store.consumer_offsets) from None
+
+
 def _offset_text(context: Context, parts: tuple[str, ...]) -> bytes:
     group, topic, queue = parts
-    offset = context.store.consumer_offsets().get(group, {}).get(topic, {}).get(int(queue))
+    offset = _offsets(context).get(group, {}).get(topic, {}).get(int(queue))
     if offset is None:
         raise not_found()
     return b"%d\n" % offset

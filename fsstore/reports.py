@@ -127,7 +127,7 @@ class ControlHandle(OpenFile):
         """Do one command. EINVAL when it is none; errors of the command as they are. SlowWork: it waits for the
         disk."""
         store, changes = self._context.store, self._context.changes
-        match _parsed(data):
+        match _parsed(data) if len(data) <= LONGEST_COMMAND_BYTES else None:
             case {"delete_topic": str(topic), **others} if not others:
                 changes.do((id(self), data), lambda: store.delete_topic(topic))
             case {"create_topic": str(topic), "queues": int(queues), **others} if not others:
@@ -145,6 +145,7 @@ def _parsed(data: bytes) -> object:
     return command
 
 
+LONGEST_COMMAND_BYTES = 1 << 12
 _INJECTED = frozenset(("clock", "disk", "progress"))
 """Fields of StoreConfig that are objects, not settings."""
 

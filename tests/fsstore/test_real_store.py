@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import MessageStore, OpenMode, ReadOnlyStoreError, StoreConfig
-from fsstore.interface import AT_END, ROOT_INODE
+from fsstore.interface import AT_END, ROOT_INODE, SlowWork
 from fsstore.names import offset_name
 from tests.fsstore.conftest import Mount, patiently, refused_with
 
@@ -117,3 +117,13 @@ def test_a_store_that_is_only_read_shows_everything_and_takes_nothing(tmp_path: 
         with pytest.raises(ReadOnlyStoreError):
             store.create_topic("more")
         mount.fs.close()
+
+
+def test_a_stream_of_many_short_messages_is_copied_in_a_thread(real: Mount, open_store: MessageStore) -> None:
+    open_store.put_lines("orders", b"a\n" * 40_000 + b"x" * 300_000 + b"\n", 1)
+    handle = real.open("orders/1.log").handle
+    with pytest.raises(SlowWork) as raised:
+        real.fs.read(handle, 0, 1 << 17)
+    raised.value.work()
+    assert real.fs.read(handle, 0, 1 << 17) == b"a\n" * 40_000 + b"x" * ((1 << 17) - 80_000)
+    assert len(real.fs.read(handle, 1 << 17, 1 << 17)) == 1 << 17  # few messages are copied at once

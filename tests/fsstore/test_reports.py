@@ -139,6 +139,7 @@ def test_control_makes_a_topic_with_as_many_queues_as_asked(mount: Mount, store:
         (b"[]", errno.EINVAL),
         (b"rm -rf", errno.EINVAL),
         (b"[" * 100_000, errno.EINVAL),
+        (b'{"delete_topic": "orders"' + b" " * 5_000 + b"}", errno.EINVAL),
     ],
 )
 def test_control_refuses_what_is_no_command(mount: Mount, store: FakeStore, command: bytes, number: int) -> None:
