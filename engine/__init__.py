@@ -50,7 +50,7 @@ from engine.errors import (
     UnsupportedStoreError,
     WriteError,
 )
-from engine.haste import TakesLongError, in_haste
+from engine.haste import TakesLongError, in_haste, uncollected
 from engine.hosts import Host
 from engine.lines import split_text
 from engine.listeners import Expired, StoreListener
@@ -141,6 +141,7 @@ __all__ = [
     "retention_from",
     "split_text",
     "topic_problem",
+    "uncollected",
     "with_broker_conf",
     "with_options",
     "writer_of",

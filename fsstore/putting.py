@@ -5,14 +5,13 @@ What is estimated is the time of the request loop's thread: some 5 ms at most fo
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
-from engine import Stored
+from engine import Stored, uncollected
 from fsstore.interface import Kind, SlowWork
 from fsstore.memory import Holding, MemoryBudget, Purpose
 
@@ -45,14 +44,12 @@ class LongPuts:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Meanwhile. Nothing is looked through for garbage in cycles: among a hundred thousand messages that would keep
-        all threads for tens of milliseconds, several times, and find none."""
+        """Meanwhile."""
         self.is_under_way = True
-        gc.disable()
         try:
-            yield
+            with uncollected():
+                yield
         finally:
-            gc.enable()
             self.is_under_way = False
 
 
