@@ -53,7 +53,7 @@ SINGLE_CANDIDATES = 64
 over together."""
 CANDIDATE_ROWS = 1024
 HEADER_ROWS = 1024
-"""As COLUMN_ROWS, of headers: of messages in batches copies are made meanwhile."""
+"""As COLUMN_ROWS, of headers where there are batches: of their messages copies are made meanwhile."""
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
 
@@ -246,7 +246,8 @@ class Reader:
         if queue is None or not len(found):
             return found
         first = min(max(start, queue.min_offset), end)
-        for run in self.records.runs(queue, first, queue.entries(first, end - first), HEADER_ROWS):
+        most_rows = HEADER_ROWS if self.records.has_batches else None
+        for run in self.records.runs(queue, first, queue.entries(first, end - first), most_rows):
             row = run.first - start
             found[row : row + len(run.records)] = run.records.headers
             for alone, message in run.alone.items():
