@@ -17,13 +17,16 @@ from engine.consumequeue import ENTRY, is_pre_blank
 from engine.consumequeues import ConsumeQueues, folders_in
 from engine.deriving import Derivation, DerivedIndex
 from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
+from engine.keyrows import index_key_rows
 from engine.kinds import BATCH_QUEUES, StoreKind, kind_of
 from engine.listeners import Expired
 from engine.logframing import EntryNumber
 from engine.logscan import ScannedRecords, ScanStop, scan_records
+from engine.logwalk import LogWalk
 from engine.mappedfile import Access, MappedFile
 from engine.opening import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
 from engine.parts import StoreParts
+from engine.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from engine.results import IndexState
 from engine.sequence import queued_rows
 from engine.tiling import queues_complete
@@ -50,6 +53,10 @@ NEWEST_BYTES = 4096
 
 INDEX_SECONDS = 1.0
 """For so long a store may lack an index file before one is derived: brokers make the first with the first message."""
+
+BEHIND_SECONDS = 5.0
+"""For so long a message may lack its keys in the index files before an index is derived: a broker that keeps keys in
+RocksDB by now leaves the files that it had."""
 
 PROOF_SECONDS = 1.0
 """After that time an index whose sizes could not be proved is tried again, if the log has grown; then after twice that
@@ -100,6 +107,8 @@ class Follower:
         self._derived_index: DerivedIndex | None = None
         self._no_index_since: float | None = None
         self._index_watch = Watch(parts.layout.index)
+        self._left_behind: int | None = None
+        self._next_keys_look, self._keys_due, self._keys_looked = 0.0, 0, 0
         self._clock = clock
         self._derivation: Derivation | None = None
         self._are_files_behind = False
@@ -145,7 +154,7 @@ class Follower:
         for derived in (self._derivation, self._derived_index):
             if derived is not None:
                 derived.close()
-        self._derivation = self._derived_index = None
+        self._derivation = self._derived_index = self._left_behind = None
 
     def _begin_at(self, newest: tuple[int, int] | None) -> None:
         """Show what ends with the record at [physical offset, end); None: the log from its begin."""
@@ -168,7 +177,8 @@ class Follower:
         if self._derived_index is not None:
             folder, end = self._parts.layout.index, self._derived_index.end
             so_far = "" if end >= self._end else f"; of its first {end - self._log.min_offset:,} bytes so far"
-            reason = f"{folder} has no index file, as where a broker keeps keys in RocksDB"
+            what = "no index file" if self._left_behind is None else f"no keys behind {self._left_behind:,}"
+            reason = f"{folder} has {what}, as where a broker keeps keys in RocksDB"
             return IndexState("derived", f"made from the commit log: {reason}{so_far}")
         if self._choice.rebuild_index:
             reason = (
@@ -226,15 +236,21 @@ class Follower:
         return self._refresh_index() or changed
 
     def _refresh_index(self) -> bool:
-        """Look for what the writer indexed; or index it, where it has no index file for a while."""
+        """Look for what the writer indexed; or index it, where it has no index file for a while, or leaves those that
+        it has."""
         index, derived = self._parts.index, self._derived_index
-        if derived is not None and self._index_watch.changed() and index_paths(self._parts.layout.index):
+        is_waited_for = derived is not None and self._left_behind is None
+        if is_waited_for and self._index_watch.changed() and index_paths(self._parts.layout.index):
             self._drop_derived()
             derived = None
         if derived is not None:
             return derived.advance(self._end, REFRESH_BYTES)
         changed = index.refresh()
-        if index.files or index.foreign or self._choice.rebuild_index or self._end <= self._log.min_offset:
+        if index.files and not index.foreign and not self._choice.rebuild_index and self._are_keys_left_out():
+            self._left_behind = index.last_physical_offset
+            self._derived_index = self._derive_index()
+            changed = True
+        elif index.files or index.foreign or self._choice.rebuild_index or self._end <= self._log.min_offset:
             self._no_index_since = None
         elif self._no_index_since is None:
             self._no_index_since = time.monotonic()
@@ -242,6 +258,33 @@ class Follower:
             self._derived_index, self._no_index_since = self._derive_index(), None
             changed = True
         return changed
+
+    def _are_keys_left_out(self) -> bool:
+        """Whether the index files lack keys of messages that were there at the look before this one."""
+        now = time.monotonic()
+        if now < self._next_keys_look:
+            return False
+        due, self._keys_due = self._keys_due, self._end
+        self._next_keys_look = now + BEHIND_SECONDS
+        last = self._parts.index.last_physical_offset
+        if self._newest is not None and last >= self._newest[0]:
+            return False
+        files = self._log.files
+        begin = last - last % files.file_bytes  # a frame begins there, whatever the index says
+        begin = max(files.min_offset, begin, self._keys_looked)
+        if begin >= due:
+            return False
+        walk = LogWalk(files, begin, lambda topic, queue_id: None, end=due, trusted_end=due, pages=MappedFile.whole)
+        for found in walk:
+            headers, (rows, _) = found.records.headers, index_key_rows(found)
+            is_kept = headers["sys_flag"][rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+            if (is_kept & (headers["physical_offset"][rows] > last)).any():
+                return True
+            self._keys_looked = walk.end
+            if walk.end - begin >= REFRESH_BYTES:
+                return False
+        self._keys_looked = due
+        return False
 
     def _drop_derived(self) -> None:
         """Go back to the writer's own queues and index."""
@@ -368,6 +411,7 @@ class Follower:
         """Show nothing of the log and the queues any more, and say so: their places are to mean other messages."""
         self._is_withdrawn = True
         self._newest = self._awaited = self._stuck_since = None
+        self._keys_due = self._keys_looked = 0
         self._log.files.forget(self._log.files.file_bytes)
         self._queues.forget(self._queues.file_bytes)
         if self._derivation is not None or self._derived_index is not None:

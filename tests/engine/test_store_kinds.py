@@ -245,6 +245,33 @@ def test_keys_are_found_where_the_broker_keeps_them_in_rocksdb_alone(
     assert not config.cache or not list(config.cache.iterdir())
 
 
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_keys_are_found_where_the_broker_left_the_index_files_that_it_had(
+    writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch, has_keys: bool
+) -> None:
+    monkeypatch.setattr("engine.following.BEHIND_SECONDS", 0.0)
+    shutil.rmtree(followed / "consumequeue_rocksdb")
+    (followed / "consumequeue").symlink_to(writer.path / "consumequeue")
+    for number in range(100):
+        writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0)
+    writer.flush()
+    shutil.copytree(writer.path / "index", followed / "index")
+    with MessageStore.open(followed, config) as follower:
+        for number in range(100, 300):
+            writer.put(Message("T", b"%d" % number, [f"K{number}"] if has_keys else []), 0)
+            if number % 50 == 0:
+                refreshed(follower)
+        refreshed(follower)
+        follower.refresh()
+        assert follower.stats().index == ("derived" if has_keys else "in use")
+        assert not has_keys or "has no keys behind" in str(follower.stats().index_reason)
+        for number in range(300 if has_keys else 100):
+            found = follower.newest_with_key("T", f"K{number}")
+            assert found is not None
+            assert bytes(found.body) == b"%d" % number
+    assert not config.cache or not list(config.cache.glob("*"))
+
+
 def test_a_follower_that_came_before_the_store_was_made_derives(
     writer: MessageStore, tmp_path: Path, config: StoreConfig
 ) -> None:

@@ -10,10 +10,8 @@ from engine import Message, MessageStore, OpenMode, StoreConfig
 from tests.interop.brokers import LIMIT_SECONDS, POLL_SECONDS, Broker, client_message, live_broker
 from tests.interop.compare import ALL_TIMES_MS, QUERY_LIMIT, compare_dump
 from tests.interop.driver import Driver
-from tests.interop.messages import Put
 from tests.interop.mounts import MountError, mountctl, mounted, status
-from tests.interop.room import SMALL, Room, java_config
-from tests.interop.theirs import put_all
+from tests.interop.room import Room
 
 TOPIC, DELETED = "orders", "withdrawn"
 QUEUES = 4
@@ -174,26 +172,3 @@ def find_all_again(room: Room, driver: Driver, path: Path, keys: list[str]) -> N
 
 def by_key(key: str) -> dict[str, Any]:
     return {"topic": TOPIC, "key": key, "limit": QUERY_LIMIT, "begin_ms": 0, "end_ms": ALL_TIMES_MS}
-
-
-def index_in_rocksdb(room: Room) -> None:
-    """Keys in RocksDB only: a follower and an opening make an index of the log."""
-    path = room.folder / "theirs"
-    config = java_config(SMALL, indexRocksDBEnable="true", indexFileWriteEnable="false")
-    puts = [Put(TOPIC, 0, b"%d" % index, (("KEYS", f"key-{index}"), ("TAGS", "paid"))) for index in range(50)]
-    with room.driver() as driver, driver.store(path, config) as store:
-        put_all(store, puts)
-        with mounted(path, room.folder / "mount", "--follow") as mount:
-            await_presence(mount / TOPIC / "0" / str(len(puts) - 1), wanted=True)
-            for index in range(len(puts)):
-                await_presence(mount / TOPIC / "keys" / f"key-{index}", wanted=True)
-                room.tally.expect(f"key-{index}", b"%d" % index, (mount / TOPIC / "keys" / f"key-{index}").read_bytes())
-            room.tally.expect("index of the followed store", "derived", status(mount)["stats"]["index"])
-            room.tally.expect("why", True, "RocksDB" in mountctl("status", mount))
-        dump = store.dump()
-    with MessageStore.open(path, StoreConfig(mode=OpenMode.READ_ONLY)) as ours:
-        compare_dump(room.tally, dump, ours)
-        for index in range(len(puts)):
-            room.tally.queries += 1
-            found = [message.queue_offset for message in ours.query(TOPIC, f"key-{index}", QUERY_LIMIT)]
-            room.tally.expect(f"key-{index}", [index], found)

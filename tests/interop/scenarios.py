@@ -49,7 +49,6 @@ SCENARIOS = (
     Scenario("byte for byte: log, consume queues, index", "live", bytewise.equal_files),
     Scenario("followed while a broker writes: rolled and expired files, new topics", "live", follow.follow_broker),
     Scenario("a broker in its default configuration, in turns", "default", defaults.default_broker, ("v5",)),
-    Scenario(f"{READ}: keys in RocksDB only", "default", defaults.index_in_rocksdb, ("v5",)),
     *(
         Scenario(f"kinds of stores: {kind.title}", f"kinds {number % 2}", kind.run, ("v5",))
         for number, kind in enumerate(kinds.KINDS)
