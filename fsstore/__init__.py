@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fsstore.options import MountError, ServeOptions
-from fsstore.parquet.options import ParquetOptions
+from fsstore.options import MountError, ParquetOptions, ServeOptions
 
 if TYPE_CHECKING:
     from engine import MessageStore

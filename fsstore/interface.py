@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from fsstore.parquet.options import ParquetOptions
+from fsstore.options import ParquetOptions
 
 T = TypeVar("T")
 

@@ -1,11 +1,22 @@
-"""How a mount is to behave: plain records, free of pyfuse3."""
+"""How a mount is to behave: plain records, which import nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fsstore.parquet.options import ParquetOptions
+
+@dataclass(frozen=True, slots=True)
+class ParquetOptions:
+    """Bounds of the cache of rendered columns; the least recently used go first, and are rendered again if needed.
+
+    `memory_bytes` bounds what is kept in memory, `disk_bytes` what is kept in `directory`, which takes what memory has
+    no room for. `directory` None: `STORE/fsstore/parquet` for a store that this process writes, else none.
+    """
+
+    memory_bytes: int = 256 << 20
+    disk_bytes: int = 2 << 30
+    directory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,15 @@
-"""Access: the same verbs on a mounted store (through its mount) and on an unmounted one (by opening it).
-
-    reach(place) ── mounted ───> MountedStore     plain files below the mount point
-                └── unmounted ─> OpenedStore      the engine; a store that another process writes is followed
-
-Both answer alike, so that a person need not know which it is.
-"""
+"""What verbs ask of a store, mounted or not, and what they are answered."""
 
 from __future__ import annotations
 
 import base64
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mountctl.errors import CommandError
-from mountctl.options import StoreSettings
 from mountctl.output import visible
-from mountctl.places import Mount, Place, require_answer
 
 ATTRIBUTE_PREFIX = "user.mq."
 _TEXTS = frozenset({"keys", "tags", "unique_key", "msg_id", "born_host", "store_host"})
@@ -125,38 +116,3 @@ def find_topic(access: Access, name: str) -> Topic:
             return topic
     known = ", ".join(visible(topic.name) for topic in topics[:10]) or "none yet"
     raise CommandError(f"no topic {name!r}", f"there are: {known}", os.EX_USAGE)
-
-
-@contextmanager
-def reach(place: Place, settings: StoreSettings, writing: bool = False, following: bool = False) -> Iterator[Access]:
-    """The store at `place` while the block runs: `writing` opens it as its writer, `following` beside one."""
-    mount = place.mount
-    settings.require_store(place.store)
-    if mount and settings and not (mount.read_only and writing):
-        reason = f"{place.store} is mounted at {mount.mountpoint}, and open with that mount's options"
-        raise CommandError(reason, "leave -o and --broker-conf out", os.EX_USAGE)
-    if mount and mount.read_only and writing:
-        _require_follower(place, mount)
-        mount = None
-    if mount:
-        from mountctl.mounted import MountedStore
-
-        require_answer(mount)
-        yield MountedStore(mount)
-    else:
-        from mountctl.opened import opened
-
-        with opened(place.store, settings, writing, following) as store:
-            yield store
-
-
-def _require_follower(place: Place, mount: Mount) -> None:
-    """The store itself can be opened for writing beside `mount`. CommandError when it can't, or was not meant."""
-    from mountctl.mounted import MountedStore
-
-    if place.named_mount:
-        raise CommandError(f"{mount.mountpoint} is read-only", "name a mount that can be written", os.EX_NOPERM)
-    require_answer(mount)
-    if MountedStore(mount).status()["mode"] != "follow":
-        reason = f"{place.store} is mounted at {mount.mountpoint}, which relies on it not to change"
-        raise CommandError(reason, f"mountctl umount {mount.mountpoint}", os.EX_TEMPFAIL)

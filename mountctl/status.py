@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from mountctl.access import reach
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import human_seconds, human_size, human_time, plural, print_json, print_table, visible
 from mountctl.places import Answer, Mount, Place, answer_of, find, mounts
+from mountctl.reach import reach
 
 
 @click.command("status", short_help="Show stores, mounts, and consumer lag.")

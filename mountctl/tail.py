@@ -6,10 +6,11 @@ import time
 
 import click
 
-from mountctl.access import Access, reach
+from mountctl.access import Access
 from mountctl.cat import show
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
+from mountctl.reach import reach
 from mountctl.targets import parse_target, queues_of
 
 POLL_SECONDS = 0.1

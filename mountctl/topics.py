@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from mountctl.access import find_topic, reach
+from mountctl.access import find_topic
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json, print_table
 from mountctl.places import find
+from mountctl.reach import reach
 
 
 class ListedByDefault(click.Group):

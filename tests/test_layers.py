@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -103,3 +106,44 @@ def calls_by_name(path: Path) -> Iterator[str]:
 def test_one_module_opens_makes_and_removes_what_is_below_a_store(path: Path) -> None:
     excused = str(path.relative_to(PROJECT)) in OPENS_BY_NAME
     assert bool(list(calls_by_name(path))) == excused, list(calls_by_name(path))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for room in ROOMS for path in sources(room)}
+
+
+def imported_at_run_time(path: Path) -> set[str]:
+    """Modules of ours that a file imports, but for its types alone."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            found.update(submodules & set(MODULES) or {node.module or ""})
+    return found & set(MODULES)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = {name: imported_at_run_time(path) - {name} for name, path in MODULES.items()}
+    TopologicalSorter(graph).prepare()  # CycleError names one
+
+
+@pytest.mark.parametrize("name", ["fsstore.interface", "fsstore.options"])
+def test_what_features_share_imports_none_of_them(name: str) -> None:
+    assert imported_at_run_time(MODULES[name]) <= {"fsstore.options"}
+
+
+@pytest.mark.parametrize("name", ["mounted", "reading", "writing", "exportpart"])
+def test_sparks_executors_load_nothing_of_the_engine(name: str) -> None:
+    """They read and write mounted files; each executor loads the module anew."""
+    program = f"import sys, fsstore.spark.{name}; print(*(one for one in sys.modules if one.startswith('engine')))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -26,10 +26,10 @@ from engine import (
     in_haste,
 )
 from fsstore.interface import FilesystemError
+from fsstore.options import ParquetOptions
 from fsstore.parquet.cache import ChunkCache, DiskChunks, Recent
 from fsstore.parquet.filemap import FileMap, map_file, place_of
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
-from fsstore.parquet.options import ParquetOptions
 from fsstore.parquet.rowgroup import BoundError, Columns, read_columns
 from fsstore.parquet.schema import IN_FILE
 from fsstore.parquet.segments import QueueSegments, Segment

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from fsstore.names import MAX_QUEUE_OFFSET, parse_queue, to_name
 
+SEGMENT_MESSAGES = 65_536
+"""A segment ends at each multiple of so many queue offsets, and earlier where the log's files do."""
+
 TOPIC_PREFIX = b"topic="
 QUEUE_PREFIX = b"queue="
 SUFFIX = b".parquet"

@@ -19,13 +19,14 @@ from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.filemap import FileMap
 from fsstore.parquet.layout import MAGIC, Layout, RangeKey
 from fsstore.parquet.names import (
+    SEGMENT_MESSAGES,
     parse_queue_partition,
     parse_segment,
     queue_partition,
     segment_name,
     topic_partition,
 )
-from fsstore.parquet.segments import SEGMENT_MESSAGES, Segment
+from fsstore.parquet.segments import Segment
 from fsstore.streams import newest_store_time_ms
 
 _OPENED = Opened(0, False, True, None)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from engine import MessageStore
 from fsstore.parquet.layout import Layout
-
-SEGMENT_MESSAGES = 65_536
+from fsstore.parquet.names import SEGMENT_MESSAGES
 
 
 class Segment(NamedTuple):

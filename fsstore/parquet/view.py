@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from fsstore.nodes import Context, Node
+from fsstore.options import ParquetOptions
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.layout import RangeKey
 from fsstore.parquet.nodes import DatasetDirectory, PartitionName
-from fsstore.parquet.options import ParquetOptions
 
 
 class ParquetView:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from fsstore.parquet.names import queue_partition, segment_name, topic_partition
-from fsstore.parquet.segments import SEGMENT_MESSAGES
+from fsstore.parquet.names import SEGMENT_MESSAGES, queue_partition, segment_name, topic_partition
 
 PATIENCE_S = 60.0
 """How long a job waits for a mount whose daemon is gone."""

@@ -23,10 +23,10 @@ from engine import (
     TruncatedFileError,
 )
 from fsstore.interface import OpenedDirectory
+from fsstore.options import ParquetOptions
 from fsstore.parquet import dataset
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
-from fsstore.parquet.options import ParquetOptions
 from tests.fsstore.conftest import patiently, refused_with
 from tests.fsstore.parquetfiles import small_files
 from tests.fsstore.test_parquet_tree import QUEUE, ParquetMount

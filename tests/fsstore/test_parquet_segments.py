@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from engine import MessageStore, OpenMode, Retention, StoreConfig
-from fsstore.parquet.segments import SEGMENT_MESSAGES, QueueSegments, Segment
+from fsstore.parquet.names import SEGMENT_MESSAGES
+from fsstore.parquet.segments import QueueSegments, Segment
 from tests.fsstore.parquetfiles import SMALL_SIZES, small_files
 
 KEEP_ONE_FILE = Retention(max_bytes=1)

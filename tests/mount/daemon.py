@@ -24,8 +24,8 @@ from fsstore.interface import Attributes, FilesystemOptions, SlowWork
 from fsstore.listing import Batch
 from fsstore.mounting import run_mount
 from fsstore.nodes import OpenFile
+from fsstore.options import ParquetOptions
 from fsstore.parquet.nodes import OpenRange
-from fsstore.parquet.options import ParquetOptions
 from fsstore.streams import OpenStream
 from mountctl.allocator import share_one_arena
 

@@ -1,0 +1,49 @@
+"""Reach: the same verbs on a mounted store (through its mount) and on an unmounted one (by opening it).
+
+    reach(place) ── mounted ───> MountedStore     plain files below the mount point
+                └── unmounted ─> OpenedStore      the engine; a store that another process writes is followed
+
+Both answer alike, so that a person need not know which it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mountctl.access import Access
+from mountctl.errors import CommandError
+from mountctl.mounted import MountedStore
+from mountctl.opened import opened
+from mountctl.options import StoreSettings
+from mountctl.places import Mount, Place, require_answer
+
+
+@contextmanager
+def reach(place: Place, settings: StoreSettings, writing: bool = False, following: bool = False) -> Iterator[Access]:
+    """The store at `place` while the block runs: `writing` opens it as its writer, `following` beside one."""
+    mount = place.mount
+    settings.require_store(place.store)
+    if mount and settings and not (mount.read_only and writing):
+        reason = f"{place.store} is mounted at {mount.mountpoint}, and open with that mount's options"
+        raise CommandError(reason, "leave -o and --broker-conf out", os.EX_USAGE)
+    if mount and mount.read_only and writing:
+        _require_follower(place, mount)
+        mount = None
+    if mount:
+        require_answer(mount)
+        yield MountedStore(mount)
+    else:
+        with opened(place.store, settings, writing, following) as store:
+            yield store
+
+
+def _require_follower(place: Place, mount: Mount) -> None:
+    """The store itself can be opened for writing beside `mount`. CommandError when it can't, or was not meant."""
+    if place.named_mount:
+        raise CommandError(f"{mount.mountpoint} is read-only", "name a mount that can be written", os.EX_NOPERM)
+    require_answer(mount)
+    if MountedStore(mount).status()["mode"] != "follow":
+        reason = f"{place.store} is mounted at {mount.mountpoint}, which relies on it not to change"
+        raise CommandError(reason, f"mountctl umount {mount.mountpoint}", os.EX_TEMPFAIL)
