@@ -135,7 +135,7 @@ class FakeStore:
         if self.put_error:
             raise self.put_error
         check_message(message, self.config.max_message_bytes)
-        return self._store(message, queue)
+        return self.keep(message, queue)
 
     def put_batch(self, messages: Sequence[Message], queue: int | None = None) -> PutRange:
         if self.put_error:
@@ -144,7 +144,7 @@ class FakeStore:
             check_message(message, self.config.max_message_bytes)
         start = self.physical_end
         for message in messages:
-            self._store(message, queue)
+            self.keep(message, queue)
         return PutRange(messages[0].topic if messages else "", 0, 0, len(messages), start, self.physical_end, 0)
 
     def put_lines(
@@ -164,7 +164,8 @@ class FakeStore:
             stored(topic, [queue or 0])
         return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue)
 
-    def _store(self, message: Message, queue: int | None) -> FakeMessage:
+    def keep(self, message: Message, queue: int | None = None) -> FakeMessage:
+        """As a broker does: whatever it is."""
         queues = self._topics.setdefault(message.topic, {number: [] for number in range(4)})
         if queue is None:
             queue = sorted(queues)[self._turn % len(queues)]

@@ -87,7 +87,7 @@ def test_facts_that_a_message_lacks_are_left_out(mount: Mount, store: FakeStore)
 
 def test_names_that_the_kernel_cannot_take_are_left_out_of_the_list(mount: Mount, store: FakeStore) -> None:
     fits, too_long = "n" * (255 - len("user.mq.property.")), "m" * (256 - len("user.mq.property."))
-    store.put(Message("orders", b"", properties={fits: "1", too_long: "2", "nul\0": "3"}), 0)
+    store.keep(Message("orders", b"", properties={fits: "1", too_long: "2", "nul\0": "3"}), 0)
     names = mount.fs.listxattr(mount.stat("orders/0/0").inode)
     assert f"user.mq.property.{fits}".encode() in names
     assert max(map(len, names)) == 255
@@ -95,7 +95,7 @@ def test_names_that_the_kernel_cannot_take_are_left_out_of_the_list(mount: Mount
 
 
 def test_a_list_stays_within_64_kib(mount: Mount, store: FakeStore) -> None:
-    store.put(Message("orders", b"", properties={f"{number:0200}": "x" for number in range(400)}), 0)
+    store.keep(Message("orders", b"", properties={f"{number:0200}": "x" for number in range(400)}), 0)
     names = mount.fs.listxattr(mount.stat("orders/0/0").inode)
     assert 60_000 < sum(len(name) + 1 for name in names) <= 65_536
 
