@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored, StoreError, check_message
 from fsstore.complaints import COMPLAINTS
-from fsstore.framing import LineFramer, json_line_limit_bytes, parse_json_lines, parse_json_message, slices_of
+from fsstore.framing import LineFramer, json_line_limit_bytes, let_go, parse_json_lines, parse_json_message, slices_of
 from fsstore.interface import (
     AT_END,
     NOBODY,
@@ -153,7 +153,11 @@ class Publisher:
         is_long = takes_long(size, request, is_json=self._is_json)
 
         def put(told: Stored | None) -> int:
-            return self._lines(framer.lines_with(request), told)
+            lines = framer.lines_with(request)
+            try:
+                return self._lines(lines, told)
+            finally:
+                let_go(lines)
 
         return self._put.do(put, len(request), stored, is_long=is_long)
 
@@ -193,6 +197,8 @@ class Publisher:
         except (IllegalMessageError, MessageTooLargeError):
             self._blame_one_of(messages)
             raise
+        finally:
+            let_go(messages)
 
     def _blame_one_of(self, messages: Sequence[Message]) -> None:
         """Raise what is wrong with the first that can be no message whatever stands beside it, with its number."""

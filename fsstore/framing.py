@@ -19,6 +19,7 @@ _JSON_FIELDS = frozenset(("body", "body_base64", "keys", "tags", "properties"))
 _JSON_ESCAPE_BYTES = 6
 _JSON_PROPERTIES_BYTES = 1 << 18
 _JSON_AT_ONCE_BYTES = 1 << 16
+_FREED_AT_ONCE = 8_192
 _SLICE_BYTES = 1 << 18
 _BASE64_AT_ONCE_BYTES = 1 << 18
 
@@ -75,6 +76,12 @@ def slices_of(buffer: bytearray) -> Iterator[bytes]:
         yield bytes(buffer[start : start + _SLICE_BYTES])
 
 
+def let_go(rows: list[Any]) -> None:
+    """Empty a long list, some at a time: to free a hundred thousand objects at once keeps all threads for 6 ms."""
+    while rows:
+        del rows[-_FREED_AT_ONCE:]
+
+
 def json_line_limit_bytes(body_limit_bytes: int) -> int:
     """Longest line of JSON whose body can be within the limit: each byte may have been written as an escape."""
     return body_limit_bytes * _JSON_ESCAPE_BYTES + _JSON_PROPERTIES_BYTES
@@ -88,6 +95,7 @@ def parse_json_lines(topic: str, lines: Sequence[bytes], options: AppendOptions)
             try:
                 messages.append(parse_json_message(topic, memoryview(line)[:-1], options))
             except IllegalMessageError as error:
+                let_go(messages)
                 raise IllegalMessageError(f"line {number} of {len(lines)}: {error.reason}") from error
     return messages
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
-from engine import Stored, uncollected
+from engine import Stored, StoreError, uncollected
 from fsstore.interface import Kind, SlowWork
 from fsstore.memory import Holding, MemoryBudget, Purpose
 
@@ -85,6 +85,9 @@ class Put:
         try:
             with self._long_puts.under_way() if is_long else nullcontext():
                 self._done.set_result(put(None))
+        except StoreError as error:
+            error.__cause__ = error.__context__ = None
+            self._done.set_exception(error.with_traceback(None))  # all that was put is freed here, not on the loop
         except Exception as error:
             self._done.set_exception(error)
 
