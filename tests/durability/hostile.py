@@ -182,20 +182,10 @@ class Tally:
     findings: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a case may draw from."""
-
-    ends: Sequence[str] = ENDS
-    looks: Sequence[str] = LOOKS
-    damages: Sequence[Damage] = DAMAGES
-
-
 class Case:
     """One store, its two publishers, its end, and what comes after."""
 
-    def __init__(self, folder: Path, chance: random.Random, tally: Tally, choice: Choice) -> None:
-        self._choice = choice
+    def __init__(self, folder: Path, chance: random.Random, tally: Tally) -> None:
         self._folder = folder
         self._random = chance
         self._tally = tally
@@ -233,7 +223,7 @@ class Case:
     def run(self) -> list[str]:
         """Publish, end, look; what went wrong."""
         try:
-            end, trace = self._random.choice(self._choice.ends), self._random.choice(TRACES)
+            end, trace = self._random.choice(ENDS), self._random.choice(TRACES)
             # a broker lets in what we refuse; nothing but what is beside the log tells it from records
             as_broker = trace != "log alone" and self._random.random() < 0.5
             with letting_forgeries_in() if as_broker else nullcontext():
@@ -467,7 +457,7 @@ class Case:
         path = self._path / "commitlog" / f"{file_start:020d}"
         if not path.exists():
             return
-        hurt = self._random.choice([kind for kind in self._choice.damages if self._may_come(kind, end, trace, path)])
+        hurt = self._random.choice([kind for kind in DAMAGES if self._may_come(kind, end, trace, path)])
         before, times = path.read_bytes(), path.stat()
         start = sent.start - file_start
         after = hurt(before, start, start + sent.end - sent.start, len(sent.stored_body), self._random)
@@ -504,7 +494,7 @@ class Case:
     # looking
 
     def _look(self) -> None:
-        how = self._random.choice(self._choice.looks)
+        how = self._random.choice(LOOKS)
         self.done.append(how)
         self._tally.looks[how] += 1
         self._is_comparable = self._unhurt
@@ -643,16 +633,15 @@ def attack_stores(
     folder: Path,
     cases: int,
     seed: int,
-    choice: Choice | None = None,
     *,
     first: int = 0,
     most_findings: int = 1,
     tell: Callable[[Tally, list[str]], None] = lambda tally, wrong: None,
 ) -> Tally:
     """Cases `first` to `first` + `cases` of `seed`, below `folder`; stops when that many have found something."""
-    tally, failed, choice = Tally(), 0, choice or Choice()
+    tally, failed = Tally(), 0
     for number in range(first, first + cases):
-        case = Case(folder / "store", random.Random(f"{seed}.{number}"), tally, choice)
+        case = Case(folder / "store", random.Random(f"{seed}.{number}"), tally)
         (folder / "store").mkdir()
         began = time.monotonic()
         with deadline(DEADLINE_S):
