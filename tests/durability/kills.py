@@ -35,6 +35,9 @@ from tests.durability.ledger import Contents, Identity, Ledger, Queue, Request, 
 from tests.durability.publishers import HOSTILE_TOPIC, TOPICS, Hostile, Publisher, publishers
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
+REFUSED = "WARNING fsstore.appending: refused what was written"
+"""An attack was."""
+
 SIZES = {"commit_log_bytes": 512 << 10, "consume_queue_entries": 256, "index_slots": 500, "index_entries": 2_000}
 RETENTION = {"max_bytes": 4 << 20, "clean_interval_ms": 20, "delete_pause_ms": 0}
 CONFIG: dict[str, Any] = {"sizes": SIZES, "retention": RETENTION}
@@ -83,7 +86,7 @@ class Rounds:
             else:
                 self._load_and_kill(mount)
         self.kills += 1
-        self._note(line for line in mount.log.read_text().splitlines() if not line.startswith("INFO "))
+        self._note(line for line in mount.log.read_text().splitlines() if not line.startswith(("INFO ", REFUSED)))
         self._check_copy()
         if self._random.random() < 1 / MOUNTS_AN_EARLY_KILL:
             self._kill_while_opening()
