@@ -21,13 +21,20 @@ from struct import Struct
 from engine.checkpoint import read_checkpoint
 from engine.config import CONSUME_QUEUE_ENTRY_BYTES
 from engine.descriptor import next_data, next_hole
-from engine.errors import ConfigFileError, MissingLogError, OptionError, UnsupportedStoreError
+from engine.errors import (
+    ConfigFileError,
+    DamagedRecordError,
+    MissingLogError,
+    OptionError,
+    UnsupportedStoreError,
+)
 from engine.filescan import FoundFile, log_files, numbered_files
 from engine.layout import StoreLayout
 from engine.logscan import ScanStop, scan_records, used_end
 from engine.mappedfile import Access, MappedFile
 from engine.paths import open_file
 from engine.pathsfile import read_used_paths
+from engine.record import read_header
 from engine.sizesfile import read_sizes
 
 SAMPLED_QUEUES = 200
@@ -178,33 +185,53 @@ def _end(layout: StoreLayout) -> int:
 
 
 def _is_full(layout: StoreLayout) -> bool:
-    """Whether a filler ends the newest file of the log that has data, as it ends all but the log's newest."""
+    """Whether a filler ends the newest file of the log that was used, as it ends all but the log's newest. A file whose
+    records are not those that queues lead to is damaged: it tells nothing."""
     for path in reversed(log_files(layout.commit_log)):
         start, size = int(path.name), path.stat().st_size
         if size:
             with closing(MappedFile(path, size, Access.READ, start=start)) as file:
+                led = list(_led_into(layout, file))
+                if led and not any(_is_record(file, *place) for place in led):
+                    return False
                 if used_end(file):
-                    return _ends_in_filler(layout, file)
+                    return _ends_in_filler(layout, file, max(map(sum, led), default=start) - start)
     return True  # made ahead, and never used: the log goes on in another path
 
 
-def _ends_in_filler(layout: StoreLayout, file: MappedFile) -> bool:
-    end = file.start + file.size
-    ends = [_end_before(end, queue) - file.start for queue in islice(_queues(layout), SAMPLED_QUEUES)]
-    position = max((known for known in ends if 0 <= known <= file.size), default=0)
+def _ends_in_filler(layout: StoreLayout, file: MappedFile, position: int) -> bool:
+    """Whether records follow one another from `position` on up to a filler."""
     scan = scan_records(file.whole(), position, file.start, file.size, framing=layout.framing, verify=False)
     return any(found.stop is ScanStop.BLANK for found in scan)
 
 
-def _end_before(end: int, queue: Path) -> int:
-    """Where the newest record ends that an entry of the queue leads to before `end`; -1 where none does."""
+def _is_record(file: MappedFile, physical_offset: int, size: int) -> bool:
+    """Whether a record of that size says that it is there."""
+    try:
+        header = read_header(file.whole()[physical_offset - file.start :], physical_offset)
+    except DamagedRecordError:
+        return False
+    return header.store_size == size and header.physical_offset == physical_offset
+
+
+def _led_into(layout: StoreLayout, file: MappedFile) -> Iterator[tuple[int, int]]:
+    """Physical offset and size of the newest record in a file that each queue leads to."""
+    end = file.start + file.size
+    for queue in islice(_queues(layout), SAMPLED_QUEUES):
+        place, size = _newest_before(end, queue)
+        if file.start <= place and 0 < size <= end - place:
+            yield place, size
+
+
+def _newest_before(end: int, queue: Path) -> tuple[int, int]:
+    """Physical offset and size that the newest entry of a queue says that leads before `end`; -1 where none does."""
     for file in reversed(numbered_files(queue)):
         with _opened(file) as descriptor:
             before = _first(_entry_count(descriptor), lambda number: _entry(descriptor, number)[0] >= end)
             if before:
                 place, size, _ = _entry(descriptor, before - 1)
-                return place + size
-    return -1
+                return place, size
+    return -1, -1
 
 
 def _queues(layout: StoreLayout) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from engine import (
     ObstructedError,
     OpenMode,
     OptionError,
+    ReadError,
     Retention,
     StoreConfig,
     StoreFullError,
@@ -157,6 +158,20 @@ def test_a_brokers_only_file_that_was_cut_is_read_as_far_as_it_goes(multi: Golde
     with MessageStore.open(multi.path, StoreConfig(mode=OpenMode.READ_ONLY)) as store:
         for line in whole:
             assert store.get(line["qt"], line["q"], line["qo"]).physical_offset == line["po"]
+
+
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+def test_a_brokers_only_file_that_holds_other_bytes_is_damaged_and_no_half_of_a_log(
+    multi: Golden55, byte: bytes
+) -> None:
+    shutil.rmtree(multi.folder / "multi2")
+    first, *later = sorted((multi.path / "commitlog").iterdir())
+    for file in later:
+        file.unlink()
+    first.write_bytes(byte * 30_000)
+    line = min(multi.messages, key=lambda line: line["po"])
+    with MessageStore.open(multi.path, StoreConfig(mode=OpenMode.READ_ONLY)) as store, pytest.raises(ReadError):
+        store.get(line["qt"], line["q"], line["qo"])
 
 
 def test_a_broker_that_goes_on_over_two_paths_is_followed(multi: Golden55) -> None:
