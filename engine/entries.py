@@ -25,6 +25,8 @@ LAST_EXTENSION_CODE = -(1 << 31) - 1
 """A tags code up to it is no hash but an address in `consumequeue_ext`, which `enableConsumeQueueExt` puts there."""
 
 _LOOKED_AT_BYTES = 1 << 20
+FEW = 8
+"""So many entries are looked at one by one: faster than by numpy."""
 
 Entries = np.ndarray[Any, Any]
 """dtype ENTRY, shape (n,)."""
@@ -33,10 +35,17 @@ Entries = np.ndarray[Any, Any]
 def valid_prefix(entries: Entries, after: int = -1) -> int:
     """Count of leading entries to trust: sizes are positive, and each record starts behind the one before (or
     `after`)."""
+    before = after
+    for row, (place, size, _) in enumerate(
+        ENTRY_STRUCT.iter_unpack(entries[:FEW].tobytes())
+    ):  # many queues have no more
+        if size <= 0 or (size != PRE_BLANK_SIZE and place < before):
+            return row
+        before = place if size != PRE_BLANK_SIZE else after
     places = entries["physical_offset"].astype(np.int64)
     blank = is_pre_blank(entries)
-    before = np.concatenate(([after], np.where(blank, after, places)[:-1]))
-    trusted = (entries["size"] > 0) & (blank | (places >= before))
+    starts = np.concatenate(([after], np.where(blank, after, places)[:-1]))
+    trusted = (entries["size"] > 0) & (blank | (places >= starts))
     return len(entries) if trusted.all() else int(trusted.argmin())
 
 
@@ -117,7 +126,7 @@ def holds_more(files: Sequence[MappedFile], end: int) -> bool:
     if last.start > end:
         return True
     return any(
-        last.array(np.uint8, chunk, min(_LOOKED_AT_BYTES, until - chunk)).any()
+        last.view(chunk, min(_LOOKED_AT_BYTES, until - chunk)).tobytes().strip(b"\0")
         for start, until in last.data_ranges(end - last.start)
         for chunk in range(start, until, _LOOKED_AT_BYTES)
     )

@@ -107,7 +107,7 @@ class FileQueue:
         problems: list[FileProblem] = []
         for folder in self.paths.folders:
             sizes, odd = scan_directory(folder, self.file_bytes)
-            found += [FoundFile(folder / file_name(start), size) for start, size in sizes.items()]
+            found += [FoundFile(Path(f"{folder}/{file_name(start)}"), size) for start, size in sizes.items()]
             problems += odd
         files, twice = one_of_each(found)
         return files, (*problems, *twice)

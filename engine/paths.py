@@ -54,9 +54,10 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
 
     `flags` say how it is used: O_RDONLY or O_RDWR.
     """
-    with _folder_of(path) as (folder, name):
+    folder = _enter(path.parent)
+    try:
         try:
-            descriptor = os.open(name, flags | _FILE, dir_fd=folder)
+            descriptor = os.open(path.name, flags | _FILE, dir_fd=folder)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 raise ObstructedError(path, "file", "a socket") from error
@@ -69,6 +70,8 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
             os.close(descriptor)
             raise
         return descriptor
+    finally:
+        os.close(folder)
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
