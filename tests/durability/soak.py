@@ -261,7 +261,7 @@ def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *
                 tell(samples[-1], load)
             time.sleep(max(0.0, began + number / rounds_a_second - time.monotonic()))
         used = (cpu_seconds(pid) - cpu_before) / (time.monotonic() - began)
-        small_reads = Times.of(times_of(reader))
+        small_reads = times_of(reader)
         ended_early = [f"client {name} ended" for name, client in hostile.items() if client.poll() is not None]
         hostile_clients.close()
         load.close()
