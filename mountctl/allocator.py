@@ -5,16 +5,25 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 
-_M_ARENA_MAX = -8  # from glibc's malloc.h
+_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # from glibc's malloc.h
+_LARGE_BYTES = 1 << 20
+_SPARE_BYTES = 16 << 20
 
 
-def share_one_arena() -> None:
+def set_up_allocator() -> None:
     """Have all threads that start from now on allocate from the same memory. Without effect where there is no glibc.
 
     Otherwise each thread has an arena of its own, which keeps the most that was ever freed in it: what rendering takes,
     or Python's table of names, a megabyte that is made anew every twenty minutes by whichever thread comes to it. So a
     daemon would grow for hours, until it has happened to each of them. That all wait for one lock costs nothing:
     who allocates holds Python's already.
+
+    What is large is mapped on its own, and given back when it is freed. Otherwise glibc takes pieces of up to 32 MiB
+    from the heap as soon as one was freed, and decompressed bodies leave holes there, as large as all that clients may
+    hold.
     """
     with suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _SPARE_BYTES)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mountctl import daemon, preflight
-from mountctl.allocator import share_one_arena
+from mountctl.allocator import set_up_allocator
 from mountctl.brokerconf import root_of
 from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, settings_of
 from mountctl.output import progress
@@ -110,7 +110,7 @@ def _start_daemon(request: MountRequest, log_file: Path) -> None:
 
 def _server(request: MountRequest, log_file: Path | None) -> daemon.Server:
     def server(reporter: daemon.Reporter) -> None:
-        share_one_arena()  # before anything starts a thread
+        set_up_allocator()  # before anything starts a thread
         from mountctl.serving import serve_request  # the engine is loaded in the process that serves
 
         serve_request(request, reporter, log_file)

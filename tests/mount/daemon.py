@@ -27,7 +27,7 @@ from fsstore.nodes import OpenFile
 from fsstore.options import ParquetOptions
 from fsstore.parquet.nodes import OpenRange
 from fsstore.streams import OpenStream
-from mountctl.allocator import share_one_arena
+from mountctl.allocator import set_up_allocator
 
 DEFECT = b"a-defect-of-ours"
 """Looking up this name fails as a bug would."""
@@ -153,7 +153,7 @@ def options_of(asked: dict[str, Any]) -> ServeOptions:
 
 def main() -> None:
     """Serve one mount as the JSON argument says."""
-    share_one_arena()
+    set_up_allocator()
     asked = json.loads(sys.argv[1])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = config_of(asked["config"])

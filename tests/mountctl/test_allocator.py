@@ -8,9 +8,9 @@ from pathlib import Path
 
 ALLOCATE = """
 import ctypes, sys, threading
-from mountctl.allocator import share_one_arena
+from mountctl.allocator import set_up_allocator
 if sys.argv[2] == "shared":
-    share_one_arena()
+    set_up_allocator()
 everybody, kept = threading.Barrier(5), []
 def allocate():
     kept.append(bytes(50_000))
@@ -34,5 +34,30 @@ def arenas(folder: Path, how: str) -> int:
     return report.read_text().count("<heap nr=")
 
 
-def test_threads_share_one_arena(tmp_path: Path) -> None:
+def test_threads_set_up_allocator(tmp_path: Path) -> None:
     assert arenas(tmp_path, "shared") == 1 < arenas(tmp_path, "apart")
+
+
+HOLES = """
+import sys
+from pathlib import Path
+from mountctl.allocator import set_up_allocator
+if sys.argv[1] == "given back":
+    set_up_allocator()
+del_me = bytearray(30 << 20)
+del del_me  # from now on glibc would take as much from the heap
+large, kept = [], []
+for _ in range(20):
+    large.append(bytearray(b"x") * (8 << 20))
+    kept.append(bytearray(b"x") * 100_000)
+del large
+print(int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) >> 10)
+"""
+
+
+def test_what_was_large_leaves_no_holes() -> None:
+    def private_mib(how: str) -> int:
+        done = subprocess.run([sys.executable, "-c", HOLES, how], check=True, timeout=60, capture_output=True)
+        return int(done.stdout)
+
+    assert private_mib("given back") < 40 < private_mib("kept in the heap")
