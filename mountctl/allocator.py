@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+import threading
+import time
 from contextlib import suppress
+from pathlib import Path
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # from glibc's malloc.h
 _LARGE_BYTES = 1 << 20
 """From this size on memory is mapped on its own. Less costs: from 128 KiB on, a `.log` is read half as fast."""
 _SPARE_BYTES = 64 << 20
 """So much at the heap's end is kept for what comes next."""
+_TRIM_INTERVAL_SECONDS = 1.0
 
 
 def set_up_allocator() -> None:
@@ -29,3 +34,44 @@ def set_up_allocator() -> None:
         mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _SPARE_BYTES)
+
+
+def start_trimming() -> None:
+    """Have a thread give free pages inside the heap back to the system, for as long as the process lives. Without
+    effect where there is no glibc of 2.33 or later.
+
+    What clients begin and drop, such as lines without an end, comes in pieces that are too small to be mapped on their
+    own. When it is freed it leaves holes, and they would count beside all that the next clients may hold.
+    """
+    libc = ctypes.CDLL(None)
+    with suppress(AttributeError):
+        libc.mallinfo2.restype = _MallocInfo
+        threading.Thread(target=_trim, args=(libc,), name="allocator-trim", daemon=True).start()
+
+
+_MALLOC_INFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+
+
+class _MallocInfo(ctypes.Structure):
+    """struct mallinfo2, glibc's malloc.h; sizes in bytes."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in _MALLOC_INFO.split()]
+
+
+def _trim(libc: ctypes.CDLL) -> None:
+    """Trim when the process has much more memory than is in use, and more than trimming left the last time."""
+    least = _unused_bytes(libc)
+    while True:
+        time.sleep(_TRIM_INTERVAL_SECONDS)
+        least = min(least, _unused_bytes(libc))
+        if _unused_bytes(libc) - least > _SPARE_BYTES:
+            libc.malloc_trim(_SPARE_BYTES)
+            least = _unused_bytes(libc)
+
+
+def _unused_bytes(libc: ctypes.CDLL) -> int:
+    """Private memory that is not allocated by way of glibc: its holes, and what Python has mapped itself."""
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    info = libc.mallinfo2()
+    in_use: int = info.uordblks + info.hblkhd
+    return (resident - shared) * mmap.PAGESIZE - in_use

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -26,6 +27,7 @@ from engine import (
 )
 from fsstore import ServeOptions, serve
 from fsstore.mounting import ENDING_SIGNALS
+from mountctl.allocator import start_trimming
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file
 from mountctl.errors import one_line
 from mountctl.limits import raise_open_files
@@ -46,10 +48,12 @@ def serve_request(request: MountRequest, reporter: Reporter, log_file: Path | No
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     faulthandler.enable(sys.stderr)
     raise_open_files()
+    start_trimming()
     interrupts = Interrupts()
     hangups = Hangups(log_file)
     log.info("process %d opens %s (%s)", os.getpid(), request.store, request.mode)
     with MessageStore.open(request.store, _config(request, reporter)) as store:
+        gc.freeze()  # a store of many queues is many objects that stay: the collector need not go through them
         _log_recovery(store)
         hangups.store = store
         try:

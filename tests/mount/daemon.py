@@ -27,7 +27,7 @@ from fsstore.nodes import OpenFile
 from fsstore.options import ParquetOptions
 from fsstore.parquet.nodes import OpenRange
 from fsstore.streams import OpenStream
-from mountctl.allocator import set_up_allocator
+from mountctl.allocator import set_up_allocator, start_trimming
 
 DEFECT = b"a-defect-of-ours"
 """Looking up this name fails as a bug would."""
@@ -154,6 +154,7 @@ def options_of(asked: dict[str, Any]) -> ServeOptions:
 def main() -> None:
     """Serve one mount as the JSON argument says."""
     set_up_allocator()
+    start_trimming()
     asked = json.loads(sys.argv[1])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = config_of(asked["config"])

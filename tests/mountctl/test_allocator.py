@@ -61,3 +61,31 @@ def test_what_was_large_leaves_no_holes() -> None:
         return int(done.stdout)
 
     assert private_mib("given back") < 40 < private_mib("kept in the heap")
+
+
+PIECES = """
+import sys, time
+from pathlib import Path
+from mountctl.allocator import set_up_allocator, start_trimming
+def private_mib():
+    return int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) >> 10
+set_up_allocator()
+if sys.argv[1] == "given back":
+    start_trimming()
+for turn in range(2):
+    pieces = [bytearray(b"x") * 65_536 for _ in range(4096)]
+    last = pieces[::64]
+    del pieces
+    until = time.monotonic() + (30 if sys.argv[1] == "given back" else 3)
+    while private_mib() > 100 and time.monotonic() < until:
+        time.sleep(0.1)
+    print(private_mib())
+"""
+
+
+def test_pieces_that_are_freed_leave_no_holes() -> None:
+    def private_mib(how: str) -> list[int]:
+        done = subprocess.run([sys.executable, "-c", PIECES, how], check=True, timeout=90, capture_output=True)
+        return [int(line) for line in done.stdout.split()]
+
+    assert max(private_mib("given back")) <= 100 < min(private_mib("kept in the heap"))
