@@ -1,5 +1,6 @@
 """Bodies that a client compressed: what the bits of a record's sys_flag say, and how to undo it (docs/format.md, 2)."""
 
+import mmap
 import threading
 import zlib
 from collections.abc import Callable
@@ -39,14 +40,14 @@ def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> m
     undo = _UNDO.get(compression)
     if undo is None:
         raise ValueError(f"unknown compression type {compression >> 8}")
-    body = bytearray()
+    body = _Body(limit_bytes + 1)
     try:
-        is_whole = undo(memoryview(stored), body, limit_bytes + 1)
+        is_whole = undo(memoryview(stored), body)
     except (zlib.error, RuntimeError, EOFError, zstandard.ZstdError) as error:
         raise ValueError(f"body cannot be decompressed: {error}") from error
-    if not is_whole and len(body) <= limit_bytes:
+    if not is_whole and not body.is_full:
         raise ValueError("compressed body ends early")
-    return memoryview(body)[: limit_bytes + 1].toreadonly()
+    return body.finished()
 
 
 def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> memoryview | None:
@@ -58,44 +59,79 @@ def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) 
     return body if len(body) <= limit_bytes else None
 
 
-def _zlib(stored: memoryview, body: bytearray, most: int) -> bool:
-    """Append `most` bytes to `body`, or all that there are; whether the stream is whole. So do the others."""
+class _Body:
+    """A body that is being made, of `most_bytes` at most. A long one is mapped on its own: to grow it in the heap would
+    leave holes there, as large as all bodies that are kept."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._memory: bytearray | mmap.mmap = bytearray()
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._size == self._most_bytes
+
+    @property
+    def next_bytes(self) -> int:
+        """How long the next piece is at most."""
+        return min(PIECE_BYTES, self._most_bytes - self._size)
+
+    def add(self, piece: bytes) -> None:
+        """Go on with `piece`, as far as there is room."""
+        end = min(self._size + len(piece), self._most_bytes)
+        if end > PIECE_BYTES and isinstance(self._memory, bytearray):
+            begun, flags = self._memory, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._memory = mmap.mmap(-1, self._most_bytes, flags=flags)  # pages that nobody touches take nothing
+            self._memory[: self._size] = begun
+        self._memory[self._size : end] = piece[: end - self._size]
+        self._size = end
+
+    def finished(self) -> memoryview:
+        """The body, read-only."""
+        if isinstance(self._memory, mmap.mmap):
+            self._memory.resize(self._size)
+        return memoryview(self._memory).toreadonly()
+
+
+def _zlib(stored: memoryview, body: _Body) -> bool:
+    """Make `body` of `stored`, as far as there is room; whether the stream is whole. So do the others."""
     stream = zlib.decompressobj()
     for start in range(0, len(stored), _STORED_PIECE_BYTES):
         rest: bytes | memoryview = stored[start : start + _STORED_PIECE_BYTES]
-        while not stream.eof and len(body) < most:
-            piece = stream.decompress(rest, min(PIECE_BYTES, most - len(body)))
-            body += piece
+        while not stream.eof and not body.is_full:
+            piece = stream.decompress(rest, body.next_bytes)
+            body.add(piece)
             rest = stream.unconsumed_tail
             if not rest and not piece:
                 break
     return stream.eof
 
 
-def _lz4(stored: memoryview, body: bytearray, most: int) -> bool:
+def _lz4(stored: memoryview, body: _Body) -> bool:
     stream = lz4.frame.LZ4FrameDecompressor()
     for start in range(0, len(stored), _STORED_PIECE_BYTES):
         rest = bytes(stored[start : start + _STORED_PIECE_BYTES])
-        while not stream.eof and len(body) < most:
-            body += stream.decompress(rest, max_length=min(PIECE_BYTES, most - len(body)))
+        while not stream.eof and not body.is_full:
+            body.add(stream.decompress(rest, max_length=body.next_bytes))
             rest = b""
             if stream.needs_input:
                 break
     return bool(stream.eof)
 
 
-def _zstd(stored: memoryview, body: bytearray, most: int) -> bool:
+def _zstd(stored: memoryview, body: _Body) -> bool:
     stream = zstandard.ZstdDecompressor().decompressobj()
     start, step = 0, _ZSTD_STEP_BYTES
-    while start < len(stored) and not stream.eof and len(body) < most:
+    while start < len(stored) and not stream.eof and not body.is_full:
         piece = stream.decompress(stored[start : start + step])
-        body += piece
+        body.add(piece)
         start += step
         step = _ZSTD_STEP_BYTES if len(piece) > PIECE_BYTES // 8 else min(2 * step, _ZSTD_LONGEST_STEP_BYTES)
     return bool(stream.eof)
 
 
-_UNDO: dict[int, Callable[[memoryview, bytearray, int], bool]] = {
+_UNDO: dict[int, Callable[[memoryview, _Body], bool]] = {
     **dict.fromkeys(ZLIB_TYPES, _zlib),
     LZ4_TYPE: _lz4,
     ZSTD_TYPE: _zstd,

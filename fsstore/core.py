@@ -31,7 +31,6 @@ from fsstore.interface import (
     FilesystemError,
     FilesystemOptions,
     FilesystemSpace,
-    MadeInThread,
     Opened,
     OpenedDirectory,
 )
@@ -97,7 +96,7 @@ class Filesystem:
         self._files: dict[int, OpenFile] = {}
         self._listings: dict[int, Listing] = {}
         self._next_handle = 1
-        self._messages_stored = MadeInThread(lambda: store.stats().messages)
+        self._stored = DoneInThread[int]()
         root = RootDirectory(self._tree)
         self._inodes.pin(root)
         root.add(b"@store", self._store_directory(options, status or dict))
@@ -308,7 +307,7 @@ class Filesystem:
 
     def statfs(self) -> FilesystemSpace:
         """The disk's space; its files are the messages. SlowWork: they are counted queue by queue."""
-        messages = self._messages_stored.take()
+        messages = self._stored.do((), lambda: self._store.stats().messages)
         disk = os.statvfs(self._store.path)
         return FilesystemSpace(
             disk.f_frsize,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -63,7 +64,8 @@ class Kind(Enum):
 
 
 class SlowWork(Exception):
-    """Not answered yet: run `work` in a thread (it touches the engine only), then call the same method again.
+    """Not answered yet: run `work` in a thread (it touches the engine only), then call the same method again. What was
+    done for a request is held by `work` alone, so hold that until the method has returned.
 
     While something is published, no other request for that inode is taken: they come one after the other.
     """
@@ -79,39 +81,38 @@ class SlowWork(Exception):
         return self.kind in (Kind.PUBLISHING, Kind.PUBLISHING_LITTLE)
 
 
-class MadeInThread(Generic[T]):
-    """What takes long to find out, and is to be right at each request: made in a thread for each that takes it."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._made: list[T] = []
-
-    def take(self) -> T:
-        """What was made for this request. SlowWork at the first try."""
-        if not self._made:
-            raise SlowWork(lambda: self._made.append(self._make()))
-        return self._made.pop()
-
-
 class DoneInThread(Generic[T]):
     """What takes long, done in a thread once for each request that asks for it: known by what it is about."""
 
     def __init__(self, kind: Kind = Kind.ANY) -> None:
         self._kind = kind
         self._lock = threading.Lock()
-        self._done: list[tuple[Hashable, T]] = []
+        self._done: WeakSet[_Done[T]] = WeakSet()
 
     def do(self, what: Hashable, work: Callable[[], T]) -> T:
         """What `work` returned, done for this request. SlowWork at the first try."""
         with self._lock:
-            row = next((row for row, (about, _) in enumerate(self._done) if about == what), None)
-            if row is not None:
-                return self._done.pop(row)[1]
-        raise SlowWork(lambda: self._note(what, work()), self._kind)
+            done = next((one for one in self._done if one.what == what), None)
+            if done is not None:
+                self._done.remove(done)
+                return done.result
+        begun = _Done[T](what)  # goes with the request, should that be answered in another way
 
-    def _note(self, what: Hashable, result: T) -> None:
-        with self._lock:
-            self._done.append((what, result))
+        def note() -> None:
+            begun.result = work()
+            with self._lock:
+                self._done.add(begun)
+
+        raise SlowWork(note, self._kind)
+
+
+class _Done(Generic[T]):
+    """Work that was done for a request."""
+
+    result: T
+
+    def __init__(self, what: Hashable) -> None:
+        self.what = what
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
     Attributes,
+    DoneInThread,
     FilesystemError,
     FilesystemOptions,
-    MadeInThread,
     Opened,
 )
 from fsstore.memory import MemoryBudget
@@ -86,7 +86,8 @@ class SlowReportFile(ReportFile):
     """A report on every queue, of which there may be thousands, not opened yet: its text is made in a thread."""
 
     def __init__(self, context: Context, render: Callable[[], bytes]) -> None:
-        super().__init__(context, MadeInThread(render).take)
+        made = DoneInThread[bytes]()
+        super().__init__(context, lambda: made.do((), render))
 
     def listed_attributes(self) -> Attributes:
         """As `attributes`, but never slow: the size is left for the stat that follows."""

@@ -127,7 +127,7 @@ class RequestLoop:
                 await trio.to_thread.run_sync(slow.work, limiter=self._threads[slow.kind])
                 handler(unique, inode, request)
             except SlowWork as more:
-                slow = more
+                slow = more.with_traceback(None)  # it would hold this frame, and be held by it
             except Exception as error:
                 self._refuse(error, handler, unique, request)
                 return

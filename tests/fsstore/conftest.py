@@ -91,11 +91,13 @@ class Mount:
 
 def patiently(request: Callable[..., T], *arguments: object) -> T:
     """The core's answer, after whatever slow work that takes."""
+    done = []  # held until it is answered
     while True:
         try:
             return request(*arguments)
         except SlowWork as slow:
             slow.work()
+            done.append(slow)
 
 
 def refused_with(use: Callable[[], object]) -> int | None:

@@ -35,12 +35,14 @@ class ParquetMount(Mount):
     slow = 0
 
     def _again(self, ask: Any) -> Any:
+        done = []  # held until it is answered
         while True:
             try:
                 return ask()
             except SlowWork as work:
                 self.slow += 1
                 work.work()
+                done.append(work)
 
     def stat(self, path: str | bytes) -> Attributes:
         attributes = self.fs.getattr(1)
