@@ -3,11 +3,11 @@
 This page is the public API; nothing outside the engine reaches past it.
 """
 
-from engine.block import Block, Bodies
-from engine.brokeroptions import OPTION_NAMES, retention_from, with_broker_conf, with_options
-from engine.bytecolumns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
-from engine.check import check_store
-from engine.config import (
+from engine.read.blocks import Block, Bodies
+from engine.settings.broker_options import OPTION_NAMES, retention_from, with_broker_conf, with_options
+from engine.record.byte_columns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
+from engine.fsck.check import check_store
+from engine.settings.config import (
     BROKER_SIZES,
     EMBEDDED_SIZES,
     FileSizes,
@@ -51,20 +51,20 @@ from engine.errors import (
     WriteError,
 )
 from engine.haste import TakesLongError, in_haste, uncollected
-from engine.hosts import Host
-from engine.lines import split_text
-from engine.listeners import Expired, StoreListener
-from engine.lock import writer_of
-from engine.message import Message, StoredMessage
-from engine.problem import CheckProgress, Problem, ProblemKind
-from engine.properties import UNIQUE_KEY
-from engine.record import check_message, topic_problem
-from engine.repair import repair_store
+from engine.record.hosts import Host
+from engine.record.lines import split_text
+from engine.events import Expired, StoreListener
+from engine.files.lock import writer_of
+from engine.record.message import Message, StoredMessage
+from engine.fsck.problem import CheckProgress, Problem, ProblemKind
+from engine.record.properties import UNIQUE_KEY
+from engine.record.record import check_message, topic_problem
+from engine.fsck.repair import repair_store
 from engine.results import IndexState, PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
-from engine.scratch import ScratchDirectory
+from engine.files.scratch import ScratchDirectory
 from engine.store import Hold, MessageStore
-from engine.stream import QueueStream
-from engine.writing import Stored
+from engine.read.stream import QueueStream
+from engine.write.writer import Stored
 
 __all__ = [
     "BROKER_SIZES",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine.message import message_id
+from engine.record.message import message_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TypedDict
 
-from engine.parts import StoreParts
+from engine.log.parts import StoreParts
 
 
 class FileFigures(TypedDict):

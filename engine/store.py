@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.block import Block, Bodies
-from engine.bytecolumns import SliceColumn
-from engine.check import check_parts
-from engine.columns import Columns
-from engine.commitlog import FileHold
-from engine.config import FileSizes, OpenMode, Retention, StoreConfig
-from engine.consumeroffsets import ConsumerOffsets
-from engine.deriving import Derivation, DerivedIndex
+from engine.read.blocks import Block, Bodies
+from engine.record.byte_columns import SliceColumn
+from engine.fsck.check import check_parts
+from engine.record.columns import Columns
+from engine.log.commit_log import FileHold
+from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
+from engine.settings.consumer_offsets import ConsumerOffsets
+from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.errors import (
     ConfigFileError,
     FlushFailedError,
@@ -26,24 +26,24 @@ from engine.errors import (
     StoreError,
     TopicNotFoundError,
 )
-from engine.following import Follower
-from engine.lines import Lines
-from engine.listeners import Listeners, StoreListener
-from engine.message import Message, StoredMessage
-from engine.opened import Opened, choose_at, open_store
-from engine.paths import store_root
-from engine.problem import CheckProgress, Problem
-from engine.reading import Reader
-from engine.refusal import Refusal
+from engine.follow.follower import Follower
+from engine.record.lines import Lines
+from engine.events import Listeners, StoreListener
+from engine.record.message import Message, StoredMessage
+from engine.recovery.open import Opened, choose_at, open_store
+from engine.files.paths import store_root
+from engine.fsck.problem import CheckProgress, Problem
+from engine.read.reader import Reader
+from engine.write.refusal import Refusal
 from engine.results import IndexState, PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
-from engine.retention import DiskUse, disk_use
+from engine.write.retention import DiskUse, disk_use
 from engine.status import measure_files
-from engine.stream import QueueStream
-from engine.streamrows import RowSource
-from engine.sumsfile import StreamSums
-from engine.topicview import TopicView
-from engine.writeside import WriteSide
-from engine.writing import Stored, Writer
+from engine.read.stream import QueueStream
+from engine.read.stream_rows import RowSource
+from engine.read.sums_file import StreamSums
+from engine.log.topics import TopicView
+from engine.write.write_side import WriteSide
+from engine.write.writer import Stored, Writer
 
 Hold = FileHold
 """Keeps the commit-log file under one physical offset readable; release it, or use it as a context manager."""

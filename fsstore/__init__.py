@@ -31,6 +31,6 @@ def serve(
     handles with it; the store is left open, for the caller to close. Raises MountError when the kernel or
     fusermount3 refuse.
     """
-    from fsstore.mounting import run_mount  # here, so that users of the rest need no libfuse
+    from fsstore.fuse.mount import run_mount  # here, so that users of the rest need no libfuse
 
     run_mount(store, Path(mountpoint), options or ServeOptions(), ready)

@@ -19,10 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 from engine import Expired, MessageStore, Stored
-from fsstore.attributes import Appearance
-from fsstore.complaints import COMPLAINTS
-from fsstore.groups import GroupsDirectory
-from fsstore.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
+from fsstore.tree.attributes import Appearance
+from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.groups import GroupsDirectory
+from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -34,14 +34,14 @@ from fsstore.interface import (
     Opened,
     OpenedDirectory,
 )
-from fsstore.listing import Batch, Listing
-from fsstore.memory import MemoryBudget
-from fsstore.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
-from fsstore.names import NAME_MAX_BYTES
-from fsstore.nodes import Context, Node, OpenFile
+from fsstore.tree.listing import Batch, Listing
+from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
+from fsstore.tree.names import NAME_MAX_BYTES
+from fsstore.tree.nodes import Context, Node, OpenFile
 from fsstore.parquet.view import ParquetView
-from fsstore.putting import LongPuts
-from fsstore.reports import (
+from fsstore.tree.putting import LongPuts
+from fsstore.tree.store_reports import (
     ControlFile,
     ReportFile,
     SlowReportFile,
@@ -53,10 +53,10 @@ from fsstore.reports import (
     status_of,
     to_json,
 )
-from fsstore.stale import StaleInodes
-from fsstore.streams import RestingStream
-from fsstore.tree import RootDirectory, Tree
-from fsstore.xattrs import list_names, no_attribute, read_value
+from fsstore.tree.stale import StaleInodes
+from fsstore.tree.streams import RestingStream
+from fsstore.tree.directories import RootDirectory, Tree
+from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 
 class Filesystem:

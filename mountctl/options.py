@@ -6,7 +6,7 @@ cache=PATH
 parquet_memory=SIZE, parquet_disk=SIZE,    how much is kept of the rendered files of @parquet, in memory and on disk,
 parquet_cache=PATH                         and where on disk
 broker_conf=PATH                           a broker's own settings (brokerconf.py); options given here go before them
-fileReservedTime=72, maxBytes=10G, ...     the store's options, by RocketMQ's names (engine/brokeroptions.py)
+fileReservedTime=72, maxBytes=10G, ...     the store's options, by RocketMQ's names (engine/settings/broker_options.py)
 storePathCommitLog=/a,/b                   two of these name paths, with commas between: a word with a slash goes on
 nosuid, nodev, noexec, noatime, ...        passed to the kernel
 defaults, nofail, _netdev, x-...           meant for fstab's readers; nothing to do
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fsstore import ParquetOptions
-from mountctl.brokerconf import ROOT, read_broker_conf, require_same_store
+from mountctl.broker_conf import ROOT, read_broker_conf, require_same_store
 from mountctl.errors import CommandError
 from mountctl.places import absolute
 

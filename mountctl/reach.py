@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from mountctl.access import Access
 from mountctl.errors import CommandError
-from mountctl.mounted import MountedStore
-from mountctl.opened import opened
+from mountctl.through_mount import MountedStore
+from mountctl.direct import opened
 from mountctl.options import StoreSettings
 from mountctl.places import Mount, Place, require_answer
 

@@ -26,8 +26,8 @@ from engine import (
     StoreError,
 )
 from fsstore import ServeOptions, serve
-from fsstore.mounting import ENDING_SIGNALS
-from mountctl.allocator import start_trimming
+from fsstore.fuse.mount import ENDING_SIGNALS
+from mountctl.process import start_trimming
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file
 from mountctl.errors import one_line
 from mountctl.limits import raise_open_files

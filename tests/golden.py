@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from engine.config import FileSizes
+from engine.settings.config import FileSizes
 
 ARCHIVES = Path(__file__).parent / "data" / "golden"
 NAMES = ("basic", "rolled", "crash", "txn", "retention", "ipv6", "batch", "delay")

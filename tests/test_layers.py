@@ -84,8 +84,8 @@ PATH_CALLS = {
 """Calls that open, make or remove a file by its name, wherever links lead."""
 
 OPENS_BY_NAME = {
-    "engine/paths.py": "the one that does, and looks where links lead",
-    "engine/scratch.py": "in a directory that it has just made, below none of a store's",
+    "engine/files/paths.py": "the one that does, and looks where links lead",
+    "engine/files/scratch.py": "in a directory that it has just made, below none of a store's",
 }
 
 

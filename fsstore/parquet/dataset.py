@@ -28,9 +28,9 @@ from engine import (
 from fsstore.interface import FilesystemError
 from fsstore.options import ParquetOptions
 from fsstore.parquet.cache import ChunkCache, DiskChunks, Recent
-from fsstore.parquet.filemap import FileMap, map_file, place_of
+from fsstore.parquet.file_map import FileMap, map_file, place_of
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
-from fsstore.parquet.rowgroup import BoundError, Columns, read_columns
+from fsstore.parquet.row_groups import BoundError, Columns, read_columns
 from fsstore.parquet.schema import IN_FILE
 from fsstore.parquet.segments import QueueSegments, Segment
 

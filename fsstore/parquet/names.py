@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from fsstore.names import MAX_QUEUE_OFFSET, parse_queue, to_name
+from fsstore.tree.names import MAX_QUEUE_OFFSET, parse_queue, to_name
 
 SEGMENT_MESSAGES = 65_536
 """A segment ends at each multiple of so many queue offsets, and earlier where the log's files do."""

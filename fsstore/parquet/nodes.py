@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from engine import MessageStore, OpenMode, TakesLongError, in_haste
-from fsstore.cachednames import CachedNames
+from fsstore.parquet.cached_names import CachedNames
 from fsstore.interface import Attributes, FilesystemError, Kind, Opened, OpenedDirectory, SlowWork
-from fsstore.listing import Listing
-from fsstore.memory import MemoryBudget, Purpose
-from fsstore.names import can_be_name
-from fsstore.nodes import Context, Directory, Node, OpenFile, not_found
+from fsstore.tree.listing import Listing
+from fsstore.tree.memory import MemoryBudget, Purpose
+from fsstore.tree.names import can_be_name
+from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.parquet.dataset import Dataset
-from fsstore.parquet.filemap import FileMap
+from fsstore.parquet.file_map import FileMap
 from fsstore.parquet.layout import MAGIC, Layout, RangeKey
 from fsstore.parquet.names import (
     SEGMENT_MESSAGES,
@@ -27,7 +27,7 @@ from fsstore.parquet.names import (
     topic_partition,
 )
 from fsstore.parquet.segments import Segment
-from fsstore.streams import newest_store_time_ms
+from fsstore.tree.streams import newest_store_time_ms
 
 _OPENED = Opened(0, False, True, None)
 

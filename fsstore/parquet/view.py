@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-from fsstore.nodes import Context, Node
+from fsstore.tree.nodes import Context, Node
 from fsstore.options import ParquetOptions
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.layout import RangeKey

@@ -1,6 +1,8 @@
 """What a Spark user imports. Importing this package loads pyspark, and neither FUSE nor pyarrow.
 
-from fsstore.spark import FsstoreSource, messages, write_topic
+from fsstore.spark import FsstoreSource, write_topic
+
+from fsstore.spark import frame as messages
 
 messages(spark, "/mnt/mq").where("topic = 'orders' and store_time > '2026-11-01'").groupBy("tags").count().show()
 
@@ -9,8 +11,8 @@ stream = spark.readStream.format("fsstore").option("subscribe", "orders").load("
 stream.writeStream.foreachBatch(lambda batch, _: write_topic(batch, "/mnt/mq", "copies")).start()
 """
 
-from fsstore.spark.messages import MESSAGE_SCHEMA, messages
-from fsstore.spark.mounted import MountGoneError
+from fsstore.spark.frame import MESSAGE_SCHEMA, messages
+from fsstore.spark.mount import MountGoneError
 from fsstore.spark.offsets import DataLossError, SourceOptionError
 from fsstore.spark.source import FsstoreSource
 from fsstore.spark.writing import write_topic

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fsstore.parquet.names import topic_partition
-from fsstore.spark import exportpart
-from fsstore.spark.exportpart import Part, total
-from fsstore.spark.exportplan import (
+from fsstore.spark import export_part as exportpart
+from fsstore.spark.export_part import Part, total
+from fsstore.spark.export_plan import (
     ExportError,
     ExportFolder,
     Unit,
@@ -28,7 +28,7 @@ from fsstore.spark.exportplan import (
     without_expired,
 )
 from fsstore.spark.jobs import watched
-from fsstore.spark.mounted import Bounds, Range, bounds, cut, range_path
+from fsstore.spark.mount import Bounds, Range, bounds, cut, range_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from fsstore.spark.mounted import Bounds, Range
+from fsstore.spark.mount import Bounds, Range
 
 Offsets: TypeAlias = dict[str, dict[str, int]]
 """topic -> queue -> queue offset, in what JSON can hold."""

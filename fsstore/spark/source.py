@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from fsstore.spark.messages import MESSAGE_SCHEMA
-from fsstore.spark.mounted import Bounds, Range, bounds, cut
+from fsstore.spark.frame import MESSAGE_SCHEMA
+from fsstore.spark.mount import Bounds, Range, bounds, cut
 from fsstore.spark.offsets import (
     EARLIEST,
     LATEST,

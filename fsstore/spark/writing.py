@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, BinaryType, StringType
 
 from fsstore.interface import WHOLE_WRITE_BYTES
-from fsstore.spark.mounted import bounds, while_gone
+from fsstore.spark.mount import bounds, while_gone
 
 if TYPE_CHECKING:
     import pyarrow as pa

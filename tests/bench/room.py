@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine import EMBEDDED_SIZES
-from fsstore.mounting import device_of, raise_read_ahead
+from fsstore.fuse.mount import device_of, raise_read_ahead
 from fsstore.options import ServeOptions
 from tests.bench.measure import LeftOutError
 from tests.bench.rocketmq import RocketMQ

@@ -26,13 +26,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from engine import BROKER_SIZES, FileSizes, Message, MessageStore, StoreConfig
-from fsstore.parquet.filemap import map_file
+from fsstore.parquet.file_map import map_file
 from fsstore.parquet.layout import measure, range_key
-from fsstore.parquet.rowgroup import read_columns
+from fsstore.parquet.row_groups import read_columns
 from fsstore.parquet.segments import QueueSegments
-from fsstore.spark import messages
+from fsstore.spark import frame as messages
 from fsstore.spark.export import export
-from fsstore.spark.exportplan import Wanted
+from fsstore.spark.export_plan import Wanted
 from tests.bench.measure import interleave, seconds
 from tests.interop.mounts import mounted
 

@@ -40,11 +40,11 @@ from engine import (
     check_store,
     repair_store,
 )
-from engine.place import MULTI_DISPATCH, queue_names
-from engine.record import BLANK_BYTES, SECTOR_BYTES, TRANSACTION_MASK
-from engine.schedule import SCHEDULE_TOPIC
-from fsstore.framing import parse_json_lines
-from fsstore.names import AppendOptions
+from engine.record.multi_dispatch import MULTI_DISPATCH, queue_names
+from engine.record.record import BLANK_BYTES, SECTOR_BYTES, TRANSACTION_MASK
+from engine.log.delay import SCHEDULE_TOPIC
+from fsstore.tree.framing import parse_json_lines
+from fsstore.tree.names import AppendOptions
 from tests.durability.attacks import MALFORMED_LINES, Attacker, Queue, Sight
 from tests.durability.bodies import body_of
 from tests.durability.damage import HangError, deadline

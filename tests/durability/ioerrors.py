@@ -38,7 +38,7 @@ from engine import (
     StoreError,
     check_store,
 )
-from engine.durable import Disk
+from engine.files.disk import Disk
 from tests.durability.bodies import body_of, identify
 from tests.durability.figures import keep
 from tests.durability.publishers import write_all

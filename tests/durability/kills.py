@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from engine import FileSizes, MessageStore, StoreConfig, check_store
-from engine.schedule import SCHEDULE_TOPIC
+from engine.log.delay import SCHEDULE_TOPIC
 from tests.durability.bodies import identify
 from tests.durability.figures import keep
 from tests.durability.ledger import Contents, Identity, Ledger, Queue, Request, Tally
 from tests.durability.publishers import HOSTILE_TOPIC, TOPICS, Hostile, Publisher, publishers
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
-REFUSED = "WARNING fsstore.appending: refused what was written"
+REFUSED = "WARNING fsstore.tree.append: refused what was written"
 """An attack was."""
 
 SIZES = {"commit_log_bytes": 512 << 10, "consume_queue_entries": 256, "index_slots": 500, "index_entries": 2_000}

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.durable import Disk
+from engine.files.disk import Disk
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512

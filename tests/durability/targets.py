@@ -25,7 +25,7 @@ from engine import (
     WriteError,
     check_store,
 )
-from engine.durable import Disk
+from engine.files.disk import Disk
 from tests.durability.attacks import Attacker, Queue, Sight
 from tests.durability.bodies import body_of
 from tests.engine.storetools import QUIET, HastyDisk, letting_forgeries_in

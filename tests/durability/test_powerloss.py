@@ -6,7 +6,7 @@ import random
 from contextlib import closing
 from pathlib import Path
 
-from engine.durable import replace_file, write_durably
+from engine.files.disk import replace_file, write_durably
 from tests.durability.powerloss import Cuts, Tally, cut_power
 from tests.durability.recorder import Recorder, build_image
 

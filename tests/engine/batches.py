@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.encodedbatch import EncodedBatch, Share
-from engine.keyhash import index_hash, tags_hash
-from engine.message import Message
+from engine.record.encoded_batch import EncodedBatch, Share
+from engine.record.hashes import index_hash, tags_hash
+from engine.record.message import Message
 from tests.engine.records import encoder
 
 QUEUE = 3

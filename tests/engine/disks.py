@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from engine.durable import Disk
+from engine.files.disk import Disk
 
 
 class FullDisk(Disk):

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from engine import Message
-from engine.keyhash import tags_hash
+from engine.record.hashes import tags_hash
 from tests.engine.records import encoder
 
 HEADER = struct.Struct(">iiqqqiiii")

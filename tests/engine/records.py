@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from engine.hosts import Host
-from engine.message import Message
-from engine.record import RecordEncoder
+from engine.record.hosts import Host
+from engine.record.message import Message
+from engine.record.record import RecordEncoder
 
 Array = np.ndarray[Any, Any]
 

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import numpy as np
 
 from engine import FileSizes, FlushPolicy, MessageStore, Problem, StoreConfig, check_store
-from engine.durable import Disk
+from engine.files.disk import Disk
 
 SMALL_SIZES = FileSizes(commit_log_bytes=8192, consume_queue_entries=32, index_slots=17, index_entries=48)
 QUIET = FlushPolicy(
@@ -43,7 +43,7 @@ class HastyDisk(Disk):
 @contextmanager
 def letting_forgeries_in() -> Iterator[None]:
     """Store what we refuse and a broker takes: bodies that hold records for the very place where they stand."""
-    with patch("engine.commitlog.refuse_forged"):
+    with patch("engine.log.commit_log.refuse_forged"):
         yield
 
 

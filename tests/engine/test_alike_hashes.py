@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from engine import Message
-from engine.reading import SINGLE_CANDIDATES
-from engine.record import decode_record
+from engine.read.reader import SINGLE_CANDIDATES
+from engine.record.record import decode_record
 from tests.engine.storetools import SMALL_SIZES, opened
 
 SAME_HASH = ["".join(parts) for parts in itertools.product(["Aa", "BB"], repeat=4)]
@@ -38,7 +38,7 @@ def test_records_whose_keys_only_hash_alike_are_not_decoded_one_by_one(
             decoded.append(physical_offset)
             return decode_record(view, physical_offset, **more)
 
-        monkeypatch.setattr("engine.queuerecords.decode_record", counting)
+        monkeypatch.setattr("engine.log.queue_records.decode_record", counting)
         assert store.query("T", absent, 100) == []
         assert store.newest_with_key("T", absent) is None
         assert len(decoded) == 2 * SINGLE_CANDIDATES

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from engine import Message, MessageStore, OpenMode, StoreLockedError
-from engine.lock import StoreLock
-from engine.recovery import recover
+from engine.files.lock import StoreLock
+from engine.recovery.recover import recover
 from tests.engine.storetools import SMALL, bodies, opened
 
 
@@ -33,7 +33,7 @@ def test_a_writer_that_died_just_before_the_lock_was_taken_loses_nothing(
         shutil.copytree(died, path)
         return StoreLock(lock)
 
-    monkeypatch.setattr("engine.opened.StoreLock", late)
+    monkeypatch.setattr("engine.recovery.open.StoreLock", late)
     with MessageStore.open(path, SMALL) as store:
         assert bodies(store, "T", 0) == [b"old", b"of the other"]
         assert store.put(Message("T", b"new"), 0).queue_offset == 2
@@ -54,7 +54,7 @@ def test_a_read_only_opening_is_refused_when_a_writer_came_meanwhile(
 
     read_only = replace(SMALL, mode=OpenMode.READ_ONLY)
     with monkeypatch.context() as patch:
-        patch.setattr("engine.opened.recover", while_recovering)
+        patch.setattr("engine.recovery.open.recover", while_recovering)
         with pytest.raises(StoreLockedError):
             MessageStore.open(path, read_only)
     with MessageStore.open(path, read_only) as store:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from engine import FlushFailedError, Message, MessageStore, ReadOnlyStoreError, StoreConfig
-from engine.dispatch import Dispatcher
-from engine.periodic import PeriodicThread
+from engine.log.dispatch import Dispatcher
+from engine.files.periodic import PeriodicThread
 from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
 POOL = replace(SMALL, transient_pool_buffers=2, flush=replace(QUIET, commit_interval_ms=3_600_000))
@@ -169,9 +169,9 @@ def test_a_store_whose_thread_ended_takes_no_more_messages_and_says_why(
     config = replace(SMALL, flush=flush, transient_pool_buffers=2)
     path = tmp_path / "store"
     targets = {
-        "fsstore-flush-derived": "engine.index.Index.settle",
-        "fsstore-commit": "engine.commitlog.CommitLog.commit",
-        "fsstore-retention": "engine.retention.Cleaner.clean",
+        "fsstore-flush-derived": "engine.log.index.Index.settle",
+        "fsstore-commit": "engine.log.commit_log.CommitLog.commit",
+        "fsstore-retention": "engine.write.retention.Cleaner.clean",
     }
     (path / "config").mkdir(parents=True)
     (path / "commitlog").mkdir()

@@ -19,7 +19,7 @@ from engine import (
     check_store,
     repair_store,
 )
-from engine.entries import ENTRY_STRUCT
+from engine.log.entries import ENTRY_STRUCT
 from tests.engine.storetools import SMALL, contents, killed, opened
 
 MODES = (OpenMode.WRITE, OpenMode.READ_ONLY)

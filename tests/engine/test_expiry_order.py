@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine import Expired, ExpiredMessageError, Message, MessageStore, Retention, StoreListener
-from engine.filequeue import FileQueue
-from engine.mappedfile import MappedFile
+from engine.files.file_queue import FileQueue
+from engine.files.mapped_file import MappedFile
 from tests.engine.storetools import SMALL
 
 OLDEST = f"{0:020d}"

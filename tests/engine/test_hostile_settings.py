@@ -24,15 +24,15 @@ from engine import (
     check_store,
     repair_store,
 )
-from engine.configfile import parse_config, read_config
-from engine.consumeroffsets import read_consumer_offsets
-from engine.coverage import read_coverage
-from engine.durable import Disk
-from engine.layout import StoreLayout
-from engine.topics import MOST_QUEUES, TopicTable
-from fsstore.complaints import Complaints
-from fsstore.memory import MemoryBudget
-from fsstore.reports import metrics_of, status_of, to_json
+from engine.settings.config_file import parse_config, read_config
+from engine.settings.consumer_offsets import read_consumer_offsets
+from engine.recovery.recovery_point import read_coverage
+from engine.files.disk import Disk
+from engine.files.layout import StoreLayout
+from engine.settings.topics_file import MOST_QUEUES, TopicTable
+from fsstore.tree.complaints import Complaints
+from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.store_reports import metrics_of, status_of, to_json
 from tests.engine.storetools import SMALL, bodies, opened
 
 FILES = {

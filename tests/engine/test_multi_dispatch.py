@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine import IllegalMessageError, Message, MessageStore, OpenMode, check_store, repair_store
-from engine.place import MAX_PLACES, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
+from engine.record.multi_dispatch import MAX_PLACES, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from tests.engine.storetools import SMALL, bodies, contents, killed, lose_derived, opened, require_clean
 
 ON = replace(SMALL, multi_dispatch=True)
@@ -235,8 +235,8 @@ def test_a_record_has_its_own_number_though_runs_of_the_log_end_behind_a_forged_
     forged(path, [("victim", str(messages // 2))], messages)
     shutil.rmtree(path / "fsstore")
     shutil.rmtree(path / "consumequeue")
-    monkeypatch.setattr("engine.logscan.CHUNK_BYTES", 1)
-    monkeypatch.setattr("engine.logscan.scan_records.__kwdefaults__", {"verify": True, "chunk_bytes": 1})
+    monkeypatch.setattr("engine.record.scan.CHUNK_BYTES", 1)
+    monkeypatch.setattr("engine.record.scan.scan_records.__kwdefaults__", {"verify": True, "chunk_bytes": 1})
     with MessageStore.open(path, ON) as store:
         assert bodies(store, "victim", 0) == [b"%d" % number for number in range(messages)]
         require_clean(store.check())

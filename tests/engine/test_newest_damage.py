@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from engine import DamagedRecordError, Message, MessageStore, OpenMode, ProblemKind, check_store
-from engine.durable import Disk
-from engine.repair import repair_store
+from engine.files.disk import Disk
+from engine.fsck.repair import repair_store
 from tests.engine.pairs import pairs
 from tests.engine.records import encoder
 from tests.engine.storetools import SMALL, bodies, contents, killed, require_clean

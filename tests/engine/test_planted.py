@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from engine import DamagedRecordError, Message, MessageStore, check_store
-from engine.record import RecordEncoder
-from engine.repair import repair_store
+from engine.record.record import RecordEncoder
+from engine.fsck.repair import repair_store
 from tests.durability.damage import deadline
 from tests.engine.pairs import pairs
 from tests.engine.records import encoder

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore, ObstructedError, OpenMode, StoreError, check_store, repair_store
-from engine.durable import Disk, replace_file
-from engine.paths import MOST_LINKS, create_file, make_folder, open_file, read_file, remove_tree, rename, unlink
+from engine.files.disk import Disk, replace_file
+from engine.files.paths import MOST_LINKS, create_file, make_folder, open_file, read_file, remove_tree, rename, unlink
 from tests.engine.storetools import SMALL, bodies, contents, nothing_left_open, opened, require_clean
 
 STRANGER = 65534
@@ -334,7 +334,7 @@ def test_what_root_makes_in_a_store_belongs_to_its_owner_who_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch, preallocate: bool, unnamed: bool
 ) -> None:
     if not unnamed:
-        monkeypatch.setattr("engine.durable.create_unnamed", lambda _: (_ for _ in ()).throw(OSError(95, "none")))
+        monkeypatch.setattr("engine.files.disk.create_unnamed", lambda _: (_ for _ in ()).throw(OSError(95, "none")))
     give_away(path)
     with MessageStore.open(path, replace(SMALL, preallocate=preallocate)) as store:
         store.create_topic("new", 2)

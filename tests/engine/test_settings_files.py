@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import BROKER_SIZES, EMBEDDED_SIZES, FileSizes, FlushPolicy, Retention, StoreConfig
-from engine.consumeroffsets import read_consumer_offsets
-from engine.durable import Disk
+from engine.settings.config import BROKER_SIZES, EMBEDDED_SIZES, FileSizes, FlushPolicy, Retention, StoreConfig
+from engine.settings.consumer_offsets import read_consumer_offsets
+from engine.files.disk import Disk
 from engine.errors import ConfigFileError
-from engine.layout import StoreLayout
-from engine.retentionfile import read_retention
-from engine.sizesfile import read_sizes, write_sizes
+from engine.files.layout import StoreLayout
+from engine.settings.retention_file import read_retention
+from engine.settings.sizes_file import read_sizes, write_sizes
 
 
 def test_broker_sizes_are_rocketmqs() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore, OpenMode, StoreConfig, StoreError, check_store
-from engine.schedule import SCHEDULE_TOPIC
+from engine.log.delay import SCHEDULE_TOPIC
 from tests.engine.storetools import SMALL, lose_derived, require_clean
 
 NAMES = [
@@ -78,8 +78,8 @@ def hostile(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, topic: str) 
     more = {"INNER_MULTI_QUEUE_OFFSET": "0"} if name == "INNER_MULTI_DISPATCH" else {}
     more = {"INNER_MULTI_DISPATCH": "other"} if name == "INNER_MULTI_QUEUE_OFFSET" else more
     with monkeypatch.context() as patch, MessageStore.open(path, LARGE) as store:
-        patch.setattr("engine.record.encode_properties", encoded_as_given)
-        patch.setattr("engine.writing.SPECIAL_PROPERTIES", ())
+        patch.setattr("engine.record.record.encode_properties", encoded_as_given)
+        patch.setattr("engine.write.writer.SPECIAL_PROPERTIES", ())
         store.put(Message(topic, b"first"), 0)
         for text in VALUES:
             store.put(Message(topic, b"body", properties={name: text, **more}), 0)

@@ -38,7 +38,7 @@ from engine import (
     in_haste,
     repair_store,
 )
-from engine.index import Index
+from engine.log.index import Index
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, contents, lose_derived, nothing_left_open, opened
 
 # opening
@@ -408,7 +408,7 @@ def test_the_newest_messages_of_so_many_keys_are_remembered_until_the_log_grows(
         return candidates(index, topic, key, min_physical_offset)
 
     monkeypatch.setattr(Index, "candidates", noted)
-    monkeypatch.setattr("engine.reading.REMEMBERED_KEYS", 3)
+    monkeypatch.setattr("engine.read.reader.REMEMBERED_KEYS", 3)
 
     def ask(store: MessageStore, *keys: str) -> list[str]:
         looked_up.clear()

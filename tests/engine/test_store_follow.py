@@ -27,10 +27,10 @@ from engine import (
     StoreListener,
     UnsupportedStoreError,
 )
-from engine.consumequeue import ConsumeQueue
-from engine.consumequeues import ConsumeQueues
-from engine.following import Follower
-from engine.logscan import ScannedRecords, scan_records
+from engine.log.consume_queue import ConsumeQueue
+from engine.log.consume_queues import ConsumeQueues
+from engine.follow.follower import Follower
+from engine.record.scan import ScannedRecords, scan_records
 from tests.engine.storetools import SMALL, HastyDisk, bodies, nothing_left_open
 
 FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
@@ -271,7 +271,7 @@ def test_what_was_found_before_a_look_failed_is_shown_and_told(tmp_path: Path, m
                 raise NoDescriptorError(path)
 
             with monkeypatch.context() as patch:
-                patch.setattr("engine.following.scan_records", failing)
+                patch.setattr("engine.follow.follower.scan_records", failing)
                 with pytest.raises(NoDescriptorError):
                     follower.refresh()
             refreshed(follower)
@@ -383,7 +383,7 @@ def test_a_follower_stays_when_the_writer_is_restarted_and_cuts_its_tail(tmp_pat
 
 
 def test_one_refresh_ends_soon_however_much_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.following.REFRESH_BYTES", 4096)
+    monkeypatch.setattr("engine.follow.follower.REFRESH_BYTES", 4096)
     path = tmp_path / "store"
     with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
         writer.put_lines("T", b"line\n" * 2000, 0)
@@ -594,7 +594,7 @@ def test_a_follower_says_that_there_is_no_index_until_there_is_one(tmp_path: Pat
 def test_a_follower_says_that_an_index_is_not_proved_and_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.following.PROOF_SECONDS", 0.0)
+    monkeypatch.setattr("engine.follow.follower.PROOF_SECONDS", 0.0)
     path = keyed_store(tmp_path / "store")
     [index] = (path / "index").iterdir()
     whole = index.read_bytes()

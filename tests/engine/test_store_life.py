@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine import Expired, Message, MessageStore, OpenMode, StoreListener, check_store, repair_store
-from engine.durable import TEMPORARY_SUFFIX
+from engine.files.disk import TEMPORARY_SUFFIX
 from tests.engine.storetools import QUIET, SMALL, HastyDisk, bodies, killed, opened, require_clean
 
 

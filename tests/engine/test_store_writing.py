@@ -25,7 +25,7 @@ from engine import (
     StoreListener,
     TopicNotFoundError,
 )
-from engine.durable import Disk
+from engine.files.disk import Disk
 from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
 # publishing

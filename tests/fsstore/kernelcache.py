@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fsstore.interface import DirectoryEntry, FilesystemError, OpenedDirectory
-from fsstore.listing import Listing
+from fsstore.tree.listing import Listing
 
 PAGE_NAMES = 3
 

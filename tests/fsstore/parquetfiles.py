@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from engine import FileSizes, MessageStore, StoreConfig, StoredMessage, StoreError
-from fsstore.parquet.filemap import FileMap, map_file, place_of
+from fsstore.parquet.file_map import FileMap, map_file, place_of
 from fsstore.parquet.layout import MAGIC, Layout, measure, range_key
 from fsstore.parquet.nodes import assembled
-from fsstore.parquet.rowgroup import Columns, read_columns
+from fsstore.parquet.row_groups import Columns, read_columns
 from fsstore.parquet.schema import IN_FILE
 
 SMALL_SIZES = FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=20_000)

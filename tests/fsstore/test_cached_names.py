@@ -9,9 +9,9 @@ from collections.abc import Set
 
 import pytest
 
-from fsstore.cachednames import CachedNames
+from fsstore.parquet.cached_names import CachedNames
 from fsstore.interface import Attributes, FilesystemError
-from fsstore.memory import MemoryBudget
+from fsstore.tree.memory import MemoryBudget
 from tests.fsstore.kernelcache import KernelCache, Reader
 
 

@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from engine import DamagedRecordError
-from fsstore import answers
-from fsstore.answers import errno_for
-from fsstore.complaints import MOST_LINES, QUIET_S, Complaints
+from fsstore.fuse import answers
+from fsstore.fuse.answers import errno_for
+from fsstore.tree.complaints import MOST_LINES, QUIET_S, Complaints
 
 
 class Clock:

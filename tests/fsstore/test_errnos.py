@@ -16,7 +16,7 @@ from engine import (
     StoreError,
     StoreFullError,
 )
-from fsstore.errnos import ERRNOS, errno_of
+from fsstore.fuse.errnos import ERRNOS, errno_of
 from fsstore.interface import FilesystemError
 
 

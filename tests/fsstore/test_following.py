@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from engine import IndexState, ReadOnlyStoreError
-from fsstore.mounting import Mount
+from fsstore.fuse.mount import Mount
 from fsstore.options import ServeOptions
 
 

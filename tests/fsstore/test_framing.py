@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
-from fsstore.framing import LineFramer, parse_json_message
+from fsstore.tree.framing import LineFramer, parse_json_message
 from fsstore.interface import AT_END
-from fsstore.names import PLAIN_APPEND, AppendOptions
+from fsstore.tree.names import PLAIN_APPEND, AppendOptions
 from tests.fsstore.conftest import Mount
 from tests.fsstore.fakestore import FakeStore
 

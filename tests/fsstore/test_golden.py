@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from engine import MessageStore, OpenMode, StoreConfig
-from fsstore.inodes import MESSAGE
-from fsstore.names import encode_key, offset_name
+from fsstore.tree.inodes import MESSAGE
+from fsstore.tree.names import encode_key, offset_name
 from tests.fsstore.conftest import Mount
 from tests.golden import NAMES, Golden, golden
 

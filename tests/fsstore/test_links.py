@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageNotFoundError, MessageStore, TopicNotFoundError
-from fsstore.errnos import errno_of
+from fsstore.fuse.errnos import errno_of
 from fsstore.interface import FilesystemError, SlowWork
-from fsstore.names import offset_name
+from fsstore.tree.names import offset_name
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
 

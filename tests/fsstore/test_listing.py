@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Message
-from fsstore.inodes import MESSAGE
+from fsstore.tree.inodes import MESSAGE
 from fsstore.interface import MessageColumns, MessageNames, SlowWork
-from fsstore.listing import MOST_DESCRIBED
-from fsstore.names import offset_name
+from fsstore.tree.listing import MOST_DESCRIBED
+from fsstore.tree.names import offset_name
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
 from tests.fsstore.test_framing import fresh

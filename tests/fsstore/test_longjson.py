@@ -14,11 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine import IllegalMessageError, Message, StoreError
-from engine.record import check_message
-from fsstore import framing, longjson
-from fsstore.framing import parse_json_message
-from fsstore.longjson import MOST_REST_CHARACTERS, LongString, parse_long
-from fsstore.names import PLAIN_APPEND
+from engine.record.record import check_message
+from fsstore.tree import framing
+from fsstore.tree import long_json as longjson
+from fsstore.tree.framing import parse_json_message
+from fsstore.tree.long_json import MOST_REST_CHARACTERS, LongString, parse_long
+from fsstore.tree.names import PLAIN_APPEND
 
 FRAGMENTS = [
     *b'{ } [ ] , : " \\ \\u \\\\ \\" \\n \\x u d83d \\ud83d \\ude00 \\uD83D\\uDE00 \\u0000 \\u0001 \\u00e9'.split(),
@@ -116,7 +117,7 @@ def outcome(text: bytes) -> Message | type[StoreError]:
 def test_a_long_line_is_the_message_that_a_short_one_is(text: bytes, pieces: tuple[int, int, int]) -> None:
     piece, short, kept = pieces
     kept = 32_767 if kept % 2 else kept + 8  # no name of a field is cut out
-    with patch("engine.properties.MAX_PROPERTIES_BYTES", kept):
+    with patch("engine.record.properties.MAX_PROPERTIES_BYTES", kept):
         with patch.object(framing, "_JSON_AT_ONCE_BYTES", 1 << 30):
             expected = outcome(text)
         with small_pieces(piece, short, kept):

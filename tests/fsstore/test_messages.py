@@ -9,10 +9,10 @@ import stat
 import pytest
 
 from engine import DamagedRecordError, ExpiredMessageError, Message, MessageNotFoundError
-from fsstore.errnos import errno_of
-from fsstore.inodes import MESSAGE
+from fsstore.fuse.errnos import errno_of
+from fsstore.tree.inodes import MESSAGE
 from fsstore.interface import SMALL_BODY_BYTES, FilesystemError
-from fsstore.messages import OBJECT_BYTES, SmallBodies, SmallBody
+from fsstore.tree.messages import OBJECT_BYTES, SmallBodies, SmallBody
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore.listing import offset_names
-from fsstore.names import (
+from fsstore.tree.listing import offset_names
+from fsstore.tree.names import (
     NAME_MAX_BYTES,
     AppendOptions,
     BodyFormat,

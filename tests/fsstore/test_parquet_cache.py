@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.scratch import remove_abandoned
+from engine.files.scratch import remove_abandoned
 from fsstore.parquet.cache import ENTRY_BYTES, SCRATCH_PREFIX, ChunkCache, DiskChunks
 
 CHUNK_BYTES = 100

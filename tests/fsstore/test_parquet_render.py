@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from engine import Block, ExpiredMessageError, Host, Message, MessageStore, ReadError, Retention
 from fsstore.parquet import layout as layouts
-from fsstore.parquet.rowgroup import BoundError
+from fsstore.parquet.row_groups import BoundError
 from tests.fsstore.parquetfiles import expected_rows, layout_of, mapped, rendered, rows, small_files
 
 COMPRESSED = 0x1
@@ -256,7 +256,7 @@ def test_reading_needs_no_library_that_takes_long_to_load(lines: MessageStore) -
         import sys
         from engine import MessageStore
         from fsstore.parquet.layout import measure, range_key
-        from fsstore.parquet.rowgroup import read_columns
+        from fsstore.parquet.row_groups import read_columns
         with MessageStore.open(sys.argv[1]) as store:
             layout = measure(store, range_key(store, "orders", 0, 0, 9))
             [chunk.encode() for chunk in read_columns(store, layout.key, layout.row_groups[0]).chunks.values()]

@@ -20,7 +20,7 @@ from fsstore.interface import Attributes, FilesystemOptions, SlowWork
 from fsstore.options import ParquetOptions
 from fsstore.parquet import dataset
 from fsstore.parquet import layout as layouts
-from fsstore.parquet.filemap import FileMap
+from fsstore.parquet.file_map import FileMap
 from fsstore.parquet.names import segment_name
 from fsstore.parquet.schema import BODY, IN_FILE, QUEUE_OFFSET, STORE_TIME, TAGS
 from tests.fsstore.conftest import Mount, patiently, refused_with

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
-from fsstore import appending
-from fsstore.complaints import Complaints
+from fsstore.tree import append as appending
+from fsstore.tree.complaints import Complaints
 from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, Kind, SlowWork
-from fsstore.memory import Purpose
+from fsstore.tree.memory import Purpose
 from tests.fsstore.conftest import Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 

@@ -10,7 +10,7 @@ import pytest
 
 from engine import MessageStore, OpenMode, ReadOnlyStoreError, StoreConfig
 from fsstore.interface import AT_END, ROOT_INODE, SlowWork
-from fsstore.names import offset_name
+from fsstore.tree.names import offset_name
 from tests.fsstore.conftest import Mount, patiently, refused_with
 
 

@@ -14,7 +14,7 @@ import pytest
 from engine import Message
 from fsstore.core import Filesystem
 from fsstore.interface import SlowWork
-from fsstore.reports import status_of
+from fsstore.tree.store_reports import status_of
 from tests.fsstore.conftest import OPTIONS, Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 

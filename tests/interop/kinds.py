@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from engine import Message, MessageStore, OpenMode, StoreConfig, UnsupportedStoreError, with_broker_conf
-from engine.following import INDEX_SECONDS
-from mountctl.brokerconf import parse_properties
+from engine.follow.follower import INDEX_SECONDS
+from mountctl.broker_conf import parse_properties
 from tests.golden55 import expected, seen
 from tests.interop.brokers import (
     LIMIT_SECONDS,

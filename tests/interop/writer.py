@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import FileSizes, MessageStore, StoreConfig
-from engine.durable import Disk
+from engine.files.disk import Disk
 from tests.interop.messages import Mix, Put, random_puts
 
 

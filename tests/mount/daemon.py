@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from engine import FileSizes, FlushPolicy, MessageStore, OpenMode, Retention, StoreConfig
-from engine.durable import Disk
+from engine.files.disk import Disk
 from fsstore import ServeOptions
 from fsstore.core import Filesystem
 from fsstore.interface import Attributes, FilesystemOptions, SlowWork
-from fsstore.listing import Batch
-from fsstore.mounting import run_mount
-from fsstore.nodes import OpenFile
+from fsstore.tree.listing import Batch
+from fsstore.fuse.mount import run_mount
+from fsstore.tree.nodes import OpenFile
 from fsstore.options import ParquetOptions
 from fsstore.parquet.nodes import OpenRange
-from fsstore.streams import OpenStream
-from mountctl.allocator import set_up_allocator, start_trimming
+from fsstore.tree.streams import OpenStream
+from mountctl.process import set_up_allocator, start_trimming
 
 DEFECT = b"a-defect-of-ours"
 """Looking up this name fails as a bug would."""

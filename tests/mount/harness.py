@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fsstore.mounting import device_of
+from fsstore.fuse.mount import device_of
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 60.0

@@ -9,10 +9,10 @@ from typing import cast
 import trio
 import trio.testing
 
-from fsstore.channel import Channel
+from fsstore.fuse.channel import Channel
 from fsstore.core import Filesystem
-from fsstore.growth import Growth
-from fsstore.streams import RestingStream
+from fsstore.fuse.growth import Growth
+from fsstore.tree.streams import RestingStream
 
 INODE = 7
 

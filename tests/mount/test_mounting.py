@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from fsstore import MountError, ServeOptions, serve
-from fsstore.mounting import device_of
+from fsstore.fuse.mount import device_of
 from mountctl.main import cli
 from tests.fsstore.fakestore import FakeStore
 from tests.mount.harness import PATIENCE_S, bodies, mounted, publish, refused_with, unmount_lazily, until

@@ -19,8 +19,8 @@ import trio
 from pyfuse3 import EntryAttributes
 
 from engine import DamagedRecordError, MessageStore, OpenMode, Stored, StoreFullError
-from fsstore import wire
-from fsstore.channel import Channel
+from fsstore.fuse import protocol as wire
+from fsstore.fuse.channel import Channel
 from fsstore.core import Filesystem
 from fsstore.interface import (
     AT_END,
@@ -34,10 +34,10 @@ from fsstore.interface import (
     OpenedDirectory,
     SlowWork,
 )
-from fsstore.openbodies import OpenBodies
-from fsstore.operations import RareOperations
-from fsstore.requests import RequestHandlers
-from fsstore.wire import Opcode
+from fsstore.fuse.open_bodies import OpenBodies
+from fsstore.fuse.rare import RareOperations
+from fsstore.fuse.handlers import RequestHandlers
+from fsstore.fuse.protocol import Opcode
 
 INODE = 77
 UNIQUE = 4321

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ALLOCATE = """
 import ctypes, sys, threading
-from mountctl.allocator import set_up_allocator
+from mountctl.process import set_up_allocator
 if sys.argv[2] == "shared":
     set_up_allocator()
 everybody, kept = threading.Barrier(5), []
@@ -41,7 +41,7 @@ def test_threads_set_up_allocator(tmp_path: Path) -> None:
 HOLES = """
 import sys
 from pathlib import Path
-from mountctl.allocator import set_up_allocator
+from mountctl.process import set_up_allocator
 if sys.argv[1] == "given back":
     set_up_allocator()
 del_me = bytearray(30 << 20)
@@ -66,7 +66,7 @@ def test_what_was_large_leaves_no_holes() -> None:
 PIECES = """
 import sys, time
 from pathlib import Path
-from mountctl.allocator import set_up_allocator, start_trimming
+from mountctl.process import set_up_allocator, start_trimming
 def private_mib():
     return int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) >> 10
 set_up_allocator()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from fsstore.mounting import ENDING_SIGNALS
+from fsstore.fuse.mount import ENDING_SIGNALS
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, is_mounted, mountctl, succeed, tree
 

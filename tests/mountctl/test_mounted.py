@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mountctl.access import Shown
-from mountctl.mounted import MountedStore
+from mountctl.through_mount import MountedStore
 from mountctl.places import Mount
 
 

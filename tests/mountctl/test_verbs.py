@@ -270,7 +270,7 @@ def test_an_empty_directory_is_no_store_to_read(tmp_path: Path) -> None:
 
 
 def test_mount_carries_no_engine_into_its_fork() -> None:
-    code = "import sys, mountctl.main, mountctl.mount; print({'engine', 'numpy', 'pyfuse3'} & set(sys.modules))"
+    code = "import sys, mountctl.main, mountctl.verbs.mount; print({'engine', 'numpy', 'pyfuse3'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

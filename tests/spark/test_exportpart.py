@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.spark import export as exporting
-from fsstore.spark.exportpart import Figures, bring, figures_of
-from fsstore.spark.mounted import Range, range_path
+from fsstore.spark.export_part import Figures, bring, figures_of
+from fsstore.spark.mount import Range, range_path
 
 ROW_GROUP = 10
 

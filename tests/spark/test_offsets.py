@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.spark import DataLossError, SourceOptionError
-from fsstore.spark.mounted import Range, cut
+from fsstore.spark.mount import Range, cut
 from fsstore.spark.offsets import chosen, ends, limited, merged, ranges, resolve
 
 BOUNDS = {"orders": {0: (10, 20), 1: (0, 5)}, "bills": {0: (0, 0)}}

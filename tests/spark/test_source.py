@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from fsstore.spark import MESSAGE_SCHEMA, FsstoreSource
-from fsstore.spark.mounted import Range
+from fsstore.spark.mount import Range
 from fsstore.spark.reading import read_range
 from tests.mount.daemon import HELD_RANGES
 from tests.mount.harness import PATIENCE_S, SMALL_SIZES, Mounted, mounted, until

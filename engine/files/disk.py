@@ -1,0 +1,176 @@
+"""What makes bytes and names survive a power cut: allocating, syncing, replacing a file in one step.
+
+A file's bytes are durable after `Disk.sync`; its name only after its directory was synced too. `Disk` is injected, so
+that tests give a full or failing disk, or record what was synced when.
+"""
+
+import errno
+import os
+from pathlib import Path
+
+from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, StoreFullError
+from engine.files.paths import (
+    create_file,
+    create_unnamed,
+    give_name,
+    make_folder,
+    open_file,
+    open_folder,
+    rename,
+    unlink,
+)
+
+TEMPORARY_SUFFIX = ".tmp"
+
+NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EXDEV, errno.EPERM})
+"""What filesystems without O_TMPFILE, or without /proc, answer."""
+
+
+class Disk:
+    """The calls that a disk can refuse. Thread safety: stateless. Each raises OSError."""
+
+    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+        """Give the open file `size_bytes` of real space, zeros where nothing was written."""
+        os.posix_fallocate(descriptor, 0, size_bytes)
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        """Return when the open file's bytes and size are on disk. Leaves other threads running (no GIL)."""
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the names in a directory are on disk."""
+        descriptor = open_folder(path)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def is_full_disk(error: OSError) -> bool:
+    """Whether the disk or the quota is used up, so that trying again later may work."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def lacks_descriptor(error: BaseException) -> bool:
+    """Whether process or system had no descriptor left: a file was not opened, and nothing was tried with it."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return isinstance(error, NoDescriptorError)
+
+
+def flush_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptorError:
+    """What a flush of `path` raises for `error`: the disk refused, which is final, or it could not be asked yet."""
+    if lacks_descriptor(error):
+        return NoDescriptorError(path)
+    return FlushFailedError(path, error.strerror or str(error))
+
+
+def allocate(descriptor: int, path: Path, size_bytes: int, disk: Disk) -> None:
+    """`Disk.allocate`, with a full disk as StoreFullError."""
+    try:
+        disk.allocate(descriptor, path, size_bytes)
+    except OSError as error:
+        if is_full_disk(error):
+            raise StoreFullError(path, size_bytes) from error
+        raise
+
+
+def create_allocated(path: Path, size_bytes: int, disk: Disk, *, sync: bool) -> int:
+    """Make a file of zeros, really allocated; its descriptor, open for reading and writing.
+
+    The name appears when the file is whole (where the filesystem knows unnamed files), so a process that dies meanwhile
+    leaves no half file; neither does a full disk: StoreFullError. `sync` makes the size durable before the name is
+    there. An empty file that exists already is taken over. FileExistsError when it is not empty; ObstructedError when
+    it is a folder.
+    """
+    if path.is_dir():
+        raise ObstructedError(path, "file")
+    if not os.path.lexists(path):
+        try:
+            return _create_unnamed(path, size_bytes, disk, sync)
+        except OSError as error:
+            if error.errno not in NO_UNNAMED_FILES:
+                raise
+    return _create_in_place(path, size_bytes, disk, sync)
+
+
+def _create_unnamed(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int:
+    descriptor = create_unnamed(path.parent)
+    try:
+        allocate(descriptor, path, size_bytes, disk)
+        if sync:
+            disk.sync(descriptor, path)
+        give_name(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int:
+    try:
+        descriptor = create_file(path)
+    except FileExistsError:
+        descriptor = open_file(path, os.O_RDWR)
+    try:
+        if os.fstat(descriptor).st_size:
+            raise FileExistsError(errno.EEXIST, "a file of the store is there already", str(path))
+        try:
+            allocate(descriptor, path, size_bytes, disk)
+            if sync:
+                disk.sync(descriptor, path)
+        except BaseException:
+            unlink(path)
+            raise
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> list[Path]:
+    """Make a directory, of that mode but for the umask, and its missing parents; the directories to sync for that to be
+    durable.
+
+    `keep_owner`: root's belong to the owner of the one that they are in. FileExistsError when a file is there, OSError.
+    """
+    missing = [part for part in (path, *path.parents) if not part.exists()]
+    for part in reversed(missing):
+        try:
+            make_folder(part, keep_owner=keep_owner, mode=mode if part == path else 0o777)
+        except FileExistsError:
+            if not part.is_dir():
+                raise
+    if not missing and not path.is_dir():
+        raise FileExistsError(errno.EEXIST, "a file is there, not a folder", str(path))
+    return [made.parent for made in reversed(missing)]
+
+
+def replace_file(path: Path, content: bytes, disk: Disk) -> None:
+    """Make `path` hold `content`, durably: who opens it, even after a power cut, finds the old or the new one whole."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        unlink(temporary)  # of one who was killed
+        write_durably(temporary, content, disk)
+        rename(temporary, path)
+    except OSError:
+        unlink(temporary)
+        raise
+    disk.sync_directory(path.parent)
+
+
+def write_durably(path: Path, content: bytes, disk: Disk) -> None:
+    """Make, write and sync a file; its name becomes durable with its directory. FileExistsError, OSError."""
+    descriptor = create_file(path)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        disk.sync(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def remove_file(path: Path, disk: Disk) -> None:
+    """Remove a file, durably; one that is missing is fine."""
+    unlink(path)
+    disk.sync_directory(path.parent)

@@ -1,0 +1,498 @@
+"""FileQueue: files of one size that together hold one growing range of bytes (docs/format.md, 3).
+
+    00000000000000000000  00000000000016777216  00000000000033554432      named by the offset of byte 0, 20 digits
+
+Files before the last are full. Older files may be gone (retention), and a damaged store may miss one in between. A file
+may lie ready behind the last one; it is empty, and belongs to the queue when writing gets there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from itertools import pairwise
+from pathlib import Path
+
+from engine.files.preallocate import DirectSource, FileSource, file_name
+from engine.files.disk import Disk, flush_error, make_directory
+from engine.errors import UnreadableRangeError
+from engine.files.file_scan import FileProblem, FoundFile, one_of_each, scan_directory
+from engine.record.framing import PLAIN, Framing
+from engine.files.log_paths import LogPaths, as_paths
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.open_files import OpenFiles
+from engine.files.paths import remove_folder, unlink
+from engine.files.pool import BufferPool
+
+
+class FileQueue:
+    """The files of one directory, or of several that share them, addressed by offset.
+
+    Thread safety: one writer at a time (append, roll, truncate, commit); any readers; flush, retire_first, sweep and
+    refresh from any thread.
+    """
+
+    def __init__(
+        self,
+        directory: Path | LogPaths,
+        file_bytes: int,
+        access: Access,
+        *,
+        disk: Disk | None = None,
+        source: FileSource | None = None,
+        pool: BufferPool | None = None,
+        open_files: OpenFiles | None = None,
+        reads_ahead: bool = True,
+        framing: Framing = PLAIN,
+    ) -> None:
+        self.paths = as_paths(directory)
+        self.file_bytes = file_bytes
+        self.access = access
+        self.framing = framing
+        """Of the records in files of a commit log."""
+        self._reads_ahead = reads_ahead
+        self._disk = disk or Disk()
+        self._source = source or DirectSource(directory, file_bytes, access, self._disk)
+        self._pool = pool
+        self._open_files = open_files
+        self._files: tuple[MappedFile, ...] = ()
+        self._by_start: dict[int, MappedFile] = {}
+        self._problems: tuple[FileProblem, ...] = ()
+        self._reserved: deque[MappedFile] = deque()
+        self._retired: list[tuple[MappedFile, int]] = []
+        self._unsynced_names: list[Path] = []
+        self._flushed_offset = 0
+        self._change_lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path | LogPaths,
+        file_bytes: int,
+        access: Access,
+        *,
+        disk: Disk | None = None,
+        source: FileSource | None = None,
+        pool: BufferPool | None = None,
+        open_files: OpenFiles | None = None,
+        reads_ahead: bool = True,
+        framing: Framing = PLAIN,
+    ) -> FileQueue:
+        """Load the directory (missing: no files yet). All bytes count as written until `set_end` or `truncate`.
+
+        `source` makes files; by default one is made when it is needed. With a `pool`, files are written through its
+        buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at,
+        and let go as `open_files` has it. `reads_ahead`: whether the kernel may read more of them than was looked at.
+        """
+        queue = cls(
+            directory,
+            file_bytes,
+            access,
+            disk=disk,
+            source=source,
+            pool=pool,
+            open_files=open_files,
+            reads_ahead=reads_ahead,
+            framing=framing,
+        )
+        found, queue._problems = queue._scan()
+        queue._set_files([queue._loaded(start, found[start]) for start in sorted(found)])
+        queue._flushed_offset = queue.max_offset
+        return queue
+
+    def _scan(self) -> tuple[dict[int, FoundFile], tuple[FileProblem, ...]]:
+        """The files of all directories by their starts, and what is odd there."""
+        found: list[FoundFile] = []
+        problems: list[FileProblem] = []
+        for folder in self.paths.folders:
+            sizes, odd = scan_directory(folder, self.file_bytes)
+            found += [FoundFile(Path(f"{folder}/{file_name(start)}"), size) for start, size in sizes.items()]
+            problems += odd
+        files, twice = one_of_each(found)
+        return files, (*problems, *twice)
+
+    def _loaded(self, start: int, found: FoundFile) -> MappedFile:
+        access = Access.READ if self._may_only_read(found.path) else self.access
+        file = MappedFile(found.path, self.file_bytes, access, start=start, disk=self._disk)
+        file.reads_ahead = self._reads_ahead
+        file.count_in(self._open_files)
+        file.set_end(min(found.size, self.file_bytes))
+        return file
+
+    def _may_only_read(self, path: Path) -> bool:
+        return self.access is Access.WRITE and path.parent in self.paths.read_only
+
+    def _set_files(self, files: list[MappedFile]) -> None:
+        self._by_start = {file.start: file for file in files}
+        self._files = tuple(files)
+
+    # where things are
+
+    @property
+    def directory(self) -> Path:
+        """The first directory: the only one, but for a log over several paths."""
+        return self.paths.folders[0]
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """The files, oldest first: a snapshot."""
+        return self._files
+
+    @property
+    def problems(self) -> tuple[FileProblem, ...]:
+        """What loading found odd. A short file is loaded and readable as far as it goes."""
+        return self._problems
+
+    @property
+    def missized(self) -> frozenset[int]:
+        """Where files begin that were shorter or longer than the others when they were loaded."""
+        return frozenset(int(one.path.name) for one in self._problems if one.kind in ("short", "long"))
+
+    @property
+    def first(self) -> MappedFile | None:
+        """The oldest file."""
+        files = self._files
+        return files[0] if files else None
+
+    @property
+    def last(self) -> MappedFile | None:
+        """The newest file."""
+        files = self._files
+        return files[-1] if files else None
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the oldest byte; 0 when there are no files."""
+        files = self._files
+        return files[0].start if files else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Offset just past the newest readable byte; 0 when there are no files."""
+        files = self._files
+        for file in reversed(files):
+            if file.readable:
+                return file.start + file.readable
+        return files[0].start if files else 0
+
+    @property
+    def wrote_offset(self) -> int:
+        """Offset just past the newest written byte (ahead of `max_offset` only while a write buffer is used)."""
+        files = self._files
+        for file in reversed(files):
+            if file.wrote:
+                return file.start + file.wrote
+        return files[0].start if files else 0
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before this offset is on disk."""
+        return self._flushed_offset
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that `offset` lies in, or None (expired, missing, not yet there)."""
+        return self._by_start.get(offset - offset % self.file_bytes)
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """Read-only view of readable bytes of one file. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
+        file = self.find(offset)
+        if file is None:
+            raise UnreadableRangeError(self.directory, offset, length, self.max_offset)
+        return file.view(offset - file.start, length)
+
+    def missing_ranges(self) -> list[tuple[int, int]]:
+        """Offset ranges [from, to) between the first and the last file that no file holds."""
+        starts = [file.start for file in self._files]
+        return [
+            (before + self.file_bytes, after) for before, after in pairwise(starts) if before + self.file_bytes != after
+        ]
+
+    # growing
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        """Write behind the newest byte, in a new file when the last is full; the offset written at.
+
+        `data` never straddles files: the caller's unit divides the file size, or it rolls before. StoreFullError.
+        """
+        file = self.last
+        if file is None or file.full:
+            file = self.roll()
+        if len(data) > file.remaining:
+            raise ValueError(f"{len(data)} bytes straddle the end of {file.path}")
+        return file.start + file.append(data)
+
+    def reserve(self, count: int) -> list[MappedFile]:
+        """The `count` files that the next calls of `roll` will add: all of them, or StoreFullError and none."""
+        taken: list[MappedFile] = []
+        try:
+            while len(self._reserved) + len(taken) < count:
+                taken.append(self._take(self._next_start(len(self._reserved) + len(taken))))
+        except BaseException:
+            for file in taken:
+                self._source.restore(file)
+            raise
+        self._reserved.extend(taken)
+        return list(self._reserved)[:count]
+
+    def roll(self, start: int | None = None, *, buffered: bool = True) -> MappedFile:
+        """Add the next file and return it; an empty queue begins with the file that holds `start`. StoreFullError.
+
+        What is in a write buffer is committed first, so that bytes become readable in order. The file gets a buffer of
+        the pool, unless it was written to already (`buffered` False).
+        """
+        self.commit()
+        if start is not None and not self._files:
+            file = self._take(start - start % self.file_bytes)
+        elif self._reserved:
+            file = self._reserved.popleft()
+        else:
+            file = self._take(self._next_start(0))
+        buffer = self._pool.take() if self._pool and buffered else None
+        if buffer is not None:
+            file.attach_buffer(buffer)
+        self._add(file)
+        return file
+
+    def skip_to(self, offset: int) -> None:
+        """Add the file that holds `offset`, which lies behind the last one: files in between stay missing.
+        StoreFullError, OSError."""
+        self._add(self._take(offset - offset % self.file_bytes))
+
+    def _add(self, file: MappedFile) -> None:
+        file.count_in(self._open_files)
+        with self._change_lock:
+            self._set_files([*self._files, file])
+
+    def _next_start(self, ahead: int) -> int:
+        last = self.last
+        return ahead * self.file_bytes + (0 if last is None else last.start + self.file_bytes)
+
+    def _take(self, start: int) -> MappedFile:
+        if self.access is not Access.WRITE:
+            return self._source.take(start)
+        names = [changed for folder in self.paths.writable for changed in make_directory(folder)]
+        file = self._source.take(start)
+        if not self._source.names_durable:
+            names.append(file.path.parent)
+        with self._change_lock:
+            self._unsynced_names += names
+        return file
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Copy the write buffer to its file and publish, as `MappedFile.commit`; the new `max_offset`.
+
+        FlushFailedError: what was written may never reach the file.
+        """
+        last = self.last
+        if self._pool is not None and last is not None:
+            try:
+                self._return_buffer(last.commit(least_pages))
+            except OSError as error:
+                raise flush_error(last.path, error) from error
+        return self.max_offset
+
+    def _return_buffer(self, buffer: memoryview | None) -> None:
+        if buffer is not None and self._pool is not None:
+            self._pool.give_back(buffer)
+
+    # recovery
+
+    def set_end(self, offset: int) -> None:
+        """What recovery found, in memory only: bytes before `offset` are written and on disk, later ones are not there.
+
+        Later files are dropped from the list; READ keeps them, empty. WRITE must not have any: `truncate` deletes them.
+        """
+        files = self._files
+        kept = [file for file in files if file.start <= offset or self.access is Access.READ]
+        for file in files[len(kept) :]:
+            file.close()
+        for file in kept:
+            file.set_end(min(max(offset - file.start, 0), self.file_bytes))
+        with self._change_lock:
+            self._set_files(kept)
+        self._flushed_offset = min(offset, self.max_offset)
+
+    def truncate(self, offset: int, durable_from: int | None = None) -> None:
+        """As `set_end`, and for good: later files are deleted, the rest of the file at `offset` is zeroed and synced.
+
+        Files from the one that holds `durable_from` on are synced, too: a process that was killed did not. OSError.
+        """
+        later = [file for file in self._files if file.start > offset]
+        with self._change_lock:
+            self._set_files([file for file in self._files if file.start <= offset])
+        for file in reversed(later):
+            self._remove(file)
+        self.set_end(offset)
+        for file in self._files:
+            if offset < file.start + self.file_bytes:
+                file.truncate(offset - file.start)
+            elif durable_from is not None and durable_from < file.start + self.file_bytes:
+                file.sync()
+        self._sync_directories()
+
+    def _remove(self, file: MappedFile) -> None:
+        """Remove the file's name, as `MappedFile.retire`; that of one which may not be written goes, too."""
+        file.retire()
+        if self.access is Access.WRITE and file.access is Access.READ:
+            unlink(file.path)
+
+    def _sync_directories(self) -> None:
+        """WRITE: bring names that went to disk."""
+        if self.access is Access.WRITE:
+            for folder in self.paths.folders:
+                if folder.exists():
+                    self._disk.sync_directory(folder)
+
+    def avoid(self, full: frozenset[Path]) -> None:
+        """Make new files in these directories only when there is no other."""
+        self._source.avoid(full)
+
+    def drop_empty(self) -> None:
+        """WRITE: delete files without a byte: a power cut leaves them, when only a name reached the disk. OSError."""
+        if self.access is Access.WRITE:
+            for problem in self._problems:
+                is_empty = problem.kind == "empty" and problem.path.exists() and not problem.path.stat().st_size
+                if is_empty and not self._may_only_read(problem.path):
+                    unlink(problem.path)
+            self._problems = tuple(problem for problem in self._problems if problem.kind != "empty")
+
+    # durability
+
+    def flush(self, least_pages: int = 0) -> int:
+        """Sync files with at least `least_pages` unflushed pages (0: any byte), and new names; the `flushed_offset`.
+
+        FlushFailedError: nothing counts as flushed that was not before. NoDescriptorError: the same, but trying again
+        may work.
+        """
+        with self._flush_lock:
+            due = [file for file in self._unflushed() if file.due(file.flushed, file.readable, least_pages)]
+            if due or not least_pages:
+                self._sync(due)
+                self._flushed_offset = self._contiguously_flushed()
+            return self._flushed_offset
+
+    def _sync(self, files: list[MappedFile]) -> None:
+        """Sync files, then the names that new ones got: they wait until that has worked."""
+        names = tuple(self._unsynced_names)
+        path = self.directory
+        try:
+            for file in files:
+                path = file.path
+                file.sync()
+            for path in dict.fromkeys(names):
+                self._disk.sync_directory(path)
+        except OSError as error:
+            raise flush_error(path, error) from error
+        with self._change_lock:
+            del self._unsynced_names[: len(names)]
+
+    def _unflushed(self) -> list[MappedFile]:
+        """Files that are not wholly on disk, oldest first."""
+        found: list[MappedFile] = []
+        for file in reversed(self._files):
+            if file.flushed == file.size:
+                break
+            found.append(file)
+        return found[::-1]
+
+    def _contiguously_flushed(self) -> int:
+        unflushed = self._unflushed()
+        if unflushed:
+            return unflushed[0].start + unflushed[0].flushed
+        last = self.last
+        return last.start + last.size if last else self._flushed_offset
+
+    # deleting
+
+    def retire_first(self, now_ms: int) -> MappedFile | None:
+        """Delete the oldest file, never the last one; readers that hold it keep it for a while. OSError.
+
+        Returns the file, or None when only one is left.
+        """
+        with self._change_lock:
+            if len(self._files) < 2:
+                return None
+            file, *kept = self._files
+            self._set_files(kept)  # first: a reader who finds it closed finds it gone, too
+            try:
+                self._remove(file)
+            except OSError:
+                self._set_files([file, *kept])
+                raise
+            self._retired.append((file, now_ms))
+        if self.access is Access.WRITE:
+            self._disk.sync_directory(file.path.parent)
+        return file
+
+    def sweep(self, now_ms: int, forced_interval_ms: int) -> int:
+        """Let retired files go that nobody holds, or that were held for that long; how many are still held."""
+        with self._change_lock:
+            for file, retired_ms in self._retired:
+                if now_ms - retired_ms >= forced_interval_ms:
+                    file.close()
+            self._retired = [pair for pair in self._retired if not pair[0].closed]
+            return len(self._retired)
+
+    def delete_all(self, *, durably: bool = True) -> None:
+        """Delete every file, newest first, and the directory if nothing else is in it. OSError.
+
+        Not `durably`: nothing waits for the disk; the caller brings the names above to it.
+        """
+        with self._change_lock:
+            files = self._files
+            self._set_files([])
+            self._flushed_offset = 0
+        for file in reversed(files):
+            self._return_buffer(file.detach_buffer())
+            file.retire()
+        if self.access is Access.WRITE and self.directory.exists():
+            if durably:
+                self._disk.sync_directory(self.directory)
+            if not any(self.directory.iterdir()):
+                remove_folder(self.directory)
+                if durably:
+                    self._disk.sync_directory(self.directory.parent)
+
+    # following
+
+    def refresh(self) -> bool:
+        """READ: look for files that came or went; True when any did. New ones are empty until `set_end` says more."""
+        found, problems = self._scan()
+        with self._change_lock:
+            before = self._by_start
+            kept = {start: file for start, file in before.items() if start in found and not file.is_replaced()}
+            if kept.keys() == before.keys() == found.keys() and problems == self._problems:
+                return False
+            for start, file in before.items():
+                if start not in kept:
+                    file.retire()
+                elif start in self.missized:
+                    file.unmap()  # its map is as short as it was
+            self._set_files([kept.get(start) or self._appeared(start, found[start]) for start in sorted(found)])
+            self._problems = problems
+            return True
+
+    def forget(self, file_bytes: int) -> None:
+        """READ: let go of every file. The next `refresh` looks for files of `file_bytes` each."""
+        with self._change_lock:
+            files = self._files
+            self._set_files([])
+            self._problems = ()
+            self.file_bytes = file_bytes
+        for file in files:
+            file.retire()
+
+    def _appeared(self, start: int, found: FoundFile) -> MappedFile:
+        file = self._loaded(start, found)
+        file.set_end(0)
+        return file
+
+    def close(self) -> None:
+        """Let go of all files; delete those that were made ahead and not used."""
+        for file in self._reserved:
+            self._source.restore(file)
+        self._reserved.clear()
+        self._source.close()
+        for file in (*self._files, *(file for file, _ in self._retired)):
+            file.close()

@@ -1,0 +1,114 @@
+"""What lies in the directory of a file queue: its files by their offsets, and what is odd there (docs/format.md, 3)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.files.preallocate import NAME_DIGITS
+from engine.errors import ObstructedError
+from engine.files.log_paths import LogPaths
+from engine.files.paths import open_file
+
+HEAD_BYTES = 8
+MAX_OFFSET = (1 << 63) - 1
+"""No byte of a queue can lie behind: its offset would be no int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileProblem:
+    """A directory member that is not as it should be: `kind` is "foreign", "short", "long", "empty" or "twice"."""
+
+    path: Path
+    kind: str
+    expected_bytes: int
+    found_bytes: int
+
+
+def scan_directory(directory: Path, file_bytes: int) -> tuple[dict[int, int], tuple[FileProblem, ...]]:
+    """The files of a queue in `directory`, start -> size in bytes, and what is odd there. Empty files are left out."""
+    sizes: dict[int, int] = {}
+    problems: list[FileProblem] = []
+    for name, size in sorted(_members(directory).items()):
+        start = int(name) if len(name) == NAME_DIGITS and name.isdecimal() and name.isascii() else -1
+        kind = _problem_kind(start, size, file_bytes)
+        if kind:
+            problems.append(FileProblem(directory / name, kind, file_bytes, size))
+        if kind not in ("foreign", "empty"):
+            sizes[start] = size
+    return sizes, tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of a queue, as long as it was found."""
+
+    path: Path
+    size: int
+
+    @property
+    def has_data(self) -> bool:
+        """Whether its first bytes are not zeros: a file that was made ahead, and never used, has nothing."""
+        try:
+            descriptor = open_file(self.path)
+        except (FileNotFoundError, ObstructedError):
+            return False
+        try:
+            return any(os.pread(descriptor, HEAD_BYTES, 0))
+        finally:
+            os.close(descriptor)
+
+
+def one_of_each(files: Iterable[FoundFile]) -> tuple[dict[int, FoundFile], tuple[FileProblem, ...]]:
+    """Files of several directories by their starts; of those with one name the one with data counts, then the first."""
+    found: dict[int, FoundFile] = {}
+    spare: list[FoundFile] = []
+    for file in files:
+        other = found.setdefault(int(file.path.name), file)
+        if other is not file:
+            keeps = other.has_data or not file.has_data
+            found[int(file.path.name)] = other if keeps else file
+            spare.append(file if keeps else other)
+    return found, tuple(FileProblem(file.path, "twice", 0, file.size) for file in spare)
+
+
+def _problem_kind(start: int, size: int, file_bytes: int) -> str:
+    if start < 0 or start % file_bytes or start > MAX_OFFSET - file_bytes or size < 0:
+        return "foreign"
+    if size == 0:
+        return "empty"
+    return "" if size == file_bytes else "short" if size < file_bytes else "long"
+
+
+def _members(directory: Path) -> dict[str, int]:
+    """Names in a directory with their sizes; -1 for what is no regular file."""
+    found: dict[str, int] = {}
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                try:
+                    found[entry.name] = entry.stat().st_size if entry.is_file() else -1
+                except FileNotFoundError:
+                    continue  # it went while we looked
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return found
+
+
+def log_files(paths: LogPaths) -> list[Path]:
+    """Files of a log, in order."""
+    files = (file for folder in paths.folders for file in numbered_files(folder))
+    return sorted(files, key=lambda file: file.name)
+
+
+def numbered_files(directory: Path) -> list[Path]:
+    """Files in a folder of numbered files, by name."""
+    try:
+        members = list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    return sorted(
+        file for file in members if len(file.name) == NAME_DIGITS and file.name.isdecimal() and file.is_file()
+    )

@@ -1,0 +1,548 @@
+"""One file of fixed size, mapped (docs/format.md, 3). Nothing about its state is stored in the file.
+
+    0 ..... flushed ..... readable ..... wrote ..... size
+      on disk      visible       buffered     free
+
+Writers put bytes first and move the position that publishes them last: that is the whole reader protocol. `wrote` is
+ahead of `readable` only while a private write buffer is attached, whose bytes `commit` copies to the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from enum import Enum
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from engine.files.descriptor import WriteDescriptor, next_data, next_hole
+from engine.files.disk import Disk, allocate, create_allocated
+from engine.errors import RetiredFileError, TruncatedFileError, UnreadableRangeError
+from engine.files.open_files import OpenFiles
+from engine.files.paths import open_file, unlink
+
+PAGE_BYTES = 4096
+HEAD_BYTES = 8
+ZERO_CHUNK_BYTES = 1 << 20
+_ZEROS = bytes(ZERO_CHUNK_BYTES)
+WARM_CHUNK_BYTES = 1 << 20
+LARGE_BYTES = 64 << 10
+"""From there on a system call is cheaper than a page fault for each 4 KiB, and lets other threads run meanwhile."""
+
+
+class Access(Enum):
+    """READ: another process may write the file. WRITE: ours. PRIVATE: writes stay in this process's memory."""
+
+    READ = "read"
+    WRITE = "write"
+    PRIVATE = "private"
+
+
+MAP_ACCESS = {Access.READ: mmap.ACCESS_READ, Access.WRITE: mmap.ACCESS_WRITE, Access.PRIVATE: mmap.ACCESS_COPY}
+
+
+class MappedFile:
+    """A mapped file; mapped when first looked at. Right after construction all of it counts as written.
+
+    Thread safety: one writer; any readers; `sync`, `hold`, `release`, `retire` from any thread. A view stays valid for
+    as long as it is referenced, whatever happens to this object: the map goes with its last view.
+    """
+
+    __slots__ = (
+        "_anonymous",
+        "_buffer",
+        "_closed",
+        "_commit_lock",
+        "_descriptor",
+        "_disk",
+        "_filled_from",
+        "_held",
+        "_holders",
+        "_inode",
+        "_lock",
+        "_mapped",
+        "_open_files",
+        "_retired",
+        "_sync_lock",
+        "_target",
+        "access",
+        "flushed",
+        "path",
+        "readable",
+        "reads_ahead",
+        "size",
+        "start",
+        "wrote",
+    )
+
+    def __init__(self, path: Path, size: int, access: Access, *, start: int = 0, disk: Disk | None = None) -> None:
+        """`start` is the offset of byte 0 within a file queue."""
+        self.path = path
+        self.start = start
+        self.size = size
+        self.access = access
+        self.wrote = self.readable = self.flushed = size
+        self.reads_ahead = True  # whether the kernel may read more than the page that is looked at
+        self._disk = disk or Disk()
+        self._mapped: tuple[mmap.mmap, memoryview] | None = None
+        self._inode = 0  # of the file that was mapped last
+        self._target: memoryview | None = None  # what the writer writes to, once that was made ready
+        self._buffer: memoryview | None = None
+        self._filled_from = size  # bytes from there on are filler: never copied from the buffer
+        self._descriptor = WriteDescriptor(path, self._disk)  # open only while there is something to write or sync
+        self._anonymous = False  # memory without a file (PRIVATE)
+        self._held = 0  # so many of its first bytes came from the file
+        self._holders = 0
+        self._retired = False
+        self._closed = False
+        self._open_files: OpenFiles | None = None
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        size: int,
+        access: Access,
+        *,
+        start: int = 0,
+        disk: Disk | None = None,
+        sync: bool = False,
+    ) -> MappedFile:
+        """Make the file: really allocated, all zeros, nothing written. Its name is not durable yet, its size if `sync`.
+
+        StoreFullError, OSError. PRIVATE makes no file, only memory.
+        """
+        file = cls(path, size, access, start=start, disk=disk)
+        file.set_end(0)
+        if access is Access.PRIVATE:
+            file._keep_memory(b"")
+        else:
+            descriptor = create_allocated(path, size, file._disk, sync=sync)
+            file._descriptor.take(descriptor)
+            file._keep_map(mmap.mmap(descriptor, size))
+        file._target = memoryview(file._map()[0])
+        return file
+
+    @property
+    def end(self) -> int:
+        """Offset just past the readable bytes: start + readable."""
+        return self.start + self.readable
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more can be written."""
+        return self.wrote >= self.size
+
+    @property
+    def remaining(self) -> int:
+        """Bytes that can still be written."""
+        return self.size - self.wrote
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody can read it any more."""
+        return self._closed
+
+    # reading
+
+    def view(self, position: int, length: int) -> memoryview:
+        """Read-only view of readable bytes. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
+        end = position + length
+        if position < 0 or length < 0 or end > self.readable:
+            raise UnreadableRangeError(self.path, position, length, self.readable)
+        file_map, pages = self._mapped or self._map()
+        if end > len(pages):
+            raise TruncatedFileError(self.path, self.size, len(pages))
+        if not self._anonymous and file_map.size() < len(pages):
+            raise TruncatedFileError(self.path, self.size, file_map.size())
+        return pages[position:end]
+
+    def rest(self, position: int) -> memoryview:
+        """Read-only view of the readable bytes from `position` on, of a file that was cut those it has left. Errors as
+        `view`."""
+        pages = (self._mapped or self._map())[1]
+        if len(pages) <= position < self.readable:
+            raise TruncatedFileError(self.path, self.size, len(pages))
+        return self.view(position, max(min(self.readable, len(pages)) - position, 0))
+
+    def pages(self) -> memoryview:
+        """Read-only view of all readable bytes, [0, readable), as `rest`."""
+        return self.rest(0)
+
+    def whole(self) -> memoryview:
+        """Read-only view of every byte that the file has, readable or not: for those who find out where data ends.
+
+        TruncatedFileError when the file is shorter now than its map (one fstat): touching lost pages kills us.
+        """
+        file_map, pages = self._mapped or self._map()
+        if not self._anonymous and file_map.size() < len(pages):
+            raise TruncatedFileError(self.path, self.size, file_map.size())
+        return pages
+
+    def array(self, dtype: DTypeLike, position: int = 0, count: int = -1) -> np.ndarray[Any, Any]:
+        """Readable bytes from `position` on as a read-only array of shape (count,); -1: as many as there are."""
+        unit = np.dtype(dtype)
+        length = (max(self.readable - position, 0) // unit.itemsize if count < 0 else count) * unit.itemsize
+        return np.frombuffer(self.view(position, length), dtype=unit)
+
+    def _map(self) -> tuple[mmap.mmap, memoryview]:
+        with self._lock:
+            is_new = self._mapped is None
+            if is_new:
+                self._open_map()
+            assert self._mapped is not None
+            mapped = self._mapped
+        if is_new and self._open_files is not None and not self._anonymous:
+            self._open_files.add(self)
+        return mapped
+
+    def _open_map(self) -> None:
+        if self._closed:
+            raise RetiredFileError(self.path)
+        try:
+            descriptor = open_file(self.path, os.O_RDWR if self.access is Access.WRITE else os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise RetiredFileError(self.path) from error
+        try:
+            found = os.fstat(descriptor)
+            self._inode, length = found.st_ino, min(self.size, found.st_size)
+            if length == 0:
+                raise TruncatedFileError(self.path, self.size, 0)
+            written = self._written_if_little(descriptor, length)
+            if written is not None:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # not more of it than was written
+                self._keep_memory(os.pread(descriptor, written, 0))
+            else:
+                self._keep_map(mmap.mmap(descriptor, length, access=MAP_ACCESS[self.access]))
+        finally:
+            os.close(descriptor)  # the map keeps a duplicate of its own
+
+    def _written_if_little(self, descriptor: int, length: int) -> int | None:
+        """How many bytes of the file were ever written, where it is to be read into memory: one of very many, PRIVATE,
+        that nearly consist of space that never was. Else None."""
+        if self.access is not Access.PRIVATE or self.reads_ahead or length < self.size:
+            return None
+        start = next_data(descriptor, 0, length)
+        if start >= length:
+            return 0
+        written = min(next_hole(descriptor, start, length), length)
+        is_little = start == 0 and written <= LARGE_BYTES and next_data(descriptor, written, length) >= length
+        return written if is_little else None
+
+    def _keep_memory(self, held: bytes | memoryview) -> None:
+        """Be memory that needs no descriptor from now on, with these first bytes."""
+        memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # most of it stays untouched
+        memory[: len(held)] = held
+        self._anonymous, self._held = True, len(held)
+        self._mapped = (memory, memoryview(memory).toreadonly())
+
+    def _is_in_memory(self) -> bool:
+        if self.access is Access.PRIVATE and not self.reads_ahead:
+            self._map()
+        return self._anonymous
+
+    def _keep_map(self, file_map: mmap.mmap) -> None:
+        if not self.reads_ahead:
+            file_map.madvise(mmap.MADV_RANDOM)
+        self._mapped = (file_map, memoryview(file_map).toreadonly())
+
+    # writing
+
+    def writable(self) -> memoryview:
+        """The whole file for writing in place (WRITE, PRIVATE): moves no position. StoreFullError."""
+        target = self._target  # one look: `let_go` may take it back at any moment
+        return target if target is not None else self._prepare_target()
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        """Write at `wrote`, then publish; the position written at. The caller checked that it fits. StoreFullError."""
+        position = self.wrote
+        self.write(position, data)
+        self.publish(position + len(data))
+        return position
+
+    def append_fields(self, layout: Struct, *fields: int) -> None:
+        """As `append`, packed in place: for a file without a write buffer."""
+        position, target = self.wrote, self._target
+        if target is None:
+            target = self._prepare_target()
+        layout.pack_into(target, position, *fields)
+        self.wrote = self.readable = position + layout.size
+
+    def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
+        """As `append`, but the first 8 bytes are written when the others are there: what tells a record from zeros.
+
+        OSError: nothing of it is left, so that no whole record of a batch can ever be found behind the next append.
+        """
+        target = self._target
+        if target is None:
+            target = self._prepare_target()
+        position = self.wrote
+        end = position + len(data)
+        if end - position <= PAGE_BYTES:
+            target[position + HEAD_BYTES : end] = data[HEAD_BYTES:]
+        else:
+            try:
+                self.write(position + HEAD_BYTES, memoryview(data)[HEAD_BYTES:])
+            except OSError:
+                target[position:end] = bytes(end - position)
+                raise
+        target[position : position + HEAD_BYTES] = data[:HEAD_BYTES]
+        self.wrote = end
+        if self._buffer is None:
+            self.readable = end
+        return position
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        """Write `data` at `position` without publishing it. StoreFullError, OSError."""
+        target = self._target
+        if target is None:
+            target = self._prepare_target()
+        if len(data) < LARGE_BYTES or self._buffer is not None or not self._descriptor.write(data, position):
+            target[position : position + len(data)] = data
+
+    def publish(self, end: int) -> None:
+        """Bytes before `end` are written: readers may see them (with a write buffer: once they are committed)."""
+        self.wrote = end
+        if self._buffer is None:
+            self.readable = end
+
+    def publish_filled(self, end: int) -> None:
+        """Bytes before `end` are written, and the rest of the file counts as written, whatever is there."""
+        self._filled_from = end
+        self.publish(self.size)
+
+    def _prepare_target(self) -> memoryview:
+        """The map for writing; a file that another program left sparse, or cut, gets its space first."""
+        if self.access is Access.READ:
+            raise PermissionError(f"{self.path} is mapped for reading")
+        if self.access is Access.WRITE:
+            with self._sync_lock:
+                allocate(self._descriptor.open(), self.path, self.size, self._disk)
+            if len(self._map()[1]) < self.size:
+                self._mapped = None
+        elif len(self._map()[1]) < self.size:
+            self._complete_in_memory()
+        target = self._target = memoryview(self._map()[0])
+        return target
+
+    def _complete_in_memory(self) -> None:
+        """PRIVATE: a file that was cut is as long as it should be from now on, in memory."""
+        self._keep_memory(self.whole())
+
+    def warm(self) -> None:
+        """Write to every page of a file that nobody uses yet, so that its first writer waits for none."""
+        pages = np.frombuffer(self.writable(), dtype=np.uint8)
+        for position in range(0, self.size, WARM_CHUNK_BYTES):  # in steps: each holds the GIL for a moment only
+            pages[position : position + WARM_CHUNK_BYTES : PAGE_BYTES] = 0
+
+    # the private write buffer
+
+    def attach_buffer(self, buffer: memoryview) -> None:
+        """Write to `buffer` (as long as the file) from now on; only `commit` makes bytes readable."""
+        self._buffer = self._target = buffer
+
+    def commit(self, least_pages: int = 0) -> memoryview | None:
+        """Copy what was written to the file and publish it, if it touches `least_pages` (0: any byte).
+
+        Returns the buffer once the file is full and the buffer done with. OSError leaves positions alone.
+        """
+        with self._commit_lock:
+            buffer, end = self._buffer, self.wrote
+            if buffer is None or self._closed or not self.due(self.readable, end, least_pages):
+                return None
+            if not self._descriptor.write(buffer[self.readable : min(end, self._filled_from)], self.readable):
+                raise OSError(errno.EBADF, "closed before its write buffer was committed", str(self.path))
+            self.readable = end
+            if end < self.size:
+                return None
+            self._buffer = self._target = None
+            return buffer
+
+    def detach_buffer(self) -> memoryview | None:
+        """Take the buffer away, whatever it holds: the file is given up."""
+        with self._commit_lock:
+            buffer, self._buffer = self._buffer, None
+            self._target = None
+            return buffer
+
+    def due(self, done: int, ready: int, least_pages: int) -> bool:
+        """Whether bytes [done, ready) are enough to be worth a commit or flush: full file, or that many pages."""
+        if least_pages <= 0 or ready == self.size:
+            return ready > done
+        return ready // PAGE_BYTES - done // PAGE_BYTES >= least_pages
+
+    # durability
+
+    def set_end(self, position: int) -> None:
+        """All positions to `position`: what recovery found. The bytes stay."""
+        self._filled_from = self.size
+        self.wrote = self.readable = self.flushed = position
+
+    def truncate(self, position: int) -> None:
+        """All positions to `position`; the bytes behind are zeroed so that they never come back, the file is synced.
+
+        READ: positions only. StoreFullError, OSError.
+        """
+        written = position if self._target is None else self.wrote
+        self.set_end(position)
+        if self.access is Access.READ:
+            return
+        if self.access is Access.PRIVATE and position <= LARGE_BYTES and not self._is_in_memory():
+            self._leave_the_file(position)
+        else:
+            self._zero_from(position, written)
+        self.sync()
+
+    def _leave_the_file(self, kept: int) -> None:
+        """PRIVATE: go on in memory that needs no descriptor, with the first `kept` bytes of the file."""
+        pages = self.whole()[:kept]
+        with self._lock:
+            self._keep_memory(pages)
+            assert self._mapped is not None
+            self._target = memoryview(self._mapped[0])
+        if self._open_files is not None:
+            self._open_files.discard(self)
+
+    def _zero_from(self, position: int, written: int) -> None:
+        """Zero what is not, from `position` on; what we wrote ourselves ends at `written`."""
+        target = self.writable()
+        for start, end in [(position, written), *self.data_ranges(max(position, written))]:
+            for chunk in range(start, end, ZERO_CHUNK_BYTES):
+                until = min(chunk + ZERO_CHUNK_BYTES, end)
+                if target[chunk:until] != _ZEROS[: until - chunk]:
+                    target[chunk:until] = _ZEROS[: until - chunk]
+
+    def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
+        """Where the file, as it was found, may be non-zero, from `position` on: what was never written is not read.
+        OSError."""
+        if self._is_in_memory():
+            if position < self._held:
+                yield position, self._held
+            return
+        descriptor = open_file(self.path)
+        try:
+            while (start := next_data(descriptor, position, self.size)) < self.size:
+                position = min(next_hole(descriptor, start, self.size), self.size)
+                yield start, position
+        finally:
+            os.close(descriptor)
+
+    def sync(self) -> None:
+        """Bring what is readable now to disk, then move `flushed`. OSError leaves `flushed` alone, and is raised again
+        by every later call if it is the disk's."""
+        if self.access is not Access.WRITE:
+            self.flushed = self.readable
+            return
+        with self._sync_lock:
+            if not self._retired and not self._closed:
+                self._bring_to_disk()
+
+    def _bring_to_disk(self) -> None:
+        """`sync`, with `_sync_lock` held."""
+        target = self.readable
+        self._descriptor.sync()
+        self.flushed = target
+        if target == self.size or self._mapped is None:
+            self._descriptor.close()
+
+    # life
+
+    def count_in(self, open_files: OpenFiles | None) -> None:
+        """Be one of `open_files` whenever the file is mapped."""
+        self._open_files = open_files
+        if open_files is not None and self._mapped is not None:
+            open_files.add(self)
+
+    def let_go(self) -> bool:
+        """Give map and descriptor back until they are needed again, what is not on disk brought there first.
+
+        False, and nothing is done, while somebody holds the file or is at work on it, or when the disk refuses (the
+        next `sync` says so). Never waits for anybody.
+        """
+        with ExitStack() as taken:
+            for lock in (self._sync_lock, self._lock):
+                if not lock.acquire(blocking=False):
+                    return False
+                taken.callback(lock.release)
+            if not self._closed and not self._is_idle_on_disk():
+                return False
+            self._descriptor.close()
+            self._mapped = self._target = None
+            return True
+
+    def _is_idle_on_disk(self) -> bool:
+        in_memory_only = self._anonymous or (self.access is Access.PRIVATE and self._target is not None)
+        if self._holders or self._buffer is not None or in_memory_only:
+            return False
+        try:
+            if self.access is Access.WRITE and self.flushed < self.readable:
+                self._bring_to_disk()
+        except OSError:
+            return False
+        return True
+
+    def hold(self) -> bool:
+        """Keep the file readable until `release`, even when retired meanwhile; False when it is retired already.
+
+        TruncatedFileError, RetiredFileError.
+        """
+        self._map()  # a name that is gone can't be mapped later
+        with self._lock:
+            if self._retired or self._closed:
+                return False
+            self._holders += 1
+            return True
+
+    def release(self) -> None:
+        """End one `hold`."""
+        with self._lock:
+            self._holders -= 1
+            last = self._retired and self._holders == 0
+        if last:
+            self.close()
+
+    def retire(self) -> None:
+        """Remove the file's name; its bytes stay readable for those who hold it. OSError when it can't be removed."""
+        with self._sync_lock:  # a sync must not look for a name that is going
+            if self.access is Access.WRITE:
+                unlink(self.path)
+            with self._lock:
+                self._retired = True
+                held = self._holders > 0
+        if not held:
+            self.close()
+
+    def is_replaced(self) -> bool:
+        """Whether the name leads to another file than the one that was mapped last, if any was."""
+        try:
+            return self._inode not in (0, os.stat(self.path).st_ino)
+        except FileNotFoundError:
+            return True
+
+    def unmap(self) -> None:
+        """Give the map back (once the last view is gone); the next look maps again. Does nothing while it is needed."""
+        with self._lock:
+            if self.access is not Access.PRIVATE and not self._holders and self._buffer is None:
+                self._mapped = self._target = None
+
+    def close(self) -> None:
+        """Let go of map and descriptor; later views raise RetiredFileError. Holders are not waited for."""
+        with self._lock:
+            self._closed = True
+            self._mapped = self._target = None
+        with self._commit_lock, self._sync_lock:
+            self._descriptor.close()
+        if self._open_files is not None:
+            self._open_files.discard(self)

@@ -1,0 +1,192 @@
+"""Making files for a queue to grow into: here and now, or ahead on a thread of its own (docs/format.md, 3).
+
+A file is truly allocated before anybody writes to it: a full disk is an error at a moment when it can be answered,
+never a fault in the middle of a copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from engine.files.disk import Disk
+from engine.errors import StoreClosedError, StoreError, StoreFullError
+from engine.files.log_paths import LogPaths, as_paths
+from engine.files.mapped_file import Access, MappedFile
+
+NAME_DIGITS = 20
+
+
+def file_name(start: int) -> str:
+    """Name of the file that holds offset `start` first: 20 digits."""
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+class FileSource(Protocol):
+    """Where a file queue gets its next file from."""
+
+    names_durable: bool
+    """Whether a file's name is on disk when `take` returns."""
+
+    def take(self, start: int) -> MappedFile:
+        """The empty file that begins at `start`. StoreFullError, OSError: there is none, and nothing is left behind."""
+
+    def avoid(self, full: frozenset[Path]) -> None:
+        """Make files in these directories only when there is no other."""
+
+    def restore(self, file: MappedFile) -> None:
+        """Take back a file that was not used."""
+
+    def close(self) -> None:
+        """Delete what was made and not taken."""
+
+
+class _Maker:
+    """Makes files of one size, each in the directory whose turn it is, or the next one that has space."""
+
+    def __init__(self, paths: LogPaths, file_bytes: int, access: Access, disk: Disk) -> None:
+        self._paths = paths
+        self._file_bytes = file_bytes
+        self._access = access
+        self._disk = disk
+        self.full: frozenset[Path] = frozenset()
+
+    def make(self, start: int, *, sync: bool = False) -> MappedFile:
+        """As `MappedFile.create`. StoreFullError when no directory has space."""
+        refused: StoreFullError | None = None
+        for directory in self._paths.in_turn(start // self._file_bytes, self.full):
+            path = directory / file_name(start)
+            try:
+                return MappedFile.create(path, self._file_bytes, self._access, start=start, disk=self._disk, sync=sync)
+            except StoreFullError as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+
+class DirectSource:
+    """Makes a file when it is asked for. Thread safety: one caller at a time."""
+
+    names_durable = False
+
+    def __init__(self, directory: Path | LogPaths, file_bytes: int, access: Access, disk: Disk) -> None:
+        self._maker = _Maker(as_paths(directory), file_bytes, access, disk)
+
+    def take(self, start: int) -> MappedFile:
+        """As `FileSource.take`."""
+        return self._maker.make(start)
+
+    def avoid(self, full: frozenset[Path]) -> None:
+        """As `FileSource.avoid`."""
+        self._maker.full = full
+
+    def restore(self, file: MappedFile) -> None:
+        """As `FileSource.restore`: the file is deleted."""
+        file.retire()
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class Preallocator:
+    """Makes the file that is asked for and the one after it, durably named, on a thread of its own.
+
+    So the file after the one being written is normally there before it is needed. A full disk is answered to the one
+    who takes the file; each demand tries again. Thread safety: any thread.
+    """
+
+    names_durable = True
+
+    def __init__(self, directory: Path | LogPaths, file_bytes: int, disk: Disk, *, warm: bool = False) -> None:
+        """`warm`: write to every page of a file before it is handed out."""
+        self._maker = _Maker(as_paths(directory), file_bytes, Access.WRITE, disk)
+        self._file_bytes = file_bytes
+        self._disk = disk
+        self._warm = warm
+        self._changed = threading.Condition()
+        self._wanted: set[int] = set()
+        self._making: int | None = None
+        self._ready: dict[int, MappedFile] = {}
+        self._failed: dict[int, StoreError | OSError] = {}
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="fsstore-allocate", daemon=True)
+        self._thread.start()
+
+    def take(self, start: int) -> MappedFile:
+        """As `FileSource.take`; asks for the file after it, too. StoreClosedError after `close`."""
+        with self._changed:
+            self._failed.clear()
+            self._want(start)
+            self._changed.wait_for(lambda: self._closed or start in self._ready or start in self._failed)
+            if start in self._failed:
+                raise self._failed.pop(start)
+            if self._closed:
+                raise StoreClosedError
+            self._want(start + self._file_bytes)
+            return self._ready.pop(start)
+
+    def restore(self, file: MappedFile) -> None:
+        """As `FileSource.restore`: kept for the next demand."""
+        with self._changed:
+            self._ready[file.start] = file
+
+    def close(self) -> None:
+        """As `FileSource.close`. Waits for a file being made. OSError when one can't be deleted."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        leftover, self._ready = self._ready, {}
+        for file in leftover.values():
+            file.retire()
+        for directory in {file.path.parent for file in leftover.values()}:
+            self._disk.sync_directory(directory)
+
+    def avoid(self, full: frozenset[Path]) -> None:
+        """As `FileSource.avoid`."""
+        self._maker.full = full
+
+    def _want(self, start: int) -> None:
+        if start not in self._ready and start != self._making:
+            self._wanted.add(start)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while (start := self._next_wanted()) is not None:
+            made: MappedFile | StoreError | OSError
+            try:
+                made = self._make(start)
+            except (StoreError, OSError) as error:
+                made = error
+            self._finish(start, made)
+
+    def _next_wanted(self) -> int | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._wanted)
+            if self._closed:
+                return None
+            self._making = min(self._wanted)
+            self._wanted.discard(self._making)
+            return self._making
+
+    def _finish(self, start: int, made: MappedFile | StoreError | OSError) -> None:
+        with self._changed:
+            self._making = None
+            if isinstance(made, MappedFile):
+                self._ready[start] = made
+            else:
+                self._failed[start] = made
+            self._changed.notify_all()
+
+    def _make(self, start: int) -> MappedFile:
+        file = self._maker.make(start, sync=True)
+        try:
+            if self._warm:
+                file.warm()
+                file.sync()
+            self._disk.sync_directory(file.path.parent)
+        except (StoreError, OSError):
+            file.retire()
+            raise
+        return file

@@ -1,0 +1,235 @@
+"""Deriving: consume queues and index of our own, made from a log that another process writes, and kept up with it.
+
+The same dispatch as a writer's, fed by a walk of the log that goes on where it ended. Records in the newest file may be
+half written: what is none there counts as damage only after a while. Nothing of it outlives the process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
+from engine.errors import QueueGapError, ReadError
+from engine.record.scan import ScannedRecords
+from engine.recovery.log_walk import LogWalk, NewestRecord
+from engine.files.mapped_file import Access, MappedFile
+from engine.log.parts import StoreParts
+from engine.recovery.recover import fill_gap
+from engine.files.scratch import ScratchDirectory
+from engine.log.queue_sequence import Doubt
+
+QUEUE_FILE_BYTES = 8_192 * CONSUME_QUEUE_ENTRY_BYTES
+"""Of a derived queue's files: small, for a store may have thousands of queues."""
+
+SETTLED_SECONDS = 1.0
+"""How long bytes in the newest file that are no record may still become one."""
+
+LOOK_SECONDS = 0.3
+"""After so long the same bytes that were no record are looked at again."""
+
+HEAD_BYTES = 128
+SCRATCH_PREFIX = "fsstore-derived-"
+
+Key = tuple[str, int]
+
+
+class DerivedIndex:
+    """An index of a followed store, derived from its log where no file of one is: its broker keeps keys in RocksDB. Not
+    of what damage took. `end` is how far it reaches. Thread safety: one caller at a time."""
+
+    def __init__(self, parts: StoreParts, cache: Path | None) -> None:
+        """Has `parts.index` begin anew, in files below `cache`, or in memory when that is None. OSError."""
+        self._parts = parts
+        self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
+        self.end = parts.log.min_offset
+        root = self._scratch.path if self._scratch is not None else parts.layout.own
+        access = Access.WRITE if self._scratch is not None else Access.PRIVATE
+        parts.index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+
+    def advance(self, end: int, most_bytes: int) -> bool:
+        """Index what the log, which is whole up to `end`, has behind what was indexed; whether there was any.
+        StoreFullError, OSError: the next call goes on."""
+        log, index = self._parts.log, self._parts.index
+        self.end = began = max(self.end, log.min_offset)
+        if began >= end:
+            return False
+        walk = LogWalk(log.files, began, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
+        for found in walk:
+            self._parts.dispatcher.index_scanned(found)
+            self.end = walk.end
+            if walk.end - began >= most_bytes:
+                break
+        else:
+            self.end = end  # what is left is damaged
+        index.settle()
+        index.delete_expired(log.min_offset)
+        return True
+
+    def close(self) -> None:
+        """Remove what was made on disk."""
+        if self._scratch is not None:
+            self._scratch.close()
+
+
+class Derivation:
+    """Queues and index of a followed store, derived from its log. Thread safety: one caller at a time."""
+
+    def __init__(
+        self, parts: StoreParts, cache: Path | None, progress: Callable[[RecoveryProgress], None] | None
+    ) -> None:
+        """Has `parts.queues` and `parts.index` begin anew, in files below `cache`, or in memory when that is None.
+        OSError."""
+        self._parts = parts
+        self._log = parts.log
+        self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
+        self._progress = progress
+        self._appended: set[Key] = set()
+        self._waiting: ScannedRecords | None = None
+        self._stuck: tuple[int, bytes, float, float] | None = None
+        root = self._scratch.path if self._scratch is not None else parts.layout.own
+        access = Access.WRITE if self._scratch is not None else Access.PRIVATE
+        parts.queues.move(root / "consumequeue", QUEUE_FILE_BYTES, access)
+        parts.index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+        self._walk = self._walk_from(self._log.min_offset)
+
+    def _walk_from(self, start: int) -> LogWalk:
+        return LogWalk(
+            self._log.files,
+            start,
+            self._seed(start),
+            trusted_end=self._newest_start(),  # older files are whole, and readers check bodies
+            disproved=self._take_back,
+            multi_dispatch=self._parts.multi_dispatch,
+            pages=MappedFile.whole,
+            is_settled=self._is_settled,
+        )
+
+    def _seed(self, start: int) -> Callable[[str, int], int | None]:
+        def seed(topic: str, queue_id: int) -> int | None:
+            queue = self._parts.queues.get(topic, queue_id)
+            return queue.max_offset if queue is not None else (0 if start == 0 else None)
+
+        return seed
+
+    def _take_back(self, doubt: Doubt) -> None:
+        queue = self._parts.queues.get(doubt.topic, doubt.queue_id)
+        if queue is not None:
+            queue.drop_from(doubt.expected)
+
+    @property
+    def end(self) -> int:
+        """Physical offset up to which the log is whole, and dispatched unless the last `advance` failed."""
+        return self._walk.end
+
+    @property
+    def newest(self) -> NewestRecord | None:
+        """The newest record before `end`, as far as it is known."""
+        return self._walk.newest
+
+    def advance(self, most_bytes: int | None = None) -> None:
+        """Dispatch what is whole behind the end; None: all of it. StoreFullError, OSError: the next call goes on."""
+        if self._walk.end < self._log.min_offset:  # retention overtook us
+            self._waiting, self._walk = None, self._walk_from(self._log.min_offset)
+        if self._waiting is not None:
+            self._dispatch(self._waiting)
+        began = self._walk.end
+        if not self._may_have_more(began):
+            return
+        for found in self._walk:
+            self._dispatch(found)
+            self._tell()
+            if most_bytes is not None and self._walk.end - began >= most_bytes:
+                break
+        self._parts.index.settle()
+
+    def _dispatch(self, found: ScannedRecords) -> None:
+        self._waiting = found
+        self._log.resume(self._walk.end, 0)  # first: who finds an entry reads the record
+        queued = self._parts.deleted.without_queues(found)
+        while True:
+            try:
+                self._appended.update(self._parts.dispatcher.put_scanned(queued))
+            except QueueGapError as gap:
+                queue = self._parts.queues.get_or_create(gap.topic, gap.queue_id)
+                fill_gap(queue, gap, self._walk.damaged, self._log.files)
+            else:
+                break
+        self._waiting = None
+
+    def _tell(self) -> None:
+        last = self._log.files.last
+        if self._progress is not None and last is not None:
+            begin = self._log.min_offset
+            self._progress(RecoveryProgress("deriving queues", self._walk.end - begin, last.start + last.size - begin))
+
+    # what may be half written
+
+    def _may_have_more(self, end: int) -> bool:
+        """Whether a look at the log's end may find a record: not where nothing is, or what was no record just now."""
+        head = self._head(end)
+        if not any(head[:8]):
+            self._stuck = None
+            return end < self._newest_start()
+        now = time.monotonic()
+        if self._stuck is None or self._stuck[:2] != (end, head):
+            self._stuck = (end, head, now, now + LOOK_SECONDS)
+            return True
+        _, _, since, next_look = self._stuck
+        if now < next_look:
+            return False
+        self._stuck = (end, head, since, now + LOOK_SECONDS)
+        return True
+
+    def _head(self, physical_offset: int) -> bytes:
+        """The first bytes that stand there; none where no file is."""
+        file = self._log.files.find(physical_offset)
+        if file is None:
+            return b""
+        position = physical_offset - file.start
+        try:
+            return bytes(file.whole()[position : position + HEAD_BYTES])
+        except ReadError:
+            return b""
+
+    def _newest_start(self) -> int:
+        """Where the newest file begins that is written to: brokers make one more ahead."""
+        for file in reversed(self._log.files.files):
+            if any(self._head(file.start)[:8]):
+                return file.start
+        return self._log.min_offset
+
+    def _is_settled(self, physical_offset: int) -> bool:
+        """Whether bytes that are no record are damage: the writer is in a later file, or they stay as they are."""
+        if physical_offset < self._newest_start():
+            return True
+        stuck = self._stuck
+        return stuck is not None and stuck[0] == physical_offset and time.monotonic() - stuck[2] >= SETTLED_SECONDS
+
+    # what listeners hear
+
+    def take_appended(self) -> list[Key]:
+        """The queues that got entries since the call before."""
+        appended, self._appended = sorted(self._appended), set()
+        return appended
+
+    def forget_topics(self, known: set[str]) -> list[Key]:
+        """Let go of queues of other topics than `known`, which their broker deleted; which these were. OSError."""
+        gone: list[Key] = []
+        queues = self._parts.queues
+        for topic in set(queues.topics()) - known:
+            gone += [(topic, queue_id) for queue_id in queues.queue_ids(topic)]
+            queues.remove_topic(topic)
+        return gone
+
+    def delete_expired(self, now_ms: int) -> None:
+        """Delete files that only lead to what retention took. OSError."""
+        self._parts.queues.delete_expired(now_ms)
+        self._parts.queues.sweep(now_ms, 0)
+        self._parts.index.delete_expired(self._log.min_offset)
+
+    def close(self) -> None:
+        """Remove what was made on disk."""
+        if self._scratch is not None:
+            self._scratch.close()

@@ -1,0 +1,257 @@
+"""check: re-derive every consume-queue and index byte of a store from its commit log, and say what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from engine.files.preallocate import file_name
+from engine.fsck.check_index import CheckedIndex
+from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
+from engine.fsck.check_queues import CheckedQueues, Extent
+from engine.log.claims import Claims, read_claims
+from engine.settings.config import StoreConfig
+from engine.log.consume_queues import ConsumeQueues
+from engine.recovery.recovery_point import read_coverage
+from engine.log.dispatch import Dispatcher
+from engine.errors import ConfigFileError, NotAStoreError, ReadError
+from engine.files.file_scan import MAX_OFFSET
+from engine.log.index import Index
+from engine.recovery.kinds import has_extensions, kind_of
+from engine.files.layout import StoreLayout
+from engine.files.lock import StoreLock
+from engine.record.scan import used_end
+from engine.recovery.log_walk import DamagedStretch, LogWalk
+from engine.files.mapped_file import Access
+from engine.log.mending import Word
+from engine.recovery.open import choose_at, layout_of, read_topics
+from engine.recovery.inspect import is_new, obstacles, refuse_kind, refuse_unreadable
+from engine.log.parts import StoreParts, open_parts
+from engine.files.paths import store_root
+from engine.settings.paths_file import read_used_paths
+from engine.fsck.problem import CheckProgress, Problem, ProblemKind
+from engine.log.queue_records import QueueRecords
+from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace
+from engine.log.queue_sequence import Seed
+from engine.settings.sizes_file import read_sizes
+from engine.recovery.completeness import shows_multi_dispatch
+
+Progress = Callable[[CheckProgress], None]
+
+
+def check_store(
+    path: Path | str, progress: Progress | None = None, config: StoreConfig | None = None
+) -> Iterator[Problem]:
+    """Check an unmounted store without writing a byte; yields each finding. OpenError when it can't be read.
+
+    `config` says where its log is, as for an opening; the mode counts for nothing.
+    A live writer is the first finding (LIVE_WRITER), and then the only one: its files change under the reader.
+    """
+    config = config or StoreConfig()
+    layout = layout_of(store_root(path), config)
+    if is_new(layout):
+        raise NotAStoreError(layout.root, "nothing is there")
+    refuse_unreadable(layout)
+    refuse_kind(layout, kind_of(layout, read_topics(layout, config)))
+    holder = StoreLock.holder(layout.lock)
+    if holder is not None:
+        text = f"process {holder} writes this store: check it through its mount, or stop that process first"
+        yield Problem(ProblemKind.LIVE_WRITER, "lock", -1, text)
+        return
+    yield from check_at_rest(layout, config, progress)
+
+
+def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress | None = None) -> Iterator[Problem]:
+    """Check a store that nobody else writes."""
+    topics = read_topics(layout, config)
+    if topics.problem is not None:
+        yield Problem(ProblemKind.CONFIG, "config/topics.json", -1, topics.problem.reason)
+    choice = choose_at(layout, config)
+    if choice.rebuild_index:
+        yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
+    for found in obstacles(layout):
+        text = f"{found.found} stands where the store needs a file"
+        yield Problem(ProblemKind.FOREIGN_FILE, str(found.path.relative_to(layout.root)), -1, text)
+    yield from _config_problems(layout)
+    with closing(open_parts(layout, config, choice.sizes, Access.READ)) as parts:
+        parts.queues.recover(scan=True)
+        parts.queues.expire(parts.log.min_offset)
+        trace, names = read_trace(layout), frozenset(topics.names() if topics.problem is None else ())
+        coverage = leave_out_deleted(parts, trace, names)
+        yield from _Check(parts, None, progress, claims_at_rest(parts, coverage, clean=trace.clean)).problems()
+
+
+def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -> Iterator[Problem]:
+    """Check an open store up to the physical offset `end`."""
+    file_bytes = parts.log.files.file_bytes
+    claims = read_claims(parts.queues, None, clean=False, start=parts.log.min_offset, end=end, file_bytes=file_bytes)
+    return _Check(parts, end, progress, claims).problems()
+
+
+@dataclass(frozen=True, slots=True)
+class MendedMessage:
+    """A message of `queue` whose record, at `physical_offset`, says a wrong word of itself: readers go by its entry."""
+
+    queue: str
+    queue_offset: int
+    physical_offset: int
+    store_size: int
+    word: Word
+
+    def __str__(self) -> str:
+        return (
+            f"its {self.word.what} is damaged: it is read by the entry of {self.queue}/{self.queue_offset}, which leads"
+            " to it"
+        )
+
+
+def mended_messages(parts: StoreParts) -> Iterator[MendedMessage]:
+    """All messages that are shown by their entries alone."""
+    records = QueueRecords(parts.log, parts.queues, parts.log.files.file_bytes)
+    for queue in parts.queues:
+        with suppress(ReadError):
+            for queue_offset, (message, word) in records.mended(queue):
+                name = f"{queue.topic}/{queue.queue_id}"
+                yield MendedMessage(name, queue_offset, message.physical_offset, message.store_size, word)
+
+
+class _Check:
+    """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
+
+    def __init__(self, parts: StoreParts, end: int | None, progress: Progress | None, claims: Claims) -> None:
+        self._parts = parts
+        self._log = parts.log
+        self._end = end
+        self._progress = progress
+        self._claims = claims
+        self._stage = "reading records"
+        self._done = 0
+        self._mended: dict[int, MendedMessage] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        """Everything that is wrong."""
+        parts = self._parts
+        begin = self._log.min_offset
+        queues = CheckedQueues(parts.queues, are_extended=has_extensions(parts.layout))
+        index = CheckedIndex(parts.index, begin)
+        # The checked queues and index take what dispatch would write, and compare it.
+        dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
+        yield from self._file_problems()
+        self._mended = {message.physical_offset: message for message in mended_messages(parts)}
+        walk = LogWalk(
+            self._log.files,
+            begin,
+            self._seed(),
+            claims=self._claims,
+            end=self._end,
+            disproved=queues.take_back,
+            multi_dispatch=parts.multi_dispatch or shows_multi_dispatch(self._log, parts.queues, begin),
+            progress=self._tell,
+        )
+        known = 0
+        for found in walk:
+            index.announce(found)
+            dispatcher.put_scanned(parts.deleted.without_queues(found))
+            yield from self._damage_problems(walk.damaged[known:])
+            known = len(walk.damaged)
+        yield from self._damage_problems(walk.damaged[known:])
+        for mended in self._mended.values():
+            yield self._at(ProblemKind.BAD_RECORD, mended.physical_offset, str(mended))
+        end = walk.end if self._end is None else self._end
+        if self._end is None:
+            yield from self._tail_problems(end)
+        elif walk.end < end:
+            yield self._at(ProblemKind.BAD_RECORD, walk.end, f"no record from there on, to the log's end at {end}")
+        self._stage = "comparing queues"
+        last = MAX_OFFSET if self._end is None else max(end, walk.end)  # an open store's queues may have grown
+        extent = Extent(begin, last, walk.damaged, walk.is_moved)
+        yield from queues.problems(extent, self._end is not None, lambda: self._tell(self._done))
+        self._stage = "comparing the index"
+        self._tell(self._done)
+        yield from index.problems(end)
+        if self._end is None:
+            yield from self._checkpoint_problems(walk.newest.store_time_ms if walk.newest else 0)
+
+    def _seed(self) -> Seed:
+        """A queue whose first records have expired may begin anywhere."""
+        first = 0 if self._log.min_offset == 0 else None
+        return lambda topic, queue_id: first
+
+    def _tell(self, physical_offset: int) -> None:
+        self._done = physical_offset
+        if self._progress is not None:
+            begin, last = self._log.min_offset, self._log.files.last
+            total = (self._end or (last.start + last.size if last else 0)) - begin
+            self._progress(CheckProgress(self._stage, max(physical_offset - begin, 0), max(total, 0)))
+
+    def _file_problems(self) -> Iterator[Problem]:
+        kinds = {"foreign": ProblemKind.FOREIGN_FILE, "twice": ProblemKind.FOREIGN_FILE}
+        for one in self._log.files.problems:
+            kind = kinds.get(one.kind, ProblemKind.WRONG_SIZE)
+            what = f"a {one.kind} file of {one.found_bytes:,} bytes" if one.found_bytes >= 0 else "no file"
+            text = f"{what}; the log's have {one.expected_bytes:,} bytes"
+            if one.kind == "twice":
+                text = "another folder of the log holds a file of that name, and this one has no record"
+            yield Problem(kind, self._parts.layout.shown(one.path), -1, text)
+        for start, end in self._log.files.missing_ranges():
+            text = f"the files for physical offsets {start} to {end} are missing"
+            where = self._parts.layout.shown(self._log.files.directory)
+            yield Problem(ProblemKind.MISSING_FILE, where, -1, text)
+
+    def _damage_problems(self, stretches: Sequence[DamagedStretch]) -> Iterator[Problem]:
+        """Stretches of the log that hold no good record; one that a repair has framed is no finding any more."""
+        for stretch in stretches:
+            if stretch.is_new:
+                text = f"{stretch.end - stretch.start:,} bytes hold no good record: {stretch.reason}"
+                mended = self._mended.pop(stretch.start + self._log.framing.header_bytes, None)
+                text += f"; {mended}" if mended is not None else ""
+                yield self._at(ProblemKind.BAD_RECORD, stretch.start, text)
+
+    def _tail_problems(self, end: int) -> Iterator[Problem]:
+        """Bytes behind the log's end: records that are torn, damaged, or of an earlier life of the log."""
+        for file in self._log.files.files:
+            if file.start + file.size <= end:
+                continue
+            start = max(end - file.start, 0)
+            try:
+                is_used = used_end(file, start) > start
+                rest = file.whole()[start:]
+            except ReadError:
+                continue  # its size was reported
+            if is_used and not self._log.framing.is_filler(rest):
+                place = max(end, file.start)
+                yield self._at(ProblemKind.STALE_TAIL, place, "no record follows here, but bytes that an opening cuts")
+
+    def _checkpoint_problems(self, newest_ms: int) -> Iterator[Problem]:
+        layout = self._parts.layout
+        if not layout.checkpoint.exists():
+            return
+        size = layout.checkpoint.stat().st_size
+        if size != CHECKPOINT_BYTES:
+            yield Problem(ProblemKind.CHECKPOINT, "checkpoint", -1, f"it has {size:,} bytes, not {CHECKPOINT_BYTES:,}")
+        found = read_checkpoint(layout.checkpoint)
+        for position, name in enumerate(("physic_ms", "logics_ms", "index_ms")):
+            time_ms = getattr(found, name)
+            if time_ms > newest_ms:
+                text = f"{name} {time_ms} is later than the newest record, stored at {newest_ms}"
+                yield Problem(ProblemKind.CHECKPOINT, "checkpoint", 8 * position, text)
+
+    def _at(self, kind: ProblemKind, physical_offset: int, text: str) -> Problem:
+        position = physical_offset % self._log.files.file_bytes
+        file = self._log.files.find(physical_offset)
+        path = file.path if file else self._log.files.directory / file_name(physical_offset - position)
+        return Problem(kind, self._parts.layout.shown(path), position, text)
+
+
+def _config_problems(layout: StoreLayout) -> Iterator[Problem]:
+    for path, read in ((layout.sizes, read_sizes), (layout.used_log_paths, read_used_paths)):
+        try:
+            read(path)
+        except ConfigFileError as error:
+            yield Problem(ProblemKind.CONFIG, layout.shown(path), -1, error.reason)
+    if layout.coverage.exists() and read_coverage(layout.coverage) is None:
+        text = "it can't be understood; the next opening does without it"
+        yield Problem(ProblemKind.DERIVED, f"fsstore/{layout.coverage.name}", -1, text)

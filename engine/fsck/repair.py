@@ -1,0 +1,258 @@
+"""repair: rebuild what is derived, cut or mark what is damaged, never touch a good record.
+
+Stopping is safe at any point: what would make the next opening trust the store goes first, damaged bytes are copied
+before they are framed, and what is derived is made again by an opening, which any later opening would do as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from engine.files.preallocate import file_name
+from engine.fsck.check import check_at_rest, check_store, mended_messages
+from engine.log.checkpoint import Checkpoint, write_checkpoint
+from engine.log.claims import Claims
+from engine.settings.config import OpenMode, StoreConfig
+from engine.log.consume_queues import ConsumeQueues
+from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
+from engine.files.disk import remove_file
+from engine.errors import NotAStoreError, ReadError
+from engine.files.file_queue import FileQueue
+from engine.recovery.kinds import kind_of
+from engine.files.layout import StoreLayout
+from engine.files.lock import StoreLock
+from engine.recovery.log_walk import DamagedStretch, LogWalk
+from engine.files.mapped_file import Access, MappedFile
+from engine.recovery.missing_log import refuse_read_only_end
+from engine.recovery.open import begin_writing, choose_at, layout_of, read_topics
+from engine.recovery.inspect import index_paths, is_new, refuse_obstacles, refuse_unreadable, refuse_unwritable
+from engine.log.parts import open_parts
+from engine.files.paths import remove_tree, store_root, unlink
+from engine.fsck.problem import CheckProgress, Problem, ProblemKind
+from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_coverage
+from engine.recovery.quarantine import (
+    DAMAGED,
+    cut_long_files,
+    keep_records,
+    move_strangers,
+    set_aside_config,
+    written_behind,
+)
+from engine.store import MessageStore
+from engine.recovery.completeness import shows_multi_dispatch
+
+
+def repair_store(
+    path: Path | str, progress: Callable[[CheckProgress], None] | None = None, config: StoreConfig | None = None
+) -> Iterator[str]:
+    """Repair an unmounted store, yielding a sentence for each thing done; nothing when nothing was wrong.
+
+    `config` says where its log is, and how it is opened afterwards; its mode counts for nothing. OpenError,
+    ObstructedError, StoreFullError, OSError. Safe to stop and to run again.
+    """
+    config = replace(config or StoreConfig(), mode=OpenMode.WRITE)
+    layout = layout_of(store_root(path), config)
+    path = layout.root
+    if is_new(layout):
+        raise NotAStoreError(path, "nothing is there")
+    refuse_unreadable(layout)
+    refuse_unwritable(layout, kind_of(layout, read_topics(layout, config)))
+    refuse_read_only_end(layout)
+    refuse_obstacles(layout)
+    with StoreLock(layout.lock):
+        config = replace(config, multi_dispatch=_multi_dispatch(layout, config))
+        problems = list(check_at_rest(layout, config, progress))
+        if not problems and not layout.abort.exists():
+            return
+        if problems:
+            claims = _claims(layout, config)
+            yield from _note_deleted(layout, config, claims)
+            _distrust(layout, config)
+            for problem in problems:
+                if problem.kind is ProblemKind.CONFIG:
+                    yield from set_aside_config(layout, problem.path, config.disk)
+            yield from move_strangers(layout, problems, config.disk)
+            yield from _mend(layout, config)
+            yield from _frame_damage(layout, config, claims)
+            yield from _drop_derived(layout, config, problems)
+    with MessageStore.open(path, config):
+        pass  # what was removed is made again
+    yield from (f"not mended: {problem}" for problem in check_store(path, progress, config))
+
+
+def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
+    """Whether the queues show that multi-dispatch has filled them: asked before any of them is removed."""
+    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
+        parts.queues.recover(scan=True)
+        return shows_multi_dispatch(parts.log, parts.queues, parts.log.min_offset)
+
+
+def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:
+    """Note which topics their broker deleted, as long as the store shows that it was closed."""
+    table = read_topics(layout, config)
+    names = frozenset(table.names() if table.problem is None else ())
+    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
+        begin = parts.log.min_offset
+        leave_out_deleted(parts, read_trace(layout), names)
+        walk = LogWalk(
+            parts.log.files,
+            begin,
+            lambda topic, queue_id: 0 if begin == 0 else None,
+            claims=claims,
+            multi_dispatch=config.multi_dispatch,
+        )
+        for found in walk:
+            parts.deleted.without_queues(found)
+        for topic in parts.deleted.keep_left_out(walk.end, durably=True):
+            yield f"noted that topic {topic} was deleted: neither config/topics.json nor a consume queue knows it"
+
+
+def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
+    """Make sure that every opening from now on looks at everything, RocketMQ's too."""
+    begin_writing(layout, config.disk)
+    if layout.coverage.exists():
+        remove_file(layout.coverage, config.disk)
+    remove_file(layout.checkpoint, config.disk)  # it may have any length
+    write_checkpoint(layout.checkpoint, Checkpoint(), config.disk)
+
+
+def _mend(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
+    """Put right what is damaged in a record and its queue's entry tells, while the queues are there."""
+    sizes = choose_at(layout, config).sizes
+    with closing(open_parts(layout, config, sizes, Access.READ)) as parts:
+        parts.queues.recover(scan=True)
+        parts.queues.expire(parts.log.min_offset)
+        found = list(mended_messages(parts))
+    with closing(FileQueue.open(layout.commit_log, sizes.commit_log_bytes, Access.WRITE, disk=config.disk)) as files:
+        for message in found:
+            file = files.find(message.physical_offset)
+            if file is None or file.access is Access.READ or message.word.right is None:
+                continue
+            start = message.physical_offset - file.start
+            kept = keep_bytes(layout.own / DAMAGED, file, start, start + message.store_size, config.disk)
+            position = start + message.word.position
+            file.writable()[position : position + len(message.word.right)] = message.word.right
+            file.sync()
+            what = f"the {message.word.what} of the record at physical offset {message.physical_offset}"
+            copy = f"a copy as it was is in {kept.relative_to(layout.root)}"
+            yield f"put {what} right, as the entry of {message.queue}/{message.queue_offset} says; {copy}"
+
+
+def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:
+    """Frame what is damaged in the log, so that every reader passes it."""
+    sizes = choose_at(layout, config).sizes
+    file_bytes = sizes.commit_log_bytes
+    yield from cut_long_files(layout, file_bytes, config.disk)
+    with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
+        begin = files.min_offset
+        walk = LogWalk(
+            files,
+            begin,
+            lambda topic, queue_id: 0 if begin == 0 else None,
+            claims=claims,
+            multi_dispatch=config.multi_dispatch,
+        )
+        for _ in walk:
+            continue
+        for stretch in walk.damaged:
+            if stretch.is_new:
+                for start, end in _by_file(stretch, file_bytes):
+                    yield _frame(layout, config, files, start, end, stretch.since_ms)
+        yield from _cut_tail(layout, config, files, walk.end)
+
+
+def _cut_tail(layout: StoreLayout, config: StoreConfig, files: FileQueue, end: int) -> Iterator[str]:
+    """Cut what is behind the log's last record while the queues are there that tell: it may hold whole records."""
+    cut_bytes = written_behind(files, end)
+    if cut_bytes:
+        yield from keep_records(layout, files, end, config.disk)
+        files.truncate(end)
+        yield f"cut {cut_bytes:,} bytes of a torn or stale tail off the log"
+
+
+def _claims(layout: StoreLayout, config: StoreConfig) -> Claims:
+    """What is claimed of the log, before anything is changed."""
+    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
+        parts.queues.recover(scan=True)
+        trace = read_trace(layout)
+        return claims_at_rest(parts, valid_coverage(parts, trace), clean=trace.clean)
+
+
+def _by_file(stretch: DamagedStretch, file_bytes: int) -> Iterator[tuple[int, int]]:
+    start = stretch.start
+    while start < stretch.end:
+        end = min(stretch.end, start - start % file_bytes + file_bytes)
+        yield start, end
+        start = end
+
+
+def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: int, end: int, time_ms: int) -> str:
+    """Frame physical offsets [start, end), which lie in one file; what was done."""
+    what = f"{end - start:,} damaged bytes at physical offset {start}"
+    file = files.find(start)
+    if file is None:
+        _fill_in(layout, config, files.file_bytes, start, end)
+        return f"made the missing file of the log at physical offset {start}, with nothing in it that is read"
+    first, last = start - file.start, end - file.start
+    if not can_mark(first, last, file.size):
+        return f"left {what} as they are: too few to be framed"
+    if file.access is Access.READ:
+        return f"left {what} as they are: {file.path.parent} is only read"
+    kept = keep_bytes(layout.own / DAMAGED, file, first, last, config.disk)
+    mark_damage(file, first, last, time_ms)
+    file.sync()
+    return f"framed {what}, so that readers pass them; a copy is in {kept.relative_to(layout.root)}"
+
+
+def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: int, end: int) -> None:
+    """Make a missing file: a filler, or a frame up to `end`, where the log ended in it."""
+    path = layout.commit_log.in_turn(start // file_bytes)[0] / file_name(start)
+    file = MappedFile.create(path, file_bytes, Access.WRITE, start=start, disk=config.disk, sync=True)
+    mark_damage(file, 0, end - start, 0)
+    file.publish(file_bytes)
+    file.sync()
+    file.close()
+    config.disk.sync_directory(path.parent)
+
+
+def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:
+    """Remove what does not agree with the log; the opening that follows makes it again."""
+    entry_bytes = choose_at(layout, config).sizes.consume_queue_bytes
+    queues = {Path(problem.path).parts[1:3] for problem in problems if problem.kind is ProblemKind.CONSUME_QUEUE}
+    for topic, queue_id in sorted(queues):
+        _drop_queue(layout, config, entry_bytes, topic, int(queue_id))
+        yield f"removed the consume queue {topic}/{queue_id}, to make it again from the log"
+    if any(problem.path.startswith("index") for problem in problems):
+        for file in index_paths(layout.index):
+            unlink(file)
+        yield "removed the index, to make it again from the log"
+
+
+def _drop_queue(layout: StoreLayout, config: StoreConfig, file_bytes: int, topic: str, queue_id: int) -> None:
+    """Remove a queue's entries but for the newest, which says what numbers are taken."""
+    newest = _newest_entry(layout, file_bytes, topic, queue_id)
+    with suppress(OSError):
+        remove_tree(layout.consume_queues / topic / str(queue_id))
+    if newest is not None:
+        queues = ConsumeQueues(layout.consume_queues, file_bytes, Access.WRITE, config.disk)
+        with closing(queues):
+            queues.get_or_create(topic, queue_id).append_one(*newest)
+            queues.flush()
+
+
+def _newest_entry(layout: StoreLayout, file_bytes: int, topic: str, queue_id: int) -> tuple[int, int, int, int] | None:
+    """A queue's newest entry: its queue offset, and what it holds; None when there is none."""
+    queues = ConsumeQueues(layout.consume_queues, file_bytes, Access.READ)
+    queues.load()
+    with closing(queues):
+        try:
+            queue = queues.get(topic, queue_id)
+            if queue is None or queue.physical_end < 0:
+                return None
+            entry = queue.entries(queue.max_offset - 1, 1)[0].item()
+        except ReadError:
+            return None
+    return queue.max_offset - 1, *entry

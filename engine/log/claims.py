@@ -1,0 +1,224 @@
+"""Claims: what marks and consume queues say was written to the log (docs/format.md, 8).
+
+The log alone can't tell a torn write from damage, or a record from a copy of one in somebody's body. What is kept
+beside it can: bytes that a mark covers, or that a queue leads to in a store that was closed, were written; and an entry
+leads to records only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries, is_pre_blank
+from engine.log.consume_queues import ConsumeQueues
+from engine.files.file_scan import MAX_OFFSET
+
+Array = np.ndarray[Any, Any]
+
+MOST_ENTRIES = 4_000_000
+"""So many entries are kept in memory, the newest; the log before them is read without."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClaim:
+    """A queue's next offset; where the record of its newest entry is, -1: not known; and the offsets of its entries."""
+
+    next_offset: int
+    physical_offset: int = -1
+    physical_end: int = -1
+    held: range = range(0)
+
+
+def _none() -> Array:
+    return np.empty(0, np.int64)
+
+
+Run = tuple[int, Array]
+"""Entries of one queue: the first one's queue offset, and the places that they lead to (int64 (n,), -1: to none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What is known beside the log. Nothing is claimed by default.
+
+    `is_clean`: its last writer closed the store, so all that queues lead to was written. The log before `covered_end`
+    is on disk. From `own_from` on our own writer wrote it and may not have brought it to disk; None: it was closed, or
+    somebody else wrote. `places` and `sizes` (int64 (n,), ascending) are those of all records that entries lead to;
+    `runs` are the entries themselves, by queue, of a queue in several runs.
+    """
+
+    is_clean: bool = False
+    covered_end: int = 0
+    own_from: int | None = None
+    queues: Mapping[tuple[str, int], QueueClaim] = field(default_factory=dict)
+    places: Array = field(default_factory=_none)
+    sizes: Array = field(default_factory=_none)
+    runs: Mapping[tuple[str, int], Sequence[Run]] = field(default_factory=dict)
+
+    @property
+    def dispatched_end(self) -> int:
+        """End of the last record that an entry leads to; -1: there is none."""
+        return max((claim.physical_end for claim in self.queues.values()), default=-1)
+
+    def leads_to(self, physical_offset: int, size: int) -> bool:
+        """Whether an entry leads to a record there, of that size."""
+        start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
+        return bool(np.any(self.sizes[start:end] == size))
+
+    def place_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Where the queue's entry of that number leads; -1: there is none, or it leads nowhere."""
+        for first, places in self.runs.get((topic, queue_id), ()):
+            if 0 <= queue_offset - first < len(places):
+                return int(places[queue_offset - first])
+        return -1
+
+    def size_at(self, physical_offset: int) -> int | None:
+        """The size that the entries for a record there say; None where there are none, or they differ, or another
+        record begins before its end: then one of them is wrong."""
+        start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
+        sizes = set(self.sizes[start:end].tolist())
+        if len(sizes) != 1:
+            return None
+        (size,) = sizes
+        return size if end == len(self.places) or self.places[end] >= physical_offset + size else None
+
+    def end_around(self, physical_offset: int) -> int:
+        """Where the record ends that an entry says is there and began before; else that place: no record begins inside
+        of another."""
+        before = int(np.searchsorted(self.places, physical_offset)) - 1
+        if before < 0:
+            return physical_offset
+        place = int(self.places[before])
+        return max(physical_offset, place + (self.size_at(place) or 0))
+
+    def covers(self, physical_offset: int) -> bool:
+        """Whether an entry says that a record began before and reaches further."""
+        return self.end_around(physical_offset) > physical_offset
+
+    def led_to(self, start: int, end: int) -> list[tuple[int, int]]:
+        """(place, size) of each record in [start, end) that entries lead to, ascending."""
+        first, last = np.searchsorted(self.places, [start, end]).tolist()
+        return sorted(set(zip(self.places[first:last].tolist(), self.sizes[first:last].tolist(), strict=True)))
+
+    def lacks(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether the queue, as it was found, holds no entry at that offset: a record may be there all the same."""
+        claim = self.queues.get((topic, queue_id))
+        return claim is None or queue_offset not in claim.held
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What a coverage mark says: the log before `end` is on disk, and of each queue the numbers before these; the last
+    record before `end` ends at `newest_end`."""
+
+    end: int
+    next_offsets: Mapping[tuple[str, int], int]
+    newest_end: int
+
+    def reach(self, files_end: int) -> int:
+        """Where the log ended whose files end at `files_end` now: behind them only if both numbers say so, for no
+        checksum covers them."""
+        return self.end if self.end == self.newest_end else min(self.end, files_end)
+
+
+def read_claims(
+    queues: ConsumeQueues, covered: Covered | None, *, clean: bool, start: int, end: int, file_bytes: int
+) -> Claims:
+    """What is claimed of a log whose files, of `file_bytes` each, end at `end`: the newest of them may be missing.
+    Entries from the physical offset `start` on are kept.
+
+    `covered` is the mark's, if it is this log's; `clean` says that the last writer closed the store. Call it when the
+    queues' ends are found, and before anything is cut.
+    """
+    own_from = covered.end if covered is not None and not clean else None
+    covered_end = covered.reach(end) if covered is not None else 0
+    end = max(end, covered_end)
+    if clean and covered is None:
+        end = _reach(queues, end, file_bytes)
+    claims = {
+        (queue.topic, queue.queue_id): QueueClaim(
+            queue.max_offset,
+            queue.newest_physical_offset,
+            queue.physical_end,
+            range(queue.first_offset, queue.max_offset),
+        )
+        for queue in queues
+        if 0 <= queue.physical_end <= end
+    }
+    for key, next_offset in covered.next_offsets.items() if covered is not None else ():
+        known = claims.get(key)
+        if known is None or known.next_offset < next_offset:
+            claims[key] = QueueClaim(next_offset, held=known.held if known is not None else range(0))
+    return Claims(clean, covered_end, own_from, claims, *_entries(queues, start, end))
+
+
+def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) -> Claims:
+    """The same, and what entries lead to in [start, end), which was left out."""
+    places, sizes, runs = _entries(queues, start, end)
+    return replace(
+        claims,
+        places=np.append(places, claims.places),
+        sizes=np.append(sizes, claims.sizes),
+        runs={key: [*claims.runs.get(key, ()), *runs.get(key, ())] for key in {**claims.runs, **runs}},
+    )
+
+
+def _reach(queues: ConsumeQueues, end: int, file_bytes: int) -> int:
+    """Where the records end that entries lead to at or behind `end`: as long as they lie as close as records do, since
+    no checksum covers an entry."""
+    places, sizes, _ = _entries(queues, end, MAX_OFFSET)
+    ends = places + sizes
+    apart = places - np.concatenate(([end], ends[:-1])) >= file_bytes
+    apart |= sizes > file_bytes
+    count = int(apart.argmax()) if apart.any() else len(places)
+    return int(ends[:count].max(initial=end))
+
+
+def _entries(queues: ConsumeQueues, start: int, end: int) -> tuple[Array, Array, dict[tuple[str, int], Sequence[Run]]]:
+    """Places and sizes of records in [start, end), by place, and the entries that say so: as many of the newest as may
+    be kept."""
+    known = list(queues)
+    bounds = _bounds(known, start, end)
+    while start < end and sum(after - first for _, first, after in bounds) > MOST_ENTRIES:
+        start = (start + end + 1) // 2
+        bounds = _bounds(known, start, end)
+    parts = [queue.entries(first, after - first) for queue, first, after in bounds]
+    found = _joined(parts)
+    led_to = np.where(_leads(found), found["physical_offset"], -1).astype(np.int64)
+    runs: dict[tuple[str, int], Sequence[Run]] = {}
+    start = 0
+    for (queue, first, _), part in zip(bounds, parts, strict=True):
+        runs[queue.topic, queue.queue_id] = [(first, led_to[start : start + len(part)])]
+        start += len(part)
+    return *_by_place(found), runs
+
+
+def _bounds(queues: Sequence[ConsumeQueue], start: int, end: int) -> list[tuple[ConsumeQueue, int, int]]:
+    """Each queue with the queue offsets [first, after) of its entries for records in [start, end), if it has any."""
+    found = ((queue, queue.offset_of_physical(start), queue.offset_of_physical(end)) for queue in queues)
+    return [(queue, first, after) for queue, first, after in found if first < after]
+
+
+def entries_between(bounds: Sequence[tuple[ConsumeQueue, int, int]]) -> tuple[Array, Array]:
+    """Places and sizes of the records that those entries lead to, int64 (n,), by place."""
+    return _by_place(_joined([queue.entries(first, after - first) for queue, first, after in bounds]))
+
+
+def _joined(parts: Sequence[Entries]) -> Entries:
+    return np.concatenate(parts) if parts else np.empty(0, ENTRY)
+
+
+def _by_place(entries: Entries) -> tuple[Array, Array]:
+    entries = entries[_leads(entries)]
+    places = entries["physical_offset"].astype(np.int64)
+    order = np.argsort(places, kind="stable")
+    return places[order], entries["size"].astype(np.int64)[order]
+
+
+def _leads(entries: Entries) -> Array:
+    """Which entries lead to a record: bool (n,)."""
+    return np.asarray(~is_pre_blank(entries) & (entries["size"] > 0))

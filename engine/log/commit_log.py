@@ -1,0 +1,319 @@
+"""The commit log: every record of the store, one after another (docs/format.md, 2 and 3).
+
+A record (or a batch, whole) goes into the current file when 8 bytes are left behind it; else a BLANK record fills the
+file and the next one takes it:
+
+    ... record | record | BLANK: remaining i32, magic i32, anything ...
+
+The first 8 bytes of a record or batch, its size and magic, are written last: a process that dies before leaves nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol
+
+from engine.settings.config import Clock
+from engine.errors import (
+    DamagedRecordError,
+    ExpiredMessageError,
+    IllegalMessageError,
+    MessageNotFoundError,
+    MessageTooLargeError,
+    RetiredFileError,
+    StoreError,
+    UnreadableRangeError,
+)
+from engine.files.file_queue import FileQueue
+from engine.record.framing import Framing
+from engine.record.scan import placed_heads
+from engine.files.mapped_file import HEAD_BYTES, MappedFile
+from engine.record.record import BLANK_BYTES, encode_blank
+
+assert BLANK_BYTES == HEAD_BYTES
+
+
+class Encoded(Protocol):
+    """An encoded record, or a batch of them, complete but for what is known only under the append lock."""
+
+    @property
+    def buffer(self) -> bytearray | memoryview:
+        """The bytes to store."""
+
+    @property
+    def records(self) -> int:
+        """How many they are."""
+
+    @property
+    def names_magic(self) -> bool:
+        """Whether there may be a record's magic in them besides those of the records."""
+
+    def place(self, queue_offset: int, physical_offset: int, store_time_ms: int, /) -> None:
+        """Fill in where and when the (first) record is stored."""
+
+
+class FileHold:
+    """Keeps one commit log file readable until released. A context manager. Thread safety: one thread at a time."""
+
+    def __init__(self, file: MappedFile) -> None:
+        """`file.hold()` was called for us."""
+        self.file = file
+        self._held = True
+
+    def view(self, physical_offset: int, length: int) -> memoryview:
+        """As `CommitLog.view`, also after the file was retired; RetiredFileError once it was forced away."""
+        return self.file.view(physical_offset - self.file.start, length)
+
+    def release(self) -> None:
+        """Let the file go; calling it twice is harmless."""
+        if self._held:
+            self._held = False
+            self.file.release()
+
+    def __enter__(self) -> FileHold:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class CommitLog:
+    """The log: appends under one lock, reads without.
+
+    Thread safety: any thread. `lock` is re-entrant: hold it around `append` to number and dispatch in the same order.
+    """
+
+    def __init__(self, files: FileQueue, clock: Clock) -> None:
+        """`files` as recovery left them; see `resume`."""
+        self.files = files
+        self.lock = threading.RLock()
+        self.last_store_time_ms = 0
+        self._clock = clock
+        self._current: MappedFile | None = files.last
+
+    @property
+    def framing(self) -> Framing:
+        """What stands between its records."""
+        return self.files.framing
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the oldest file's first byte."""
+        return self.files.min_offset
+
+    @property
+    def readable_end(self) -> int:
+        """Physical offset just past what readers may see."""
+        return self.files.max_offset
+
+    @property
+    def wrote_end(self) -> int:
+        """Physical offset just past what was appended."""
+        return self.files.wrote_offset
+
+    @property
+    def largest_bytes(self) -> int:
+        """The longest record or batch that one `append` takes: a file, less its BLANK."""
+        return self.files.file_bytes - HEAD_BYTES
+
+    def resume(self, end: int, last_store_time_ms: int) -> None:
+        """Recovery's result: the log ends at `end` in memory, its newest record was stored at that time."""
+        self.files.set_end(end)
+        self._current = self.files.last
+        self.last_store_time_ms = last_store_time_ms
+
+    # writing
+
+    def append(self, record: Encoded, queue_offset: int) -> tuple[int, int]:
+        """Store one record or batch whole; its physical offset and store time in ms, which never runs backwards.
+
+        StoreFullError, MessageTooLargeError, IllegalMessageError (a body holds a record made for where it would stand):
+        nothing was stored.
+        """
+        with self.lock:
+            buffer = record.buffer
+            file = self._current
+            if file is None or len(buffer) + HEAD_BYTES > file.size - file.wrote:
+                file = self._roll(len(buffer))
+            now_ms = self._clock()
+            if now_ms < self.last_store_time_ms:
+                now_ms = self.last_store_time_ms
+            physical_offset = file.start + file.wrote
+            record.place(queue_offset, physical_offset, now_ms)
+            if record.names_magic:
+                refuse_forged(record, physical_offset)
+            file.append_head_last(buffer)
+            self.last_store_time_ms = now_ms  # after publishing: who reads it, then flushes, has flushed that record
+            return physical_offset, now_ms
+
+    def append_all(self, parts: Sequence[Encoded], queue_offsets: Sequence[int]) -> list[tuple[int, int]]:
+        """Store several batches, all or none, however many files they take; as `append` for each.
+
+        All files are there, and all parts looked at, before the first byte is written, so nothing can fail half way;
+        and the first part's head is written last of all, so a process that dies leaves none of the parts.
+        """
+        sizes = [len(part.buffer) for part in parts]
+        self._check_size(max(sizes, default=0))
+        with self.lock:
+            current = self._current or self._roll(0)
+            places = plan(sizes, current.wrote, current.size)
+            files = [current, *self.files.reserve(places[-1][0] if places else 0)]
+            ends = [current.wrote, *[0] * (len(files) - 1)]
+            now_ms = max(self._clock(), self.last_store_time_ms)
+            stored = [(files[number].start + position, now_ms) for number, position in places]
+            for part, queue_offset, (physical_offset, _) in zip(parts, queue_offsets, stored, strict=True):
+                part.place(queue_offset, physical_offset, now_ms)
+                if part.names_magic:
+                    refuse_forged(part, physical_offset)
+            try:
+                for part, (number, position) in zip(parts, places, strict=True):
+                    ends[number] = position + len(part.buffer)
+                    files[number].write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
+                for file, end in zip(files[:-1], ends, strict=False):
+                    _write_blank(file, end)
+                for part, (number, position) in zip(reversed(parts), reversed(places), strict=True):
+                    files[number].write(position, part.buffer[:HEAD_BYTES])
+            except OSError:
+                _erase(files, current.wrote, ends)
+                raise
+            self._publish(files, ends)
+            self.last_store_time_ms = now_ms
+            return stored
+
+    def require_unforged(self, records: Sequence[Encoded]) -> None:
+        """The IllegalMessageError with which these would be refused if they were appended now; call it under `lock`."""
+        if not any(record.names_magic for record in records):
+            return
+        file, file_bytes = self._current, self.files.file_bytes
+        start, wrote = (file.start, file.wrote) if file is not None else (self.wrote_end, 0)
+        places = plan([len(record.buffer) for record in records], wrote, file_bytes)
+        for record, (number, position) in zip(records, places, strict=True):
+            if record.names_magic:
+                physical_offset = start + number * file_bytes + position
+                record.place(0, physical_offset, self.last_store_time_ms)
+                refuse_forged(record, physical_offset)
+
+    def _publish(self, files: Sequence[MappedFile], ends: Sequence[int]) -> None:
+        """Files but the last are full now; each of the others becomes the current one in its turn."""
+        for file, end in zip(files[:-1], ends, strict=False):
+            file.publish_filled(min(end + HEAD_BYTES, file.size))
+            self._current = self.files.roll(buffered=False)
+        files[-1].publish(ends[-1])
+
+    def _roll(self, size: int) -> MappedFile:
+        """The next file becomes the current one. Made before the old one is filled: a full disk changes nothing."""
+        self._check_size(size)
+        self.files.reserve(1)
+        file = self._current
+        if file is not None and not file.full:
+            _write_blank(file, file.wrote)
+            file.publish_filled(min(file.wrote + HEAD_BYTES, file.size))
+        self._current = self.files.roll()
+        return self._current
+
+    def _check_size(self, size: int) -> None:
+        if size > self.largest_bytes:
+            raise MessageTooLargeError("record", size, self.largest_bytes)
+
+    def commit(self, least_pages: int = 0) -> int:
+        """Copy the write buffer to its file and publish, if it touches `least_pages` pages; the new `readable_end`.
+
+        FlushFailedError. Without a pool there is nothing to do.
+        """
+        return self.files.commit(least_pages)
+
+    # reading
+
+    def view(self, physical_offset: int, length: int) -> memoryview:
+        """Read-only view of [physical_offset, + length), within one file.
+
+        MessageNotFoundError, ExpiredMessageError, DamagedRecordError (its file is missing), TruncatedFileError.
+        """
+        file = self.files.find(physical_offset)
+        if file is None:
+            raise self._absent(physical_offset)
+        try:
+            return file.view(physical_offset - file.start, length)
+        except (UnreadableRangeError, RetiredFileError) as error:
+            raise self._absent(physical_offset) from error
+
+    def rest(self, physical_offset: int) -> memoryview:
+        """Read-only view from there to the end of what is readable in that file. Errors as `view`."""
+        file = self.files.find(physical_offset)
+        if file is None:
+            raise self._absent(physical_offset)
+        try:
+            return file.rest(physical_offset - file.start)
+        except (UnreadableRangeError, RetiredFileError) as error:
+            raise self._absent(physical_offset) from error
+
+    def require_framed(self, physical_offset: int, record_bytes: int) -> None:
+        """DamagedRecordError when something else stands before that record than must. Errors as `view`."""
+        framing = self.files.framing
+        if framing.header_bytes:
+            header = self.view(framing.frame_start(physical_offset), framing.header_bytes)
+            problem = framing.header_problem(header, physical_offset, record_bytes)
+            if problem is not None:
+                raise DamagedRecordError(physical_offset, problem)
+
+    def hold(self, physical_offset: int) -> FileHold:
+        """Keep the file under `physical_offset` readable. Errors as `view`."""
+        file = self.files.find(physical_offset)
+        try:
+            if file is not None and file.hold():
+                return FileHold(file)
+        except RetiredFileError as error:
+            raise self._absent(physical_offset) from error
+        raise self._absent(physical_offset)
+
+    def _absent(self, physical_offset: int) -> StoreError:
+        """Why there is nothing at `physical_offset`."""
+        min_offset = self.min_offset
+        if 0 <= physical_offset < min_offset:
+            return ExpiredMessageError("", -1, physical_offset, min_offset)
+        if self.files.find(physical_offset) is None and 0 <= physical_offset < self.readable_end:
+            return DamagedRecordError(physical_offset, "the file that holds it is missing")
+        return MessageNotFoundError(physical_offset=physical_offset)
+
+
+def refuse_forged(record: Encoded, physical_offset: int) -> None:
+    """IllegalMessageError when `record`, to be stored there, holds what says that it is a record at its very place.
+
+    Where the bytes around it are damaged, and nothing else is left, no recovery could tell that it is none.
+    """
+    buffer = memoryview(record.buffer)
+    if len(placed_heads(buffer, 0, len(buffer), physical_offset)) > record.records:
+        raise IllegalMessageError("a body holds a record made for the very place in the log where it would stand")
+
+
+def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, int]]:
+    """Where parts of these sizes go: (0: the current file, k: the k-th after it; position in it) for each.
+
+    `wrote` is the current file's write position. A part goes where it and a BLANK behind it have room.
+    """
+    places: list[tuple[int, int]] = []
+    number, position = 0, wrote
+    for size in sizes:
+        if position + size + HEAD_BYTES > file_bytes:
+            number, position = number + 1, 0
+        places.append((number, position))
+        position += size
+    return places
+
+
+def _write_blank(file: MappedFile, position: int) -> None:
+    """The BLANK that says: nothing more from `position` on. Less than 8 bytes can't hold one."""
+    if file.size - position >= BLANK_BYTES:
+        file.write(position, encode_blank(file.size - position))
+
+
+def _erase(files: Sequence[MappedFile], wrote: int, ends: Sequence[int]) -> None:
+    """Zero what was written behind `wrote` of the first file and into the others, and never published: else whole
+    records of it would stand behind the next one that is stored, and be found there after a crash."""
+    for file, start, end in zip(files, [wrote, *[0] * (len(files) - 1)], ends, strict=True):
+        stop = min(end + HEAD_BYTES, file.size)  # a BLANK, too
+        file.writable()[start:stop] = bytes(stop - start)

@@ -1,0 +1,480 @@
+"""Consume queue: where the messages of one topic queue lie in the commit log (docs/format.md, 6).
+
+    physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes; entry i is at byte 20*i
+
+A queue that begins later than at a file's first entry is filled up to there with entries of physical offset 0 and size
+0x7FFFFFFF ("pre-blank"): they are no messages, and count for nothing here. What follows the newest entry is zeros.
+Rebuildable from the commit log, so it carries no checksum. One writer (dispatch), any readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from engine.log.entries import ENTRY as ENTRY
+from engine.log.entries import (
+    ENTRY_STRUCT,
+    PRE_BLANK_SIZE,
+    ends_at,
+    holds_more,
+    record_end,
+    scanned_end,
+    searched_end,
+    shown_prefix,
+    starts_from,
+    unbroken_tail,
+)
+from engine.log.entries import Entries as Entries
+from engine.log.entries import is_pre_blank as is_pre_blank
+from engine.errors import QueueGapError, ReadError, RetiredFileError, UnreadableRangeError
+from engine.files.file_queue import FileQueue
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.watch import Watch
+
+SCANNED_FILES = 3
+"""How many of the newest files recovery reads whole; older ones were synced long before."""
+_FOLLOW_ENTRIES = 1024
+
+
+class ConsumeQueue:
+    """Entries addressed by queue offset: a count of messages, never of bytes. Call `recover` first.
+
+    Thread safety: one writer at a time (append, recover, truncate, expire, refresh); reads from any thread.
+    """
+
+    def __init__(self, topic: str, queue_id: int, files: FileQueue) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = files
+        self.is_made_anew = False  # FOLLOW: `refresh` found that it was, or was cut: it is to be opened again
+        self._file_entries = files.file_bytes // ENTRY.itemsize
+        self._first = 0
+        self._max = 0
+        self._min: tuple[int, int, int] | None = None  # min_offset; for which log's begin; max_offset if all expired
+        self.told_min: int | None = None
+        """The lowest `min_offset` that was given to anyone since this was set; None: nobody asked. What lies between
+        the two was taken by retention, and nobody was told."""
+        self._min_physical = 0
+        self._newest = -1
+        self._physical_end = -1
+        self._appended_to: MappedFile | None = None  # the newest file, once an entry came alone
+        self._watch = Watch(files.directory)
+        self._untold: tuple[int, int, int] | None = None  # how it was before a refresh that failed
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the oldest entry that a file holds, expired or not."""
+        return self._first
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset that the next entry gets."""
+        return self._max
+
+    @property
+    def expected_offset(self) -> int:
+        """The queue offset that the next record should carry; 0 where no entry leads to a record, and any may be
+        right."""
+        return self._max if self._newest >= 0 else 0
+
+    @property
+    def min_offset(self) -> int:
+        """Queue offset of the first message at or after the log's start; max_offset when there is none."""
+        found, log_begin = self._min, self._min_physical
+        if found is None or found[1] != log_begin or found[2] not in (-1, self._max):
+            found = self._min = self._find_min(self._first)
+            told = self.told_min
+            if told is None or (found[0] < told and found[1] == self._min_physical):
+                self.told_min = found[0]
+        return found[0]
+
+    def _find_min(self, low: int) -> tuple[int, int, int]:
+        """As `_min`: retention may go on meanwhile, and entries come."""
+        log_begin, max_offset = self._min_physical, self._max
+        found = self._search(lambda entry: starts_from(entry, log_begin), low, max_offset)
+        return found, log_begin, -1 if found < max_offset else max_offset
+
+    @property
+    def physical_end(self) -> int:
+        """Physical offset just past the newest entry's record; -1 when the queue holds none."""
+        return self._physical_end
+
+    @property
+    def newest_physical_offset(self) -> int:
+        """Physical offset of the newest entry's record; -1 when the queue holds none."""
+        return self._newest
+
+    # finding the end
+
+    def recover(self, scan: bool = True) -> None:
+        """Find where the valid entries end. `scan` reads the newest files whole, and clears what follows their valid
+        entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
+        files = unbroken_tail(self.files.files, self.files.missized)
+        self._first = files[0].start // ENTRY.itemsize if files else 0
+        scanned = files[-SCANNED_FILES:]
+        end = scanned_end(scanned) if scan else searched_end(files)
+        if scan and scanned and end == scanned[0].start:
+            end = scanned_end(files)  # nothing is in the newest: their writer makes the queue anew just now
+        if scan and self.files.access is not Access.READ and holds_more(files, end):
+            self.files.truncate(end)
+        elif files and self.files.access is not Access.READ:
+            self.files.set_end(end)
+        self._moved(end // ENTRY.itemsize)
+        self._min = None
+
+    def resume(self, max_offset: int, physical_end: int) -> None:
+        """After a clean close: the end is where the mark says, of a log that ended at `physical_end`, unless the files
+        say otherwise. A newest entry that leads behind that log is damaged: what comes is not held against it."""
+        files = unbroken_tail(self.files.files, self.files.missized)
+        if not files or not ends_at(files, max_offset * ENTRY.itemsize):
+            self.recover(scan=False)
+        else:
+            self._first = files[0].start // ENTRY.itemsize
+            if self.files.access is not Access.READ:
+                self.files.set_end(max_offset * ENTRY.itemsize)
+            self._moved(max_offset)
+            self._min = None
+        if self._newest < -1 or self._physical_end > physical_end:
+            self._newest = self._physical_end = -1
+
+    def _moved(self, max_offset: int) -> None:
+        """Publish a new end that did not come from an append."""
+        self._appended_to = None
+        self._max = max_offset
+        self._newest = self._physical_end = -1
+        newest = self._raw(max_offset - 1) if max_offset > self._first else None
+        if newest is not None and newest[1] not in (PRE_BLANK_SIZE, 0):  # 0: another file came there meanwhile
+            self._newest, self._physical_end = newest[0], newest[0] + newest[1]
+
+    # writing
+
+    def append(self, queue_offset: int, entries: Entries) -> int:
+        """Store those of `entries` (queue offsets `queue_offset` on) that are not there yet; return how many.
+
+        QueueGapError; StoreFullError (what came before the new file it wanted is stored: see `reserve`).
+        """
+        present = self._present(queue_offset, entries)
+        fresh = entries[present:]
+        if len(fresh):
+            if self.files.last is not None and queue_offset + present > self._max:
+                place = int(fresh["physical_offset"][0]), int(fresh["size"][0])
+                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset + present, *place)
+            self._begin(queue_offset + present)
+            self._write(fresh)
+        return len(fresh)
+
+    def _present(self, queue_offset: int, entries: Entries) -> int:
+        """How many leading `entries` are built already: their records lie before the newest entry's, or are that
+        one."""
+        if self._newest < 0 or not len(entries) or self._newest < entries[0].item()[0]:
+            return 0
+        places = entries["physical_offset"].astype(np.int64)
+        present = int(np.searchsorted(places, self._newest, side="left"))
+        if present < len(places) and places[present] == self._newest and queue_offset + present < self._max:
+            present += 1
+        return present
+
+    def _begin(self, queue_offset: int) -> None:
+        """Make sure that the next entry gets `queue_offset`: in a queue without files by pre-blank entries.
+
+        An offset that is taken, by a record further up in the log, was given again after its broker lost this queue's
+        files: the newer record has it.
+        """
+        if self.files.last is not None:
+            if queue_offset >= self._first:
+                if queue_offset < self._max:
+                    self._cut(queue_offset)
+                return
+            self.files.delete_all()
+        blanks = queue_offset % self._file_entries
+        self._first = queue_offset - blanks
+        self.files.roll(self._first * ENTRY.itemsize)
+        if blanks:
+            self.files.append(ENTRY_STRUCT.pack(0, PRE_BLANK_SIZE, 0) * blanks)
+        self._moved(queue_offset)
+        self._min = self.told_min = None
+
+    def _write(self, entries: Entries) -> None:
+        """Append file by file, publishing each part once its bytes are there."""
+        raw = np.ascontiguousarray(entries).view(np.uint8)
+        done = 0
+        while done < len(entries):
+            part = min(self._file_entries - self._max % self._file_entries, len(entries) - done)
+            self.files.append(raw[done * ENTRY.itemsize : (done + part) * ENTRY.itemsize].data)
+            done += part
+            self._newest, size, _ = entries[done - 1].item()
+            self._physical_end = self._newest + size
+            self._max += part
+        if self._appended_to is not None:
+            self._appended_to = self.files.last
+
+    def reserve(self, count: int) -> int:
+        """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset.
+        StoreFullError, OSError: none was made."""
+        queue_offset = self._max
+        used = queue_offset % self._file_entries
+        newest = self._appended_to or self.files.last
+        if used and newest is not None:
+            newest.writable()  # now, while an error can be answered: not when the records are in the log
+        if not used or count > self._file_entries - used:
+            self._make_room(count)
+        return queue_offset
+
+    def _make_room(self, count: int) -> None:
+        if self.files.last is None:
+            self._begin(self._max)
+        last = self.files.last
+        missing = count - (last.remaining // ENTRY.itemsize if last is not None else 0)
+        if missing > 0:
+            self.files.reserve(-(-missing // self._file_entries))
+
+    def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
+        """`append` of one entry, without an array around it."""
+        file = self._appended_to
+        if file is None or file.wrote >= file.size or queue_offset != self._max or physical_offset < self._physical_end:
+            one = np.array([(physical_offset, size, tags_code)], dtype=ENTRY)
+            added = self.append(queue_offset, one)
+            self._appended_to = self.files.last
+            return added
+        file.append_fields(ENTRY_STRUCT, physical_offset, size, tags_code)
+        self._newest = physical_offset
+        self._physical_end = physical_offset + size
+        self._max = queue_offset + 1
+        return 1
+
+    def truncate(self, physical_end: int) -> int:
+        """Drop entries whose record ends after `physical_end`; return how many.
+
+        The rest of the file is zeroed and synced, later files are deleted; numbering goes on from there. READ: they are
+        only not shown, until `refresh` says that the log reaches further.
+        """
+        if self._physical_end <= physical_end:
+            return 0
+        kept = self._search(lambda entry: record_end(entry) > physical_end, self._first, self._max)
+        while kept > self._first and record_end(self._raw(kept - 1)) > physical_end:
+            kept -= 1  # damaged entries are in no order, and may have led the search astray
+        dropped = self._max - kept
+        if dropped:
+            self._cut(kept)
+        return dropped
+
+    def drop_from(self, queue_offset: int) -> None:
+        """Forget the entries from `queue_offset` on: the log gives their numbers otherwise."""
+        if self._first <= queue_offset < self._max:
+            self._cut(queue_offset)
+
+    def _cut(self, max_offset: int) -> None:
+        if self.files.access is not Access.READ:
+            self.files.truncate(max_offset * ENTRY.itemsize)
+        self._moved(max_offset)
+        self._min = None
+
+    def flush(self, least_pages: int = 0) -> None:
+        """Bring entries to disk, when at least `least_pages` wait (0: any). FlushFailedError."""
+        self.files.flush(least_pages)
+
+    # reading
+
+    def read(self, queue_offset: int, count: int) -> Entries:
+        """View of up to `count` entries of one file, from `queue_offset` on; empty at or past max_offset.
+
+        Read-only; it keeps its file mapped. Pre-blank entries are shown as they are: stay at or above min_offset.
+        """
+        count = min(count, self._max - queue_offset, self._file_entries - queue_offset % self._file_entries)
+        position = queue_offset * ENTRY.itemsize
+        file = self.files.find(position) if count > 0 else None
+        if file is None:
+            return np.empty(0, ENTRY)
+        return file.array(ENTRY, position - file.start, count)
+
+    def entries(self, queue_offset: int, count: int) -> Entries:
+        """Up to `count` entries from `queue_offset` on, across files: a view when they are in one file, else a copy."""
+        count = min(count, self._max - queue_offset)
+        first = self.read(queue_offset, count)
+        if len(first) >= count or not len(first):
+            return first
+        parts = [first]
+        found = len(first)
+        while found < count:
+            part = self.read(queue_offset + found, count - found)
+            if not len(part):
+                break
+            parts.append(part)
+            found += len(part)
+        return np.concatenate(parts)
+
+    def physical_offsets(self, start: int, end: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Where the records of [start, end) are, int64 (n,), in order; less what no file of the queue tells."""
+        try:
+            found = self.entries(start, end - start)
+        except ReadError:
+            return np.empty(0, np.int64)
+        return np.asarray(found["physical_offset"][~is_pre_blank(found)], np.int64)
+
+    def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """(physical_offset, size, tags_code); None outside [min_offset, max_offset)."""
+        return self._raw(queue_offset) if self.min_offset <= queue_offset < self._max else None
+
+    def _raw(self, queue_offset: int) -> tuple[int, int, int]:
+        view = self.files.view(queue_offset * ENTRY.itemsize, ENTRY.itemsize)
+        physical_offset, size, tags_code = ENTRY_STRUCT.unpack(view)
+        return physical_offset, size, tags_code
+
+    def offset_of_physical(self, physical_offset: int) -> int:
+        """Queue offset of the first message whose record starts at or after `physical_offset`, else max_offset."""
+        if physical_offset > self._newest:
+            return self._max
+        return self._search(lambda entry: starts_from(entry, physical_offset), self._first, self._max)
+
+    def leads_before(self, physical_offset: int) -> bool:
+        """Whether the oldest entry's record starts before `physical_offset`."""
+        oldest = self.offset_of_physical(0)
+        return oldest < self._max and self._raw(oldest)[0] < physical_offset
+
+    def offset_at(self, timestamp_ms: int, stored_ms: Callable[[int], int]) -> int:
+        """Queue offset of the first message stored at or after `timestamp_ms`; max_offset when there is none.
+
+        `stored_ms` gives the store time of the record at a physical offset, -1 when it can't be read: such a message
+        counts as stored with the next one that can. Store times must not fall along the queue.
+        """
+        low, high = self.min_offset, self._max
+        while low < high:
+            middle = (low + high) // 2
+            probe, stored = middle, -1
+            while probe < high and stored < 0:
+                entry = self._raw_if_there(probe)
+                stored = stored_ms(entry[0]) if entry is not None else -1
+                probe += 1
+            if stored < 0 or stored >= timestamp_ms:
+                high = middle
+            else:
+                low = probe
+        return low
+
+    def _search(self, wanted: Callable[[tuple[int, int, int]], bool], low: int, high: int) -> int:
+        """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is.
+
+        Entries whose file is deleted meanwhile are none: they lie before all that is looked for. The first entry is
+        looked at first: mostly nothing has expired.
+        """
+        if low < high and (oldest := self._raw_if_there(low)) is not None and wanted(oldest):
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._raw_if_there(middle)
+            if entry is not None and wanted(entry):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _raw_if_there(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """The entry, None when retention took its file: ours, or that of another process, which says nothing."""
+        try:
+            return self._raw(queue_offset)
+        except (UnreadableRangeError, RetiredFileError) as error:
+            taken_by_another = isinstance(error, RetiredFileError) and self.files.access is Access.READ
+            if not taken_by_another and self.files.find(queue_offset * ENTRY.itemsize) is not None:
+                raise
+            return None
+
+    # what the log's owner and other writers do
+
+    def expire(self, min_physical_offset: int) -> int:
+        """The log now begins at `min_physical_offset`: move min_offset, return it. Files stay."""
+        self._min_physical = max(self._min_physical, min_physical_offset)
+        self._min = self._find_min(max(self._first, self._min[0] if self._min is not None else 0))
+        return self._min[0]
+
+    def begin_at(self, min_physical_offset: int) -> None:
+        """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
+        self._min_physical = min_physical_offset
+        self._min = self.told_min = None
+
+    def delete_expired(self, now_ms: int) -> int:
+        """Delete the files whose every entry is before min_offset, never the last one; return how many."""
+        keep_from = self.min_offset * ENTRY.itemsize
+        deleted = 0
+        while len(self.files.files) > 1 and self.files.files[0].start + self.files.file_bytes <= keep_from:
+            if self.files.retire_first(now_ms) is None:
+                break
+            deleted += 1
+        self._first = max(self._first, self.files.files[0].start // ENTRY.itemsize) if self.files.files else 0
+        return deleted
+
+    def refresh(self, physical_end: int) -> bool:
+        """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
+        changed. Nothing is taken in once the queue `is_made_anew`. After an error (ReadError, OSError) the next call
+        begins anew, and tells all of it."""
+        before, failed_before = self._untold or (self._first, self._max, self._newest), self._untold is not None
+        self._untold = before
+        is_listed = self._list_files(failed_before)
+        is_overtaken = self._newest >= 0 and self._max * ENTRY.itemsize <= self.files.min_offset  # by retention
+        if not is_overtaken and self._has_other_entries():
+            self.is_made_anew = True
+            return True
+        if is_overtaken or failed_before or (is_listed and self._newest < 0):
+            self.recover()
+            self.truncate(physical_end)
+        files = unbroken_tail(self.files.files, self.files.missized)
+        self._first = files[0].start // ENTRY.itemsize if files else self._first
+        if self._max < self._first:
+            self._moved(self._first)
+        if self._min is not None and self._min[0] < self._first:
+            self._min = None
+        self.take_in(physical_end)
+        self._untold = None
+        return before != (self._first, self._max, self._newest)
+
+    def _list_files(self, surely: bool) -> bool:
+        """List the files if they may have changed; whether they may."""
+        if not self._watch.changed() and not surely:
+            return False
+        if self.files.refresh():
+            for file in self.files.files:
+                file.set_end(file.size)
+        return True
+
+    def _has_other_entries(self) -> bool:
+        """Whether the entry that was the newest is gone or another."""
+        if self._newest < 0:
+            return False
+        newest = self._raw(self._max - 1) if self.files.find((self._max - 1) * ENTRY.itemsize) else None
+        return newest is None or (newest[0], record_end(newest)) != (self._newest, self._physical_end)
+
+    def _has_next(self) -> bool:
+        """Whether anything stands where the next entry goes."""
+        if self.files.find(self._max * ENTRY.itemsize) is None:
+            return False
+        return self._raw(self._max)[1] > 0
+
+    def take_in(self, physical_end: int) -> None:
+        """FOLLOW: publish entries of another process behind the newest, of records that end by `physical_end`."""
+        while self._has_next() and self._take_in(physical_end):
+            pass
+
+    def _take_in(self, physical_end: int) -> bool:
+        """Publish the next few entries of another process; whether there may be more."""
+        file = self.files.find(self._max * ENTRY.itemsize)
+        assert file is not None
+        position = self._max * ENTRY.itemsize - file.start
+        found = file.array(ENTRY, position, min((file.size - position) // ENTRY.itemsize, _FOLLOW_ENTRIES))
+        count = shown_prefix(found, self._newest, physical_end)
+        if count:
+            self._moved(self._max + count)
+            if self.told_min is not None and self.told_min >= self._max - count:
+                self.told_min = None  # the queue was empty, and may begin later than it ended
+        return 0 < count == len(found)
+
+    # life
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.files.close()
+
+    def destroy(self, *, durably: bool = True) -> None:
+        """Delete the queue's files and directory: see `FileQueue.delete_all`."""
+        self.files.delete_all(durably=durably)

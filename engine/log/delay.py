@@ -1,0 +1,88 @@
+"""Delay levels: how a delayed message is stored (docs/format.md, 2 and 5). Nobody here delivers it.
+
+It goes to SCHEDULE_TOPIC_XXXX, queue level - 1, with its own topic and queue as the properties REAL_TOPIC and REAL_QID;
+the consume queue's tags code is then the time at which it is due.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from engine.errors import IllegalMessageError
+from engine.record.hashes import tags_hash
+from engine.record.message import Message
+from engine.record.record import TRANSACTION_COMMIT, TRANSACTION_MASK
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+UNKNOWN_LEVEL_DELAY_MS = 1000
+
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL = re.compile(r"(\d+)([smhd])")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
+_MAX_INTEGER = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLevels:
+    """Delays by level: `delays_ms[level - 1]`."""
+
+    delays_ms: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str = DEFAULT_LEVELS) -> DelayLevels:
+        """From RocketMQ's `messageDelayLevel`: numbers with a unit, s, m, h or d. ValueError."""
+        found = [_LEVEL.fullmatch(word) for word in text.split()]
+        if None in found:
+            raise ValueError(f"delay levels are numbers with a unit, s, m, h or d: {text!r}")
+        return cls(tuple(int(level[1]) * _UNIT_MS[level[2]] for level in found if level))
+
+    def clamp(self, level: int) -> int:
+        """The level a message is stored at."""
+        return min(level, len(self.delays_ms))
+
+    def due_ms(self, level: int, store_time_ms: int) -> int:
+        """When a message of that level, stored then, is due."""
+        known = 1 <= level <= len(self.delays_ms)
+        return store_time_ms + (self.delays_ms[level - 1] if known else UNKNOWN_LEVEL_DELAY_MS)
+
+
+def delay_level(properties: Mapping[str, str]) -> int:
+    """The level that a stored DELAY asks for; 0 without one, and for what is no 32-bit number."""
+    text = properties.get("DELAY", "")
+    level = int(text) if _INTEGER.fullmatch(text) else 0
+    return level if abs(level) <= _MAX_INTEGER else 0
+
+
+def require_delay_level(properties: Mapping[str, str]) -> None:
+    """IllegalMessageError when DELAY is given and is no level: 0 or a positive 32-bit number in plain digits."""
+    text = properties.get("DELAY", "")
+    if text and not (text.isdecimal() and _INTEGER.fullmatch(text) and int(text) <= _MAX_INTEGER):
+        raise IllegalMessageError(f"DELAY is {text[:40]!r}, which is no delay level")
+
+
+def scheduled(message: Message, queue_id: int, levels: DelayLevels) -> tuple[Message, int]:
+    """The message and queue id as stored: rewritten when it asks for a delay (a prepared or rolled back one can't)."""
+    level = levels.clamp(delay_level(message.properties))
+    if level <= 0 or message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+        return message, queue_id
+    properties = {
+        **message.properties,
+        "DELAY": str(level),
+        "REAL_TOPIC": message.topic,
+        "REAL_QID": str(queue_id),
+    }
+    return replace(message, topic=SCHEDULE_TOPIC, properties=properties), level - 1
+
+
+def tags_code(topic: str, properties: Mapping[str, str], store_time_ms: int, levels: DelayLevels) -> int:
+    """The consume queue's third column: when a delayed message is due, else the hash of TAGS, 0 without any."""
+    if topic == SCHEDULE_TOPIC:
+        level = levels.clamp(delay_level(properties))
+        if level > 0:
+            return levels.due_ms(level, store_time_ms)
+    return tags_hash(properties.get("TAGS", ""))

@@ -1,0 +1,130 @@
+"""Dispatch: from records in the commit log to consume queues and index (docs/format.md, 5).
+
+One record, a run of records, or whatever a scan of the log found: the same entries come out, in log order, and what is
+there already is not written again.
+
+    transaction      none, commit: queues and index    prepared: index only    rollback: neither
+    delayed          the tags code is when it is due
+    multi-dispatch   an entry in each further queue, after its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.log.consume_queue import ENTRY
+from engine.log.consume_queues import ConsumeQueues
+from engine.record.encoded_batch import Share
+from engine.log.index import Index
+from engine.record.hashes import java_hashes
+from engine.record.key_rows import index_key_rows
+from engine.record.scan import ScannedRecords
+from engine.log.queue_rows import believable_runs, rows_by_queue
+from engine.record.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK, EncodedRecord
+from engine.results import PutResult
+from engine.log.delay import DelayLevels
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRun:
+    """Records of one topic, as arrays of shape (n,), in log order.
+
+    `shares` say which rows are whose queue's. `tags_codes` is one number when it is the same for all. `key_rows` (k,)
+    rises: the row of each key; `key_hashes` (k,) its index hash (of topic#key); a row's unique key comes first.
+    Plain records only: not prepared or rolled back, no multi-dispatch (those go one by one).
+    """
+
+    topic: str
+    shares: Sequence[Share]
+    physical_offsets: Array
+    store_sizes: Array
+    store_time_ms: int
+    tags_codes: Array | int
+    key_rows: Array
+    key_hashes: Array
+
+    @property
+    def physical_end(self) -> int:
+        """Where the last record ends."""
+        return int(self.physical_offsets[-1] + self.store_sizes[-1])
+
+
+class Dispatcher:
+    """Feeds the derived data. Thread safety: one caller at a time.
+
+    Keys of few records wait in memory, where queries see them: `Index.flush` must come before any mark that says how
+    far dispatch is on disk.
+    """
+
+    def __init__(self, queues: ConsumeQueues, index: Index | None, levels: DelayLevels) -> None:
+        """`index` None: messages are not indexed."""
+        self.queues = queues
+        self.index = index
+        self.levels = levels
+
+    def put(self, stored: PutResult, record: EncodedRecord) -> None:
+        """Dispatch one record, stored there. QueueGapError, StoreFullError (not after the queue's `reserve`)."""
+        topic, queue_id, queue_offset, physical_offset, size, store_time_ms, _ = stored
+        keys, transaction = record.keys, record.sys_flag & TRANSACTION_MASK
+        if not transaction or transaction == TRANSACTION_COMMIT:
+            code = record.tags_code
+            self.queues.get_or_create(topic, queue_id).append_one(queue_offset, physical_offset, size, code)
+            for place in record.places:
+                queue = self.queues.get_or_create(place.topic, place.queue_id)
+                queue.append_one(place.queue_offset, physical_offset, size, code)
+        elif transaction == TRANSACTION_ROLLBACK:
+            keys = ()
+        if self.index is not None:
+            self.index.put(topic, keys, physical_offset, store_time_ms)
+
+    def put_run(self, run: PlacedRun) -> None:
+        """Dispatch a run. QueueGapError, StoreFullError (not after the queue's `reserve`)."""
+        entries = np.empty(len(run.physical_offsets), ENTRY)
+        entries["physical_offset"] = run.physical_offsets
+        entries["size"] = run.store_sizes
+        entries["tags_code"] = run.tags_codes
+        for queue_id, queue_offset, rows in run.shares:
+            self.queues.get_or_create(run.topic, queue_id).append(queue_offset, entries[rows])
+        if self.index is None:
+            return
+        if len(run.key_rows):
+            times = np.full(len(entries), run.store_time_ms)
+            self._index(run.physical_offsets, times, run.key_rows, run.key_hashes)
+        else:
+            self.index.put(run.topic, (), run.physical_end, run.store_time_ms)  # as of one record without keys
+
+    def _index(self, physical_offsets: Array, store_times_ms: Array, key_rows: Array, key_hashes: Array) -> None:
+        assert self.index is not None
+        more = not len(key_rows) or int(key_rows[-1]) < len(physical_offsets) - 1
+        self.index.put_many(key_hashes, physical_offsets[key_rows], store_times_ms[key_rows], more)
+
+    def put_scanned(self, scanned: ScannedRecords) -> list[tuple[str, int]]:
+        """Dispatch what a scan of the log found; the queues that it belongs to. QueueGapError, StoreFullError: to be
+        called again with the same records when the cause is mended; the index is fed when all queues are."""
+        fed: list[tuple[str, int]] = []
+        if not len(scanned):
+            return fed
+        records = scanned.records
+        tags = java_hashes(records.log, *scanned.properties.tags).astype(np.int64)
+        for rows in rows_by_queue(scanned, tags, self.levels):
+            queue = self.queues.get_or_create(rows.topic, rows.queue_id)
+            for start, end in believable_runs(rows.queue_offsets, queue.expected_offset):
+                queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
+            fed.append((rows.topic, rows.queue_id))
+        self.index_scanned(scanned)
+        return fed
+
+    def index_scanned(self, scanned: ScannedRecords) -> None:
+        """Dispatch what a scan of the log found to the index alone. StoreFullError."""
+        if self.index is not None and len(scanned):
+            headers = scanned.records.headers
+            key_rows, key_hashes = index_key_rows(scanned)
+            keeps = headers["sys_flag"][key_rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+            places, times = headers["physical_offset"], headers["store_time_ms"]
+            self._index(places, times, key_rows[keeps], key_hashes[keeps])

@@ -1,0 +1,346 @@
+"""Index: the index files of a store, in the order of their names: which records may carry a key (docs/format.md, 7).
+
+    index/<17 digits>      named by the time of creation, local, yyyyMMddHHmmssSSS; the names rise
+
+One writer (dispatch), any readers. An answer is a candidate: the files hold hashes, so the caller reads the record and
+compares. Keys of single messages gather in memory, where queries see them, and go into the files in batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.settings.config import Clock
+from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
+from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
+from engine.log.memtable import GatheredKeys
+from engine.log.index_file import IndexFile, index_file_bytes
+from engine.record.hashes import index_hash
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.paths import unlink
+
+GATHERED_KEYS = 1024
+"""Keys that wait in memory before they go into a file together."""
+
+Array = np.ndarray[Any, Any]
+
+NO_KEYS = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
+"""Key hashes, physical offsets, store times in ms: none of them."""
+
+
+class Index:
+    """The index of a store. Thread safety: any thread; one at a time writes (an own lock), queries take no lock."""
+
+    def __init__(
+        self, directory: Path, slots: int, entries: int, access: Access, clock: Clock, disk: Disk | None = None
+    ) -> None:
+        """`entries` is the entry area's capacity N; N - 1 are usable. `clock` names new files."""
+        self.directory = directory
+        self.slots = slots
+        self.entries = entries
+        self.access = access
+        self.foreign: tuple[Path, ...] = ()
+        self._clock = clock
+        self._disk = disk or Disk()
+        self._lock = threading.RLock()
+        self._files: tuple[IndexFile, ...] = ()
+        self._unsynced: set[IndexFile] = set()
+        self._unsynced_names: list[Path] = []
+        self._gathered = GatheredKeys()
+        self._waiting: tuple[Array, ...] = NO_KEYS
+        self._needs_room = False
+        self._last = -1
+
+    def load(self) -> None:
+        """List the files there are; those that no index file of these sizes can be are in `foreign`."""
+        self._list()
+        self._last = self._stored_last()
+
+    def _list(self) -> None:
+        size = index_file_bytes(self.slots, self.entries)
+        known = {one.file.path: one for one in self._files}
+        files, foreign = [], []
+        for path in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            try:
+                fits = is_index_name(path.name) and path.stat().st_size == size
+            except FileNotFoundError:
+                continue
+            if fits:
+                files.append(known.get(path) or self._mapped(MappedFile(path, size, self.access, disk=self._disk)))
+            else:
+                foreign.append(path)
+        self._files, self.foreign = tuple(files), tuple(foreign)
+
+    def _mapped(self, file: MappedFile) -> IndexFile:
+        return IndexFile(file, self.slots, self.entries)
+
+    def _stored_last(self) -> int:
+        return max((file.last_physical_offset for file in self._files[-1:]), default=-1)
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """Oldest first; the newest keys may still wait in memory (see `flush`)."""
+        return self._files
+
+    @property
+    def last_physical_offset(self) -> int:
+        """Physical offset of the newest record with a key in the index; -1 when there is none."""
+        return self._last
+
+    # writing
+
+    def put(self, topic: str, keys: Sequence[str], physical_offset: int, store_time_ms: int) -> None:
+        """Add the keys of one record, in order; none is fine. A record that is there is skipped.
+
+        They wait in memory until some thousand do; so does what finds no space for a new file.
+        """
+        if not keys:
+            self._needs_room = True
+        elif physical_offset > self._last:
+            with self._lock:
+                gathered = self._gathered.add(topic, keys, physical_offset, store_time_ms)
+                self._last = physical_offset
+                self._needs_room = False
+                if gathered >= GATHERED_KEYS:
+                    self._store_waiting()
+
+    def put_many(
+        self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array, more_records: bool = False
+    ) -> None:
+        """Add index hashes of keys, in log order (arrays of shape (k,)); records that are there are skipped.
+
+        `more_records` says that records without keys follow.
+        """
+        with self._lock:
+            known = int(np.searchsorted(physical_offsets, self._last, side="right"))
+            if known < len(key_hashes):
+                self._hash_gathered()
+                self._wait(key_hashes[known:], physical_offsets[known:], store_times_ms[known:])
+                self._last = int(physical_offsets[-1])
+                self._needs_room = False
+                if len(self._waiting[0]) >= GATHERED_KEYS:
+                    self._store_waiting()
+            self._needs_room |= more_records
+
+    def _hash_gathered(self) -> None:
+        if len(self._gathered):
+            self._wait(*self._gathered.hashed())
+            self._gathered = GatheredKeys()
+
+    def _wait(self, *keys: Array) -> None:
+        self._waiting = tuple(np.concatenate(pair) for pair in zip(self._waiting, keys, strict=True))
+
+    def _store_waiting(self) -> None:
+        """Bring what waits in memory into the files, as far as there is space."""
+        self._hash_gathered()
+        hashes, places, times = self._waiting
+        done = 0
+        try:
+            while done < len(hashes):
+                file = self._file_with_room()
+                until = min(done + file.room, len(hashes))
+                file.put_many(hashes[done:until], places[done:until], times[done:until])
+                self._unsynced.add(file)
+                done = until
+        except (StoreFullError, NoDescriptorError, FlushFailedError):
+            pass  # `flush` says so; and the log's records tell their keys again whenever they are asked
+        self._waiting = (hashes[done:], places[done:], times[done:])
+
+    def _file_with_room(self) -> IndexFile:
+        """The newest file, ready to be written, or a new one when that is full. StoreFullError, NoDescriptorError;
+        FlushFailedError: the disk refused it."""
+        previous = self._files[-1] if self._files else None
+        if previous is not None and previous.room > 0:
+            return self._ready(previous)
+        path = self.directory / next_name(self._clock(), previous.file.path.name if previous else "")
+        size_bytes = index_file_bytes(self.slots, self.entries)
+        try:
+            if self.access is Access.WRITE:
+                self._unsynced_names += [*make_directory(self.directory), self.directory]
+            file = self._mapped(MappedFile.create(path, size_bytes, self.access, disk=self._disk))
+        except OSError as error:
+            if is_full_disk(error):
+                raise StoreFullError(path, size_bytes) from error
+            raise flush_error(path, error) from error
+        file.file.set_end(file.file.size)
+        if previous is not None:
+            file.inherit(previous.header)
+        self._unsynced.add(file)
+        self._files = (*self._files, file)
+        return file
+
+    def _ready(self, file: IndexFile) -> IndexFile:
+        try:
+            file.file.writable()
+        except OSError as error:
+            raise flush_error(file.file.path, error) from error
+        return file
+
+    def settle(self) -> None:
+        """Bring the keys that wait in memory to the files, for those who follow; what finds no space waits on."""
+        with self._lock:
+            self._store_waiting()
+
+    def flush(self) -> None:
+        """Bring every key to the files and every changed file to disk.
+
+        FlushFailedError: the disk refused. StoreFullError, NoDescriptorError: not everything is done, try again.
+        """
+        with self._lock:
+            self._store_waiting()
+            if self._needs_room or len(self._waiting[0]):
+                self._file_with_room()
+                self._needs_room = False
+            unsynced, self._unsynced = self._unsynced, set()
+            names, self._unsynced_names = self._unsynced_names, []
+        path = self.directory
+        try:
+            for file in unsynced:
+                path = file.file.path
+                file.file.sync()
+            for path in dict.fromkeys(names):
+                self._disk.sync_directory(path)
+        except OSError as error:
+            with self._lock:
+                self._unsynced |= unsynced
+                self._unsynced_names += names
+            raise flush_error(path, error) from error
+
+    # reading
+
+    def candidates(self, topic: str, key: str, min_physical_offset: int = 0, *, distinct: bool = True) -> Iterator[int]:
+        """Physical offsets of records that may carry `key`, newest first, none before `min_physical_offset`; each once
+        if they are to be `distinct`, for which all have to be remembered."""
+        gathered = self._gathered  # in the order in which keys move on: none is missed
+        waiting_hashes, waiting_places, _ = self._waiting
+        files = self._files
+        wanted = index_hash(topic, key)
+        in_memory = gathered.places(topic, key)
+        if len(waiting_hashes):
+            in_memory += waiting_places[waiting_hashes == wanted][::-1].tolist()
+        seen = set()
+        for places in (in_memory, *[file.candidates(wanted) for file in reversed(files)]):
+            for place in places:
+                if place < min_physical_offset:
+                    return
+                if not distinct:
+                    yield place
+                elif place not in seen:
+                    seen.add(place)
+                    yield place
+
+    # what the log's owner and other writers do
+
+    def truncate(self, physical_end: int, stored_ms: Callable[[int], int]) -> None:
+        """Drop keys of records at or after `physical_end`, and mend the newest file's chains (see
+        `IndexFile.truncate`)."""
+        with self._lock:
+            self._gathered = self._gathered.before(physical_end)
+            keeps = self._waiting[1] < physical_end
+            self._waiting = tuple(part[keeps] for part in self._waiting)
+            self._drop_empty()
+            while self._files:
+                newest = self._files[-1]
+                if len(self._files) == 1 and newest.header.next_entry <= 1:
+                    break  # no key was ever in it: it is as it was made
+                if newest.truncate(physical_end, stored_ms):
+                    self._unsynced.add(newest)
+                    break
+                self._drop(newest)
+            in_memory = [self._gathered.last_physical_offset, *self._waiting[1].tolist()]
+            self._last = max([self._stored_last(), *in_memory])
+
+    def _drop_empty(self) -> None:
+        """Files without a byte: a power cut leaves them, when only a name reached the disk."""
+        if self.access is Access.WRITE:
+            empty = {path for path in self.foreign if path.is_file() and not path.stat().st_size}
+            for path in empty:
+                unlink(path)
+            self.foreign = tuple(path for path in self.foreign if path not in empty)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Delete files whose last record is before `min_physical_offset`, never the newest; return how many.
+        OSError."""
+        deleted = 0
+        with self._lock:
+            for file in self._files[:-1]:
+                if file.header.end_physical_offset >= min_physical_offset:
+                    break
+                self._drop(file)
+                deleted += 1
+        return deleted
+
+    def _drop(self, file: IndexFile) -> None:
+        self._files = tuple(one for one in self._files if one is not file)
+        self._unsynced.discard(file)
+        file.file.retire()
+        if self.access is Access.WRITE:
+            self._unsynced_names.append(self.directory)
+
+    def refresh(self) -> bool:
+        """FOLLOW: notice files that came or went; True when any did."""
+        before = self._files, self.foreign
+        self._list()
+        self._last = self._stored_last()
+        return before != (self._files, self.foreign)
+
+    def reopen(self, slots: int, entries: int) -> None:
+        """FOLLOW: let go of every file, and list those of these sizes."""
+        self._files = ()
+        self.slots, self.entries = slots, entries
+        self.refresh()
+
+    def move(self, directory: Path, slots: int, entries: int, access: Access) -> None:
+        """FOLLOW: let go of every file, and take those below `directory` from now on. READ: another process's, which
+        `refresh` lists; otherwise they are made by us, and none is there yet."""
+        with self._lock:
+            for file in self._files:
+                file.file.close()
+            self._files, self.foreign = (), ()
+            self._gathered, self._waiting, self._last = GatheredKeys(), NO_KEYS, -1
+            self._unsynced, self._unsynced_names, self._needs_room = set(), [], False
+            self.directory, self.access = directory, access
+            self.slots, self.entries = slots, entries
+
+    def destroy(self) -> None:
+        """Delete every file of the index, before a rebuild; what is `foreign` stays. OSError."""
+        with self._lock:
+            self._gathered = GatheredKeys()
+            self._waiting = NO_KEYS
+            self._last = -1
+            for file in self._files:
+                self._drop(file)
+            self.foreign = ()
+
+    def close(self) -> None:
+        """Let go of all files; keys that wait in memory are lost unless `flush` came before."""
+        for file in self._files:
+            file.file.close()
+        self._files = ()
+
+
+def is_index_name(name: str) -> bool:
+    """Whether a file of that name can be an index file."""
+    return len(name) == 17 and name.isascii() and name.isdigit()
+
+
+def next_name(now_ms: int, previous: str) -> str:
+    """A name for a file made at `now_ms`, behind `previous` ("" for none): clocks go back, names never."""
+    name = _name(datetime.fromtimestamp(now_ms / 1000))
+    if name > previous:
+        return name
+    try:
+        made = datetime.strptime(previous + "000", "%Y%m%d%H%M%S%f")
+    except ValueError:  # another's number that is no time
+        return f"{int(previous) + 1:017d}"
+    return _name(made + timedelta(milliseconds=1))
+
+
+def _name(time: datetime) -> str:
+    return f"{time:%Y%m%d%H%M%S}{time.microsecond // 1000:03d}"

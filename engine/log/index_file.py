@@ -1,0 +1,278 @@
+"""Index file: a hash table of message keys over a part of the commit log (docs/format.md, 7).
+
+    [header 40][slots 4*S][entries 20*N]        big-endian; S and N are not recorded in the file
+    header  begin_time_ms i64 | end_time_ms i64 | begin_physical_offset i64 | end_physical_offset i64
+            | used_slots i32 | next_entry i32
+    slot    number of the newest entry of its bucket, 0 when it is empty
+    entry   key_hash i32 | physical_offset i64 | time_difference_s i32 | previous i32
+
+Entries are numbered from 1 (entry 0 is never used), so a file takes N - 1 of them. `previous` chains a bucket's
+entries, newest first; numbers fall along a chain. `next_entry` 0 means 1. Rebuildable from the commit log, so no
+checksum. One writer, any readers: entries are written first, then the header that counts them, then the slots that lead
+to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.errors import RetiredFileError
+from engine.haste import require_time
+from engine.files.mapped_file import MappedFile
+
+HEADER = np.dtype(
+    [
+        ("begin_time_ms", ">i8"),
+        ("end_time_ms", ">i8"),
+        ("begin_physical_offset", ">i8"),
+        ("end_physical_offset", ">i8"),
+        ("used_slots", ">i4"),
+        ("next_entry", ">i4"),
+    ]
+)
+INDEX_ENTRY = np.dtype(
+    [("key_hash", ">i4"), ("physical_offset", ">i8"), ("time_difference_s", ">i4"), ("previous", ">i4")]
+)
+SLOT = np.dtype(">i4")
+_HEADER = Struct(">qqqqii")
+_ENTRY = Struct(">iqii")
+_SLOT = Struct(">i")
+_HEADER_BYTES, _SLOT_BYTES, _ENTRY_BYTES = HEADER.itemsize, SLOT.itemsize, INDEX_ENTRY.itemsize
+_NEXT_ENTRY_POSITION = 36
+assert _HEADER_BYTES == _HEADER.size == 40
+assert _ENTRY_BYTES == _ENTRY.size == 20
+
+WALKED_ENTRIES = 256
+"""So many entries of a bucket are followed one by one; of a longer one all entries before are looked over at once."""
+SCANNED_ENTRIES = 1 << 16
+
+MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
+TAG_TYPE = "T"
+"""From RocketMQ 5.4 on a record's last entry is that of its tag, hashed as topic#T#tag. We read such entries, and write
+none."""
+
+Array = np.ndarray[Any, Any]
+
+
+def index_file_bytes(slots: int, entries: int) -> int:
+    """Size of an index file with S slots and N entries."""
+    return HEADER.itemsize + SLOT.itemsize * slots + INDEX_ENTRY.itemsize * entries
+
+
+class IndexHeader(NamedTuple):
+    """The header's fields as stored; `next_entry` as it is meant (at least 1)."""
+
+    begin_time_ms: int
+    end_time_ms: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    used_slots: int
+    next_entry: int
+
+
+class IndexFile:
+    """One index file of S `slots` and N `entries`. Thread safety: one writer, any readers."""
+
+    def __init__(self, file: MappedFile, slots: int, entries: int) -> None:
+        self.file = file
+        self.slots = slots
+        self.entries = entries
+        self._entries_position = HEADER.itemsize + SLOT.itemsize * slots
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header now. TruncatedFileError, RetiredFileError."""
+        begin_ms, end_ms, begin, end, used_slots, next_entry = _HEADER.unpack_from(self.file.whole())
+        return IndexHeader(begin_ms, end_ms, begin, end, used_slots, max(next_entry, 1))
+
+    @property
+    def room(self) -> int:
+        """How many more entries it takes."""
+        return self.entries - self.header.next_entry
+
+    @property
+    def last_physical_offset(self) -> int:
+        """Physical offset of the newest record with a key in this file (or, as it was told, before it); -1 for none."""
+        header = self.header
+        return header.end_physical_offset if header.next_entry > 1 or header.end_physical_offset > 0 else -1
+
+    def inherit(self, previous: IndexHeader) -> None:
+        """Begin where the file before this one ends."""
+        header = self._header()
+        if previous.end_physical_offset > 0:
+            header["begin_physical_offset"] = header["end_physical_offset"] = previous.end_physical_offset
+        if previous.end_time_ms > 0:
+            header["begin_time_ms"] = header["end_time_ms"] = previous.end_time_ms
+
+    def put_many(self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array) -> None:
+        """Add entries in order (arrays of shape (n,), 0 < n <= room): the same bytes as one after another."""
+        header = self.header
+        first, count = header.next_entry, len(key_hashes)
+        numbers = np.arange(first, first + count, dtype=np.int64)
+        previous, ends, heads = link(key_hashes.astype(np.int64) % self.slots, numbers, self._slots())
+        added = np.empty(count, INDEX_ENTRY)
+        added["key_hash"] = key_hashes
+        added["physical_offset"] = physical_offsets
+        added["time_difference_s"] = time_differences(header, store_times_ms)
+        added["previous"] = previous
+        position = self._entries_position + _ENTRY_BYTES * first
+        self.file.write(position, added.view(np.uint8).data)
+        is_first = first == 1
+        self._set_header(
+            IndexHeader(
+                int(store_times_ms[0]) if is_first else header.begin_time_ms,
+                int(store_times_ms[-1]),
+                int(physical_offsets[0]) if is_first else header.begin_physical_offset,
+                int(physical_offsets[-1]),
+                header.used_slots + int(np.count_nonzero(previous == 0)),
+                first + count,
+            )
+        )
+        self._slots()[ends] = heads
+
+    def candidates(self, key_hash: int) -> Iterator[int]:
+        """Physical offsets of the entries with that hash, newest first; none once retention took the file, ours or that
+        of another process.
+
+        Keys with the same hash are easily made, and one message may have thousands: equal neighbours may come once.
+        TakesLongError in haste, after the first of a long chain.
+        """
+        try:
+            pages = self.file.whole()
+        except RetiredFileError:
+            return
+        (number,) = _SLOT.unpack_from(pages, _HEADER_BYTES + _SLOT_BYTES * (key_hash % self.slots))
+        # read after the slot: a writer counts an entry before a slot leads to it (RocketMQ: just after)
+        if number >= self.entries or number > _SLOT.unpack_from(pages, _NEXT_ENTRY_POSITION)[0]:
+            return
+        base = self._entries_position
+        for _ in range(WALKED_ENTRIES):
+            if number <= 0:
+                return
+            found_hash, physical_offset, _, previous = _ENTRY.unpack_from(pages, base + _ENTRY_BYTES * number)
+            if found_hash == key_hash:
+                yield physical_offset
+            if previous >= number:  # damaged, or another file's sizes: never go round in circles
+                return
+            number = previous
+        require_time()
+        yield from _places_of(np.frombuffer(pages, INDEX_ENTRY, max(number, 0) + 1, base), key_hash)
+
+    def records(self) -> Array:
+        """The entries there are (INDEX_ENTRY, shape (n,)), oldest first: a view."""
+        count = min(self.header.next_entry, self.entries)
+        pages = self.file.whole()
+        view = np.frombuffer(pages, INDEX_ENTRY, count, self._entries_position)
+        return view[1:]
+
+    def chain_starts(self) -> Array:
+        """The slots (i32, shape (S,)): a view."""
+        return np.frombuffer(self.file.whole(), SLOT, self.slots, HEADER.itemsize)
+
+    def truncate(self, physical_end: int, stored_ms: Callable[[int], int]) -> int:
+        """Drop entries of records at or after `physical_end`, and what can't be right after a power cut; how many are
+        left.
+
+        All slots are made anew from those: some may have reached the disk later than others.
+
+        `stored_ms` gives a kept record's store time, for the header; -1 when it can't be read.
+        """
+        kept = trusted_prefix(self.records(), physical_end)
+        if not kept:
+            return 0
+        header = self.header
+        entries = self._entries()
+        entries[kept + 1 : header.next_entry] = 0
+        records = entries[1 : kept + 1]
+        end = int(records["physical_offset"][-1])
+        end_ms = stored_ms(end) if kept + 1 < header.next_entry else header.end_time_ms
+        self._set_header(
+            IndexHeader(
+                header.begin_time_ms,
+                end_ms if end_ms > 0 else header.begin_time_ms + 1000 * int(records["time_difference_s"][-1]),
+                header.begin_physical_offset,
+                end,
+                int(np.count_nonzero(records["previous"] == 0)),
+                kept + 1,
+            )
+        )
+        slots = self._slots()
+        slots[:] = 0
+        slots[records["key_hash"].astype(np.int64) % self.slots] = np.arange(1, kept + 1)
+        return kept
+
+    def _header(self) -> Array:
+        return np.frombuffer(self.file.writable(), HEADER, 1)
+
+    def _set_header(self, header: IndexHeader) -> None:
+        _HEADER.pack_into(self.file.writable(), 0, *header)
+
+    def _slots(self) -> Array:
+        return np.frombuffer(self.file.writable(), SLOT, self.slots, HEADER.itemsize)
+
+    def _entries(self) -> Array:
+        return np.frombuffer(self.file.writable(), INDEX_ENTRY, self.entries, self._entries_position)
+
+
+# arithmetic: no state, no files
+
+
+def _places_of(entries: Array, key_hash: int) -> Iterator[int]:
+    """Physical offsets of those of `entries` that have that hash, last first, neighbours that are equal once. The first
+    is no entry."""
+    for end in range(len(entries), 1, -SCANNED_ENTRIES):
+        part = entries[max(end - SCANNED_ENTRIES, 1) : end]
+        places = part["physical_offset"][part["key_hash"] == key_hash].astype(np.int64)[::-1]
+        is_other = np.ones(len(places), dtype=bool)
+        is_other[1:] = places[1:] != places[:-1]
+        yield from places[is_other].tolist()
+
+
+def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Array]:
+    """Chain new entries into their buckets: (previous of each, slots to set, numbers to set them to).
+
+    `slots` (n,) int64 is each entry's bucket, `numbers` (n,) int64 its number, rising; `heads` (S,) are the slots now.
+    """
+    count = len(slots)
+    order = slots << 32 | np.arange(count)  # one sort groups the buckets and keeps the order within each
+    order.sort()
+    rows, sorted_slots = order & 0xFFFFFFFF, order >> 32
+    starts = np.ones(count + 1, dtype=bool)
+    np.not_equal(sorted_slots[1:], sorted_slots[:-1], out=starts[1:-1])
+    opens, closes = starts[:-1], starts[1:]
+    sorted_numbers = numbers[rows]
+    chained = np.empty(count, np.int64)
+    chained[1:] = sorted_numbers[:-1]
+    found = heads[sorted_slots[opens]].astype(np.int64)
+    chained[opens] = np.where((found < 0) | (found > sorted_numbers[opens]), 0, found)
+    previous = np.empty(count, np.int64)
+    previous[rows] = chained
+    return previous, sorted_slots[closes], sorted_numbers[closes]
+
+
+def time_differences(header: IndexHeader, store_times_ms: Array) -> Array:
+    """Whole seconds from the file's begin to each store time, never below 0.
+
+    The file's first entry counts from the begin that the file inherited, and is itself the begin for the others.
+    """
+    begins = np.full(len(store_times_ms), header.begin_time_ms, dtype=np.int64)
+    if header.next_entry == 1:
+        begins[1:] = store_times_ms[0]
+    seconds = np.clip((store_times_ms - begins) // 1000, 0, MAX_TIME_DIFFERENCE_S)
+    return np.where(begins > 0, seconds, 0)
+
+
+def trusted_prefix(records: Array, physical_end: int) -> int:
+    """Count of leading entries (numbered from 1) that can be right: records in log order before `physical_end`."""
+    if not len(records):
+        return 0
+    places = records["physical_offset"].astype(np.int64)
+    numbers = np.arange(1, len(records) + 1)
+    trusted = (places >= 0) & (places < physical_end) & (records["key_hash"] >= 0)
+    trusted &= (records["previous"] >= 0) & (records["previous"] < numbers)
+    trusted[1:] &= places[1:] >= places[:-1]
+    return len(records) if trusted.all() else int(trusted.argmin())

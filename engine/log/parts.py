@@ -1,0 +1,94 @@
+"""Parts: a store's commit log and everything that belongs to it, opened together and not yet recovered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.files.preallocate import Preallocator
+from engine.log.commit_log import CommitLog
+from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes, StoreConfig
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.deleted_topics import DeletedTopics
+from engine.log.dispatch import Dispatcher
+from engine.files.disk import Disk
+from engine.errors import ReadError
+from engine.files.file_queue import FileQueue
+from engine.log.index import Index
+from engine.files.layout import StoreLayout
+from engine.files.mapped_file import Access
+from engine.files.open_files import OpenFiles
+from engine.files.pool import BufferPool
+from engine.record.record import decode_record
+from engine.log.delay import DelayLevels
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """What recovery, readers, writers, check and repair share."""
+
+    layout: StoreLayout
+    access: Access
+    disk: Disk
+    log: CommitLog
+    queues: ConsumeQueues
+    index: Index
+    dispatcher: Dispatcher
+    deleted: DeletedTopics
+    multi_dispatch: bool
+    """Whether the config says that records have further places."""
+
+    @property
+    def sizes(self) -> FileSizes:
+        """The sizes of its files."""
+        entries = self.queues.file_bytes // CONSUME_QUEUE_ENTRY_BYTES
+        return FileSizes(self.log.files.file_bytes, entries, self.index.slots, self.index.entries)
+
+    def stored_ms(self, physical_offset: int) -> int:
+        """Store time of the record at a physical offset, -1 when it can't be read."""
+        try:
+            return decode_record(self.log.rest(physical_offset), physical_offset, verify=False).store_time_ms
+        except ReadError:
+            return -1
+
+    def close(self) -> None:
+        """Let go of all files and maps."""
+        self.queues.close()
+        self.index.close()
+        self.log.files.close()
+
+
+def open_parts(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreParts:
+    """Open the store at `layout` with these sizes. Nothing is changed on disk, no position is known yet. OSError."""
+    writes = access is Access.WRITE
+    source = None
+    if writes and config.preallocate:
+        source = Preallocator(layout.commit_log, sizes.commit_log_bytes, config.disk, warm=config.warm_files)
+    pool = None
+    if writes and config.transient_pool_buffers:
+        pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
+    open_files = OpenFiles()
+    files = FileQueue.open(
+        layout.commit_log,
+        sizes.commit_log_bytes,
+        access,
+        disk=config.disk,
+        source=source,
+        pool=pool,
+        open_files=open_files,
+        framing=layout.framing,
+    )
+    queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
+    queues.load()
+    index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk)
+    index.load()
+    return StoreParts(
+        layout,
+        access,
+        config.disk,
+        CommitLog(files, config.clock),
+        queues,
+        index,
+        Dispatcher(queues, index, DelayLevels.parse()),
+        DeletedTopics(layout.deleted_topics, config.disk),
+        config.multi_dispatch,
+    )

@@ -1,0 +1,282 @@
+"""Queue records: the records that a queue's entries lead to, one at a time or located as arrays.
+
+Nothing is believed that the log does not confirm: the record must say that it stands where its entry does. One that
+does not is read alone, and perhaps mended (`mending`); arrays show the same as reading alone does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.log.commit_log import CommitLog
+from engine.log.consume_queue import ConsumeQueue, Entries
+from engine.log.consume_queues import ConsumeQueues
+from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError
+from engine.record.inner_batch import InnerBatch, InnerMessage, is_wrapper, may_be_wrapper
+from engine.record.located import LocatedRecords, locate, strays
+from engine.log.log_pages import runs_by_file
+from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
+from engine.record.message import StoredMessage
+from engine.record.multi_dispatch import Place
+from engine.record.record import decode_record
+
+Array = np.ndarray[Any, Any]
+
+KEPT_BATCHES = 16
+"""Of so many batches it is known where their messages are."""
+
+LOOKED_AT = 8192
+"""Entries that are looked at together."""
+
+
+class Run(NamedTuple):
+    """Records at queue offsets from `first` on, in one file of the log, at physical offset `log_file`; or copies, when
+    that is None. `alone` are messages that were read alone, by row."""
+
+    first: int
+    records: LocatedRecords
+    log_file: int | None
+    alone: Mapping[int, StoredMessage]
+
+
+class QueueRecords:
+    """Reads what entries lead to. Thread safety: any thread."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, body_limit_bytes: int) -> None:
+        self._log = log
+        self._framing = log.framing
+        self._body_limit_bytes = body_limit_bytes
+        self._queues = queues
+        self._mender = Mender(log, queues, body_limit_bytes)
+        self._batches: dict[int, InnerBatch] = {}
+        self.has_batches = False
+        """Whether messages of a batch were read: nobody knows the place of one before."""
+        self.met = MetDamage()
+
+    # one
+
+    def get(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
+        """The message that an entry of the queue leads to. DamagedRecordError; other errors as `CommitLog.rest`."""
+        try:
+            return self._get(queue, queue_offset, entry)
+        except DamagedRecordError as damage:
+            self.met.note_damaged(damage.physical_offset)
+            raise
+
+    def _get(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
+        message = self._record(queue, queue_offset, entry)
+        if not is_wrapper(message):
+            return message
+        self.has_batches = True
+        return self._items(message).message(message, queue_offset - message.queue_offset)
+
+    def _record(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
+        """The record that an entry leads to; a batch as it is stored, at each of its numbers."""
+        try:
+            message = self._decode(entry[0], entry[1])
+        except (DamagedRecordError, MessageNotFoundError) as error:
+            mended = self._mended(queue, queue_offset, entry)
+            if mended is not None:
+                return mended
+            raise self._astray(error, queue, queue_offset) from None
+        place = Place(queue.topic, queue.queue_id, queue_offset)
+        if (message.queue_offset, message.queue_id, message.topic) != (queue_offset, queue.queue_id, queue.topic) and (
+            not stands_at(message, place)
+        ):
+            mended = self._mended(queue, queue_offset, entry)
+            if mended is not None:
+                return mended
+            found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
+            text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to {found}"
+            raise DamagedRecordError(message.physical_offset, text)
+        return message
+
+    def _decode(self, physical_offset: int, size: int) -> StoredMessage:
+        """The record there. A size that an entry got wrong is not believed: the record says its own."""
+        try:
+            return self._whole(self._log.view(physical_offset, size), physical_offset)
+        except (DamagedRecordError, MessageNotFoundError):
+            return self.record_at(physical_offset)
+
+    def _astray(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
+        """An entry leads to where no log is: it is damaged, unless a followed log is being rewritten."""
+        if not isinstance(error, MessageNotFoundError):
+            return error
+        if not self._log.files.files:
+            return MessageNotFoundError(queue.topic, queue.queue_id, queue_offset)
+        text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to no place in the log"
+        return DamagedRecordError(error.physical_offset, text)
+
+    def _mended(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage | None:
+        mended = self._mender.mend(Entry(queue.topic, queue.queue_id, queue_offset, *entry))
+        if mended is None:
+            return None
+        self.met.note_mended(mended.message.physical_offset, Place(queue.topic, queue.queue_id, queue_offset))
+        return mended.message
+
+    def at(self, place: int) -> StoredMessage:
+        """The message of that `place`. Errors as `CommitLog.rest`, DamagedRecordError."""
+        found = self.mended_at(place)
+        if found is not None:
+            return found
+        try:
+            message = self.record_at(place)
+        except DamagedRecordError:
+            found = self._within_batch(place) if self.has_batches else None
+            if found is None:
+                raise
+            return found
+        return self._items(message).message(message, 0) if is_wrapper(message) else message
+
+    def _within_batch(self, place: int) -> StoredMessage | None:
+        """The message of a batch with that place: some queue leads to the batch."""
+        for queue in self._queues:
+            try:
+                queue_offset = queue.offset_of_physical(place + 1) - 1
+                entry = queue.entry(queue_offset)
+                if entry is None or not entry[0] <= place < entry[0] + entry[1]:
+                    continue
+                wrapper = self.record_at(entry[0])
+                if is_wrapper(wrapper) and place - entry[0] < len(self._items(wrapper)):
+                    return self._items(wrapper).message(wrapper, place - entry[0])
+            except ReadError:
+                continue
+        return None
+
+    def messages_at(self, physical_offset: int) -> list[StoredMessage]:
+        """The messages of the record there: one, or those of a batch. Errors as `at`."""
+        message = self.record_at(physical_offset)
+        if not is_wrapper(message):
+            return [message]
+        batch = self._items(message)
+        return [batch.message(message, number) for number in range(len(batch))]
+
+    def _items(self, wrapper: StoredMessage) -> InnerBatch:
+        """What the wrapper holds. DamagedRecordError."""
+        known = self._batches.get(wrapper.physical_offset)
+        if known is None or (known.body_crc, known.store_size) != (wrapper.body_crc, wrapper.store_size):
+            known = InnerBatch(wrapper)
+            if len(self._batches) >= KEPT_BATCHES:
+                self._batches.pop(next(iter(self._batches), -1), None)
+            self._batches[wrapper.physical_offset] = known
+        return known
+
+    def record_at(self, physical_offset: int) -> StoredMessage:
+        """The record that starts at a physical offset, by its own words. Errors as `CommitLog.rest`,
+        DamagedRecordError."""
+        if physical_offset < 0:
+            raise MessageNotFoundError(physical_offset=physical_offset)
+        view = self._log.rest(physical_offset)
+        if not len(view):
+            raise MessageNotFoundError(physical_offset=physical_offset)
+        return self._whole(view, physical_offset)
+
+    def _whole(self, view: memoryview, physical_offset: int) -> StoredMessage:
+        """The message whose record is at the start of `view`. DamagedRecordError."""
+        message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+        if self._framing.header_bytes:
+            self._log.require_framed(physical_offset, message.store_size)
+        return message
+
+    def mended_at(self, physical_offset: int) -> StoredMessage | None:
+        """The message there, if it was mended when its queue led to it."""
+        place = self.met.place_of(physical_offset)
+        queue = self._queues.get(place.topic, place.queue_id) if place is not None else None
+        return self.alone(queue, place.queue_offset) if place is not None and queue is not None else None
+
+    def led_to(self, topic: str, physical_offset: int) -> StoredMessage | None:
+        """The message whose record starts there, as a queue of that topic leads to it."""
+        for queue_id in self._queues.queue_ids(topic):
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                continue
+            try:
+                queue_offset = queue.offset_of_physical(physical_offset)
+                entry = queue.entry(queue_offset)
+            except ReadError:
+                continue
+            if entry is not None and entry[0] == physical_offset:
+                return self.alone(queue, queue_offset)
+        return None
+
+    def alone(self, queue: ConsumeQueue, queue_offset: int) -> StoredMessage | None:
+        """The message at that number of the queue, as `get` reads it; None where it is none."""
+        try:
+            entry = queue.entry(queue_offset)
+            return self.get(queue, queue_offset, entry) if entry is not None else None
+        except ReadError:
+            return None
+
+    # many
+
+    def runs(self, queue: ConsumeQueue, first: int, entries: Entries, most_rows: int | None = None) -> Iterator[Run]:
+        """The records that `entries` of the queue, from queue offset `first` on, lead to: a run for each file of the
+        log, and of `most_rows` at most. What `get` refuses is not `ok`; but bodies' CRCs are not looked at.
+        """
+        for pages, log_file, places in runs_by_file(self._log.files, entries, most_rows):
+            records = locate(pages, places - log_file, places, self._framing)
+            copies = self._confirm(queue, first, records, places)
+            if copies:
+                yield Run(first, self._copied(records, places, copies), None, copies)
+            else:
+                yield Run(first, records, log_file, copies)
+            first += len(places)
+
+    def mended(self, queue: ConsumeQueue) -> Iterator[tuple[int, Mended]]:
+        """Every message of the queue that is shown by its entry alone, with its queue offset. Errors of unreadable
+        entries as `ConsumeQueue.entries`."""
+        for first in range(queue.min_offset, queue.max_offset, LOOKED_AT):
+            entries = queue.entries(first, LOOKED_AT)
+            row = first
+            for pages, log_file, places in runs_by_file(self._log.files, entries):
+                records = locate(pages, places - log_file, places, self._framing)
+                doubted = ~records.headers["ok"] | strays(records, queue.topic, queue.queue_id, row)
+                for queue_offset in (row + np.flatnonzero(doubted)).tolist():
+                    entry = entries[queue_offset - first].item()
+                    mended = self._mender.mend(Entry(queue.topic, queue.queue_id, queue_offset, *entry))
+                    if mended is not None:
+                        yield queue_offset, mended
+                row += len(places)
+
+    def note_unread(self, run: Run, good: Array) -> None:
+        """Those of a run that are not `good` (bool (n,)) were refused for their bodies."""
+        for row in np.flatnonzero(run.records.headers["ok"] & ~good).tolist():
+            self.met.note_damaged(int(run.records.headers["physical_offset"][row]))
+
+    def _confirm(
+        self, queue: ConsumeQueue, first: int, records: LocatedRecords, places: Array
+    ) -> dict[int, StoredMessage]:
+        """Read alone what the records themselves do not confirm. By row, the messages that do not stand there so that
+        they can be read as arrays."""
+        ok = records.headers["ok"]
+        is_batch = may_be_wrapper(records.headers["sys_flag"])
+        doubted = np.flatnonzero(~ok | strays(records, queue.topic, queue.queue_id, first) | is_batch)
+        copies: dict[int, StoredMessage] = {}
+        refused = -1
+        for row, place in zip(doubted.tolist(), places[doubted].tolist(), strict=True):
+            message = self.alone(queue, first + row) if place != refused else None
+            if message is None:
+                ok[row], refused = False, place  # many lost numbers may lead to one damaged place
+            elif not ok[row] or isinstance(message, InnerMessage):
+                copies[row] = message
+        return copies
+
+    def _copied(self, records: LocatedRecords, places: Array, copies: dict[int, StoredMessage]) -> LocatedRecords:
+        """The records in memory of their own, and of each of `copies` its record."""
+        sizes, ok = records.headers["store_size"], records.headers["ok"]
+        positions = np.full(len(records), -1, np.int64)
+        parts: list[memoryview] = []
+        end = 0
+        for row, position in enumerate(records.positions.tolist()):
+            if row in copies:
+                part = copies[row].record
+            elif ok[row]:
+                part = records.log[position : position + int(sizes[row])].data
+            else:
+                continue
+            parts.append(part)
+            positions[row], end = end, end + len(part)
+        return locate(np.frombuffer(b"".join(parts), np.uint8), positions, places)

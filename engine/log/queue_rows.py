@@ -1,0 +1,129 @@
+"""Queue rows: what a scan of the log found, sorted by the queues that it belongs to (docs/format.md, 5).
+
+A record belongs to its own queue (unless its transaction is prepared or rolled back), and to its further places. Each
+queue's rows stay in log order, wherever they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from engine.log.entries import ENTRY, Entries
+from engine.record.located import LocatedRecords
+from engine.record.scan import ScannedRecords
+from engine.record.properties import decode_properties
+from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, tags_code
+from engine.log.queue_sequence import queued_rows
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRows:
+    """Rows of one queue: their queue offsets (int64 (n,)) and entries (ENTRY (n,))."""
+
+    topic: str
+    queue_id: int
+    queue_offsets: Array
+    entries: Entries
+
+
+def rows_by_queue(scanned: ScannedRecords, tags: Array, levels: DelayLevels) -> Iterator[QueueRows]:
+    """The rows of each queue. `tags` are hashes of TAGS."""
+    records, headers = scanned.records, scanned.records.headers
+    rows = queued_rows(scanned)
+    topics = {topic: number for number, topic in enumerate(scanned.topics)}
+    groups = _group(scanned.topic_rows[rows], records.queue_ids[rows])
+    offsets = headers["queue_offset"][rows]
+    codes = _with_due_times(scanned, tags, topics.get(SCHEDULE_TOPIC), levels)[rows]
+    if scanned.places:
+        more = np.array(_further_rows(scanned, set(rows.tolist()), topics), np.int64).reshape(-1, 4)
+        rows = np.concatenate([rows, more[:, 0]])
+        order = np.argsort(rows, kind="stable")  # in log order, a record's own queue first
+        rows = rows[order]
+        groups = np.concatenate([groups, _group(more[:, 1], more[:, 2])])[order]
+        offsets = np.concatenate([offsets, more[:, 3]])[order]
+        codes = np.concatenate([codes, tags[more[:, 0]]])[order]
+    names = list(topics)
+    for members in _equal_groups(groups):
+        group, wanted = int(groups[members[0]]), rows[members]
+        entries = np.empty(len(members), ENTRY)
+        entries["physical_offset"] = headers["physical_offset"][wanted]
+        entries["size"] = headers["store_size"][wanted]
+        entries["tags_code"] = codes[members]
+        yield QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries)
+
+
+def _group(topic_numbers: Array, queue_ids: Array) -> Array:
+    """One number for a topic and queue."""
+    return np.asarray(topic_numbers.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF)
+
+
+def _equal_groups(groups: Array) -> Iterator[Array]:
+    """The indices of each group, in order."""
+    if len(groups):
+        order = np.argsort(groups, kind="stable")
+        yield from np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+
+
+def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, levels: DelayLevels) -> Array:
+    """The tags codes: `tags`, but for records of the schedule's topic (number `schedule`)."""
+    if schedule is None:
+        return tags
+    codes = tags.copy()
+    for row in np.flatnonzero(scanned.topic_rows == schedule).tolist():
+        store_time_ms = int(scanned.records.headers["store_time_ms"][row])
+        codes[row] = tags_code(SCHEDULE_TOPIC, _properties(scanned.records, row), store_time_ms, levels)
+    return codes
+
+
+def _further_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int]) -> list[tuple[int, int, int, int]]:
+    """(row, topic's number, queue id, queue offset) for each further place of `rows`; numbers new `topics`."""
+    return [
+        (row, topics.setdefault(place.topic, len(topics)), place.queue_id, place.queue_offset)
+        for row, places in scanned.places.items()
+        if row in rows
+        for place in places
+    ]
+
+
+def _properties(records: LocatedRecords, row: int) -> dict[str, str]:
+    start = int(records.properties_starts[row])
+    return decode_properties(records.log[start : start + int(records.properties_sizes[row])].tobytes())
+
+
+def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]]:
+    """The stretches [start, end) of consecutive `queue_offsets` of one queue, in log order, that were really given.
+
+    A stretch off the line that goes on from `expected` follows damage, or was written by a broker that had lost its
+    queue. But no checksum covers a record's queue offset, so a single record off the line is damaged itself when the
+    next stretch takes the line up again, or when it alone says that the line goes back (other than to 0).
+    """
+    if len(queue_offsets) == 1 and queue_offsets[0] == expected:
+        return [(0, 1)]
+    breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
+    bounds = [0, *breaks.tolist(), len(queue_offsets)]
+    believed = []
+    for number, (start, end) in enumerate(pairwise(bounds)):
+        first = int(queue_offsets[start])
+        if end - start == 1 and first != expected:
+            following = int(queue_offsets[end]) if number + 2 < len(bounds) else None
+            if _is_stray(first, following, expected):
+                continue
+        believed.append((start, end))
+        expected = first + end - start
+    return believed
+
+
+def _is_stray(queue_offset: int, following: int | None, expected: int) -> bool:
+    """Whether one record's queue offset is no continuation of `expected`, judged by the stretch that follows it."""
+    if following is None:
+        return 0 < queue_offset < expected
+    if queue_offset < expected:
+        return following >= expected
+    return expected <= following < queue_offset

@@ -1,0 +1,305 @@
+"""QueueStream: a queue as one growing text, body, newline, body, newline (docs/format.md, 13)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.log.consume_queue import ConsumeQueue
+from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
+from engine.haste import TakesLongError, in_haste, require_time
+from engine.record.slices import MAX_ITEM_BYTES
+from engine.read.stream_rows import LogPart
+from engine.read.stream_sums import QueueSums, Summed, sizes_of
+
+Array = np.ndarray[Any, Any]
+
+WINDOW_BYTES = 1 << 20
+"""How much is copied together for a reader that goes straight on."""
+LARGEST_WINDOW_BYTES = 3 << 20
+"""As long as this, it is whole blocks."""
+MOST_ROWS_IN_HASTE = 1 << 15
+"""To copy so many messages takes some 4 ms: a window of messages of a few bytes has many more."""
+BACKGROUND_READ_BYTES = WINDOW_BYTES
+"""Who reads less at a time is spared the background: two threads would hand the interpreter to and fro at each read."""
+
+
+class QueueStream:
+    """The text of the queue's messages from `first_offset` on; positions count bytes of that text.
+
+    Messages that are damaged when they are summed are left out. The first message stays where it was found, whatever
+    retention does. Thread safety: any thread.
+    """
+
+    def __init__(self, queue: ConsumeQueue, sums: QueueSums) -> None:
+        """Bind to the queue's first message now."""
+        self._queue = queue
+        self._sums = sums
+        self._first = queue.min_offset
+        self._skipped: int | None = None
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the message at position 0."""
+        return self._first
+
+    @property
+    def unsummed(self) -> int:
+        """Messages that the next `size` or `read` has to sum first."""
+        return self._sums.unsummed
+
+    @property
+    def size(self) -> int:
+        """Bytes in the stream now. TakesLongError in haste."""
+        return self.size_of(self.summed())
+
+    def sum_for(self, seconds: float) -> bool:
+        """Sum what is new for about that long; whether that is all there is."""
+        summed = self._sums.grow_until(time.monotonic() + seconds)
+        if summed is None:
+            return False
+        with suppress(TakesLongError), in_haste(seconds):
+            self._skip(summed)
+        return self._skipped is not None
+
+    def measure_for(self, start: int, end: int, summed: Summed, seconds: float) -> bool:
+        """Find out for about that long how long the compressed messages of the blocks are that hold the bytes [start,
+        end); whether all are known. Errors as `read`."""
+        with suppress(TakesLongError), in_haste(seconds):
+            self.rows(start, end, summed)
+            return True
+        return False
+
+    def _skip(self, summed: Summed) -> int:
+        """Bytes from the sums' base to position 0."""
+        if self._skipped is None:
+            self._skipped = self._sums.position_of(self._first, summed)
+        return self._skipped
+
+    def read(self, position: int, length: int) -> memoryview:
+        """Bytes [position, position + length), fewer at the end. ExpiredMessageError; DamagedRecordError when the log
+        is not what it was when it was summed."""
+        return self.reader().read(position, length)
+
+    def reader(self, background: Executor | None = None) -> StreamReader:
+        """For one who reads on from where it is: what comes next is made ready with what was asked for. With
+        `background`, of one thread, it is made ready there while the last of it is used."""
+        return StreamReader(self, background)
+
+    def summed(self) -> Summed:
+        """All that there is now, summed."""
+        return self._sums.grow()
+
+    def size_of(self, summed: Summed) -> int:
+        """Bytes in the stream as far as it was summed."""
+        return summed.bytes - self._skip(summed)
+
+    def rows(self, start: int, end: int, summed: Summed) -> tuple[int, list[LogPart]]:
+        """The messages that the bytes [start, end) are part of, and where they begin. Errors as `read`."""
+        skipped = self._skip(summed)
+        first, parts = self._rows(start + skipped, end + skipped, summed)
+        return first - skipped, parts
+
+    def _rows(self, start: int, end: int, summed: Summed) -> tuple[int, list[LogPart]]:
+        """As `rows`; positions count from the sums' base."""
+        block = self._sums.block_at(start)
+        last = self._sums.block_end(self._sums.block_at(end - 1).queue_offset, summed)
+        if last.queue_offset - block.queue_offset > MOST_ROWS_IN_HASTE:
+            require_time()
+        first, parts = self._sums.rows(block.queue_offset, last.queue_offset)
+        row_ends = np.cumsum(sizes_of(parts))
+        begin = last.bytes - (int(row_ends[-1]) if len(row_ends) else 0)
+        if begin != block.bytes and (first == block.queue_offset or begin < block.bytes):
+            raise DamagedRecordError(self._physical_offset(first), "it is not as it was when its queue was summed")
+        if start < begin:
+            raise ExpiredMessageError(self._queue.topic, self._queue.queue_id, block.queue_offset, first)
+        first_row = int(np.searchsorted(row_ends, start - begin, side="right"))
+        end_row = int(np.searchsorted(row_ends, end - begin, side="left")) + 1
+        wanted, passed = [], 0
+        for part in parts:
+            wanted.append(part.cut(max(first_row - passed, 0), max(end_row - passed, 0)))
+            passed += len(part)
+        return begin + (int(row_ends[first_row - 1]) if first_row else 0), wanted
+
+    def block_end(self, position: int, summed: Summed) -> int:
+        """Where the block ends that holds the byte before `position`."""
+        skipped = self._skip(summed)
+        block = self._sums.block_at(position - 1 + skipped)
+        return self._sums.block_end(block.queue_offset, summed).bytes - skipped
+
+    def put_text(self, part: LogPart, text: Array) -> int:
+        """As `RowSource.put_text`."""
+        return self._sums.put_text(part, text)
+
+    def _physical_offset(self, queue_offset: int) -> int:
+        found = self._queue.read(queue_offset, 1)
+        return int(found[0]["physical_offset"]) if len(found) else -1
+
+
+class Window(NamedTuple):
+    """The stream's bytes from `start` on that were copied out of the log: whole messages."""
+
+    start: int
+    text: memoryview
+
+    @property
+    def end(self) -> int:
+        """Just past the last byte."""
+        return self.start + len(self.text)
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether the bytes [start, end), some or none, are here."""
+        return self.start <= start and end <= self.end
+
+    def after(self, position: int) -> memoryview:
+        """The text from `position` on; nothing where that lies outside."""
+        return self.text[position - self.start :] if self.start <= position else self.text[:0]
+
+
+class StreamReader:
+    """One reader's way through a stream.
+
+    Thread safety: one thread at a time. What runs in the background makes the next window and changes nothing else, and
+    no window is made while it does.
+    """
+
+    def __init__(self, stream: QueueStream, background: Executor | None) -> None:
+        self._stream = stream
+        self._background = background
+        self._window = Window(0, memoryview(b""))
+        self._next: Future[Window] | None = None
+        self._size = 0
+        self._straight_on = -1
+        self._buffers = Buffers()
+        self._prepared: dict[tuple[int, int], tuple[Window, int]] = {}
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that it holds for its next reads, about; that of what the background is at, too."""
+        coming = LARGEST_WINDOW_BYTES if self._next is not None else 0
+        return self._buffers.kept_bytes + len(self._window.text) + coming
+
+    def let_go(self) -> None:
+        """Hold no memory until the next read. From any thread."""
+        coming, self._next = self._next, None
+        if coming is not None:
+            coming.cancel()
+        self._window, self._buffers = Window(0, memoryview(b"")), Buffers()
+
+    def prepare(self, position: int, length: int, seconds: float) -> None:
+        """Have a `read` of these bytes take no time, while others go on: from any thread. Where more is to be summed
+        or measured than `seconds` allow, it does only that."""
+        if not self._stream.sum_for(seconds):
+            return
+        summed = self._stream.summed()
+        size = self._stream.size_of(summed)
+        end = min(position + length, size)
+        if 0 <= position < end and self._stream.measure_for(position, end, summed, seconds):
+            window = self._next_window(Window(0, memoryview(b"")), position, end, summed, Buffers())
+            self._prepared[position, length] = window, size
+
+    def read(self, position: int, length: int) -> memoryview:
+        """As `QueueStream.read`. What is returned stays as it is. TakesLongError in haste: see `prepare`."""
+        window, end = self._window, position + length
+        prepared = self._prepared.pop((position, length), None) if self._prepared else None
+        if prepared is not None:
+            (window, self._size), self._straight_on = prepared, -1
+            self._window, end = window, min(end, self._size)
+        if not window.holds(position, end):
+            summed = self._stream.summed()
+            self._size = self._stream.size_of(summed)
+            end = min(end, self._size)
+            if not 0 <= position < end:
+                return memoryview(b"")
+            if not window.holds(position, end):
+                self._window = window = self._made_ready(position, end) or self._window_at(position, end, summed)
+        if position == self._straight_on:
+            self._make_ready(end, length)
+        self._straight_on = end
+        return window.text[position - window.start : end - window.start]
+
+    def _make_ready(self, position: int, length: int) -> None:
+        """Have the next window made in the background, when the read that comes now will not find all in this one."""
+        window = self._window
+        if self._background is None or self._next is not None or length < BACKGROUND_READ_BYTES:
+            return
+        if window.end < min(position + length, self._size):
+            self._next = self._background.submit(self._further_window, window, position, length)
+
+    def _further_window(self, window: Window, position: int, length: int) -> Window:
+        with in_haste():  # somebody may have to wait for this before long
+            summed = self._stream.summed()
+            end = min(position + length, self._stream.size_of(summed))
+            return self._next_window(window, position, end, summed, self._buffers)
+
+    def _made_ready(self, start: int, end: int) -> Window | None:
+        """What the background made, if it is what is asked for; else it has let go of everything."""
+        made, self._next = self._next, None
+        if made is None or made.cancel():
+            return None
+        try:
+            window = made.result()
+        except (StoreError, TakesLongError):  # who asks for those bytes meets it again
+            return None
+        return window if window.holds(start, end) else None
+
+    def _window_at(self, start: int, end: int, summed: Summed) -> Window:
+        if start == self._straight_on:
+            return self._next_window(self._window, start, end, summed, self._buffers)
+        return self._copied(memoryview(b""), start, end, summed, self._buffers)
+
+    def _next_window(self, window: Window, start: int, end: int, summed: Summed, buffers: Buffers) -> Window:
+        """At least the bytes [start, end), and what its reader will want next."""
+        known = window.after(start)
+        further = min(max(end, start + WINDOW_BYTES), self._stream.size_of(summed))
+        block_end = self._stream.block_end(further, summed)
+        if block_end - start <= LARGEST_WINDOW_BYTES:
+            further = block_end
+        try:
+            return self._copied(known, start, further, summed, buffers)
+        except DamagedRecordError:  # perhaps behind what was asked for
+            return self._copied(known, start, end, summed, buffers)
+
+    def _copied(self, known: memoryview, start: int, end: int, summed: Summed, buffers: Buffers) -> Window:
+        """At least the stream bytes [start, end), of which `known` are the first."""
+        first, parts = self._stream.rows(start + len(known), end, summed)
+        text = buffers.take(len(known) + sum(int(part.sizes.sum()) for part in parts))
+        text[: len(known)] = known
+        filled = len(known)
+        for part in parts:
+            filled += self._stream.put_text(part, text[filled:])
+        return Window(first - len(known), text[:filled].data.toreadonly())
+
+
+class Buffers:
+    """Memory for texts, used again when nobody has a view of it any more: fresh memory costs a page fault each 4 KiB,
+    which takes longer than to fill it. Thread safety: one thread at a time."""
+
+    _KEPT = 2
+    _KEPT_BYTES = 4 << 20
+    _REFERENCES_WHEN_FREE = 3  # the list's, the loop's, getrefcount's own; a view of the array is one more
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that is kept."""
+        return sum(array.nbytes for array in self._arrays)
+
+    def take(self, size: int) -> Array:
+        """At least `size` + MAX_ITEM_BYTES bytes (uint8), with anything in them."""
+        needed = size + MAX_ITEM_BYTES
+        for array in self._arrays:
+            if len(array) >= needed and sys.getrefcount(array) == self._REFERENCES_WHEN_FREE:
+                return array
+        if needed + needed // 4 > self._KEPT_BYTES:
+            return np.empty(needed, np.uint8)
+        new = np.empty(needed + needed // 4, np.uint8)
+        self._arrays = [*self._arrays, new][-self._KEPT :]
+        return new

@@ -1,0 +1,215 @@
+"""Stream rows: the bodies of a queue's messages, found in the mapped log and copied out with numpy (docs/format.md,
+13).
+
+A row is a message; its bytes in the stream are its body, decompressed, and a newline. Of a record, only the few fields
+are read that this takes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.record.columns import damaged_rows
+from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
+from engine.log.consume_queue import ConsumeQueue
+from engine.files.file_queue import FileQueue
+from engine.record.inner_batch import may_be_wrapper
+from engine.record.located import locate, strays
+from engine.record.framing import Framing
+from engine.log.log_pages import runs_by_file
+from engine.record.message import StoredMessage
+from engine.record.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from engine.record.slices import items_at, pack_into
+
+Array = np.ndarray[Any, Any]
+Alone = Callable[[ConsumeQueue, int], StoredMessage | None]
+"""The message at a queue offset, read alone; None where it is none."""
+
+NEWLINE = 10
+UNMEASURED = -1
+"""The size of a compressed row that is not known yet."""
+_GATHERED_BYTES = HEADERS[0].size
+_FIELDS = np.dtype(
+    {
+        "names": ["size", "magic", "body_crc", "physical_offset", "sys_flag", "ipv4_body_size"],
+        "formats": [">i4", ">i4", ">i4", ">i8", ">i4", ">i4"],
+        "offsets": [0, 4, 8, 28, 36, 84],
+        "itemsize": _GATHERED_BYTES,
+    }
+)
+_HEADER_BYTES = np.array([header.size for header in HEADERS], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Rows whose records lie in one file of the log, all arrays of shape (n,).
+
+    Their bodies are log[starts:starts + stored_sizes]. `sizes` are the bytes in the stream, newline included; 0 for a
+    row that is left out, UNMEASURED for a compressed one that `RowSource.measure` has not come to. `is_compressed` says
+    that the body is not what is stored. `places` are physical offsets, `crcs` those of the bodies as stored.
+    """
+
+    log: Array
+    places: Array
+    crcs: Array
+    sys_flags: Array
+    starts: Array
+    stored_sizes: Array
+    sizes: Array
+    is_compressed: Array
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def cut(self, first: int, end: int) -> LogPart:
+        """Rows [first, end)."""
+        arrays = (
+            self.places,
+            self.crcs,
+            self.sys_flags,
+            self.starts,
+            self.stored_sizes,
+            self.sizes,
+            self.is_compressed,
+        )
+        return LogPart(self.log, *(array[first:end] for array in arrays))
+
+
+class RowSource:
+    """Finds rows in the log. Thread safety: stateless; any thread."""
+
+    def __init__(self, log: FileQueue, body_limit_bytes: int, alone: Alone, sizes: BodySizes) -> None:
+        """`alone` reads what the records themselves do not confirm."""
+        self._log = log
+        self._body_limit_bytes = body_limit_bytes
+        self._alone = alone
+        self._sizes = sizes
+
+    def rows(self, queue: ConsumeQueue, first: int, count: int, checked_before: int) -> list[LogPart]:
+        """Rows of queue offsets [first, first + count), fewer when they are not there.
+
+        Records at physical offsets below `checked_before` are read whole and checked (CRC, place); of the others,
+        framing is. What fails is left out: size 0. Compressed ones are for `measure`.
+        """
+        parts = []
+        for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
+            part = _find_bodies(log, places - base, places, self._log.framing)
+            doubted = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
+            unknown = int(np.searchsorted(places, checked_before, side="left"))
+            if unknown:
+                doubted[:unknown] |= self._unconfirmed(log, base, places[:unknown], queue, first)
+            refused = -1
+            for row in np.flatnonzero(doubted).tolist():
+                message = self._alone(queue, first + row) if places[row] != refused else None
+                if message is None:
+                    refused = places[row]  # many lost numbers may lead to one damaged place
+                _put(part, row, base, message)
+            parts.append(part)
+            first += len(part)
+        return parts
+
+    def _unconfirmed(self, log: Array, base: int, places: Array, queue: ConsumeQueue, first: int) -> Array:
+        """Which records at `places` are not whole, or say that they stand elsewhere: bool (n,)."""
+        records = locate(log, places - base, places, self._log.framing)
+        strange = strays(records, queue.topic, queue.queue_id, first)
+        return np.asarray(~records.headers["ok"] | strange | damaged_rows(records))
+
+    def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
+        """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.
+
+        The row to go on from, counted over all parts, when `until_s` (of time.monotonic) was over before all were
+        measured; one is in any case. TakesLongError in haste.
+        """
+        passed, has_decompressed = 0, False
+        for part in parts:
+            for row in np.flatnonzero(part.sizes == UNMEASURED).tolist():
+                place, crc = int(part.places[row]), int(part.crcs[row])
+                size = self._sizes.get(place, crc)
+                if size is None:
+                    if has_decompressed and time.monotonic() >= until_s:
+                        return passed + int(row)
+                    body, has_decompressed = self._decompressed(part, row), True
+                    size = len(body) if body is not None else -1
+                    self._sizes.remember(place, crc, size)
+                part.sizes[row] = size + 1
+            passed += len(part)
+        return None
+
+    def _decompressed(self, part: LogPart, row: int) -> memoryview | None:
+        return try_decompress(_stored(part, row), int(part.sys_flags[row]), self._body_limit_bytes)
+
+    def put_text(self, part: LogPart, text: Array) -> int:
+        """Write the stream bytes of the rows to the beginning of `text` (uint8), which has room for MAX_ITEM_BYTES
+        more; how many they are."""
+        if part.is_compressed.any():
+            return self._put_mixed(part, text)
+        starts, sizes, shown = part.starts, part.sizes, part.sizes > 0
+        if not shown.all():
+            starts, sizes = starts[shown], sizes[shown]
+        ends = pack_into(text, part.log, starts, sizes)[1:]
+        text[ends - 1] = NEWLINE  # over the byte behind the body, which came along
+        return int(ends[-1]) if len(ends) else 0
+
+    def _put_mixed(self, part: LogPart, text: Array) -> int:
+        end = 0
+        for row in np.flatnonzero(part.sizes > 0).tolist():
+            body = self._decompressed(part, row) if part.is_compressed[row] else _stored(part, row)
+            begin, end = end, end + len(body or b"")
+            text[begin:end] = np.frombuffer(body or b"", np.uint8)  # numpy lets other threads run meanwhile
+            text[end] = NEWLINE
+            end += 1
+        return end
+
+
+def _stored(part: LogPart, row: int) -> memoryview:
+    start = int(part.starts[row])
+    return part.log[start : start + int(part.stored_sizes[row])].data
+
+
+def _put(part: LogPart, row: int, base: int, message: StoredMessage | None) -> None:
+    """Show the message in that row, whose body stands in the log; None: nothing."""
+    if message is None:
+        part.sizes[row] = 0
+        return
+    part.starts[row] = message.body_place - base
+    part.stored_sizes[row] = max(message.header.stored_body_size, 0)
+    part.is_compressed[row] = message.is_compressed
+    part.sizes[row] = UNMEASURED if message.is_compressed else part.stored_sizes[row] + 1
+
+
+def _find_bodies(log: Array, positions: Array, places: Array, framing: Framing) -> LogPart:
+    """The bodies of the records at `positions` of `log`, by magic, place and sizes alone."""
+    inside = (positions >= 0) & (positions <= len(log) - _GATHERED_BYTES)
+    if not inside.any():
+        nothing = np.zeros(len(positions), np.int64)
+        return LogPart(log, places, nothing, nothing, nothing, nothing, nothing.copy(), nothing != 0)
+    somewhere = positions if inside.all() else np.where(inside, positions, 0)
+    fields = items_at(log, somewhere, _GATHERED_BYTES).view(_FIELDS)
+    magic, sizes = fields["magic"], fields["size"].astype(np.int64)
+    sys_flags = fields["sys_flag"].astype(np.int64)
+    good = inside & ((magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)) & (fields["physical_offset"] == places)
+    good &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log))
+    if framing.header_bytes:
+        good &= framing.precede(log, positions, sizes, places)
+    starts, stored_sizes = positions + _GATHERED_BYTES, fields["ipv4_body_size"].astype(np.int64)
+    if (sys_flags & IPV6_FLAGS).any():
+        starts = positions + _HEADER_BYTES[sys_flags >> 4 & 3]
+        stored_sizes = _body_sizes(log, np.where(good, starts, 4))
+    np.maximum(stored_sizes, 0, out=stored_sizes)
+    good &= starts + stored_sizes + 3 <= positions + sizes
+    stream_sizes = np.where(good, stored_sizes + 1, 0)
+    is_compressed = good & (sys_flags & COMPRESSED_FLAG != 0)
+    if is_compressed.any():
+        stream_sizes[is_compressed] = UNMEASURED
+    return LogPart(log, places, fields["body_crc"], sys_flags, starts, stored_sizes, stream_sizes, is_compressed)
+
+
+def _body_sizes(log: Array, starts: Array) -> Array:
+    """The i32 before each of `starts`: where a body starts, its size ends."""
+    return np.asarray(items_at(log, starts - 4, 4).view(">i4").astype(np.int64))

@@ -1,0 +1,257 @@
+"""Stream sums: how many stream bytes the messages of a queue have, block by block (docs/format.md, 13).
+
+A block is 1,024 queue offsets. For each whole block, the stream bytes from the queue's base (the first message when
+summing began) to the block's end are known; the messages behind the last whole block are summed together. So a position
+is found without reading what is before its block. Everything is derived from the log: what is missing is summed when
+someone asks.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.log.consume_queue import ConsumeQueue
+from engine.errors import RetiredFileError, UnreadableRangeError
+from engine.haste import require_time
+from engine.read.stream_rows import LogPart, RowSource
+
+Array = np.ndarray[Any, Any]
+
+BLOCK_MESSAGES = 1024
+STEP_BLOCKS = 32
+"""Blocks that are summed at once."""
+
+
+class BlockSum(NamedTuple):
+    """One whole block: physical offsets of its first (from the base on) and last record, stream bytes from the base to
+    its end, and how many of its messages are left out."""
+
+    first_physical: int
+    last_physical: int
+    end: int
+    left_out: int
+
+
+class Summed(NamedTuple):
+    """How far a queue is summed: all before `queue_offset`, which are `bytes` from the base on."""
+
+    queue_offset: int
+    bytes: int
+
+
+class QueueSums:
+    """The sums of one queue. Thread safety: any thread; one at a time sums (an own lock)."""
+
+    def __init__(self, queue: ConsumeQueue, source: RowSource, checked_before: int) -> None:
+        """Records at physical offsets below `checked_before` are checked whole when they are summed; the others were,
+        by this process."""
+        self.queue = queue
+        self._source = source
+        self._checked_before = checked_before
+        self._lock = threading.Lock()
+        self._base = self._counted = queue.min_offset
+        self._set_blocks(())
+        self._open_bytes = 0
+        self._left_out: dict[int, frozenset[int]] = {}
+
+    def _set_blocks(self, blocks: Sequence[BlockSum]) -> None:
+        """The fields of all blocks, a column each: 32 bytes a block, because blocks stay for the life of a mount."""
+        rows = zip(*blocks, strict=True) if blocks else ((), (), (), ())
+        self._columns = tuple(array("q", row) for row in rows)
+        _, _, self._ends, self._left_out_counts = self._columns
+
+    # summing
+
+    @property
+    def unsummed(self) -> int:
+        """Messages that the next `grow` has to sum."""
+        return max(self.queue.max_offset - self._counted, 0)
+
+    def grow(self) -> Summed:
+        """Sum what is new. TakesLongError in haste: a body is compressed, or another thread sums."""
+        summed = self.grow_until(math.inf)
+        assert summed is not None
+        return summed
+
+    def grow_until(self, until_s: float) -> Summed | None:
+        """As `grow`; None when there is more to sum at `until_s` (of time.monotonic)."""
+        if not self._may_sum(until_s):
+            return None
+        try:
+            max_offset = self.queue.max_offset
+            if max_offset < self._counted:
+                self._forget_from(max_offset)
+            while self._counted < max_offset:
+                step_end = (self._counted // BLOCK_MESSAGES + STEP_BLOCKS) * BLOCK_MESSAGES
+                self._sum_until(min(max_offset, step_end), until_s)
+                if self._counted < max_offset and time.monotonic() >= until_s:
+                    return None
+            return Summed(self._counted, self._total())
+        finally:
+            self._lock.release()
+
+    def _may_sum(self, until_s: float) -> bool:
+        """Take the lock; False when another thread has it all the time."""
+        if self._lock.acquire(blocking=False):
+            return True
+        require_time()
+        return self._lock.acquire(timeout=-1 if until_s == math.inf else max(until_s - time.monotonic(), 0))
+
+    def _total(self) -> int:
+        return (self._ends[-1] if self._ends else 0) + self._open_bytes
+
+    def _sum_until(self, end: int, until_s: float) -> None:
+        """Sum until `end`, or as far as bodies are decompressed at `until_s`."""
+        first, parts = self._rows_left(self._counted, end, self._checked_before)
+        next_row = self._source.measure(parts, until_s)
+        end = end if next_row is None else first + next_row
+        sizes = np.zeros(end - self._counted, np.int64)  # what expired before it was summed has no bytes
+        found = sizes_of(parts)[:next_row]
+        sizes[first - self._counted :][: len(found)] = found
+        while self._counted < end:
+            count = min(BLOCK_MESSAGES - self._counted % BLOCK_MESSAGES, len(sizes))
+            self._count(sizes[:count])
+            sizes = sizes[count:]
+
+    def _rows_left(self, first: int, end: int, checked_before: int) -> tuple[int, list[LogPart]]:
+        """The rows of [first, end) that have not expired, not measured, and where they begin; retention may go on
+        meanwhile."""
+        while True:
+            first = max(first, min(self.queue.min_offset, end))
+            try:
+                parts = self._source.rows(self.queue, first, end - first, checked_before)
+            except (RetiredFileError, UnreadableRangeError):
+                if self.queue.min_offset <= first:
+                    raise
+            else:
+                if min(self.queue.min_offset, end) <= first:  # or their file of the log may have gone meanwhile
+                    return first, parts
+
+    def _count(self, sizes: Array) -> None:
+        """Add the next messages, all of one block; close the block when they reach its end."""
+        number = self._counted // BLOCK_MESSAGES
+        is_closed = (self._counted + len(sizes)) % BLOCK_MESSAGES == 0
+        edges = self._edges(number) if is_closed else None  # before anything is counted: it may fail
+        empty = self._counted + np.flatnonzero(sizes == 0)
+        if len(empty):
+            self._left_out[number] = self._left_out.get(number, frozenset()).union(empty.tolist())
+        self._open_bytes += int(sizes.sum())
+        self._counted += len(sizes)
+        if edges is not None:
+            left_out = len(self._left_out.get(number, ()))
+            block = BlockSum(*edges, self._total(), left_out)
+            self._open_bytes = 0
+            for column, value in zip(self._columns, block, strict=True):
+                column.append(value)
+
+    def _edges(self, number: int) -> tuple[int, int]:
+        """Physical offsets of a block's first and last record, -1 for one that is gone."""
+        first, last = max(number * BLOCK_MESSAGES, self._base), (number + 1) * BLOCK_MESSAGES - 1
+        return self._place_of(first), self._place_of(last)
+
+    def _place_of(self, queue_offset: int) -> int:
+        with suppress(RetiredFileError, UnreadableRangeError):
+            return next(iter(self.queue.read(queue_offset, 1)["physical_offset"].tolist()), -1)
+        return -1
+
+    def _forget_from(self, max_offset: int) -> None:
+        """The queue was cut: keep the whole blocks before `max_offset`."""
+        self._base = min(self._base, max_offset)
+        kept = max(max_offset // BLOCK_MESSAGES - self._first_block, 0)
+        for column in self._columns:
+            del column[kept:]
+        self._open_bytes = 0
+        self._counted = (self._first_block + kept) * BLOCK_MESSAGES if kept else self._base
+        self._left_out = {block: out for block, out in self._left_out.items() if block < self._first_block + kept}
+
+    @property
+    def _first_block(self) -> int:
+        return self._base // BLOCK_MESSAGES
+
+    # finding positions
+
+    def block_at(self, position: int) -> Summed:
+        """Begin of the block that the stream byte `position` (from the base on) lies in."""
+        index = bisect_right(self._ends, position)
+        first = max((self._first_block + index) * BLOCK_MESSAGES, self._base)
+        return Summed(first, self._ends[index - 1] if index else 0)
+
+    def block_end(self, queue_offset: int, summed: Summed) -> Summed:
+        """End of the block that holds `queue_offset`; of the last one, where `summed` ends."""
+        index = queue_offset // BLOCK_MESSAGES - self._first_block
+        end = (self._first_block + index + 1) * BLOCK_MESSAGES
+        if 0 <= index < len(self._ends) and end <= summed.queue_offset:
+            return Summed(end, self._ends[index])
+        return summed
+
+    def position_of(self, queue_offset: int, summed: Summed) -> int:
+        """Stream bytes from the base to `queue_offset`, or to the first message behind it that has not expired."""
+        if queue_offset <= self._base:
+            return 0
+        end = self.block_end(max(queue_offset, min(self.queue.min_offset, summed.queue_offset)), summed)
+        _, parts = self.rows(queue_offset, end.queue_offset)
+        return end.bytes - int(sizes_of(parts).sum())
+
+    def rows(self, first: int, end: int) -> tuple[int, list[LogPart]]:
+        """The rows of [first, end) that have not expired, without those that were left out when they were summed, and
+        the queue offset of the first."""
+        first, parts = self._rows_left(first, end, 0)
+        self._source.measure(parts)
+        for block in range(first // BLOCK_MESSAGES, -(-end // BLOCK_MESSAGES)):
+            for queue_offset in self._left_out_of(block):
+                leave_out(parts, queue_offset - first)
+        return first, parts
+
+    def put_text(self, part: LogPart, text: Array) -> int:
+        """As `RowSource.put_text`."""
+        return self._source.put_text(part, text)
+
+    def _left_out_of(self, block: int) -> frozenset[int]:
+        known = self._left_out.get(block)
+        index = block - self._first_block
+        if known is None and 0 <= index < len(self._left_out_counts) and self._left_out_counts[index]:
+            first, parts = self._rows_left(block * BLOCK_MESSAGES, (block + 1) * BLOCK_MESSAGES, 1 << 62)
+            self._source.measure(parts)
+            known = self._left_out[block] = frozenset((first + np.flatnonzero(sizes_of(parts) == 0)).tolist())
+        return known or frozenset()
+
+    # what is kept
+
+    def restore(self, base: int, blocks: Sequence[BlockSum]) -> bool:
+        """Take over sums that were kept, if the queue agrees with them, instead of summing anew; True when it does."""
+        end = (base // BLOCK_MESSAGES + len(blocks)) * BLOCK_MESSAGES
+        if not blocks or base > self._base or not self._base < end <= self.queue.max_offset:
+            return False
+        edges = self._edges(end // BLOCK_MESSAGES - 1)
+        if edges[1] != blocks[-1].last_physical or edges[0] not in (blocks[-1].first_physical, -1):
+            return False
+        self._base, self._counted = base, end
+        self._set_blocks(blocks)
+        return True
+
+    def kept(self, first: int) -> tuple[int, list[BlockSum]]:
+        """(base, whole blocks from the `first`-th on)."""
+        with self._lock:
+            return self._base, list(map(BlockSum, *(column[first:] for column in self._columns)))
+
+
+def sizes_of(parts: Sequence[LogPart]) -> Array:
+    """Stream bytes of each row of `parts`: int64 (n,)."""
+    return np.concatenate([np.zeros(0, np.int64), *(part.sizes for part in parts)])
+
+
+def leave_out(parts: Sequence[LogPart], row: int) -> None:
+    """Set the size of a row, counted over all parts, to 0."""
+    for part in parts:
+        if 0 <= row < len(part):
+            part.sizes[row] = 0
+        row -= len(part)

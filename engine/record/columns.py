@@ -1,0 +1,185 @@
+"""Columns: many records of a mapped file of the log at once, as numpy arrays, with no object for a message
+(docs/format.md, 2).
+
+`find_properties` finds named properties of all located records in one pass; `read_bodies` tells bodies that are whole.
+A `Columns` is a copy that stands alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from isal.isal_zlib import crc32
+
+from engine.record.byte_columns import ByteColumn, SliceColumn
+from engine.record.compression import COMPRESSED_FLAG, try_decompress
+from engine.record.crc_group import proved_whole
+from engine.record.located import HEADER, LocatedRecords
+from engine.record.properties import KEYS, TAGS
+from engine.record.property_values import find_values
+from engine.record.record import SECTOR_BYTES, has_lost_sector
+from engine.record.slices import are_equal, items_at, pack_slices, rows_by_size
+
+Array = np.ndarray[Any, Any]
+
+VIEWS_AT_ONCE = 512
+"""Views of bodies that are alive together: fewer than make the garbage collector start."""
+_LEAST_GROUP = 64
+_LARGEST_GROUPED_BYTES = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Messages as columns, copied out of the log. `headers` is HEADER (n,); a row that is not `ok` is empty in the
+    others.
+
+    `bodies` are decompressed, and `body_size` of the headers is theirs; `keys` is KEYS as stored (joined by spaces),
+    `tags` TAGS; empty when absent.
+    """
+
+    headers: Array
+    bodies: ByteColumn
+    keys: ByteColumn
+    tags: ByteColumn
+
+    def __len__(self) -> int:
+        return len(self.headers)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Columns"]) -> "Columns":
+        """One after the other; of no parts, an empty one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([np.zeros(0, HEADER), *(part.headers for part in parts)]),
+            ByteColumn.concatenate([part.bodies for part in parts]),
+            ByteColumn.concatenate([part.keys for part in parts]),
+            ByteColumn.concatenate([part.tags for part in parts]),
+        )
+
+
+def damaged_rows(records: LocatedRecords) -> Array:
+    """Which `ok` records have a body that its CRC denies: bool (n,)."""
+    damaged = ~have_whole_bodies(records.log, records.body_starts, records.body_sizes, records.body_crcs)
+    return np.asarray(damaged & records.headers["ok"])
+
+
+def have_whole_bodies(log: Array, starts: Array, sizes: Array, crcs: Array) -> Array:
+    """Which of the bodies log[start:start + size] are empty, or what their CRCs (int32 (n,)) say: bool (n,). One crc32
+    call for many of about one size, or one a body."""
+    whole = proved_whole(log, starts, sizes, crcs.view(np.uint32))
+    whole[sizes == 0] = True
+    if not whole.all():
+        rows = np.flatnonzero(~whole)
+        whole[rows] = _body_crcs(log, starts[rows], sizes[rows]) & 0x7FFFFFFF == crcs.view(np.uint32)[rows]
+    return whole
+
+
+def _body_crcs(log: Array, starts: Array, sizes: Array) -> Array:
+    """CRC-32 of each of the bodies: uint32 (n,).
+
+    Those of one size, when there are many, are copied out in groups that stay in the processor's cache: half the cost
+    of a view of each.
+    """
+    crcs = np.empty(len(starts), np.uint32)
+    is_single = np.ones(len(starts), np.bool_)
+    for size, rows in rows_by_size(np.where(sizes <= _LARGEST_GROUPED_BYTES, sizes, 0)):
+        if len(rows) >= _LEAST_GROUP:
+            for first in range(0, len(rows), VIEWS_AT_ONCE):
+                part = rows[first : first + VIEWS_AT_ONCE]
+                crcs[part] = np.fromiter(map(crc32, items_at(log, starts[part], size).tolist()), np.uint32, len(part))
+            is_single[rows] = False
+    view, rows = log.data, np.flatnonzero(is_single)
+    bounds = zip(starts[rows].tolist(), (starts[rows] + sizes[rows]).tolist(), strict=True)
+    crcs[rows] = [crc32(view[start:end]) for start, end in bounds]
+    return crcs
+
+
+def lost_sector_rows(records: LocatedRecords) -> list[int]:
+    """The `ok` records with a lost sector: see `has_lost_sector`."""
+    view, lost = records.log.data, []
+    for row in _rows_with_zero_at_sector_start(records):
+        start, size = int(records.positions[row]), int(records.headers["store_size"][row])
+        topic, properties = int(records.topic_starts[row]) - start, int(records.properties_starts[row]) - start
+        physical_offset = int(records.headers["physical_offset"][row])
+        if has_lost_sector(view[start:], size, physical_offset, topic, properties):
+            lost.append(row)
+    return lost
+
+
+def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
+    """The few records behind whose body a sector begins with a zero, ascending: only they can have a lost one."""
+    headers = records.headers
+    ends = records.positions + headers["store_size"]
+    topic_offsets = headers["physical_offset"] - records.positions + records.topic_starts
+    starts = records.topic_starts + (-topic_offsets & SECTOR_BYTES - 1)
+    rows = np.flatnonzero(headers["ok"] & (starts < ends))
+    suspects: set[int] = set()
+    while len(rows):
+        suspects.update(rows[records.log[starts[rows]] == 0].tolist())
+        starts[rows] += SECTOR_BYTES
+        rows = rows[starts[rows] < ends[rows]]
+    return sorted(suspects)
+
+
+def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
+    """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
+    equals wins."""
+    return find_values(records.log, records.properties_starts, records.properties_sizes, names)
+
+
+def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list[str]]:
+    """For each name, its value in each record, "" when absent or empty. The last of equals wins."""
+    return [_texts(records.log, starts, sizes) for starts, sizes in find_properties(records, names)]
+
+
+def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
+    """The ranges data[start:start + size], which hold no byte 2, as text."""
+    if are_equal(data, starts, sizes):
+        return [data[starts[0] : starts[0] + sizes[0]].tobytes().decode(errors="replace")] * len(starts)
+    _, joined = pack_slices(data, starts, sizes, lead=2)
+    return str(joined.data, "utf-8", "replace").split("\x02")[1:]
+
+
+def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
+    """The distinct topics of `records` and, for each record, which of them is its: int64 (n,)."""
+    if records.topic is not None and records.headers["ok"].all() and len(records):
+        return [records.topic.decode(errors="replace")], np.zeros(len(records), np.int64)
+    _, packed = pack_slices(records.log, records.topic_starts, records.topic_sizes, lead=0)
+    names = packed.tobytes().split(b"\0")[1:]
+    if len(names) != len(records):  # a damaged topic with a zero in it
+        ends = records.topic_starts + records.topic_sizes
+        names = [records.log[a:b].tobytes() for a, b in zip(records.topic_starts, ends, strict=True)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    rows = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
+    return [name.decode(errors="replace") for name in numbers], rows
+
+
+def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, SliceColumn]:
+    """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
+    those, decompressed; the others' are empty. What is not compressed is not copied, if nothing is."""
+    good = records.headers["ok"] & ~damaged_rows(records)
+    stored = SliceColumn(records.log, records.body_starts, np.where(good, records.body_sizes, 0))
+    is_compressed = good & (records.headers["sys_flag"] & COMPRESSED_FLAG != 0)
+    if not is_compressed.any():
+        return good, stored
+    bodies = [stored[row] for row in range(len(stored))]
+    for row in np.flatnonzero(is_compressed).tolist():
+        body = try_decompress(bodies[row], int(records.headers["sys_flag"][row]), body_limit_bytes)
+        good[row] = body is not None
+        bodies[row] = bytes(body or b"")
+    joined = ByteColumn.of(bodies)
+    return good, SliceColumn(joined.data, joined.offsets[:-1], np.diff(joined.offsets))
+
+
+def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:
+    """The messages of `records`; one that is damaged, or cannot be decompressed, is not `ok`."""
+    good, bodies = read_bodies(records, body_limit_bytes)
+    headers = records.headers.copy()
+    headers["ok"], headers["body_size"] = good, bodies.sizes
+    keys, tags = (
+        ByteColumn(*pack_slices(records.log, starts, np.where(good, sizes, 0)))
+        for starts, sizes in find_properties(records, [KEYS, TAGS])
+    )
+    return Columns(headers, bodies.packed(), keys, tags)

@@ -1,0 +1,221 @@
+"""Log framing: what stands between the records of a commit log (docs/format.md, 2 and 14).
+
+RocketMQ's own log holds records one behind the other. DLedger's holds entries, of a header and one record each:
+
+    magic i32, size i32, index i64, term i64, position i64, channel i32, chain CRC i32, body CRC i32, body size i32
+
+`size` counts the header, `position` is the entry's own physical offset, the record's is behind the header. Entries with
+other magics have no record: DLedger keeps its own accounts in them. A frame is a record with all that belongs to it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.record.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    record_problem,
+)
+from engine.record.slices import items_at
+
+Array = np.ndarray[Any, Any]
+
+_START = Struct(">ii")
+_ENTRY_HEADER = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size", ">i4"),
+        ("index", ">i8"),
+        ("term", ">i8"),
+        ("position", ">i8"),
+        ("channel", ">i4"),
+        ("chain_crc", ">i4"),
+        ("body_crc", ">i4"),
+        ("body_size", ">i4"),
+    ]
+)
+_SCALARS = Struct(">iiqqqiiii")
+_RECORD_ENTRY, _LAST_ENTRY_KIND = 1, 3
+_BLANK_ENTRY = -1
+
+
+class EntryNumber(NamedTuple):
+    """Which entry of a ledger it is: entries are numbered without a gap, and terms only grow."""
+
+    entry: int
+    term: int
+
+
+class Framing:
+    """Records alone, as RocketMQ's own commit log has them. Stateless."""
+
+    kind = "RocketMQ"
+    """What people are told of such a log."""
+    header_bytes = 0
+    """Of what stands before each record."""
+    size_position = 0
+    """Of a frame's size, in the frame."""
+    least_bytes = MIN_RECORD_BYTES
+    """Of the shortest frame."""
+
+    def frame_start(self, physical_offset: int) -> int:
+        """Where the frame of the record at a physical offset begins."""
+        return physical_offset - self.header_bytes
+
+    def problem(self, view: memoryview, frame_offset: int) -> str | None:
+        """Why no frame with a whole record is at the start of `view`, which is at `frame_offset` of the log."""
+        return record_problem(view, frame_offset)
+
+    def header_problem(self, header: memoryview, physical_offset: int, record_bytes: int) -> str | None:
+        """Why `header` does not stand before a record of that place and size, None when it does."""
+        return None
+
+    def told_size(self, frame: memoryview) -> int | None:
+        """Bytes of the record in a frame that may be damaged, by its header alone; None when that does not tell."""
+        return None
+
+    def is_filler(self, frame: memoryview) -> bool:
+        """Whether `frame` is what fills a file behind its last frame, up to the end of the view."""
+        if len(frame) < BLANK_BYTES:
+            return False
+        size, magic = _START.unpack_from(frame)
+        return bool(magic == BLANK_MAGIC and size == len(frame))
+
+    def are_frames(self, log: Array, positions: Array, sizes: Array, base: int) -> Array:
+        """Which frames at `positions` of `log` (uint8, at `base` of the log), of sizes that fit, begin as one must:
+        bool (n,)."""
+        magics = items_at(log, positions + 4, 4).view(">i4")
+        return np.asarray((magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2))
+
+    def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
+        """How many of the good frames at `positions`, one behind the other, have the numbers to come after `before`."""
+        return len(positions)
+
+    def number(self, log: Array, positions: Array) -> EntryNumber | None:
+        """The number of the last of the good frames at `positions`, None where frames have none."""
+        return None
+
+    def goes_on(self, frame: memoryview, before: EntryNumber | None) -> bool:
+        """Whether a whole frame may come somewhere behind that one."""
+        return True
+
+    def records(self, log: Array, frames: Array) -> Array:
+        """Positions of the records of good frames at `frames`."""
+        return frames
+
+    def precede(self, log: Array, positions: Array, sizes: Array, physical_offsets: Array) -> Array:
+        """Which records of those sizes, at `positions` of `log` and those physical offsets, are framed: bool (n,)."""
+        return np.ones(len(positions), bool)
+
+
+class LedgerFraming(Framing):
+    """Entries, as DLedger's log has them. Stateless."""
+
+    kind = "DLedger"
+    header_bytes = _SCALARS.size
+    size_position = 4
+    least_bytes = _SCALARS.size
+
+    def problem(self, view: memoryview, frame_offset: int) -> str | None:
+        """As `Framing.problem`."""
+        if len(view) < self.header_bytes:
+            return f"only {len(view)} bytes are left for an entry"
+        size = _START.unpack_from(view)[1]
+        if not self.header_bytes + MIN_RECORD_BYTES <= size <= len(view):
+            return f"an entry of size {size} with {len(view)} bytes left"
+        record_offset, record_bytes = frame_offset + self.header_bytes, size - self.header_bytes
+        found = self.header_problem(view[: self.header_bytes], record_offset, record_bytes)
+        return found or record_problem(view[self.header_bytes : size], record_offset)
+
+    def header_problem(self, header: memoryview, physical_offset: int, record_bytes: int) -> str | None:
+        """As `Framing.header_problem`."""
+        magic, size, _, _, position, _, _, _, body_bytes = _SCALARS.unpack(header)
+        if magic != _RECORD_ENTRY:
+            return f"its entry has magic {magic}, not {_RECORD_ENTRY}"
+        if position != self.frame_start(physical_offset):
+            return f"its entry says it is at {position}"
+        if not size - self.header_bytes == body_bytes == record_bytes:
+            return f"its entry has sizes {size} and {body_bytes}, the record {record_bytes}"
+        return None
+
+    def told_size(self, frame: memoryview) -> int | None:
+        """As `Framing.told_size`."""
+        if len(frame) < self.header_bytes:
+            return None
+        header = _SCALARS.unpack_from(frame)
+        size, body_bytes = header[1], header[8]
+        return (
+            body_bytes if size == body_bytes + self.header_bytes and self.header_bytes <= size <= len(frame) else None
+        )
+
+    def is_filler(self, frame: memoryview) -> bool:
+        """As `Framing.is_filler`."""
+        return len(frame) >= BLANK_BYTES and _START.unpack_from(frame) == (_BLANK_ENTRY, len(frame))
+
+    def are_frames(self, log: Array, positions: Array, sizes: Array, base: int) -> Array:
+        """As `Framing.are_frames`."""
+        found = np.zeros(len(positions), bool)
+        rows = np.flatnonzero((sizes >= self.least_bytes) & (positions + sizes <= len(log)))
+        headers = _headers(log, positions[rows])
+        good = (headers["magic"] >= _RECORD_ENTRY) & (headers["magic"] <= _LAST_ENTRY_KIND)
+        good &= headers["position"] == positions[rows] + base
+        good &= headers["body_size"] == sizes[rows] - self.header_bytes
+        found[rows] = good
+        return found
+
+    def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
+        """As `Framing.follow_each_other`. One whose number is wrong stays between two that follow each other so."""
+        headers = _headers(log, positions)
+        indexes, terms = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
+        if before is not None:
+            indexes, terms = np.append(before.entry, indexes), np.append(before.term, terms)
+        follows = (indexes[1:] - indexes[:-1] == 1) & (terms[1:] >= terms[:-1])
+        if follows.all():
+            return len(positions)
+        spans = (indexes[2:] - indexes[:-2] == 2) & (terms[2:] >= terms[:-2])
+        follows[:-1] |= spans
+        follows[1:] |= spans
+        first = 0 if before is not None else 1
+        return len(positions) if follows.all() else first + int(follows.argmin())
+
+    def number(self, log: Array, positions: Array) -> EntryNumber | None:
+        """As `Framing.number`."""
+        if not len(positions):
+            return None
+        header = _headers(log, positions[-1:])[0]
+        return EntryNumber(int(header["index"]), int(header["term"]))
+
+    def goes_on(self, frame: memoryview, before: EntryNumber | None) -> bool:
+        """As `Framing.goes_on`."""
+        index, term = _SCALARS.unpack_from(frame)[2:4]
+        return before is None or (index > before.entry and term >= before.term)
+
+    def records(self, log: Array, frames: Array) -> Array:
+        """As `Framing.records`."""
+        return np.asarray(frames[_headers(log, frames)["magic"] == _RECORD_ENTRY] + self.header_bytes)
+
+    def precede(self, log: Array, positions: Array, sizes: Array, physical_offsets: Array) -> Array:
+        """As `Framing.precede`."""
+        starts = positions - self.header_bytes
+        found = np.zeros(len(positions), bool)
+        rows = np.flatnonzero((starts >= 0) & (positions <= len(log)))
+        headers = _headers(log, starts[rows])
+        good = (headers["magic"] == _RECORD_ENTRY) & (headers["position"] == physical_offsets[rows] - self.header_bytes)
+        good &= (headers["body_size"] == sizes[rows]) & (headers["size"] == sizes[rows] + self.header_bytes)
+        found[rows] = good
+        return found
+
+
+def _headers(log: Array, frames: Array) -> Array:
+    return items_at(log, frames, _ENTRY_HEADER.itemsize).view(_ENTRY_HEADER)
+
+
+PLAIN = Framing()
+LEDGER = LedgerFraming()

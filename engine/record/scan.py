@@ -1,0 +1,249 @@
+"""Log scan: walks the records of a file of the commit log, checks each, and tells where they end (docs/format.md, 8).
+
+All is checked for many records at once. No object is made for a message.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.record.chain import MAGICS, follow_chain
+from engine.record.columns import damaged_rows, find_properties, topics_of
+from engine.record.located import LocatedRecords, locate
+from engine.record.framing import PLAIN, EntryNumber, Framing
+from engine.files.mapped_file import MappedFile
+from engine.record.message import StoredMessage
+from engine.record.multi_dispatch import MULTI_DISPATCH, Place
+from engine.record.properties import KEYS, TAGS, UNIQUE_KEY
+from engine.record.record import (
+    BLANK_BYTES,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    decode_record,
+    record_problem,
+)
+from engine.record.slices import items_at
+
+Array = np.ndarray[Any, Any]
+
+CHUNK_BYTES = 4 << 20
+"""Enough to make little of the calls; more would not stay in the processor's cache from one look to the next."""
+_SEARCH_BYTES = 1 << 20
+_MOST_READ = 8
+"""A search reads so many times the bytes that it covers, at most: what is no record may claim any length."""
+_MAGIC_POSITION, _PLACE_POSITION, _PLACE_BYTES = 4, 28, 8
+
+
+class ScanStop(Enum):
+    """Why a scan went no further."""
+
+    END = "the end that was asked for"
+    BLANK = "the filler at the file's end"
+    ZEROS = "zeros: nothing was written there"
+    DAMAGED = "no record"
+
+
+class FoundProperties(NamedTuple):
+    """The values of the properties that dispatch asks for: each (starts, sizes), as `find_properties` tells them."""
+
+    tags: tuple[Array, Array]
+    unique_key: tuple[Array, Array]
+    keys: tuple[Array, Array]
+    multi_dispatch: tuple[Array, Array]
+
+
+_ASKED_FOR = (TAGS, UNIQUE_KEY, KEYS, MULTI_DISPATCH.encode())
+
+
+@dataclass(frozen=True)  # no slots: `properties` has to be kept somewhere
+class ScannedRecords:
+    """A run of whole records of one file, in log order. The topic of row i is topics[topic_rows[i]] (int64 (n,)).
+
+    `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past
+    the last frame; `bare_frames` of those have no record. `stop` is set in the last chunk of a scan only: why it ends
+    at `end`; `problem` says what is wrong there when that is DAMAGED. `number` is that of the newest frame, if frames
+    have any. `places` are the further places of rows by multi-dispatch; a scan believes in none, see `sequence`.
+    """
+
+    records: LocatedRecords
+    topics: list[str]
+    topic_rows: Array
+    end: int
+    stop: ScanStop | None = None
+    problem: str | None = None
+    bare_frames: int = 0
+    number: EntryNumber | None = None
+    places: Mapping[int, Sequence[Place]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @cached_property
+    def properties(self) -> FoundProperties:
+        """Looked for once, when they are first asked for."""
+        return FoundProperties(*find_properties(self.records, _ASKED_FOR))
+
+
+def scan_records(
+    view: memoryview,
+    start: int,
+    base_physical_offset: int,
+    end: int,
+    *,
+    framing: Framing = PLAIN,
+    before: EntryNumber | None = None,
+    verify: bool = True,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[ScannedRecords]:
+    """The records of a file (`view`, at `base_physical_offset` of the log) from position `start` on, where a frame
+    begins, in chunks: those that begin within `chunk_bytes`.
+
+    None goes past `end`. There is always a last chunk, perhaps empty, with `stop` set: END exactly at `end`, BLANK at a
+    filler that ends at the view's end, ZEROS at eight zero bytes or fewer left, DAMAGED at anything else.
+    `verify` checks bodies' CRCs too. `before` is the number of the frame before `start`, None if that is not known.
+    """
+    log = np.frombuffer(view, np.uint8)
+    stop = None
+    while stop is None:
+        frames, chain_end, broken = follow_chain(
+            log, start, min(start + chunk_bytes, end), end, base_physical_offset, framing
+        )
+        following = framing.follow_each_other(log, frames, before)
+        if following < len(frames):
+            chain_end, frames, broken = int(frames[following]), frames[:following], True
+        positions = framing.records(log, frames)
+        records = locate(log[:end], positions, positions + base_physical_offset, framing)
+        ok = records.headers["ok"]
+        if verify:
+            ok = ok & ~damaged_rows(records)
+        if not ok.all():
+            count = int(np.argmin(ok))
+            chain_end, records, broken = framing.frame_start(int(positions[count])), records.take(slice(0, count)), True
+            frames = frames[frames < chain_end]
+        if broken or chain_end + framing.least_bytes > end:
+            stop = stop_at(view, chain_end, end, framing)
+        problem = None
+        if stop is ScanStop.DAMAGED:
+            problem = framing.problem(view[chain_end:end], base_physical_offset + chain_end)
+        before = framing.number(log, frames) or before
+        topics, topic_rows = topics_of(records)
+        bare_frames = len(frames) - len(records)
+        yield ScannedRecords(records, topics, topic_rows, chain_end, stop, problem, bare_frames, before)
+        start = chain_end
+
+
+def stop_at(view: memoryview, position: int, end: int, framing: Framing = PLAIN) -> ScanStop:
+    """What is at `position`, where no good frame starts."""
+    if position == end:
+        return ScanStop.END
+    if end - position < BLANK_BYTES:
+        return ScanStop.DAMAGED if any(view[position:end]) else ScanStop.ZEROS
+    if framing.is_filler(view[position:]):
+        return ScanStop.BLANK
+    return ScanStop.DAMAGED if any(view[position : position + BLANK_BYTES]) else ScanStop.ZEROS
+
+
+def used_end(file: MappedFile, start: int = 0) -> int:
+    """The position behind the last readable byte of a file, from `start` on, that is not zero; `start` when all are.
+    Space that was never written is not read. ReadError, OSError."""
+    view = file.pages()
+    for first, after in reversed(list(file.data_ranges(start))):
+        end = _nonzero_end(view[: min(after, len(view))], first)
+        if end > first:
+            return end
+    return start
+
+
+def _nonzero_end(view: memoryview, start: int) -> int:
+    data, step = np.frombuffer(view, np.uint8), _SEARCH_BYTES
+    for first in range(max(len(data) - 1, 0) // step * step, start // step * step - 1, -step):
+        found = np.flatnonzero(data[max(first, start) : first + step])
+        if len(found):
+            return max(first, start) + int(found[-1]) + 1
+    return start
+
+
+def record_starts(view: memoryview, start: int, end: int, base_physical_offset: int) -> tuple[Array, Array]:
+    """Positions in [start, end) of a file where what looks like a record begins, and ends by `end`: magic and place are
+    right; and the sizes that they name. int64 (n,), ascending. A body may hold such. Of framed records, those are
+    positions behind their headers."""
+    log = np.frombuffer(view, np.uint8)[:end]
+    starts = placed_heads(view, start, end, base_physical_offset)
+    sizes = items_at(log, starts, 4).view(">i4").astype(np.int64)
+    fits = (sizes >= MIN_RECORD_BYTES) & (starts + sizes <= end)
+    return starts[fits], sizes[fits]
+
+
+def placed_heads(view: memoryview, start: int, end: int, base_physical_offset: int) -> Array:
+    """Positions in [start, end) of a file where magic and place are those of a record there, which may reach further:
+    int64 (n,), ascending."""
+    found = [np.empty(0, np.int64)]
+    log = np.frombuffer(view, np.uint8)[:end]
+    last = end - _PLACE_POSITION - _PLACE_BYTES
+    for first in range(start, last + 1, _SEARCH_BYTES):
+        after = min(first + _SEARCH_BYTES, last + 1)
+        at = first + np.flatnonzero(log[first + _MAGIC_POSITION : after + _MAGIC_POSITION] == MAGICS[0][0])
+        magics = items_at(log, at + _MAGIC_POSITION, 4).view(">i4")
+        at = at[(magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2)]
+        found.append(at[items_at(log, at + _PLACE_POSITION, 8).view(">i8") == base_physical_offset + at])
+    return np.concatenate(found)
+
+
+def find_chained_record(
+    view: memoryview,
+    start: int,
+    end: int,
+    base_physical_offset: int,
+    ends_well: Callable[[int], bool],
+    is_believed: Callable[[StoredMessage], bool],
+    framing: Framing = PLAIN,
+) -> int | None:
+    """The first position in [start, end) of a file where a frame with a whole record begins, from which one frame
+    follows another to a place that `ends_well`.
+
+    A record in somebody's body is followed by the rest of what holds it, which is none. However many seem to begin
+    there, little more than the bytes between are read.
+    """
+    header_bytes = framing.header_bytes
+    starts, sizes = record_starts(view, start + header_bytes, end, base_physical_offset)
+    pairs: list[tuple[int, int]] = list(
+        zip((starts - header_bytes).tolist(), (sizes + header_bytes).tolist(), strict=True)
+    )
+    well: set[int] = set()
+    known: dict[int, bool] = {}
+    for position, size in reversed(pairs):
+        after = position + size
+        if after in well or known.setdefault(after, ends_well(after)):
+            well.add(position)
+    read = 0
+    for position, size in pairs:
+        if position not in well or read > _MOST_READ * (position - start) + _SEARCH_BYTES:
+            continue
+        read += size
+        if framing.problem(view[position : position + size], base_physical_offset + position) is not None:
+            continue
+        start_of_record = position + header_bytes
+        message = decode_record(
+            view[start_of_record : position + size], base_physical_offset + start_of_record, verify=False
+        )
+        if is_believed(message):
+            return position
+    return None
+
+
+def holds_record(view: memoryview, start: int, end: int, base_physical_offset: int) -> bool:
+    """Whether a whole record begins anywhere in [start, end); also when that would take too long to tell."""
+    read = 0
+    starts, sizes = record_starts(view, start, end, base_physical_offset)
+    for position, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        read += size
+        if read > _MOST_READ * (end - start) + _SEARCH_BYTES:
+            return True
+        if record_problem(view[position : position + size], base_physical_offset + position) is None:
+            return True
+    return False

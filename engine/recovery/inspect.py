@@ -1,0 +1,284 @@
+"""Opening: what is at a path, whether we read it, and which sizes its files have (docs/format.md, 1).
+
+No file states the size of its kind, so the files themselves do: by their lengths, by the distances of their names; for
+an index, whose length fits many slot and entry counts, by proof. `config/sizes.json` remembers what we made.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
+from engine.settings.config_file import backup_of
+from engine.errors import (
+    ConfigFileError,
+    DuplicateLogFileError,
+    NotAStoreError,
+    ObstructedError,
+    OptionError,
+    UnsupportedStoreError,
+)
+from engine.files.file_scan import MAX_OFFSET, FoundFile, log_files, numbered_files
+from engine.log.index_file import index_file_bytes
+from engine.recovery.index_proof import prove_index_sizes
+from engine.recovery.kinds import StoreKind
+from engine.files.layout import StoreLayout
+from engine.recovery.missing_log import refuse_missing_log
+from engine.files.paths import open_folder, require_file
+from engine.settings.sizes_file import read_sizes
+
+OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")
+BROKER_NAMES = (
+    "abort.bak",
+    "brokerIdentity",
+    "compaction",
+    "consumequeue_rocksdb",
+    "epochFileCheckpoint",
+    "rocksdbstore",
+    "timerlog",
+    "timerwheel",
+)
+KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES, "batchconsumequeue", "consumequeue_ext", "transaction"))
+"""What a store may hold; anything else in a folder without a commit log says that it is no store."""
+
+SAMPLED_QUEUES = 200
+LEAST_LOG_FILE_BYTES = 512
+"""A shorter file is no file of a log, whatever its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSizes:
+    """File sizes of a store, None where no file tells; `index_file_bytes` is the length of its index files."""
+
+    commit_log_bytes: int | None
+    consume_queue_bytes: int | None
+    index_file_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSizes:
+    """Sizes to open a store with. `rebuild_index`: its files can't be of these sizes; `note` says so to people."""
+
+    sizes: FileSizes
+    rebuild_index: bool = False
+    note: str | None = None
+    found: FoundSizes = FoundSizes(None, None, None)
+    """What the files said."""
+
+
+def is_new(layout: StoreLayout) -> bool:
+    """Whether there is no store yet: nothing, an empty folder, or one that only holds a lock; and no log elsewhere."""
+    return _names(layout.root) <= {"lock", "lost+found"} and not log_files(layout.commit_log)
+
+
+def _names(root: Path) -> set[str]:
+    try:
+        return {member.name for member in root.iterdir()}
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError:
+        raise NotAStoreError(root, "it is a file, not a folder") from None
+
+
+def refuse_unreadable(layout: StoreLayout) -> None:
+    """NotAStoreError, ObstructedError, MissingLogError, DuplicateLogFileError, OptionError, or UnsupportedStoreError
+    that names what we don't read; silent when the store is one of ours."""
+    path, names, ledgers = layout.root, _names(layout.root), layout.ledgers()
+    if "commitlog" not in names and not ledgers and not names <= KNOWN_NAMES:
+        raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
+    _refuse_ledgers(layout, ledgers)
+    refuse_folders(layout)
+    _refuse_duplicates(layout)
+    refuse_missing_log(layout)
+
+
+def refuse_folders(layout: StoreLayout) -> None:
+    """ObstructedError when no folder, or one that may not be followed, stands where the store has one; OptionError when
+    one of the log's can't be made either. OSError."""
+    logs = (*layout.ledgers(), *layout.commit_log.folders)
+    for folder in (*logs, layout.consume_queues, layout.index, layout.config, layout.own):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ObstructedError(folder, "folder")
+        if folder.is_dir():
+            os.close(open_folder(folder))  # who may not be followed there is told before anything is done
+        elif not folder.is_relative_to(layout.root) and not folder.parent.is_dir():
+            raise OptionError("storePathCommitLog", f"{folder.parent} does not exist")
+
+
+def refuse_unwritable(layout: StoreLayout, kind: StoreKind) -> None:
+    """UnsupportedStoreError when the store is of a kind that is only read: a writer could not keep up all of it."""
+    for ledger in layout.ledgers():
+        raise UnsupportedStoreError(
+            layout.root,
+            f"writing a DLedger commit log ({ledger.name}), which belongs to its group of brokers,",
+            "mount it with --read-only, or with --follow beside its broker; publish through the broker",
+        )
+    refuse_kind(layout, kind)
+
+
+def refuse_kind(layout: StoreLayout, kind: StoreKind) -> None:
+    """UnsupportedStoreError when not all that is derived in a store of that kind is ours to read."""
+    if kind.unwritable is not None:
+        instead = "it can be read all the same: mount it with --read-only or --follow"
+        raise UnsupportedStoreError(layout.root, kind.unwritable, instead)
+
+
+def _refuse_ledgers(layout: StoreLayout, ledgers: Sequence[Path]) -> None:
+    if len(ledgers) > 1:
+        raise UnsupportedStoreError(layout.root, f"more than one DLedger log ({ledgers[0].name}, {ledgers[1].name})")
+    older = log_files(layout.log_before_ledger) if ledgers else []
+    if older:
+        where = layout.shown(older[0].parent)
+        raise UnsupportedStoreError(layout.root, f"a commit log ({where}) from before DLedger's ({ledgers[0].name})")
+
+
+def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:
+    """What stands where a writer keeps a file, and is none: folders, links of others, FIFOs. OSError."""
+    settings = (layout.topics, backup_of(layout.topics), layout.sizes, layout.retention, layout.used_log_paths)
+    marks = (layout.clean_mark, layout.coverage, layout.deleted_topics)
+    for path in (layout.lock, layout.abort, layout.checkpoint, *settings, *marks):
+        try:
+            require_file(path)
+        except ObstructedError as error:
+            yield error
+
+
+def refuse_obstacles(layout: StoreLayout) -> None:
+    """ObstructedError when no file stands where a writer keeps one. OSError."""
+    for found in obstacles(layout):
+        raise found
+
+
+def _refuse_duplicates(layout: StoreLayout) -> None:
+    """Of two files with one name that both hold records, nobody can say which is the log's."""
+    for file, other in pairwise(log_files(layout.commit_log)):
+        both = file.name == other.name and all(FoundFile(one, 0).has_data for one in (file, other))
+        if both:
+            raise DuplicateLogFileError(file, other)
+
+
+def find_sizes(layout: StoreLayout, remembered: FileSizes | None = None) -> FoundSizes:
+    """What the files of a store say about their sizes; `remembered` is what they were made with, if it is still so."""
+    queues = [file for files in _queue_folders(layout.consume_queues) for file in files]
+    return FoundSizes(
+        _numbered_size(log_files(layout.commit_log), remembered.commit_log_bytes if remembered else None),
+        _queue_size(queues, remembered.consume_queue_bytes if remembered else None),
+        _usual(file.stat().st_size for file in index_paths(layout.index)),
+    )
+
+
+def _queue_folders(directory: Path) -> Iterator[list[Path]]:
+    """Files of each queue, for as many queues as it takes to know."""
+    seen = 0
+    for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
+        for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
+            if queue.name.isdecimal() and queue.is_dir():
+                yield numbered_files(queue)
+                seen += 1
+            if seen >= SAMPLED_QUEUES:
+                return
+
+
+def index_paths(directory: Path) -> list[Path]:
+    """Index files, by name: 17 digits."""
+    try:
+        members = list(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    return sorted(file for file in members if len(file.name) == 17 and file.name.isdecimal() and file.is_file())
+
+
+def _numbered_size(files: Sequence[Path], remembered: int | None) -> int | None:
+    """The size that fits most of the files: names are multiples of it, and no file is longer. Some may be strays."""
+    sizes = {int(file.name): file.stat().st_size for file in files if int(file.name) <= MAX_OFFSET}
+    if remembered and _can_be_of(list(sizes.items()), remembered):
+        return remembered
+    candidates = {*sizes.values(), math.gcd(*sizes), remembered if sizes and remembered else 0} - {0}
+    return max(candidates, key=lambda size: _fit(sizes, size, size == remembered), default=None)
+
+
+def _fit(sizes: Mapping[int, int], size: int, is_remembered: bool) -> tuple[int, int, int, int]:
+    """How well files (start -> length) agree with being of `size` bytes each: one that is longer speaks against it,
+    unless they are known to have been made so."""
+    multiples = [start for start in sizes if start % size == 0]
+    too_long = 0 if is_remembered else sum(length > size for length in sizes.values())
+    return len(multiples) - too_long, sum(sizes[start] == size for start in multiples), len(multiples), size
+
+
+def _queue_size(files: Sequence[Path], remembered: int | None) -> int | None:
+    """The size that the files of queues were made with, if they can be of it; else their usual length."""
+    sizes = [(int(file.name), file.stat().st_size) for file in files]
+    if remembered and _can_be_of(sizes, remembered):
+        return remembered
+    return _usual(length for _, length in sizes)
+
+
+def _can_be_of(sizes: Sequence[tuple[int, int]], size: int) -> bool:
+    """Whether files (start, length) can have been made with `size` bytes each: most of them fit in by name and length,
+    and no other length is more frequent. What one file has for itself proves nothing: it may be cut."""
+    if size > BROKER_SIZES.commit_log_bytes:
+        return False  # what is remembered may be damaged, too, and a file of that size is made
+    counts = Counter(length for _, length in sizes if length)
+    fitting = sum(start % size == 0 and length <= size for start, length in sizes)
+    return 2 * fitting > len(sizes) and max(counts.values(), default=0) <= max(counts[size], 1)
+
+
+def _usual(lengths: Iterable[int]) -> int | None:
+    """The most frequent length, the largest of equally frequent ones; None when there is none but zero."""
+    counts = Counter(length for length in lengths if length)
+    return max(counts, key=lambda length: (counts[length], length)) if counts else None
+
+
+def remembered_sizes(layout: StoreLayout) -> FileSizes | None:
+    """The sizes that the store was made with; None when nothing readable tells."""
+    try:
+        return read_sizes(layout.sizes)
+    except ConfigFileError:
+        return None  # a memory aid: the files say the rest
+
+
+def choose_sizes(
+    layout: StoreLayout, wanted: FileSizes | None, keys_at: Callable[[FileSizes, int], Sequence[str]]
+) -> ChosenSizes:
+    """Sizes of a store: what was remembered, unless its files say otherwise; else their own, then `wanted`, then the
+    likeliest.
+
+    `keys_at(sizes, physical_offset)` gives the index keys of a record, for the proof.
+    """
+    remembered = remembered_sizes(layout)
+    found = find_sizes(layout, remembered)
+    fallback = remembered or wanted or _likely(found)
+    sizes = fallback
+    if found.commit_log_bytes and found.commit_log_bytes >= LEAST_LOG_FILE_BYTES:
+        sizes = replace(sizes, commit_log_bytes=found.commit_log_bytes)
+    if found.consume_queue_bytes and found.consume_queue_bytes >= CONSUME_QUEUE_ENTRY_BYTES:
+        sizes = replace(sizes, consume_queue_entries=found.consume_queue_bytes // CONSUME_QUEUE_ENTRY_BYTES)
+    if found.index_file_bytes is None:
+        return ChosenSizes(sizes, found=found)
+    if remembered is not None and remembered.index_bytes == found.index_file_bytes:
+        return ChosenSizes(sizes, found=found)
+    usual = (remembered or wanted or EMBEDDED_SIZES, BROKER_SIZES, EMBEDDED_SIZES)
+    candidates = [(one.index_slots, one.index_entries) for one in usual]
+    proved = prove_index_sizes(index_paths(layout.index), candidates, lambda place: keys_at(sizes, place))
+    if proved is not None:
+        return ChosenSizes(replace(sizes, index_slots=proved[0], index_entries=proved[1]), found=found)
+    as_long = [pair for pair in candidates if index_file_bytes(*pair) == found.index_file_bytes]
+    slots, entries = (as_long or candidates)[0]
+    note = (
+        f"the slots and entries of {layout.index} can't be proved from its files: the index is rebuilt with"
+        f" {slots:,} slots and {entries:,} entries; to keep a broker's, open the store with"
+        " maxHashSlotNum and maxIndexNum as in its broker.conf"
+    )
+    sizes = replace(sizes, index_slots=slots, index_entries=entries)
+    return ChosenSizes(sizes, rebuild_index=True, note=note, found=found)
+
+
+def _likely(found: FoundSizes) -> FileSizes:
+    """Without index files, log files of a broker's size get index files of a broker's size, so that it can go on."""
+    return BROKER_SIZES if found.commit_log_bytes == BROKER_SIZES.commit_log_bytes else EMBEDDED_SIZES

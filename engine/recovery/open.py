@@ -1,0 +1,248 @@
+"""Opened: the three ways to open a store, up to where it is ready to be read (docs/format.md, 8).
+
+WRITE      takes the lock, leaves `abort`, recovers on disk
+READ_ONLY  no writer may be there; recovers in private memory
+FOLLOW     beside a writer; nothing is locked, recovered or written
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
+from engine.files.disk import Disk, make_directory, remove_file, write_durably
+from engine.errors import NotAStoreError, OptionError, ReadError, StoreLockedError
+from engine.files.file_queue import FileQueue
+from engine.haste import uncollected
+from engine.log.index_file import TAG_TYPE
+from engine.recovery.kinds import StoreKind, kind_of
+from engine.files.layout import StoreLayout
+from engine.files.lock import StoreLock, lock_mtime_ns
+from engine.files.mapped_file import Access
+from engine.recovery.missing_log import refuse_read_only_end
+from engine.recovery.inspect import (
+    ChosenSizes,
+    choose_sizes,
+    is_new,
+    refuse_folders,
+    refuse_obstacles,
+    refuse_unreadable,
+    refuse_unwritable,
+    remembered_sizes,
+)
+from engine.log.parts import StoreParts, open_parts
+from engine.settings.paths_file import remember_paths
+from engine.record.record import decode_record
+from engine.recovery.recover import Recovered, Trace, read_trace, recover
+from engine.results import RecoveryReport
+from engine.recovery.quarantine import set_aside_config
+from engine.settings.sizes_file import write_sizes
+from engine.settings.topics_file import TopicTable
+
+STORE_MODE = 0o700
+"""Of the directory of a new store: its files can be read by all who can reach them, as a broker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store whose end is known; `lock` is held in WRITE only."""
+
+    parts: StoreParts
+    table: TopicTable
+    recovered: Recovered
+    lock: StoreLock | None
+    choice: ChosenSizes
+    kind: StoreKind
+
+    def close(self) -> None:
+        """Let go of everything, leaving no mark."""
+        self.parts.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+def open_store(path: Path, config: StoreConfig) -> Opened:
+    """Open what is at `path` as `config.mode` says. OpenError, ObstructedError, StoreFullError, OSError."""
+    layout = layout_of(path, config)
+    new = is_new(layout)
+    if new and config.mode is not OpenMode.WRITE:
+        raise NotAStoreError(path, "nothing is there")
+    if new:
+        refuse_folders(layout)
+    else:
+        refuse_unreadable(layout)
+    opened = {
+        OpenMode.WRITE: _open_writing,
+        OpenMode.READ_ONLY: _open_read_only,
+        OpenMode.FOLLOW: _open_following,
+    }
+    with uncollected():  # some thousand queues stay
+        return opened[config.mode](layout, config)
+
+
+def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
+    """Where things are of the store at `path`, opened as `config` says. OptionError when its log has no folder."""
+    default = StoreLayout(path).default_commit_log
+    real = os.path.realpath(default)
+
+    def spelled(folder: Path) -> Path:
+        return default if os.path.realpath(folder) == real else folder.absolute()
+
+    named = config.commit_log_paths and tuple(map(spelled, config.commit_log_paths))
+    layout = StoreLayout(path, named or None, tuple(map(spelled, config.read_only_log_paths)))
+    try:
+        _ = layout.commit_log
+    except ValueError as error:
+        raise OptionError("readOnlyCommitLogStorePaths", str(error)) from error
+    return layout
+
+
+def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
+    path = layout.root
+    refuse_read_only_end(layout)
+    refuse_unwritable(layout, kind_of(layout, read_topics(layout, config)))
+    for changed in make_directory(path, keep_owner=False, mode=STORE_MODE):  # a new store is whose who makes it
+        config.disk.sync_directory(changed)
+    refuse_obstacles(layout)
+    with ExitStack() as stack:
+        lock = stack.enter_context(StoreLock(layout.lock))
+        trace = read_trace(layout)  # under the lock, as all that follows: no other writer comes in between
+        new = is_new(layout)
+        _make_directories(
+            [*layout.commit_log.writable, layout.consume_queues, layout.index, layout.config], config.disk
+        )
+        table, notes = _topics_to_write(layout, config)
+        kind = kind_of(layout, table)
+        refuse_unwritable(layout, kind)  # now that no other writer can change it
+        choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(layout, config)
+        remember_paths(layout, config.disk)
+        if remembered_sizes(layout) != choice.sizes:
+            write_sizes(layout.sizes, choice.sizes, config.disk)
+        begin_writing(layout, config.disk)
+        lock.sync(config.disk)
+        parts = open_parts(layout, config, choice.sizes, Access.WRITE)
+        stack.callback(parts.close)
+        topics = frozenset(table.names()) if not notes else frozenset()
+        recovered = _recover(parts, trace, choice, config, topics, table.discard).with_notes(notes)
+        stack.pop_all()
+    return Opened(parts, table, recovered, lock, choice, kind)
+
+
+def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
+    """The table of topics and what is to be said about it: one that can't be understood would stop all new topics, and
+    its writer would replace it, so it is moved away. Topics with messages are known from their queues."""
+    table = read_topics(layout, config)
+    if table.problem is None:
+        return table, []
+    notes = [f"config/{layout.topics.name}: {table.problem.reason}; empty topics and permissions are lost"]
+    notes += set_aside_config(layout, f"config/{layout.topics.name}", config.disk)
+    return read_topics(layout, config), notes
+
+
+def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
+    holder = StoreLock.holder(layout.lock)
+    if holder is not None:
+        raise StoreLockedError(layout.root, holder or None)
+    table = read_topics(layout, config)
+    kind = kind_of(layout, table)
+    choice = choose_at(layout, config)
+    if kind.has_batches:
+        choice = replace(choice, rebuild_index=True, note="a broker's index lacks the keys of messages within batches")
+    with ExitStack() as stack:
+        parts = open_parts(layout, config, choice.sizes, Access.PRIVATE)
+        stack.callback(parts.close)
+        trace = read_trace(layout)
+        is_known = table.problem is None and kind.topics_known
+        topics = frozenset(table.names()) if is_known else frozenset()
+        recovered = _recover(parts, trace, choice, config, topics, lambda topic: None)
+        _require_at_rest(layout, trace)
+        stack.pop_all()
+    return Opened(parts, table, recovered, None, choice, kind)
+
+
+def _require_at_rest(layout: StoreLayout, trace: Trace) -> None:
+    """StoreLockedError when a writer has opened the store since its `trace` was read: nothing kept it out."""
+    holder = StoreLock.holder(layout.lock)
+    reopened = trace.clean and layout.abort.exists()
+    if holder is not None or reopened or lock_mtime_ns(layout.lock) != trace.lock_mtime_ns:
+        raise StoreLockedError(layout.root, holder or None)
+
+
+def _open_following(layout: StoreLayout, config: StoreConfig) -> Opened:
+    table = read_topics(layout, config)
+    kind = kind_of(layout, table)
+    choice = choose_at(layout, config)
+    parts = open_parts(layout, config, choice.sizes, Access.READ)
+    parts.queues.recover(scan=False)
+    return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice, kind)
+
+
+def _recover(
+    parts: StoreParts,
+    trace: Trace,
+    choice: ChosenSizes,
+    config: StoreConfig,
+    topics: frozenset[str],
+    forget: Callable[[str], None],
+) -> Recovered:
+    found = recover(parts, trace, topics, forget, rebuild_index=choice.rebuild_index, progress=config.progress)
+    return found.with_notes([choice.note] if choice.note else [])
+
+
+def read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
+    """The table of topics."""
+    return TopicTable(layout.topics, config.disk, config.clock)
+
+
+def choose_at(layout: StoreLayout, config: StoreConfig) -> ChosenSizes:
+    """The sizes to open the store at `layout` with."""
+    with closing(_RecordKeys(layout)) as record_keys:
+        return choose_sizes(layout, config.sizes, record_keys.at)
+
+
+class _RecordKeys:
+    """Reads the index keys of records before the store is open: what proves an index file's sizes."""
+
+    def __init__(self, layout: StoreLayout) -> None:
+        self._paths = layout.commit_log
+        self._files: dict[int, FileQueue] = {}
+
+    def at(self, sizes: FileSizes, physical_offset: int) -> Sequence[str]:
+        """What the index may hold of the record there (topic#key, topic#T#tag); nothing when it can't be read."""
+        file_bytes = sizes.commit_log_bytes
+        if file_bytes not in self._files:
+            self._files[file_bytes] = FileQueue.open(self._paths, file_bytes, Access.READ)
+        file = self._files[file_bytes].find(physical_offset)
+        try:
+            if file is None:
+                return ()
+            message = decode_record(file.whole()[physical_offset - file.start :], physical_offset)
+        except ReadError:
+            return ()
+        unique = [message.unique_key] if message.unique_key else []
+        tags = [f"{TAG_TYPE}#{message.tags}"] if message.tags else []
+        return [f"{message.topic}#{key}" for key in (*unique, *message.keys, *tags)]
+
+    def close(self) -> None:
+        """Let go of the log's files."""
+        for files in self._files.values():
+            files.close()
+
+
+def _make_directories(paths: Sequence[Path], disk: Disk) -> None:
+    for path in paths:
+        for changed in make_directory(path):
+            disk.sync_directory(changed)
+
+
+def begin_writing(layout: StoreLayout, disk: Disk) -> None:
+    """From here on the store is not closed: whoever opens it next must see that, before a byte of it changes."""
+    if not os.path.lexists(layout.abort):
+        write_durably(layout.abort, b"", disk)
+        disk.sync_directory(layout.root)
+    if layout.clean_mark.exists():
+        remove_file(layout.clean_mark, disk)

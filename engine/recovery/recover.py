@@ -1,0 +1,489 @@
+"""Recovery: find where the log ends, and make what is derived from it agree (docs/format.md, 8).
+
+    clean mark     every file is as the last close left it: nothing is read
+    coverage mark  our own writer died: the log is read from the mark on, what is derived is cut to it and made anew
+    neither        somebody else wrote the store: the log is read from where RocketMQ would begin, and consume queues
+                   and index are looked over; what does not lead to every record is made anew from the whole log
+
+Good records are never touched. A torn or stale tail is cut, its bytes zeroed, once a copy is kept of what holds a whole
+record. A damaged stretch stays where it is, and reads as damaged: also at the log's end, when mark or queues tell that
+it was written. Its messages' numbers stay taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from engine.log.checkpoint import read_checkpoint, read_committed_entry
+from engine.log.claims import Claims, QueueClaim, read_claims, with_entries
+from engine.recovery.clean_mark import read_clean_mark
+from engine.settings.config import RecoveryProgress
+from engine.log.consume_queue import ENTRY, ConsumeQueue
+from engine.log.consume_queues import ConsumeQueues
+from engine.recovery.recovery_point import Coverage, QueueExtents, queue_extent, read_coverage
+from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
+from engine.errors import QueueGapError, ReadError
+from engine.files.file_queue import FileQueue
+from engine.files.layout import StoreLayout
+from engine.files.lock import lock_mtime_ns
+from engine.record.framing import Framing
+from engine.record.scan import ScannedRecords
+from engine.recovery.log_walk import DamagedStretch, DamageKind, LogWalk, NewestRecord
+from engine.files.mapped_file import Access, MappedFile
+from engine.log.parts import StoreParts
+from engine.record.record import MIN_RECORD_BYTES, decode_record
+from engine.results import RecoveryReport
+from engine.log.queue_sequence import SPARE, Doubt, Seed
+from engine.recovery.quarantine import DAMAGED, keep_records, set_aside, written_behind
+from engine.recovery.completeness import index_start, queues_complete, shows_multi_dispatch
+
+TRUSTED_FILES = 3
+"""After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
+
+Progress = Callable[[RecoveryProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What the last writer left, looked at before anything is changed: whether it closed the store, the clean mark if
+    the files are still as it says, and the time of the file `lock`, which every writer touches."""
+
+    clean: bool
+    mark: Coverage | None
+    lock_mtime_ns: int
+
+
+def read_trace(layout: StoreLayout) -> Trace:
+    """The trace of the last writer of the store at `layout`."""
+    clean = not layout.abort.exists()
+    mark = read_clean_mark(layout) if clean else None
+    return Trace(clean, mark.coverage if mark else None, lock_mtime_ns(layout.lock))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The report for people, the log's newest record, and every queue's extent; `taken_over` when nothing was
+    read. The log before `trusted_end` is as our last writer left it; 0: unknown."""
+
+    report: RecoveryReport
+    newest: NewestRecord | None
+    queues: QueueExtents
+    trusted_end: int = 0
+    taken_over: bool = False
+
+    def with_notes(self, notes: Sequence[str]) -> Recovered:
+        """The same with more sentences in the report."""
+        return replace(self, report=replace(self.report, notes=(*self.report.notes, *notes)))
+
+
+def recover(
+    parts: StoreParts,
+    trace: Trace,
+    topics: frozenset[str],
+    forget: Callable[[str], None],
+    *,
+    rebuild_index: bool,
+    progress: Progress | None,
+) -> Recovered:
+    """Make `parts` ready to read and write. `topics` are those that topics.json names, none when nobody knows; `forget`
+    takes one away there whose deletion was cut short.
+
+    StoreFullError, OSError: nothing good is lost, trying again is safe.
+    """
+    began = time.monotonic()
+    if trace.mark is not None and not rebuild_index and trace.mark.speaks_of(parts.log, trace.lock_mtime_ns):
+        return _take_over(parts, trace.mark)
+    coverage = leave_out_deleted(parts, trace, topics)
+    return _Recovery(parts, coverage, forget, trace.clean, progress).run(rebuild_index, began)
+
+
+def leave_out_deleted(parts: StoreParts, trace: Trace, topics: frozenset[str]) -> Coverage | None:
+    """The coverage mark, if it speaks of the store. If none does, and the last writer closed the store: a topic that
+    neither `topics` nor a queue knows was deleted, and its records are left out.
+
+    A writer that closes has dispatched all of its log. Where nothing names topics, or there is no queue at all, what
+    is missing was lost rather than deleted.
+    """
+    coverage = valid_coverage(parts, trace)
+    if coverage is not None:
+        return coverage
+    in_queues = parts.queues.topics()
+    if trace.clean and topics and in_queues:
+        parts.deleted.leave_out_all_but(topics.union(in_queues))
+    return None
+
+
+def valid_coverage(parts: StoreParts, trace: Trace) -> Coverage | None:
+    """The coverage mark, if it speaks of the store."""
+    coverage = read_coverage(parts.layout.coverage)
+    return coverage if coverage is not None and coverage.speaks_of(parts.log, trace.lock_mtime_ns) else None
+
+
+def claims_at_rest(parts: StoreParts, coverage: Coverage | None, *, clean: bool) -> Claims:
+    """What is claimed of the log of a store that nobody writes, as an opening would find it: its queues' ends are
+    known."""
+    covered, last = coverage.covered if coverage else None, parts.log.files.last
+    end = last.start + last.size if last else 0
+    start, file_bytes = parts.log.min_offset, parts.log.files.file_bytes
+    return read_claims(parts.queues, covered, clean=clean, start=start, end=end, file_bytes=file_bytes)
+
+
+def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
+    """All files are as they were at the close: the mark says where they end."""
+    parts.queues.resume(coverage.covered.next_offsets, coverage.physical_end)
+    parts.log.resume(coverage.physical_end, coverage.store_time_ms)
+    parts.queues.expire(parts.log.min_offset)
+    damage = coverage.newest_damage(parts.log)
+    report = RecoveryReport(damaged=tuple(one.start for one in damage), notes=tuple(map(_sentence, damage)))
+    return Recovered(report, coverage.newest_record, coverage.queues, coverage.physical_end, taken_over=True)
+
+
+class _Recovery:
+    """One recovery that reads records."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        coverage: Coverage | None,
+        forget: Callable[[str], None],
+        clean: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._parts = parts
+        self._forget = forget
+        self._log = parts.log
+        self._coverage = coverage
+        self._clean = clean
+        self._progress = progress
+        self._rebuilt: list[str] = []
+        self._notes: list[str] = []
+        self._claims = Claims()
+        self._multi_dispatch = parts.multi_dispatch
+        self._walk: LogWalk
+
+    def run(self, rebuild_index: bool, began: float) -> Recovered:
+        parts, log = self._parts, self._log
+        if rebuild_index:
+            self._drop_index("its sizes")
+        trusted_end = self._coverage.physical_end if self._coverage else self._rocketmq_start()
+        parts.queues.recover(scan=True)
+        parts.queues.remove_deleted(parts.deleted.until, self._forget)
+        covered = self._coverage.covered if self._coverage else None
+        self._claims = read_claims(
+            parts.queues,
+            covered,
+            clean=self._clean,
+            start=trusted_end,
+            end=self._whole_end,
+            file_bytes=log.files.file_bytes,
+        )
+        start = self._prepare(trusted_end)
+        self._walk = LogWalk(
+            log.files,
+            start,
+            self._seed(start),
+            claims=self._claims,
+            trusted_end=trusted_end,
+            earliest_ms=self._earliest_ms(start),
+            disproved=self._take_back,
+            multi_dispatch=self._multi_dispatch,
+            progress=self._tell if self._progress else None,
+        )
+        for found in self._walk:
+            self._dispatch(parts.deleted.without_queues(found))
+        found_end = self._walk.end
+        for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
+            self._notes.append(
+                f"topic {topic}: the store was closed, and neither config/topics.json nor a consume queue knows it:"
+                " it was deleted, and its records in the log are left out"
+            )
+        self._cut(trusted_end)
+        damaged = [one for one in self._walk.damaged if one.is_new]
+        if self._coverage is not None and start >= self._coverage.physical_end:
+            damaged = [*self._coverage.newest_damage(log), *damaged]
+        report = RecoveryReport(
+            clean=self._clean,
+            scanned_bytes=found_end - start,
+            scanned_messages=self._walk.records,
+            cut_bytes=self._cut_bytes,
+            damaged=tuple(stretch.start for stretch in damaged),
+            rebuilt=tuple(self._rebuilt),
+            notes=(*self._notes, *self._uncommitted(), *(_sentence(stretch) for stretch in damaged)),
+            seconds=time.monotonic() - began,
+        )
+        covered_end = self._coverage.physical_end if self._coverage else 0
+        return Recovered(report, self._newest(), queue_extents(parts.queues), covered_end)
+
+    def _uncommitted(self) -> list[str]:
+        """What is to be said of a ledger's newest entries, if they are not known to be committed."""
+        checkpoint, newest = self._parts.layout.ledger_checkpoint, self._walk.number
+        committed = read_committed_entry(checkpoint) if checkpoint is not None else None
+        if newest is None or committed is None or newest.entry <= committed:
+            return []
+        return [
+            f"the newest {newest.entry - committed:,} entries of the ledger are behind entry {committed}, the last that"
+            f" {checkpoint} says is committed (it is written every few seconds): they are shown, and a group of several"
+            " brokers may have dropped them"
+        ]
+
+    def _tell(self, physical_offset: int) -> None:
+        if self._progress is not None:
+            first, total = self._log.min_offset, self._whole_end - self._log.min_offset
+            self._progress(RecoveryProgress("recovering", physical_offset - first, total))
+
+    @property
+    def _whole_end(self) -> int:
+        last = self._log.files.last
+        return last.start + last.size if last else 0
+
+    # where to begin
+
+    def _rocketmq_start(self) -> int:
+        """Start of the file from which on RocketMQ reads records when it opens the store."""
+        files = self._log.files.files
+        if not files:
+            return 0
+        if self._clean:
+            return files[max(len(files) - TRUSTED_FILES, 0)].start
+        checkpoint = read_checkpoint(self._parts.layout.checkpoint)
+        for file in reversed(files):
+            if 0 < first_store_ms(file, self._log.framing) <= checkpoint.min_timestamp_ms:
+                return file.start
+        return files[0].start
+
+    def _prepare(self, trusted_end: int) -> int:
+        """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
+        parts, log = self._parts, self._log
+        log.files.drop_empty()
+        self._look_for_multi_dispatch(trusted_end)
+        parts.queues.truncate(trusted_end)
+        parts.index.truncate(self._index_end(trusted_end), parts.stored_ms)
+        start = max(min(trusted_end, self._index_from(trusted_end)), log.min_offset)
+        queues_trusted = self._queues_trusted(trusted_end)
+        if not queues_trusted:
+            start = log.min_offset
+        if start < trusted_end:
+            self._look_for_multi_dispatch(start)
+            self._claims = with_entries(self._claims, parts.queues, start, trusted_end)
+        if not queues_trusted:
+            self._drop_queues()
+        return start
+
+    def _look_for_multi_dispatch(self, start: int) -> None:
+        """Ask the queues about it, as long as they hold entries for records from `start` on."""
+        self._multi_dispatch = self._multi_dispatch or shows_multi_dispatch(self._log, self._parts.queues, start)
+
+    def _queues_trusted(self, trusted_end: int) -> bool:
+        """Whether the queues lead to every record before `trusted_end`: as the mark says, or looked over."""
+        coverage, parts = self._coverage, self._parts
+        if coverage is None or coverage.log_begin != self._log.min_offset:
+            return queues_complete(self._log, parts.queues, parts.deleted, trusted_end)
+        for topic, extents in coverage.queues.items():
+            if parts.deleted.until(topic) >= trusted_end:
+                continue
+            for queue_id, extent in extents.items():
+                queue = parts.queues.get(topic, queue_id)
+                if queue is None or queue_extent(queue) != extent:
+                    return False
+        return True
+
+    def _drop_queues(self) -> None:
+        """Forget what the queues hold of records that are still in the log; numbers of the others stay taken."""
+        for queue in list(self._parts.queues):
+            if queue.physical_end > self._log.min_offset or queue.physical_end < 0:
+                queue.truncate(-1)
+                queue.destroy()
+        self._rebuilt.append("consume queues")
+
+    def _index_end(self, trusted_end: int) -> int:
+        """Up to where the index is kept. One that another closed has entries that we could not make again."""
+        closed_by_another = self._coverage is None and self._clean
+        return self._whole_end if closed_by_another else trusted_end
+
+    def _index_from(self, trusted_end: int) -> int:
+        """From where on the log must be read for the index; an index that can't be right is dropped."""
+        coverage, index, begin = self._coverage, self._parts.index, self._log.min_offset
+        if coverage is not None and coverage.log_begin == begin:
+            names = tuple(file.file.path.name for file in index.files)
+            as_covered = names[: len(coverage.index_files)] == coverage.index_files
+            if as_covered and index.last_physical_offset == coverage.index_physical_offset:
+                return trusted_end
+            self._drop_index("it is not as it was left")
+            return begin
+        start = index_start(self._log, index, trusted_end)
+        if start == begin < trusted_end:
+            self._drop_index("it does not hold every key")
+        return start
+
+    def _drop_index(self, reason: str) -> None:
+        if self._parts.index.files or self._parts.index.foreign:
+            self._rebuilt.append(f"index ({reason})")
+        if self._parts.access is Access.WRITE:
+            # of other sizes, so perhaps a broker's: it may want them back
+            for path in filter(Path.is_file, self._parts.index.foreign):
+                moved = set_aside(self._parts.layout, f"index/{path.name}", self._parts.disk)
+                self._notes.append(f"moved index/{path.name}, whose sizes are not this store's, to {moved}")
+        self._parts.index.destroy()
+
+    def _seed(self, start: int) -> Seed:
+        """What the queues say about the records from `start` on."""
+
+        def seed(topic: str, queue_id: int) -> int | None:
+            queue = self._parts.queues.get(topic, queue_id)
+            if queue is not None and queue.newest_physical_offset >= 0:
+                found = queue.offset_of_physical(start)
+                if found > queue.first_offset or found == 0:
+                    return found  # else its first files may be lost
+            return 0 if start == 0 or self._is_begun_behind(topic, queue_id, start) else None
+
+        return seed
+
+    def _is_begun_behind(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether our writer had no such queue yet when it wrote the mark for the log up to `start`."""
+        coverage = self._coverage
+        if coverage is None or coverage.physical_end != start or self._parts.deleted.until(topic):
+            return False
+        return queue_id not in coverage.queues.get(topic, ())
+
+    def _earliest_ms(self, start: int) -> int:
+        if self._coverage is not None and self._coverage.physical_end == start:
+            return self._coverage.store_time_ms
+        return 0
+
+    # dispatching
+
+    def _dispatch(self, found: ScannedRecords) -> None:
+        while True:
+            try:
+                self._parts.dispatcher.put_scanned(found)
+            except QueueGapError as gap:
+                queue = self._parts.queues.get_or_create(gap.topic, gap.queue_id)
+                fill_gap(queue, gap, self._walk.damaged, self._log.files)
+            else:
+                return
+
+    def _take_back(self, doubt: Doubt) -> None:
+        """A dispatched record had a wrong queue offset."""
+        queue = self._parts.queues.get(doubt.topic, doubt.queue_id)
+        if queue is not None:
+            queue.drop_from(doubt.expected)
+
+    # the end
+
+    def _cut(self, trusted_end: int) -> None:
+        """Make the log and everything derived end behind the last good record."""
+        parts, log_files, end = self._parts, self._log.files, self._walk.end
+        if log_files.last is not None and end > self._whole_end:
+            log_files.skip_to(end)  # the newest files are missing: nothing is given their places
+        self._cut_bytes = written_behind(log_files, end)
+        if parts.access is Access.WRITE:
+            self._notes += keep_records(parts.layout, log_files, end, parts.disk)
+        self._mark_lost_sectors()
+        parts.queues.truncate(end)
+        self._take_numbers()
+        parts.index.truncate(end, parts.stored_ms)
+        if parts.access is Access.WRITE and self._log.files.last is not None:
+            self._log.files.truncate(end, durable_from=min(trusted_end, end))
+        if parts.access is Access.PRIVATE:
+            parts.index.flush()  # from where keys wait into the files, which are in memory, too
+        newest = self._newest()
+        self._log.resume(end, newest.store_time_ms if newest else 0)
+        parts.queues.expire(self._log.min_offset)
+
+    def _mark_lost_sectors(self) -> None:
+        """Frame records that lost a sector at a power cut: their CRC is right, and readers must not take them for
+        whole. Never one that was acknowledged as durable."""
+        for stretch in self._walk.damaged:
+            file = self._log.files.find(stretch.start)
+            if stretch.kind is not DamageKind.LOST_SECTOR or file is None:
+                continue
+            first, last = stretch.start - file.start, min(stretch.end - file.start, file.size)
+            if self._parts.access is Access.WRITE:
+                keep_bytes(self._parts.layout.own / DAMAGED, file, first, last, self._parts.disk)
+            if can_mark(first, last, file.size):
+                mark_damage(file, first, last, stretch.since_ms)
+
+    def _take_numbers(self) -> None:
+        """Give the newest numbers of queues whose records are damaged entries that lead there."""
+        for (topic, queue_id), claim in self._claims.queues.items():
+            if self._parts.deleted.until(topic) >= max(claim.physical_end, 1):
+                continue
+            queue = self._parts.queues.get(topic, queue_id)
+            known = queue.max_offset if queue is not None else 0
+            if claim.next_offset > known and (place := self._damaged_place(claim)) is not None:
+                first = self._first_lost(claim, known, has_files=queue is not None and queue.files.last is not None)
+                fillers = np.zeros(claim.next_offset - first, ENTRY)
+                fillers["physical_offset"], fillers["size"] = place
+                self._parts.queues.get_or_create(topic, queue_id).append(first, fillers)
+
+    def _damaged_place(self, claim: QueueClaim) -> tuple[int, int] | None:
+        """The damage that a queue's newest entry led to, (place, size); None when it is no damage that took it."""
+        file_bytes = self._log.files.file_bytes
+        is_covered = claim.physical_offset < 0
+        for stretch in reversed(self._walk.damaged):
+            if is_covered or stretch.start <= claim.physical_offset < stretch.end:
+                start = stretch.start if is_covered else claim.physical_offset
+                end = min(stretch.end, start - start % file_bytes + file_bytes)
+                return start, end - start
+        return None
+
+    def _first_lost(self, claim: QueueClaim, known: int, *, has_files: bool) -> int:
+        """The first of a queue's numbers that may be lost: no more than damaged bytes can hold, if nothing is left."""
+        if has_files:
+            return known
+        lost_bytes = sum(stretch.end - stretch.start for stretch in self._walk.damaged)
+        return max(known, claim.next_offset - lost_bytes // MIN_RECORD_BYTES - SPARE)
+
+    def _newest(self) -> NewestRecord | None:
+        return self._walk.newest or (self._coverage.newest_record if self._coverage else None)
+
+
+def queue_extents(queues: ConsumeQueues) -> dict[str, dict[int, tuple[int, int]]]:
+    """Every queue's extent, by topic and queue id."""
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for queue in queues:
+        found.setdefault(queue.topic, {})[queue.queue_id] = queue_extent(queue)
+    return found
+
+
+def first_store_ms(file: MappedFile, framing: Framing) -> int:
+    """Store time of the first record in a file of the log; 0 when none begins there."""
+    position = framing.header_bytes
+    try:
+        return decode_record(file.pages()[position:], file.start + position, verify=False).store_time_ms
+    except ReadError:
+        return 0
+
+
+def fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], log: FileQueue) -> None:
+    """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
+    start, size = _lost_place(queue, gap, damaged, log)
+    fillers = np.zeros(gap.found - gap.expected, ENTRY)
+    fillers["physical_offset"], fillers["size"] = start, size
+    queue.append(queue.max_offset, fillers)
+
+
+def _lost_place(
+    queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], log: FileQueue
+) -> tuple[int, int]:
+    """The first damaged stretch between the gap's two records, within one file, less what frames a record; else the
+    record before the gap, or the one behind it."""
+    file_bytes = log.file_bytes
+    for stretch in damaged:
+        if queue.physical_end <= stretch.start < gap.physical_offset:
+            end = min(stretch.end, stretch.start - stretch.start % file_bytes + file_bytes)
+            start = min(stretch.start + log.framing.header_bytes, end - 1)
+            return start, end - start
+    if queue.newest_physical_offset < 0:
+        return gap.physical_offset, gap.size
+    return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
+
+
+def _sentence(stretch: DamagedStretch) -> str:
+    size = stretch.end - stretch.start
+    return f"{size:,} damaged bytes at physical offset {stretch.start}: {stretch.reason}"

@@ -1,0 +1,147 @@
+"""Coverage mark: up to where the log and all that is derived from it are on disk (docs/format.md, 13).
+
+    STORE/fsstore/coverage.json
+
+RocketMQ's checkpoint holds times, and runs ahead of what is flushed; this mark holds a physical offset, and is written
+after the flush. An unclean start trusts what is before it and makes anew what is behind. Whoever else writes the store
+touches `lock`. `newest` is the place, size and CRC of the last record before it: when that is another, it is damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isal.isal_zlib import crc32
+
+from engine.log.claims import Covered
+from engine.log.commit_log import CommitLog
+from engine.log.consume_queue import ConsumeQueue
+from engine.files.disk import Disk
+from engine.errors import ReadError
+from engine.recovery.log_walk import DamagedStretch, DamageKind, NewestRecord
+from engine.files.own_file import read_own_file, whole_number, write_own_file
+
+VERSION = 1
+EARLIEST = -1 << 63
+"""Times may lie before 1970."""
+
+QueueExtents = Mapping[str, Mapping[int, tuple[int, int]]]
+"""First and next queue offset, by topic and queue id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is on disk: the log before `physical_end`, and what is derived from it.
+
+    `log_begin` is where the log began then. `queues` is where each queue's files begin and the next queue offset, by
+    topic and queue id; `index_physical_offset` that of the newest record with a
+    key in the index; `index_files` the names of its files, oldest first; `newest` (physical offset, size, store time,
+    CRC of all its bytes).
+    """
+
+    physical_end: int
+    log_begin: int = 0
+    newest: tuple[int, int, int, int] | None = None
+    lock_mtime_ns: int = 0
+    queues: QueueExtents = field(default_factory=dict)
+    index_physical_offset: int = -1
+    index_files: tuple[str, ...] = ()
+
+    @property
+    def newest_record(self) -> NewestRecord | None:
+        """`newest` without the CRC."""
+        return NewestRecord(*self.newest[:3]) if self.newest else None
+
+    @property
+    def store_time_ms(self) -> int:
+        """When the newest record was stored; 0 when there is none."""
+        return self.newest[2] if self.newest else 0
+
+    @property
+    def covered(self) -> Covered:
+        """What it claims of log and queues."""
+        ends = {(topic, one): end for topic, extents in self.queues.items() for one, (_, end) in extents.items()}
+        newest = self.newest_record
+        return Covered(self.physical_end, ends, newest.end if newest else -1)
+
+    def speaks_of(self, log: CommitLog, lock_mtime_ns: int) -> bool:
+        """Whether nobody else wrote the store since. Damage of the newest record says nothing against the mark: that it
+        was written is what the mark is there to tell."""
+        if lock_mtime_ns != self.lock_mtime_ns or self.physical_end < log.min_offset:
+            return False
+        if self.newest is None:
+            return self.physical_end == log.min_offset
+        if self.newest[0] < log.min_offset:
+            return self.physical_end == log.min_offset
+        return True
+
+    def newest_damage(self, log: CommitLog) -> list[DamagedStretch]:
+        """The newest record as a damaged stretch, when its bytes are not those that the mark was written for."""
+        if self.newest is None or self.newest[0] < log.min_offset:
+            return []
+        start, size, store_time_ms, crc = self.newest
+        if record_crc(log, start, size) == crc:
+            return []
+        reason = "it is not as its writer left it"
+        return [DamagedStretch(start, start + size, reason, DamageKind.UNREADABLE, store_time_ms)]
+
+
+def queue_extent(queue: ConsumeQueue) -> tuple[int, int]:
+    """Where a queue's files begin (those without a missing one behind them), and its next queue offset."""
+    return queue.first_offset if queue.files.first else queue.max_offset, queue.max_offset
+
+
+def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
+    """CRC-32 of every byte of a record, None when they can't be read."""
+    try:
+        return crc32(log.view(physical_offset, size))
+    except ReadError:
+        return None
+
+
+def read_coverage(path: Path) -> Coverage | None:
+    """The mark at `path`; None when there is none, or none that can be understood."""
+    return parse_coverage(read_own_file(path))
+
+
+def parse_coverage(stored: Any) -> Coverage | None:
+    """The mark from its JSON object; None when it is not one."""
+    try:
+        if stored["version"] != VERSION:
+            return None
+        return Coverage(
+            physical_end=whole_number(stored["physical_end"]),
+            log_begin=whole_number(stored["log_begin"]),
+            newest=_newest(stored["newest"]),
+            lock_mtime_ns=whole_number(stored["lock_mtime_ns"], EARLIEST),
+            queues={
+                str(topic): {
+                    int(queue): (whole_number(first), whole_number(end)) for queue, (first, end) in queues.items()
+                }
+                for topic, queues in stored["queues"].items()
+            },
+            index_physical_offset=whole_number(stored["index_physical_offset"], -1),
+            index_files=tuple(str(name) for name in stored["index_files"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _newest(stored: Any) -> tuple[int, int, int, int] | None:
+    if stored is None:
+        return None
+    physical_offset, size, store_time_ms, crc = (whole_number(part, EARLIEST) for part in stored)
+    return physical_offset, size, store_time_ms, crc
+
+
+def coverage_object(coverage: Coverage) -> dict[str, Any]:
+    """The mark as a JSON object."""
+    return {"version": VERSION, **asdict(coverage)}
+
+
+def write_coverage(path: Path, coverage: Coverage, disk: Disk) -> None:
+    """Store the mark, durably. Everything it speaks of must be on disk already. OSError."""
+    write_own_file(path, coverage_object(coverage), disk)

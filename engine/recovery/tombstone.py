@@ -1,0 +1,102 @@
+"""Damage marks: damaged bytes of the log turned into a record that everybody skips (docs/format.md, 8).
+
+A reader of the log that meets bytes which are no record stops there; RocketMQ, when it recovers, deletes all that
+follows. So `repair` frames a damaged stretch:
+
+    header of a rolled-back transaction | the damaged bytes, but for those the frame takes | topic DAMAGED-BYTES
+
+Such a record is in no queue and in no index. A stretch that reaches the end of its file becomes a filler.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from isal.isal_zlib import crc32
+
+from engine.files.disk import Disk, make_directory, replace_file
+from engine.files.mapped_file import MappedFile
+from engine.files.paths import read_file
+from engine.record.record import (
+    BLANK_BYTES,
+    HEADERS,
+    MESSAGE_MAGIC,
+    MIN_RECORD_BYTES,
+    TRANSACTION_ROLLBACK,
+    encode_blank,
+)
+
+DAMAGE_TOPIC = "DAMAGED-BYTES"
+HEADER = HEADERS[0]
+NO_HOST = bytes(8)
+NO_NUMBER = -1
+"""As queue offset: no entry leads to a frame as to its record, of a topic of that name neither."""
+
+
+def is_damage_mark(topic: str, store_size: int) -> bool:
+    """Whether a rolled-back record of that topic and size frames damaged bytes."""
+    return topic == DAMAGE_TOPIC[: store_size - MIN_RECORD_BYTES]
+
+
+def can_mark(start: int, end: int, file_end: int) -> bool:
+    """Whether the stretch [start, end) of a file is long enough for a frame."""
+    return end - start > MIN_RECORD_BYTES if end < file_end else end - start >= BLANK_BYTES
+
+
+def mark_damage(file: MappedFile, start: int, end: int, store_time_ms: int) -> None:
+    """Frame the positions [start, end) of a log file. StoreFullError. Stopped half way, they are still damaged."""
+    pages = file.writable()
+    if end == file.size:
+        pages[start : start + BLANK_BYTES] = encode_blank(end - start)
+        return
+    size = end - start
+    topic = DAMAGE_TOPIC[: size - MIN_RECORD_BYTES].encode()
+    tail = len(topic).to_bytes(1, "big") + topic + bytes(2)
+    body = bytes(pages[start + HEADER.size : end - len(tail)])
+    header = HEADER.pack(
+        size,
+        MESSAGE_MAGIC,
+        crc32(body) & 0x7FFFFFFF,
+        0,
+        0,
+        NO_NUMBER,
+        file.start + start,
+        TRANSACTION_ROLLBACK,
+        store_time_ms,
+        NO_HOST,
+        store_time_ms,
+        NO_HOST,
+        0,
+        0,
+        len(body),
+    )
+    pages[end - len(tail) : end] = tail
+    pages[start + BLANK_BYTES : start + HEADER.size] = header[BLANK_BYTES:]
+    pages[start : start + BLANK_BYTES] = header[:BLANK_BYTES]
+
+
+def keep_bytes(folder: Path, file: MappedFile, start: int, end: int, disk: Disk) -> Path:
+    """Copy positions [start, end) of a log file, as they are, to a file of their own, durably. OSError: there is no
+    copy."""
+    for changed in make_directory(folder):
+        disk.sync_directory(changed)
+    content = bytes(file.whole()[start:end])
+    name = f"{file.start + start:020d}-{file.start + end:020d}"
+    path = next(path for path in _names(folder, name) if not os.path.lexists(path) or _holds(path, content))
+    replace_file(path, content, disk)
+    return path
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return read_file(path, len(content)) == content
+    except (OSError, ValueError):
+        return False
+
+
+def _names(folder: Path, name: str) -> Iterator[Path]:
+    yield folder / name
+    yield from (folder / f"{name}.{number}" for number in count(1))

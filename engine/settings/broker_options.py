@@ -1,0 +1,224 @@
+"""Store options by the names that RocketMQ's broker.conf gives them: the one place that knows those names.
+
+    retention    fileReservedTime (hours), maxBytes (ours), deleteWhen ("04" or "4;16"), diskMaxUsedSpaceRatio (%), ...
+    flush        flushDiskType, flushIntervalCommitLog (ms), flushCommitLogLeastPages (pages of 4096 bytes), ...
+    sizes        mappedFileSizeCommitLog (bytes), mappedFileSizeConsumeQueue (bytes), maxHashSlotNum, maxIndexNum
+    paths        storePathCommitLog, readOnlyCommitLogStorePaths: folders, with commas between
+    others       maxMessageSize (bytes), transientStorePoolEnable, transientStorePoolSize, warmMapedFileEnable, ...
+
+Values are what a command line or a JSON file has: text, numbers, booleans. Unlike a broker, which skips what it does
+not understand, an unknown name or value is an OptionError: a misspelt retention must not be found out by a full disk.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, Retention, StoreConfig
+from engine.errors import OptionError
+
+_Parsed = tuple[str, Callable[[Any], Any]]
+
+MOST = (1 << 31) - 1
+"""A number in broker.conf is an int of Java's, but for sizes."""
+MOST_DIGITS = 18
+_SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _whole(value: Any) -> int:
+    text = str(value).strip()
+    if not text.isdecimal() or len(text) > len(str(MOST)) or int(text) > MOST:
+        raise ValueError(f"is no whole number up to {MOST}")
+    return int(text)
+
+
+def _interval(value: Any) -> int:
+    milliseconds = _whole(value)
+    if not milliseconds:
+        raise ValueError("is no interval: at least 1 ms")
+    return milliseconds
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        raise ValueError("is no number") from None
+
+
+def _bytes(value: Any) -> int:
+    """A number of bytes; text may end in K, M, G or T (powers of 1024)."""
+    match = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", str(value).strip().lower())
+    if not match or len(match[1]) > MOST_DIGITS:
+        raise ValueError("is no size: 1073741824, 512M or 10G")
+    return int(match[1]) * _SUFFIXES[match[2]]
+
+
+def _hours(value: Any) -> float:
+    hours = _number(value)
+    if not 0 <= hours <= MOST:
+        raise ValueError("is no number of hours")
+    return hours
+
+
+def _switch(value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return text == "true"
+
+
+def _day_hours(value: Any) -> tuple[int, ...]:
+    hours = tuple(_whole(hour) for hour in str(value).split(";") if hour.strip())
+    if not hours or not all(0 <= hour <= 23 for hour in hours):
+        raise ValueError("names no hours of the day: 04 or 4;16")
+    return hours
+
+
+def _ratio(value: Any) -> float:
+    """A share of the disk: 75 (percent, as 5.x writes it) or 0.75 (as 4.x does)."""
+    ratio = _number(value)
+    ratio = ratio / 100 if ratio > 1 else ratio
+    if not 0 < ratio <= 1:
+        raise ValueError("is no share of a disk: 75 or 0.75")
+    return ratio
+
+
+def _used_ratio(value: Any) -> float:
+    return min(max(_ratio(value), 0.10), 0.95)  # a broker reads diskMaxUsedSpaceRatio clamped so
+
+
+def _sync(value: Any) -> bool:
+    if value not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
+        raise ValueError("is neither SYNC_FLUSH nor ASYNC_FLUSH")
+    return bool(value == "SYNC_FLUSH")
+
+
+def _queue_entries(value: Any) -> int:
+    return -(-_bytes(value) // CONSUME_QUEUE_ENTRY_BYTES)  # rounded up to whole entries, as a broker does
+
+
+def _paths(value: Any) -> tuple[Path, ...]:
+    paths = tuple(Path(os.path.abspath(path.strip())) for path in str(value).split(",") if path.strip())
+    if not paths:
+        raise ValueError("names no path")
+    return paths
+
+
+_RETENTION: dict[str, _Parsed] = {
+    "fileReservedTime": ("max_age_hours", _hours),
+    "maxBytes": ("max_bytes", _bytes),
+    "deleteWhen": ("delete_when_hours", _day_hours),
+    "diskMaxUsedSpaceRatio": ("disk_use_ratio", _used_ratio),
+    "diskSpaceCleanForciblyRatio": ("disk_clean_ratio", _ratio),
+    "diskSpaceWarningLevelRatio": ("disk_warn_ratio", _ratio),
+    "cleanFileForciblyEnable": ("clean_forcibly", _switch),
+    "destroyMapedFileIntervalForcibly": ("forced_destroy_interval_ms", _whole),
+    "cleanResourceInterval": ("clean_interval_ms", _interval),
+    "deleteCommitLogFilesInterval": ("delete_pause_ms", _whole),
+    "deleteFileBatchMax": ("delete_batch_files", _whole),
+}
+
+_FLUSH: dict[str, _Parsed] = {
+    "flushDiskType": ("sync", _sync),
+    "flushIntervalCommitLog": ("interval_ms", _interval),
+    "flushCommitLogLeastPages": ("least_pages", _whole),
+    "flushCommitLogThoroughInterval": ("thorough_interval_ms", _whole),
+    "flushIntervalConsumeQueue": ("consume_queue_interval_ms", _interval),
+    "flushConsumeQueueLeastPages": ("consume_queue_least_pages", _whole),
+    "flushConsumeQueueThoroughInterval": ("consume_queue_thorough_interval_ms", _whole),
+    "commitIntervalCommitLog": ("commit_interval_ms", _interval),
+    "commitCommitLogLeastPages": ("commit_least_pages", _whole),
+    "commitCommitLogThoroughInterval": ("commit_thorough_interval_ms", _whole),
+}
+
+_SIZES: dict[str, _Parsed] = {
+    "mappedFileSizeCommitLog": ("commit_log_bytes", _bytes),
+    "mappedFileSizeConsumeQueue": ("consume_queue_entries", _queue_entries),
+    "maxHashSlotNum": ("index_slots", _whole),
+    "maxIndexNum": ("index_entries", _whole),
+}
+
+_STORE: dict[str, _Parsed] = {
+    "maxMessageSize": ("max_message_bytes", _bytes),
+    "warmMapedFileEnable": ("warm_files", _switch),
+    "enableMultiDispatch": ("multi_dispatch", _switch),
+    "storePathCommitLog": ("commit_log_paths", _paths),
+    "readOnlyCommitLogStorePaths": ("read_only_log_paths", _paths),
+}
+
+_POOL: dict[str, _Parsed] = {
+    "transientStorePoolEnable": ("enabled", _switch),
+    "transientStorePoolSize": ("buffers", _whole),
+}
+
+OPTION_NAMES = tuple(sorted({**_RETENTION, **_FLUSH, **_SIZES, **_STORE, **_POOL}))
+"""Every name that `with_options` takes."""
+
+_POOL_BUFFERS = 5  # transientStorePoolSize's default
+
+
+def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig:
+    """`config` with `options` (broker.conf name to value) laid over it. OptionError names the first that can't be.
+
+    Any option about retention turns retention on; sizes that are not given are the embedded ones.
+    """
+    for name in options:
+        if name not in OPTION_NAMES:
+            raise OptionError(name, f"there is no such option{_nearest(name)}")
+    if retention := _parse(_RETENTION, options):
+        config = replace(config, retention=replace(config.retention or Retention(), **retention))
+    if flush := _parse(_FLUSH, options):
+        config = replace(config, flush=replace(config.flush, **flush))
+    try:
+        if sizes := _parse(_SIZES, options):
+            config = replace(config, sizes=replace(config.sizes or EMBEDDED_SIZES, **sizes))
+        return replace(config, transient_pool_buffers=_pool(config, options), **_parse(_STORE, options))
+    except ValueError as error:  # each value alone is legal, but not all of them together
+        raise OptionError(", ".join(options), str(error)) from error
+
+
+def with_broker_conf(config: StoreConfig, settings: Mapping[str, str]) -> StoreConfig:
+    """`config` as a broker has it whose broker.conf holds `settings`: names that no store option has, and empty values,
+    mean nothing here; sizes that are not given are a broker's. OptionError."""
+    known = {name: value.strip() for name, value in settings.items() if name in OPTION_NAMES and value.strip()}
+    if known.get("flushDiskType") == "SYNC_FLUSH":
+        known.pop("transientStorePoolEnable", None)  # a broker does without its pool then
+    return with_options(replace(config, sizes=config.sizes or BROKER_SIZES), known)
+
+
+def retention_from(options: Mapping[str, Any]) -> Retention:
+    """Retention as `options` (broker.conf name to value: config/retention.json) ask for it. OptionError."""
+    for name in options:
+        if name not in _RETENTION:
+            raise OptionError(name, "retention has no such option")
+    return replace(Retention(), **_parse(_RETENTION, options))
+
+
+def _parse(table: Mapping[str, _Parsed], options: Mapping[str, Any]) -> dict[str, Any]:
+    parsed = {}
+    for name, (field, convert) in table.items():
+        if name in options:
+            try:
+                parsed[field] = convert(options[name])
+            except (TypeError, ValueError) as error:
+                raise OptionError(name, f"{options[name]!r} {error}") from error
+    return parsed
+
+
+def _pool(config: StoreConfig, options: Mapping[str, Any]) -> int:
+    pool = _parse(_POOL, options)
+    if "enabled" not in pool:
+        return config.transient_pool_buffers
+    return int(pool.get("buffers", _POOL_BUFFERS)) if pool["enabled"] else 0
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, OPTION_NAMES, 1)
+    return f" (did you mean {close[0]}?)" if close else ""

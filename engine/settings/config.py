@@ -1,0 +1,170 @@
+"""How a store is opened, sized, flushed and kept: frozen values that the engine's parts take in their constructors."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from engine.files.disk import Disk
+from engine.record.hosts import Host
+
+Clock = Callable[[], int]
+"""Answers the time in epoch milliseconds; injected, so that tests turn their own hands."""
+
+CONSUME_QUEUE_ENTRY_BYTES = 20
+INDEX_HEADER_BYTES = 40
+INDEX_SLOT_BYTES = 4
+INDEX_ENTRY_BYTES = 20
+
+
+def wall_clock_ms() -> int:
+    """The time of day in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class OpenMode(Enum):
+    """WRITE: the only writer. READ_ONLY: no writer may be there. FOLLOW: read while another process writes."""
+
+    WRITE = "write"
+    READ_ONLY = "read-only"
+    FOLLOW = "follow"
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """Sizes of a store's files; all files of a kind have one size, and no file says it (docs/format.md, 1)."""
+
+    commit_log_bytes: int
+    consume_queue_entries: int
+    index_slots: int
+    index_entries: int
+
+    def __post_init__(self) -> None:
+        if min(self.commit_log_bytes, self.consume_queue_entries, self.index_slots) < 1 or self.index_entries < 2:
+            raise ValueError(f"file sizes must be positive, and an index needs two entries: {self}")
+
+    @property
+    def consume_queue_bytes(self) -> int:
+        """Size of a consume queue file."""
+        return self.consume_queue_entries * CONSUME_QUEUE_ENTRY_BYTES
+
+    @property
+    def index_bytes(self) -> int:
+        """Size of an index file: header, slots, entries."""
+        return INDEX_HEADER_BYTES + self.index_slots * INDEX_SLOT_BYTES + self.index_entries * INDEX_ENTRY_BYTES
+
+
+EMBEDDED_SIZES = FileSizes(16 << 20, 65_536, 100_000, 400_000)
+"""For a store of our own: small files, quick to make and to expire."""
+
+BROKER_SIZES = FileSizes(1 << 30, 300_000, 5_000_000, 20_000_000)
+"""RocketMQ's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """When written bytes are brought to disk (docs/format.md, 4). Pages are 4096 bytes.
+
+    sync                                writers are to wait until their bytes are on disk (group commit)
+    interval_ms, least_pages            how often the commit log is flushed, if at least so many pages wait
+    thorough_interval_ms                how often it is flushed however little waits
+    consume_queue_...                   the same for derived data; the checkpoint is written at the thorough ones
+    commit_...                          the same for copying write buffers to the file (transient pool only)
+    """
+
+    sync: bool = False
+    interval_ms: int = 500
+    least_pages: int = 4
+    thorough_interval_ms: int = 10_000
+    consume_queue_interval_ms: int = 1_000
+    consume_queue_least_pages: int = 2
+    consume_queue_thorough_interval_ms: int = 60_000
+    commit_interval_ms: int = 200
+    commit_least_pages: int = 4
+    commit_thorough_interval_ms: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What may be deleted, and when (docs/format.md, 10). A whole commit log file goes at a time, never the newest.
+
+    max_age_hours              files not written for so long go at the hours of `delete_when_hours`; None: never by age
+    max_bytes                  oldest files go while the commit log is larger; None: no bound
+    delete_when_hours          local hours of the day in which old files go
+    disk_use_ratio             above it old files go at any hour
+    disk_clean_ratio           above it the oldest files go whatever their age (if `clean_forcibly`)
+    disk_warn_ratio            above it writes are refused
+    clean_forcibly             whether a filling disk may cost files that are not old
+    forced_destroy_interval_ms how long a reader may keep a deleted file
+    clean_interval_ms          how often all this is looked at
+    delete_pause_ms            pause between two deletions
+    delete_batch_files         files deleted in one round at most
+    """
+
+    max_age_hours: float | None = None
+    max_bytes: int | None = None
+    delete_when_hours: tuple[int, ...] = (4,)
+    disk_use_ratio: float = 0.75
+    disk_clean_ratio: float = 0.85
+    disk_warn_ratio: float = 0.90
+    clean_forcibly: bool = True
+    forced_destroy_interval_ms: int = 120_000
+    clean_interval_ms: int = 10_000
+    delete_pause_ms: int = 100
+    delete_batch_files: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryProgress:
+    """How far opening is: `done_bytes` of `total_bytes` of the commit log; `stage` is a word to show."""
+
+    stage: str
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """How to open a store.
+
+    mode                     writer, reader of a store at rest, or follower of a live one
+    sizes                    None: as the store was made; EMBEDDED_SIZES for a new one
+    commit_log_paths         folders of the commit log's files, which new files are dealt to; None: STORE/commitlog
+    read_only_log_paths      further folders with files of the commit log, in which none is made or written
+    flush                    when bytes are brought to disk
+    retention                None: as config/retention.json says, and nothing is deleted when that is missing
+    max_message_bytes        limit of a body
+    store_host               the host that records name as their store
+    default_queues           queues of a topic that is made by publishing to it
+    multi_dispatch           whether INNER_MULTI_DISPATCH puts a message in further queues, of topics that there are
+    transient_pool_buffers   write buffers of a commit log file each; 0: write to the mapped file
+    preallocate              make the next commit log files ahead, on a thread of their own
+    warm_files               touch each page of a file made ahead, so that the first write finds it in memory
+    cache                    FOLLOW: directory for queues that are derived from the log; None: in memory
+    progress                 called now and then while opening takes long
+    clock                    the time
+    disk                     allocating and syncing
+    """
+
+    mode: OpenMode = OpenMode.WRITE
+    sizes: FileSizes | None = None
+    commit_log_paths: tuple[Path, ...] | None = None
+    read_only_log_paths: tuple[Path, ...] = ()
+    flush: FlushPolicy = field(default_factory=FlushPolicy)
+    retention: Retention | None = None
+    max_message_bytes: int = 4 << 20
+    store_host: Host = field(default_factory=lambda: Host(b"\x7f\x00\x00\x01", 10911))
+    default_queues: int = 4
+    multi_dispatch: bool = False
+    transient_pool_buffers: int = 0
+    preallocate: bool = True
+    warm_files: bool = False
+    cache: Path | None = None
+    progress: Callable[[RecoveryProgress], None] | None = None
+    clock: Clock = wall_clock_ms
+    disk: Disk = field(default_factory=Disk)
+
+    def __post_init__(self) -> None:
+        if self.transient_pool_buffers and self.flush.sync:
+            raise ValueError("a transient pool holds bytes back from the file: it can't be used with a sync flush")

@@ -1,0 +1,108 @@
+"""Config files as RocketMQ writes and reads them (docs/format.md, 11).
+
+    {
+        "offsetTable":{
+            "TopicTest@group":{0:250,1:251
+            }
+        }
+    }
+
+JSON, but for integer keys without quotes. Beside each file lies the one before it, `.bak`, used when the file is
+missing, empty or cut. We write plain JSON, which RocketMQ reads, and replace files in one durable step.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.files.disk import Disk, make_directory, replace_file
+from engine.errors import ConfigFileError, ObstructedError
+from engine.files.paths import read_file
+
+FileVersion = tuple[int, int, int] | None
+"""A file's inode, size and time of change; None when it is missing."""
+Version = tuple[FileVersion, FileVersion]
+"""Of a file and its backup."""
+
+BACKUP_SUFFIX = ".bak"
+MOST_BYTES = 64 << 20
+"""Some 300,000 topics: a longer file is not read."""
+
+# A string (kept as it is, whatever is in it), or an integer that stands where a key does.
+# A string without an end goes to the end of the text, so that it is looked for once.
+_STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([{,]\s*)(-?\d+)(?=\s*:)', re.DOTALL)
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """The object in `text`; integer keys become strings. ValueError when it is none."""
+    quoted = _STRING_OR_BARE_KEY.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
+    try:
+        parsed = json.loads(quoted)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(parsed, dict):
+        raise ValueError("not an object")
+    return parsed
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """What the file at `path` holds, or its backup; empty when there is neither. ConfigFileError."""
+    problem: ConfigFileError | None = None
+    for candidate in (path, backup_of(path)):
+        try:
+            text = read_file(candidate, MOST_BYTES).decode()
+            if text.strip(" \t\r\n\0"):
+                return parse_config(text)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except IsADirectoryError:
+            problem = problem or ConfigFileError(candidate, "a folder stands there")
+        except ObstructedError as error:
+            problem = problem or ConfigFileError(candidate, f"it is {error.found}")
+        except ValueError as error:  # not UTF-8, not JSON, or too long
+            problem = problem or ConfigFileError(candidate, str(error))
+    if problem:
+        raise problem
+    return {}
+
+
+def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
+    """Replace the file at `path`, durably, and keep the one before it as backup. OSError.
+
+    A file that is not understood is not kept: the backup is then the better one already.
+    """
+    for directory in make_directory(path.parent):
+        disk.sync_directory(directory)
+    previous = _intact(path)
+    if previous is not None:
+        replace_file(backup_of(path), previous, disk)
+    replace_file(path, json.dumps(content, indent="\t").encode(), disk)
+
+
+def backup_of(path: Path) -> Path:
+    """Where the file before the one at `path` is kept."""
+    return path.with_name(path.name + BACKUP_SUFFIX)
+
+
+def _intact(path: Path) -> bytes | None:
+    try:
+        content = read_file(path, MOST_BYTES)
+        parse_config(content.decode())
+    except (FileNotFoundError, ValueError):
+        return None
+    return content
+
+
+def version_of(path: Path) -> Version:
+    """What changes when the file or its backup does."""
+
+    def version(file: Path) -> FileVersion:
+        try:
+            found = file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    return version(path), version(backup_of(path))

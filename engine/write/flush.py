@@ -1,0 +1,275 @@
+"""Bringing what was written to disk: the commit log for those who wait, derived data and the checkpoint now and then
+(docs/format.md, 4).
+
+A failed flush is final: the kernel may have dropped the pages it could not write, and call the next flush good. So
+nothing counts as durable after it. Everyone who waits, or asks later, is told; so is the store, which then stops taking
+messages. Want of a descriptor is no failure: nothing was tried, so it is tried again, and who waits goes on waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from engine.log.checkpoint import CheckpointFile
+from engine.log.commit_log import CommitLog
+from engine.settings.config import FlushPolicy
+from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
+from engine.files.periodic import PeriodicThread
+
+Done = Callable[[StoreError | None], None]
+
+
+class LogFlusher:
+    """Flushes the commit log on a thread of its own: at intervals, and at once when somebody waits.
+
+    All who come while one sync runs share the next one (group commit). Thread safety: any thread. `done` callbacks run
+    on the flush thread, or at once on the caller's; they must be quick and must not raise.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        policy: FlushPolicy,
+        *,
+        failed: Callable[[FlushFailedError], None],
+        commit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`failed` hears, before anybody else, of the failure that ends durability. `commit` brings write buffers to
+        the file before a thorough flush (`Committer.commit`)."""
+        self._log = log
+        self._policy = policy
+        self._failed = failed
+        self._commit = commit
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[int, Done]] = []
+        self._asked = False
+        self._closing = False
+        self._next_thorough = 0.0
+        self._thread = threading.Thread(target=self._run, name="fsstore-flush", daemon=True)
+        self.failure: FlushFailedError | None = None
+        self.flushed_time_ms = 0
+        self.flushes = 0
+
+    def start(self) -> None:
+        """Begin: once recovery has set the log's end."""
+        self.flushed_time_ms = self._log.last_store_time_ms
+        self._thread.start()
+
+    @property
+    def durable_end(self) -> int:
+        """Everything before this physical offset is on disk."""
+        return self._log.files.flushed_offset
+
+    def request_durable(self, physical_end: int, done: Done) -> None:
+        """Call `done(None)` when everything before `physical_end` is on disk, `done(error)` when it never will be."""
+        with self._changed:
+            answer = self._answer(physical_end)
+            if answer is None and physical_end > self.durable_end:
+                self._waiting.append((physical_end, done))
+                self._asked = True
+                self._changed.notify_all()
+                return
+        done(answer)
+
+    def _answer(self, physical_end: int) -> StoreError | None:
+        if physical_end <= self.durable_end:
+            return None
+        return self.failure or (StoreClosedError() if self._closing else None)
+
+    def wait_durable(self, physical_end: int) -> None:
+        """Return when everything before `physical_end` is on disk. FlushFailedError, StoreClosedError."""
+        if physical_end <= self.durable_end:
+            return
+        answered = threading.Event()
+        answers: list[StoreError | None] = []
+
+        def done(error: StoreError | None) -> None:
+            answers.append(error)
+            answered.set()
+
+        self.request_durable(physical_end, done)
+        answered.wait()
+        if answers[0] is not None:
+            raise answers[0]
+
+    def flush(self) -> None:
+        """Return when everything appended so far is on disk. FlushFailedError, StoreClosedError."""
+        self.wait_durable(self._log.wrote_end)
+
+    def close(self) -> None:
+        """Flush what is left, answer everyone, end the thread; how it went is in `failure`. Twice is harmless."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        closing = False
+        try:
+            while self.failure is None and not closing:
+                closing = self._round()
+        finally:
+            if self.failure is None and not closing:  # a bug of ours ends the thread: nobody may wait for it for ever
+                self._fail(FlushFailedError(self._log.files.directory, "the flush thread ended"))
+                self._answer_waiting(closing=True)
+
+    def _round(self) -> bool:
+        """Sleep, flush, answer; whether this was the last round."""
+        asked, closing = self._sleep()
+        now = time.monotonic()
+        thorough = asked or closing or now >= self._next_thorough
+        if thorough:
+            self._next_thorough = now + self._policy.thorough_interval_ms / 1000
+        self._flush_once(thorough, closing)
+        self._answer_waiting(closing)
+        return closing
+
+    def _sleep(self) -> tuple[bool, bool]:
+        """Wait for a request, the end, or the interval; whether it was a request, whether it is the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._asked or self._closing, self._policy.interval_ms / 1000)
+            asked, self._asked = self._asked, False
+            return asked, self._closing
+
+    def _flush_once(self, thorough: bool, closing: bool) -> None:
+        before = self.durable_end
+        time_ms = self._log.last_store_time_ms
+        try:
+            if thorough:
+                self._commit()
+            durable_end = self._log.files.flush(0 if thorough else self._policy.least_pages)
+        except FlushFailedError as error:
+            self._fail(error)
+            return
+        except NoDescriptorError as error:
+            self._next_thorough = 0.0  # after one interval
+            if closing:
+                self._fail(FlushFailedError(error.path, "no file descriptor is left to open it"))
+            return
+        self.flushes += durable_end > before
+        if thorough:
+            self.flushed_time_ms = time_ms
+
+    def _fail(self, error: FlushFailedError) -> None:
+        self._failed(error)
+        self.failure = error
+
+    def _answer_waiting(self, closing: bool) -> None:
+        with self._changed:
+            durable_end, failure = self.durable_end, self.failure
+            given_up = failure or (StoreClosedError() if closing else None)
+            waiting = self._waiting
+            self._waiting = [] if given_up else [pair for pair in waiting if pair[0] > durable_end]
+        for physical_end, done in waiting:
+            if physical_end <= durable_end:
+                done(None)
+            elif given_up is not None:
+                done(given_up)
+
+
+class Coverage(Protocol):
+    """What derived data covers: records before `physical_end`, the newest of them stored at `store_time_ms`."""
+
+    @property
+    def physical_end(self) -> int:
+        """Physical offset just past the newest dispatched record."""
+
+    @property
+    def store_time_ms(self) -> int:
+        """When that record was stored; 0 when there is none."""
+
+
+Covered = TypeVar("Covered", bound=Coverage)
+
+
+class DerivedFlusher(Generic[Covered]):
+    """Flushes consume queues and index on a thread of its own, and writes the checkpoint: what recovery may rely on.
+
+    Thread safety: any thread. Close it before the log's flusher; a last `flush` may come after both.
+    """
+
+    def __init__(
+        self,
+        log: LogFlusher,
+        policy: FlushPolicy,
+        checkpoint_file: CheckpointFile,
+        *,
+        snapshot: Callable[[], Covered | None],
+        flush_queues: Callable[[int], None],
+        flush_index: Callable[[], None],
+        covered: Callable[[Covered], None],
+        failed: Callable[[FlushFailedError], None],
+    ) -> None:
+        """`snapshot` tells what is dispatched when a flush begins, None when nothing can be said of it; `covered` is
+        called with it when all of that, log included, is on disk and the checkpoint says so.
+        `flush_queues(least_pages)` and `flush_index()` raise FlushFailedError; `failed` hears of the one failure that
+        ends this."""
+        self._log = log
+        self._policy = policy
+        self._checkpoint_file = checkpoint_file
+        self._snapshot = snapshot
+        self._flush_queues = flush_queues
+        self._flush_index = flush_index
+        self._covered = covered
+        self._failed = failed
+        self._lock = threading.Lock()
+        self._next_thorough = time.monotonic() + policy.consume_queue_thorough_interval_ms / 1000
+        self._thread = PeriodicThread(
+            "fsstore-flush-derived", policy.consume_queue_interval_ms, self._tick, failed=self._give_up
+        )
+        self.failure: FlushFailedError | None = None
+
+    def start(self) -> None:
+        """Begin flushing."""
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Bring log and derived data to disk, then the checkpoint. FlushFailedError, also for an earlier failure;
+        NoDescriptorError: not all of it was done."""
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            try:
+                self._flush_thoroughly()
+            except FlushFailedError as error:
+                self._fail(error)
+                raise
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close()
+
+    def _tick(self) -> None:
+        with self._lock:
+            if self.failure is not None:
+                return
+            try:
+                if time.monotonic() >= self._next_thorough:
+                    self._flush_thoroughly()
+                else:
+                    self._flush_queues(self._policy.consume_queue_least_pages)
+            except NoDescriptorError:
+                return  # the next round may have one
+            except FlushFailedError as error:
+                self._fail(error)
+
+    def _flush_thoroughly(self) -> None:
+        snapshot = self._snapshot()  # before the flush: what is dispatched meanwhile may miss it
+        if snapshot is not None:
+            self._log.wait_durable(snapshot.physical_end)
+            self._flush_queues(0)
+            self._flush_index()
+            self._checkpoint_file.update(physic_ms=self._log.flushed_time_ms, logics_ms=snapshot.store_time_ms)
+            self._covered(snapshot)
+        self._next_thorough = time.monotonic() + self._policy.consume_queue_thorough_interval_ms / 1000
+
+    def _give_up(self, error: Exception) -> None:
+        self._fail(FlushFailedError(self._checkpoint_file.path, f"the thread that flushes queues ended: {error!r}"))
+
+    def _fail(self, error: FlushFailedError) -> None:
+        self.failure = error
+        self._failed(error)

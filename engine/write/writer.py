@@ -1,0 +1,391 @@
+"""Writing: a message's way into the log, and on to its queues and keys.
+
+    outside the lock   choose the queue, encode the record
+    under it           number it, reserve what its entries need, append, dispatch
+
+A put that fails stores nothing. Should dispatch fail behind an append all the same, the log knows more than its queues
+do: nothing more is written, and the next opening makes them agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from msgspec.structs import replace
+
+from engine.record.batch import encode_batch
+from engine.settings.config import StoreConfig
+from engine.log.dispatch import PlacedRun
+from engine.record.encoded_batch import EncodedBatch, Share, shares_of
+from engine.errors import IllegalMessageError
+from engine.log.feed import Feed, Queue
+from engine.record.lines import Lines, encode_lines, line_bodies, split_lines
+from engine.record.message import Message
+from engine.log.parts import StoreParts
+from engine.record.multi_dispatch import (
+    MAX_PLACES,
+    MULTI_DISPATCH,
+    MULTI_QUEUE_OFFSET,
+    Place,
+    offsets_property,
+    place_queue_id,
+    queue_names,
+)
+from engine.record.record import MAX_TOPIC_BYTES, TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, RecordEncoder
+from engine.write.refusal import Refusal
+from engine.results import PutRange, PutResult
+from engine.log.delay import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
+from engine.log.topics import TopicView
+
+T = TypeVar("T")
+
+Stored: TypeAlias = Callable[[str, Sequence[int]], None]
+"""Hears of a topic and those of its queues that get messages, when these are in the log and not dispatched yet."""
+
+STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
+"""What a store says of a record in its properties. A message that comes from another store still has them, and they
+mean nothing here: they are left out."""
+SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH, *STORE_PROPERTIES)
+"""What changes where or how a message is stored: such a message is encoded under the lock."""
+
+_ENCODED_AT_ONCE = 16_384
+"""Messages that are encoded by one call into numpy: others who want the interpreter wait some ms for no more."""
+
+_make_tuple = tuple.__new__
+"""What a NamedTuple's constructor calls in the end; called at once it takes a third of the time."""
+
+
+class Writer:
+    """Writes a store. Thread safety: any thread; appends take turns under the log's lock."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        topics: TopicView,
+        config: StoreConfig,
+        feed: Feed,
+        refusal: Refusal,
+    ) -> None:
+        """`refusal` says whether anything may be written."""
+        self._log = parts.log
+        self._queues = parts.queues
+        self._levels = parts.dispatcher.levels
+        self._topics = topics
+        self._config = config
+        self._feed = feed
+        self._refusal = refusal
+        self._encoder = RecordEncoder(config.store_host, config.max_message_bytes)
+        self._store_host = config.store_host.encode()
+        self._turns: dict[str, int] = {}
+        self.messages = 0
+        self.bytes = 0
+
+    # one message
+
+    def put(self, message: Message, queue_id: int | None) -> PutResult:
+        """Store one message."""
+        if message.properties and _is_special(message):
+            return self._put_special([message], queue_id)[0]
+        topic = message.topic
+        if queue_id is None:
+            (queue_id,) = self._deal(topic, 1)
+        elif self._queues.get(topic, queue_id) is None and not self._topics.has_queue(topic, queue_id):
+            self._require_queue(topic, queue_id)
+        record = self._encoder.encode(message, queue_id, self._config.clock())
+        if self._queues.get(topic, queue_id) is None:
+            self._make_topic(topic)
+        host = self._store_host if message.store_host is None else message.store_host.encode()
+        size = len(record.buffer)
+        with self._log.lock:
+            if self._refusal.error is not None:
+                self._refusal.require_none()
+            queue_offset = 0
+            if _is_queued(message):
+                queue_offset = self._feed.next_offset(topic, queue_id, 1)
+            physical_offset, store_time_ms = self._log.append(record, queue_offset)
+            stored = _make_tuple(PutResult, (topic, queue_id, queue_offset, physical_offset, size, store_time_ms, host))
+            self._feed.put(stored, record)
+        self.messages += 1
+        self.bytes += size
+        return stored
+
+    # queues
+
+    def _deal(self, topic: str, count: int) -> list[int]:
+        """Queues that the next `count` messages without one go to, in turn: the topic's, from the next one on. An
+        unknown topic's are those that it will have."""
+        queue_ids = self._topics.writable_ids(topic)
+        if not queue_ids:
+            if self._topics.has(topic):
+                raise IllegalMessageError(f"topic {topic!r} has no queue that may be written")
+            queue_ids = list(range(self._config.default_queues))
+        turn = self._turns.get(topic, 0)
+        self._turns[topic] = turn + count
+        return [queue_ids[(turn + row) % len(queue_ids)] for row in range(min(count, len(queue_ids)))]
+
+    def _require_queue(self, topic: str, queue_id: int) -> None:
+        """TopicNotFoundError for a queue that is not there, and will not be when its topic is made."""
+        if self._topics.has(topic) or not 0 <= queue_id < self._config.default_queues:
+            self._topics.require_queue(topic, queue_id)
+
+    def _make_topic(self, topic: str) -> None:
+        """Publishing to an unknown topic makes it, as a broker does: once it is known that its messages can be stored.
+        What is refused makes nothing."""
+        if not self._topics.has(topic):
+            self._refusal.require_none()
+            self._encoder.encode_topic(topic)
+            self._topics.ensure(topic, self._config.default_queues)
+
+    # many messages
+
+    def put_batch(self, messages: Sequence[Message], queue_id: int | None) -> PutRange:
+        """Store messages of one topic, all or none."""
+        if not messages:
+            return self._nothing("", queue_id)
+        unusual = [message for message in messages if message.properties or message.sys_flag]
+        if any(_is_special(message) or message.sys_flag & TRANSACTION_MASK for message in unusual):
+            return _range_of(self._put_special(messages, queue_id))
+        topic, now_ms = messages[0].topic, self._config.clock()
+        batches = [encode_batch(self._encoder, some, now_ms) for some in _runs(messages)]
+        if any(messages[row].topic != topic for row in range(0, len(messages), _ENCODED_AT_ONCE)):
+            raise IllegalMessageError("the messages of a batch have different topics")
+        return self._put_encoded(topic, batches, self._targets(topic, queue_id, len(messages)))
+
+    def put_lines(
+        self,
+        topic: str,
+        lines: Lines,
+        queue_id: int | None,
+        keys: Sequence[str],
+        tags: str,
+        properties: Mapping[str, str],
+        stored: Stored | None,
+    ) -> PutRange:
+        """Store each line, all or none."""
+        if any(name in properties for name in SPECIAL_PROPERTIES):
+            messages = [Message(topic, body, keys, tags, properties) for body in line_bodies(lines)]
+            return self.put_batch(messages, queue_id)
+        encode = partial(encode_lines, self._encoder, topic, keys=keys, tags=tags, properties=properties)
+        now_ms = self._config.clock()
+        batches = [encode(some, now_ms) for some in _runs(split_lines(lines))]
+        count = sum(map(len, batches))
+        if not count:
+            return self._nothing(topic, queue_id)
+        return self._put_encoded(topic, batches, self._targets(topic, queue_id, count), stored)
+
+    def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
+        """The queues that `count` messages go to, in turn."""
+        if queue_id is None:
+            return self._deal(topic, count)
+        if not self._topics.has_queue(topic, queue_id):
+            self._require_queue(topic, queue_id)
+        return [queue_id]
+
+    def _put_encoded(
+        self, topic: str, batches: Sequence[EncodedBatch], queue_ids: Sequence[int], told: Stored | None = None
+    ) -> PutRange:
+        """Store encoded batches as one, row r in queue_ids[r % their number]; `told` before it is dispatched."""
+        parts = [part for batch in batches if len(batch) for part in batch.cut(self._log.largest_bytes)]
+        self._make_topic(topic)
+        with self._log.lock:
+            self._refusal.require_none()
+            dealt = self._deal_parts(topic, parts, queue_ids)
+            firsts = [part.shares[0].queue_offset for part in dealt]
+            stored = [self._log.append(dealt[0], firsts[0])] if len(dealt) == 1 else self._log.append_all(dealt, firsts)
+            try:
+                if told is not None:
+                    told(topic, queue_ids)
+            finally:  # what is in the log is dispatched, whatever becomes of those who hear of it
+                for part, (physical_offset, store_time_ms) in zip(dealt, stored, strict=True):
+                    self._feed.put_run(part.placed(topic, physical_offset, store_time_ms))
+        count = sum(map(len, parts))
+        self.messages += count
+        self.bytes += sum(len(part.buffer) for part in parts)
+        physical_offset, store_time_ms = stored[0]
+        end = stored[-1][0] + len(parts[-1].buffer)
+        return PutRange(topic, queue_ids[0], firsts[0], count, physical_offset, end, store_time_ms)
+
+    def _deal_parts(self, topic: str, parts: Sequence[EncodedBatch], queue_ids: Sequence[int]) -> list[_Dealt]:
+        """Each part with its queues' shares; the files for all of their entries are made."""
+        count, turns = sum(map(len, parts)), len(queue_ids)
+        offsets = [
+            self._feed.next_offset(topic, queue_id, len(range(turn, count, turns)))
+            for turn, queue_id in enumerate(queue_ids)
+        ]
+        dealt, start = [], 0
+        for part in parts:
+            dealt.append(_Dealt(part, shares_of(queue_ids, offsets, start, start + len(part))))
+            start += len(part)
+        return dealt
+
+    def _nothing(self, topic: str, queue_id: int | None) -> PutRange:
+        end = self._log.readable_end
+        return PutRange(topic, queue_id or 0, 0, 0, end, end, self._log.last_store_time_ms)
+
+    # delayed, multi-dispatched, transactions in a batch
+
+    def _put_special(self, messages: Sequence[Message], queue_id: int | None) -> list[PutResult]:
+        """Store messages one record each, all or none, wherever their properties send them."""
+        topic = messages[0].topic
+        if any(message.topic != topic for message in messages):
+            raise IllegalMessageError("the messages of a batch have different topics")
+        queue_ids = self._targets(topic, queue_id, len(messages))
+        if not self._topics.has(topic):
+            self._routed(messages, queue_ids)
+            self._make_topic(topic)
+        with self._log.lock:
+            self._refusal.require_none()
+            routed = self._routed(messages, queue_ids)
+            self._log.require_unforged([one.record for one in routed])
+            taken: Counter[Queue] = Counter()
+            ready = [self._number(one, taken) for one in routed]
+            stored = self._log.append_all([one.record for one in ready], [one.queue_offset for one in ready])
+            results = []
+            for one, (physical_offset, store_time_ms) in zip(ready, stored, strict=True):
+                message, record = one.message, one.record
+                host = message.store_host.encode() if message.store_host else self._store_host
+                place = (message.topic, one.queue_id, one.queue_offset, physical_offset)
+                result = PutResult(*place, record.size, store_time_ms, host)
+                if message.topic == SCHEDULE_TOPIC:
+                    record.tags_code = tags_code(SCHEDULE_TOPIC, message.properties, store_time_ms, self._levels)
+                self._feed.put(result, record)
+                results.append(result)
+        self.messages += len(results)
+        self.bytes += sum(result.store_size for result in results)
+        return results
+
+    def _routed(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[_Routed]:
+        """Encode each where it goes."""
+        return [self._route(message, queue_ids[row % len(queue_ids)]) for row, message in enumerate(messages)]
+
+    def _route(self, message: Message, queue_id: int) -> _Routed:
+        """Encode a message where its properties send it. Nothing is made yet: the batch may still be refused."""
+        require_delay_level(message.properties)
+        if any(name in message.properties for name in STORE_PROPERTIES):
+            kept = {name: text for name, text in message.properties.items() if name not in STORE_PROPERTIES}
+            message = replace(message, properties=kept)
+        message, queue_id = scheduled(message, queue_id, self._levels)
+        record = self._encoder.encode(message, queue_id, self._config.clock())
+        return _Routed(message, queue_id, record, self._further_queues(message, queue_id))
+
+    def _further_queues(self, message: Message, queue_id: int) -> list[Queue]:
+        """The queues that a message asks to stand in, too. IllegalMessageError when it may not."""
+        if not self._config.multi_dispatch or not _is_queued(message):
+            return []
+        names = queue_names(message.properties)
+        if len(names) > MAX_PLACES:
+            raise IllegalMessageError(f"{MULTI_DISPATCH} names {len(names)} queues, over {MAX_PLACES}")
+        queues = [(name, place_queue_id(name, queue_id)) for name in names]
+        if len({(message.topic, queue_id), *queues}) <= len(queues):
+            raise IllegalMessageError(f"{MULTI_DISPATCH} names a queue twice, or the message's own")
+        for name, place_id in queues:
+            config = self._topics.table.get(name)
+            if not self._topics.has_queue(name, place_id) or (config is not None and not config.is_writable):
+                raise IllegalMessageError(
+                    f"{MULTI_DISPATCH}: no queue {name[:MAX_TOPIC_BYTES]!r}/{place_id} is writable"
+                )
+        return queues
+
+    def _number(self, routed: _Routed, taken: Counter[Queue]) -> _Prepared:
+        """Number a message, its own queue first; `taken` counts the numbers given in this batch."""
+        message, queue_id, record, queues = routed
+        queue_offset = self._take((message.topic, queue_id), taken) if _is_queued(message) else 0
+        if queues:
+            places = [Place(*queue, self._take(queue, taken)) for queue in queues]
+            offsets = offsets_property([place.queue_offset for place in places])
+            message = replace(message, properties={**message.properties, MULTI_QUEUE_OFFSET: offsets})
+            record = self._encoder.encode(message, queue_id, self._config.clock())
+            record.places = places
+        return _Prepared(message, queue_id, queue_offset, record)
+
+    def _take(self, queue: Queue, taken: Counter[Queue]) -> int:
+        before = taken[queue]
+        taken[queue] += 1
+        return self._feed.next_offset(*queue, before + 1) + before
+
+
+class _Routed(NamedTuple):
+    """A message encoded for its queue, and the further queues that it is to stand in."""
+
+    message: Message
+    queue_id: int
+    record: EncodedRecord
+    further: list[Queue]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A message encoded and numbered, as it will be stored."""
+
+    message: Message
+    queue_id: int
+    queue_offset: int
+    record: EncodedRecord
+
+
+class _Dealt(NamedTuple):
+    """A batch with what each queue gets of it: what the log takes."""
+
+    batch: EncodedBatch
+    shares: list[Share]
+
+    @property
+    def buffer(self) -> memoryview:
+        return self.batch.buffer
+
+    @property
+    def records(self) -> int:
+        """How many they are."""
+        return len(self.batch)
+
+    @property
+    def names_magic(self) -> bool:
+        """Whether a body may hold one."""
+        return self.batch.names_magic
+
+    def place(self, _queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
+        """Fill in where and when; each share has its own queue offset."""
+        self.batch.place(self.shares, physical_offset, store_time_ms)
+
+    def placed(self, topic: str, physical_offset: int, store_time_ms: int) -> PlacedRun:
+        """What dispatch wants."""
+        batch = self.batch
+        return PlacedRun(
+            topic,
+            self.shares,
+            batch.starts + physical_offset,
+            batch.sizes,
+            store_time_ms,
+            batch.tags_codes,
+            batch.key_rows,
+            batch.key_hashes,
+        )
+
+
+def _runs(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """All of them, so many at a time."""
+    if len(rows) <= _ENCODED_AT_ONCE:
+        yield rows
+        return
+    for start in range(0, len(rows), _ENCODED_AT_ONCE):
+        yield rows[start : start + _ENCODED_AT_ONCE]
+
+
+def _is_special(message: Message) -> bool:
+    return any(name in message.properties for name in SPECIAL_PROPERTIES)
+
+
+def _is_queued(message: Message) -> bool:
+    """Whether it gets a number in its queue: a transaction that is prepared or rolled back does not."""
+    return message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+
+
+def _range_of(results: Sequence[PutResult]) -> PutRange:
+    first, last = results[0], results[-1]
+    end = last.physical_end
+    place = (first.topic, first.queue, first.queue_offset)
+    return PutRange(*place, len(results), first.physical_offset, end, first.store_time_ms)

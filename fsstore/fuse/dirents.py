@@ -1,0 +1,104 @@
+"""Listings as the kernel wants them: names with inode and type, or with all their attributes; messages as numpy rows.
+
+A row ends where the next one begins: a name is padded to 8 bytes, and those of messages all have 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from fsstore.interface import BLOCK_BYTES, Attributes, DirectoryEntry, MessageColumns, MessageNames
+from fsstore.fuse.protocol import DIRENT, ENTRY_FORMAT, entry_fields
+
+_ENTRY = Struct("=" + ENTRY_FORMAT)
+_NS = 1_000_000_000
+
+_NAME = [("inode", "u8"), ("next_position", "u8"), ("name_bytes", "u4"), ("type", "u4"), ("name", "S20"), ("pad", "V4")]
+_ATTRIBUTES = [
+    ("node", "u8"),
+    ("generation", "u8"),
+    ("entry_timeout", "u8"),
+    ("attr_timeout", "u8"),
+    ("timeouts_ns", "u4", 2),
+    ("st_ino", "u8"),
+    ("size", "u8"),
+    ("blocks", "u8"),
+    ("times", "u8", 3),
+    ("times_ns", "u4", 3),
+    ("mode", "u4"),
+    ("nlink", "u4"),
+    ("uid", "u4"),
+    ("gid", "u4"),
+    ("rdev", "u4"),
+    ("block_bytes", "u4"),
+    ("flags", "u4"),
+]
+NAMES = np.dtype(_NAME)
+"""A message in a listing of names."""
+ENTRIES = np.dtype(_ATTRIBUTES + _NAME)
+"""A message in a listing with attributes."""
+assert (NAMES.itemsize, ENTRIES.itemsize) == (48, _ENTRY.size + 48)
+
+
+def names_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int]:
+    """As many of `entries` as fit into `size` bytes, and how many those are."""
+    return _packed([(entry, b"") for entry in entries], size)
+
+
+def entries_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int]:
+    """As `names_of`, with their attributes."""
+    return _packed([(entry, _packed_attributes(entry.attributes)) for entry in entries], size)
+
+
+@lru_cache(4096)
+def _packed_attributes(attributes: Attributes) -> bytes:
+    """Remembered, because a directory is listed again sooner than most of what is in it changes."""
+    return _ENTRY.pack(*entry_fields(attributes))
+
+
+def _packed(entries: Sequence[tuple[DirectoryEntry, bytes]], size: int) -> tuple[bytes, int]:
+    parts: list[bytes] = []
+    for (name, attributes, next_position), before in entries:
+        head = DIRENT.pack(attributes.st_ino, next_position, len(name), attributes.mode >> 12)
+        part = before + head + name + bytes(-len(name) % 8)
+        if len(part) > size:
+            break
+        size -= len(part)
+        parts.append(part)
+    return b"".join(parts), len(parts)
+
+
+def message_names(columns: MessageNames) -> np.ndarray[Any, Any]:
+    """Rows of NAMES, shape (n,)."""
+    rows = np.zeros(len(columns.names), NAMES)
+    _fill_names(rows, columns)
+    return rows
+
+
+def message_entries(columns: MessageColumns) -> np.ndarray[Any, Any]:
+    """Rows of ENTRIES, shape (n,)."""
+    rows, shared = np.zeros(len(columns.names), ENTRIES), columns.template
+    _fill_names(rows, columns)
+    rows["node"] = rows["st_ino"] = columns.inodes
+    rows["entry_timeout"] = np.where(columns.readable, shared.entry_timeout, 0)
+    rows["attr_timeout"] = np.where(columns.readable, shared.attr_timeout, 0)
+    rows["size"] = columns.sizes
+    rows["blocks"] = (columns.sizes + 511) >> 9
+    seconds, ns = np.divmod(columns.mtimes_ns, _NS)
+    rows["times"], rows["times_ns"] = seconds[:, None], ns[:, None]
+    rows["mode"], rows["nlink"], rows["uid"], rows["gid"] = shared.mode, shared.nlink, shared.uid, shared.gid
+    rows["block_bytes"] = BLOCK_BYTES
+    return rows
+
+
+def _fill_names(rows: np.ndarray[Any, Any], columns: MessageColumns | MessageNames) -> None:
+    rows["inode"] = columns.inodes
+    rows["next_position"] = columns.next_positions
+    rows["name_bytes"] = columns.names.dtype.itemsize
+    rows["type"] = columns.template.mode >> 12
+    rows["name"] = columns.names

@@ -1,0 +1,226 @@
+"""The requests that come often, answered: each asks the core and packs its answer.
+
+What is decided here: which bodies go into the kernel's cache with `open`, how a writer waits for the disk, how a
+listing fits the kernel's buffer. Which error a refusal is, and what may be cached how long, is the core's to say.
+
+All of it runs on the request loop's thread, and nothing here waits. A writer who wants the disk is answered by
+the thread that syncs, as soon as it has.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine import MessageStore, OpenMode, StoreError
+from fsstore.fuse import dirents
+from fsstore.fuse import protocol as wire
+from fsstore.fuse.answers import errno_for
+from fsstore.fuse.channel import Channel
+from fsstore.core import Filesystem
+from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames, SlowWork
+from fsstore.tree.listing import MOST_DESCRIBED
+from fsstore.fuse.open_bodies import OpenBodies
+from fsstore.fuse.protocol import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
+
+Handler = Callable[[int, int, memoryview], None]
+"""Takes `unique`, the inode, and the whole request, which is valid until it returns."""
+
+FEWEST_ROWS = 64
+"""So many messages are asked of a listing at least: the core reads ahead by what was asked."""
+
+
+class RequestHandlers:
+    """Handlers over one core, by opcode. Each may raise SlowWork, FilesystemError or StoreError, and then has answered
+    nothing. Thread safety: one thread.
+
+    `published` is called after each request that may have published, to tell the kernel which sizes have grown before
+    the writer hears of its success; `growing`, with topic and queues, before a writer hears of it early.
+    """
+
+    def __init__(self, core: Filesystem, store: MessageStore, channel: Channel) -> None:
+        self.published: Callable[[], None] = lambda: None
+        self.growing: Callable[[str, Sequence[int]], None] = lambda topic, queues: None
+        self.by_opcode: dict[int, Handler] = {
+            Opcode.LOOKUP: self.lookup,
+            Opcode.FORGET: self.forget,
+            Opcode.BATCH_FORGET: self.forget_many,
+            Opcode.GETATTR: self.getattr,
+            Opcode.READLINK: self.readlink,
+            Opcode.OPEN: self.open,
+            Opcode.READ: self.read,
+            Opcode.WRITE: self.write,
+            Opcode.FLUSH: self.flush,
+            Opcode.FSYNC: self.fsync,
+            Opcode.RELEASE: self.release,
+            Opcode.OPENDIR: self.opendir,
+            Opcode.READDIR: self.readdir,
+            Opcode.READDIRPLUS: self.readdirplus,
+            Opcode.RELEASEDIR: self.releasedir,
+            Opcode.FSYNCDIR: self.fsyncdir,
+            Opcode.INTERRUPT: self.interrupt,
+        }
+        self._core = core
+        self._store = store
+        self._channel = channel
+        self._send = channel.send
+        self._bodies = OpenBodies(channel.push)
+        self._flush_is_needed = store.mode is OpenMode.WRITE
+
+    # names and attributes
+
+    def lookup(self, unique: int, inode: int, request: memoryview) -> None:
+        self._send(wire.entry(unique, self._core.lookup(inode, bytes(request[ARGUMENTS:-1]))))
+
+    def getattr(self, unique: int, inode: int, _: memoryview) -> None:
+        self._send(wire.attributes_of(unique, self._core.getattr(inode)))
+
+    def readlink(self, unique: int, inode: int, _: memoryview) -> None:
+        target = self._core.readlink(inode)
+        self._send(wire.header(unique, len(target)) + target)
+
+    def forget(self, _: int, inode: int, request: memoryview) -> None:
+        """The kernel hears no answer."""
+        self._forget(inode, LOOKUPS.unpack_from(request, ARGUMENTS)[0])
+
+    def forget_many(self, _: int, __: int, request: memoryview) -> None:
+        """The kernel hears no answer."""
+        for inode, count in FORGOTTEN.iter_unpack(request[FORGOTTEN_BEGIN:]):
+            self._forget(inode, count)
+
+    def _forget(self, inode: int, count: int) -> None:
+        self._bodies.forget(inode)
+        self._core.forget(inode, count)
+
+    # files
+
+    def open(self, unique: int, inode: int, request: memoryview) -> None:
+        (flags,) = wire.FLAGS.unpack_from(request, ARGUMENTS)
+        file = self._core.open(inode, flags)
+        if file.keep_cache:
+            self._bodies.opened(inode, file.handle, file.body)
+        self._send(wire.opened(unique, file, nothing_to_flush=flags & os.O_ACCMODE == os.O_RDONLY))
+
+    def read(self, unique: int, _: int, request: memoryview) -> None:
+        data = self._core.read(*RANGE.unpack_from(request, ARGUMENTS))
+        self._channel.send_with(wire.header(unique, len(data)), data)
+
+    def write(self, unique: int, _: int, request: memoryview) -> None:
+        """A writer of lines is answered when they are in the log: they are dispatched while its next request is made.
+
+        Nobody sees the difference, since no other request is taken before. A failure behind the answer is logged as any
+        other, and the kernel drops its reply; the store takes no more then, and says why.
+        """
+        handle, position, size, _, owner, flags = wire.WRITE.unpack_from(request, ARGUMENTS)
+        if flags & os.O_APPEND:
+            position = AT_END
+        reply = wire.taken(unique, size)
+        is_answered = False
+
+        def answer(topic: str, queues: Sequence[int]) -> None:
+            nonlocal is_answered
+            self.growing(topic, queues)
+            self._send(reply)
+            is_answered = True
+
+        physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]), owner, answer)
+        if is_answered:
+            self.published()
+        else:
+            self._finish(unique, physical_end, reply)
+
+    def flush(self, unique: int, _: int, request: memoryview) -> None:
+        if not self._flush_is_needed:
+            self._send(wire.failed(unique, errno.ENOSYS))  # the kernel then asks no more
+            return
+        handle, owner = wire.FLUSH.unpack_from(request, ARGUMENTS)
+        self._finish(unique, self._core.flush(handle, owner), wire.done(unique))
+
+    def fsync(self, unique: int, _: int, request: memoryview) -> None:
+        (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
+        self._finish(unique, self._core.fsync(handle), wire.done(unique))
+
+    def _finish(self, unique: int, physical_end: int, reply: bytes) -> None:
+        """Answer a writer; one who wants the disk when it has the bytes: no thread a writer, and all share a flush."""
+        self.published()
+        if not physical_end:
+            self._send(reply)
+            return
+
+        def on_disk(failure: StoreError | None) -> None:
+            answer = reply if failure is None else wire.failed(unique, errno_for(failure, "writing"))
+            self._channel.send_late(answer)
+
+        self._store.request_durable(physical_end, on_disk)
+
+    def release(self, unique: int, _: int, request: memoryview) -> None:
+        (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
+        self._core.release(handle)
+        self._bodies.released(handle)
+        self._finish(unique, NOTHING_TO_WAIT_FOR, wire.done(unique))
+
+    # directories
+
+    def opendir(self, unique: int, inode: int, _: memoryview) -> None:
+        self._send(wire.opened_directory(unique, self._core.opendir(inode)))
+
+    def readdir(self, unique: int, _: int, request: memoryview) -> None:
+        """Names alone, for a reader who looks nothing up."""
+        self._list(unique, request, with_attributes=False)
+
+    def readdirplus(self, unique: int, _: int, request: memoryview) -> None:
+        """Names with what a look-up of each would answer."""
+        self._list(unique, request, with_attributes=True)
+
+    def _list(self, unique: int, request: memoryview, *, with_attributes: bool) -> None:
+        handle, position, room = RANGE.unpack_from(request, ARGUMENTS)
+        row_bytes = (dirents.ENTRIES if with_attributes else dirents.NAMES).itemsize
+        parts: list[bytes] = []
+        while room >= row_bytes:
+            limit = max(room // row_bytes, FEWEST_ROWS)
+            try:
+                batch = self._core.readdir(handle, position, limit, with_attributes=with_attributes)
+            except SlowWork:
+                if not parts:
+                    raise
+                break  # the next request waits for it
+            if not isinstance(batch, list):
+                rows = message_rows(batch, room // row_bytes)
+                part, count = rows.tobytes(), len(rows)
+                if count:
+                    position = int(batch.next_positions[count - 1])
+            else:
+                part, count = (dirents.entries_of if with_attributes else dirents.names_of)(batch, room)
+                for entry in batch[:count]:
+                    position = entry.next_position
+                    if with_attributes:
+                        self._core.listed(entry.attributes.inode)
+                if count < len(batch) or count >= MOST_DESCRIBED:
+                    room = 0  # what comes next did not fit, or has others wait for too long
+            if not count:
+                break
+            parts.append(part)
+            room -= len(part)
+        listed = b"".join(parts)
+        self._send(wire.header(unique, len(listed)) + listed)
+
+    def releasedir(self, unique: int, _: int, request: memoryview) -> None:
+        self._core.releasedir(HANDLE.unpack_from(request, ARGUMENTS)[0])
+        self._send(wire.done(unique))
+
+    def fsyncdir(self, unique: int, _: int, request: memoryview) -> None:
+        (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
+        self._finish(unique, self._core.fsyncdir(handle), wire.done(unique))
+
+    def interrupt(self, _: int, __: int, ___: memoryview) -> None:
+        """Somebody who waits was sent a signal. Nothing here waits but for the disk, and that can't be taken back."""
+
+
+def message_rows(batch: MessageColumns | MessageNames, most: int) -> np.ndarray[Any, Any]:
+    """The first `most` messages of a batch, as rows of a listing."""
+    columns = batch if len(batch.names) <= most else batch.rows(0, most)
+    return dirents.message_names(columns) if isinstance(columns, MessageNames) else dirents.message_entries(columns)

@@ -1,0 +1,265 @@
+"""One mount from beginning to end: mount, serve, unmount.
+
+    run_mount ─► Channel.mount ─► trio.run ─┬─ request loop
+                                            ├─ relay (what pyfuse3 answers)
+                                            ├─ ready, once the kernel's first request is answered
+                                            ├─ signals that end it all
+                                            ├─ expiry (what is gone)
+                                            ├─ a look at the table of mounts
+                                            ├─ growth (streams that had come to rest)
+                                            └─ follow (a store that another process writes)
+
+All of it runs on trio's thread, which has to be the process's main thread (signals); expiry, follow and slow work use
+threads for what may take long. pyfuse3 holds its session in globals: one mount a process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import trio
+
+from engine import IndexState, MessageStore, OpenMode, StoreError
+from fsstore.fuse.channel import Channel
+from fsstore.tree.complaints import COMPLAINTS
+from fsstore.core import Filesystem
+from fsstore.fuse.expiry import Expiry
+from fsstore.fuse.growth import Growth
+from fsstore.interface import FilesystemOptions
+from fsstore.fuse.invalidation import Invalidation
+from fsstore.fuse.rare import RareOperations
+from fsstore.options import ServeOptions
+from fsstore.fuse.relay import Relay
+from fsstore.fuse.request_loop import RequestLoop
+from fsstore.fuse.handlers import RequestHandlers
+
+log = logging.getLogger(__name__)
+
+
+def run_mount(
+    store: MessageStore,
+    mountpoint: Path,
+    options: ServeOptions,
+    ready: Callable[[], None] | None = None,
+    make_core: type[Filesystem] = Filesystem,
+) -> None:
+    """See `fsstore.serve`; `make_core` is for tests that need a core with faults."""
+    mountpoint = mountpoint.resolve()  # before it is mounted: looking at it afterwards would wait for ourselves
+    core = make_core(
+        store,
+        FilesystemOptions(
+            append_mode=options.append_mode, directory_mode=options.directory_mode, parquet=options.parquet
+        ),
+        status=lambda: {"mountpoint": str(mountpoint)},
+    )
+    channel = Channel.mount(mountpoint, fuse_options(store, options))
+    mount = Mount(store, core, channel, options, ready)
+    with told_of_signals(mount.end), quick_turns():
+        try:
+            trio.run(mount.serve)
+        finally:
+            if unfinished := core.close():
+                log.info("open files with bytes that were no whole message yet, not published: %d", unfinished)
+            channel.close()
+
+
+class Mount:
+    """The tasks around one request loop. Thread safety: trio's thread only."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        core: Filesystem,
+        channel: Channel,
+        options: ServeOptions,
+        ready: Callable[[], None] | None,
+    ) -> None:
+        self._store = store
+        self._core = core
+        self._channel = channel
+        self._options = options
+        self._ready = ready
+        self._everything = trio.CancelScope()
+        self._telling = trio.CancelScope()
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    async def serve(self) -> None:
+        """Serve requests until the mount is gone or `end` is called."""
+        self._token = trio.lowlevel.current_trio_token()
+        with self._everything, Relay.to_pyfuse3(self._channel, RareOperations(self._core)) as relay:
+            await self._serve(relay)
+
+    async def _serve(self, relay: Relay) -> None:
+        handlers = RequestHandlers(self._core, self._store, self._channel)
+        expiry = Expiry(self._core, self._channel)
+        invalidation = Invalidation(self._core, self._channel, expiry)
+        handlers.published = invalidation.tell_kernel
+        handlers.growing = invalidation.growing
+        loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow, self._core.ending)
+        unsubscribe = self._store.subscribe(invalidation)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(relay.run)
+                nursery.start_soon(self._announce, relay)
+                nursery.start_soon(expiry.run)
+                nursery.start_soon(self._tell_growth, loop)
+                nursery.start_soon(self._watch_mount)
+                if self._store.mode is OpenMode.FOLLOW:
+                    nursery.start_soon(self._follow)
+                await loop.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            unsubscribe()
+
+    def end(self, why: str) -> None:
+        """End `serve` after the requests under way. For a signal's handler: on the main thread, at any moment."""
+        log.info("%s: unmounting", why)
+        if self._token is None:
+            self._everything.cancel()
+            return
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._telling.cancel, idempotent=True)
+
+    async def _tell_growth(self, loop: RequestLoop) -> None:
+        """Until the end, which waits for this: a notice may wait for requests, and they are served meanwhile."""
+        with self._telling:
+            await Growth(self._core, self._channel, loop.holds).run()
+        self._everything.cancel()
+
+    async def _announce(self, relay: Relay) -> None:
+        await relay.serving.wait()
+        raise_read_ahead(self._channel.mountpoint, self._options.read_ahead_kb)
+        if self._ready is not None:
+            self._ready()
+
+    async def _watch_mount(self) -> None:
+        """Say so when the mount goes from this tree and is served all the same."""
+        mountpoint = self._channel.mountpoint
+        watch, own_thread = partial(wait_until_unmounted, mountpoint), trio.CapacityLimiter(1)
+        try:
+            await trio.to_thread.run_sync(watch, abandon_on_cancel=True, limiter=own_thread)
+        except OSError as error:
+            log.warning("whether the mount is still in the tree can't be told: %s", error)
+            return
+        await trio.sleep(STILL_SERVED_SECONDS)
+        log.warning(
+            "%s is unmounted here, but still in use, so the store stays open:"
+            " by another mount namespace (a container), or by a file that is open since before a lazy unmount",
+            mountpoint,
+        )
+
+    async def _follow(self) -> None:
+        told: IndexState | None = None
+        derived: str | None = None
+        while True:
+            if self._store.queues_derived != derived:
+                derived = self._store.queues_derived
+                log.info("queues: %s", f"derived from the log: {derived}" if derived else "the writer's own")
+            await trio.sleep(self._options.follow_interval_ms / 1000)
+            try:
+                await trio.to_thread.run_sync(self._store.refresh)
+                index = self._store.index_state
+                if index != told and index.state in ("none", "not proved"):
+                    log.warning("keys are not found, or not each: index %s: %s", index.state, index.reason)
+                told = index
+            except (StoreError, OSError) as error:
+                text = f"looking for what the writer did: {error}"
+                COMPLAINTS.tell(log, logging.WARNING, text, text)
+            except Exception as error:  # what else goes wrong must not end the mount: the next look may succeed
+                text = f"looking for what the writer did: {error!r}"
+                COMPLAINTS.tell(log, logging.ERROR, text, text, error)
+
+
+TURN_S = 0.0002
+"""How long a thread that does slow work keeps the interpreter while the request loop wants it. A request gives it away
+some three times, and an ordinary read takes three requests: with Python's own 5 ms, it would take 45 ms beside any slow
+work. Nobody pays for it but threads that compete: what one thread does takes as much time as before."""
+
+
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Have this process's threads take turns of TURN_S meanwhile."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+MOUNT_TABLE = Path("/proc/self/mountinfo")
+STILL_SERVED_SECONDS = 2.0
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR)
+"""Each of them ends a mount as unmounting does."""
+
+
+@contextmanager
+def told_of_signals(end: Callable[[str], None]) -> Iterator[None]:
+    """Have ENDING_SIGNALS call `end` with their names meanwhile, however many an impatient person sends."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        end(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handle) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def fuse_options(store: MessageStore, options: ServeOptions) -> list[bytes]:
+    """Options of the mount: who made it, who may use it, what the person added."""
+    named = os.fsencode(store.path.absolute()).replace(b"\\", b"\\\\").replace(b",", b"\\,")
+    chosen = [b"default_permissions", b"fsname=" + named, b"subtype=fsstore"]
+    if options.allow_other:
+        chosen.append(b"allow_other")
+    if store.mode is not OpenMode.WRITE:
+        chosen.append(b"ro")
+    return chosen + [os.fsencode(option) for option in options.mount_options]
+
+
+def raise_read_ahead(mountpoint: Path, kb: int) -> None:
+    """Let the kernel read further ahead than its 128 KiB. Only root may; without it the mount is slower, no more."""
+    device = device_of(mountpoint)
+    if device is None:
+        return
+    with suppress(OSError):
+        Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text(str(kb))
+
+
+def wait_until_unmounted(mountpoint: Path) -> None:
+    """Return when what is mounted there now has gone from the table of mounts. Takes one descriptor, at the beginning:
+    OSError."""
+    with open(MOUNT_TABLE, "rb", buffering=0) as table:
+        changed = select.poll()
+        changed.register(table, select.POLLPRI)
+        rows = table.readall()
+        device = _device_in(rows, mountpoint)
+        while device is not None and any(row.split(b" ")[2] == device.encode() for row in rows.splitlines()):
+            changed.poll()
+            table.seek(0)
+            rows = table.readall()
+
+
+def device_of(mountpoint: Path) -> str | None:
+    """`major:minor` of the mount at a resolved path, from the table of mounts: the mount itself would wait for us."""
+    return _device_in(MOUNT_TABLE.read_bytes(), mountpoint)
+
+
+def _device_in(table: bytes, mountpoint: Path) -> str | None:
+    found = None
+    for line in table.splitlines():
+        fields = line.split(b" ")
+        if fields[4].decode("unicode_escape").encode("latin-1") == os.fsencode(mountpoint):
+            found = fields[2].decode()  # the last one mounted there is on top
+    return found

@@ -1,0 +1,155 @@
+"""The map of a file: where its column chunks stand, and the footer that says so.
+
+Each chunk begins a page of memory, and none the first: so the kernel, which reads whole pages, and ahead from the first
+one, asks for no chunk that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fsstore.parquet.compact import Value, binary, i32, i64, items, struct, text
+from fsstore.parquet.layout import MAGIC, PAGE_BYTES, Layout, RangeKey, page_aligned
+from fsstore.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, Chunk
+from fsstore.parquet.row_groups import BoundError, Columns
+from fsstore.parquet.schema import COLUMNS, ELEMENTS, IN_FILE, Column
+
+Array = np.ndarray[Any, Any]
+
+_VERSION = version("fsstore")  # asked once: it stands in a file
+_UNCOMPRESSED = 0
+_FOOTER_SIZE_BYTES = 4
+
+
+def _page_count(kind: int, encoding: int) -> Value:
+    return struct({1: i32(kind), 2: i32(encoding), 3: i32(1)})
+
+
+# Without a dictionary, and with one.
+_ENCODINGS = (items([i32(RLE), i32(PLAIN)]), items([i32(RLE), i32(PLAIN), i32(RLE_DICTIONARY)]))
+_PAGES = (
+    items([_page_count(DATA_PAGE, PLAIN)]),
+    items([_page_count(DICTIONARY_PAGE, PLAIN), _page_count(DATA_PAGE, RLE_DICTIONARY)]),
+)
+_PATHS = {column: items([text(name) for name in column.path]) for column in COLUMNS}
+
+
+class Place(NamedTuple):
+    """A chunk of a file: column IN_FILE[column] of a row group, both by number."""
+
+    row_group: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileMap:
+    """Chunk i, in file order, begins at starts[i] and ends before starts[i + 1] (int64 (n + 1,)); `sizes` are those of
+    each row group's chunks; `footer` ends the file, with all that stands behind the metadata."""
+
+    starts: Array
+    sizes: tuple[tuple[int, ...], ...]
+    footer: bytes
+    left_out: int
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of memory that it takes, more or less."""
+        return 6 * self.starts.nbytes + len(self.footer)  # a number in a tuple takes five times as much as in an array
+
+    def chunks(self, position: int, end: int) -> range:
+        """Numbers of the chunks that have some of the bytes [position, end)."""
+        first = int(np.searchsorted(self.starts, position, side="right")) - 1
+        return range(max(first, 0), min(int(np.searchsorted(self.starts, end)), len(self.starts) - 1))
+
+
+def place_of(number: int) -> Place:
+    """Which chunk the one of that number is."""
+    return Place(*divmod(number, len(IN_FILE)))
+
+
+def map_file(layout: Layout, row_groups: Iterable[Columns]) -> FileMap:
+    """The map of a file with these row groups, which are asked for one after the other and not kept. BoundError."""
+    starts, sizes, described = [PAGE_BYTES], list[tuple[int, ...]](), list[Value]()
+    rows = left_out = 0
+    for columns in row_groups:
+        own = [*accumulate(map(page_aligned, columns.sizes), initial=starts[-1])]
+        if columns.rows:
+            described.append(_row_group(columns, dict(zip(IN_FILE, own, strict=False))))
+        starts += own[1:]
+        sizes.append(columns.sizes)
+        rows, left_out = rows + columns.rows, left_out + columns.left_out
+    metadata = _metadata(layout.key, described, rows, left_out)
+    footer = metadata + len(metadata).to_bytes(_FOOTER_SIZE_BYTES, "little") + MAGIC
+    if starts[-1] + len(footer) > layout.size:
+        raise BoundError(f"footer of {layout.key}")
+    return FileMap(np.array(starts, np.int64), tuple(sizes), footer, left_out)
+
+
+def _metadata(key: RangeKey, row_groups: Sequence[Value], rows: int, left_out: int) -> bytes:
+    return struct(
+        {
+            1: i32(2),
+            2: items(ELEMENTS),
+            3: i64(rows),
+            4: items(row_groups),
+            5: items([struct({1: text(name), 2: text(value)}) for name, value in _facts(key, left_out)]),
+            6: text(f"fsstore version {_VERSION}"),
+            7: items([struct({1: struct({})})] * len(COLUMNS)),
+        }
+    ).encoded
+
+
+def _facts(key: RangeKey, left_out: int) -> Iterable[tuple[str, str]]:
+    """What readers show as key-value metadata."""
+    yield "fsstore.version", _VERSION
+    yield "fsstore.topic", key.topic.encode("utf-8", "replace").decode()
+    yield "fsstore.queue", str(key.queue)
+    yield "fsstore.range", f"{key.begin}-{key.end}"
+    yield "fsstore.left_out", str(left_out)
+
+
+def _row_group(columns: Columns, starts: dict[Column, int]) -> Value:
+    size = i64(sum(columns.sizes))
+    return struct(
+        {
+            1: items([_column_chunk(column, columns.chunks[column], starts[column]) for column in COLUMNS]),
+            2: size,
+            3: i64(columns.rows),
+            5: i64(min(starts.values())),
+            6: size,
+        }
+    )
+
+
+def _column_chunk(column: Column, chunk: Chunk, start: int) -> Value:
+    has_dictionary = chunk.dictionary is not None
+    size = i64(chunk.size)
+    about = struct(
+        {
+            1: i32(column.kind),
+            2: _ENCODINGS[has_dictionary],
+            3: _PATHS[column],
+            4: i32(_UNCOMPRESSED),
+            5: i64(chunk.values),
+            6: size,
+            7: size,
+            9: i64(start + chunk.dictionary_bytes),
+            11: i64(start) if has_dictionary else None,
+            12: _statistics(chunk.bounds),
+            13: _PAGES[has_dictionary],
+        }
+    )
+    return struct({2: i64(start), 3: about})
+
+
+def _statistics(bounds: tuple[bytes, bytes] | None) -> Value | None:
+    if bounds is None:
+        return None
+    least, greatest = map(binary, bounds)
+    return struct({3: i64(0), 5: greatest, 6: least})

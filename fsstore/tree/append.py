@@ -1,0 +1,508 @@
+"""`append`: bytes written to it become messages, framed by handle, all of a request or nothing of it.
+
+frame=line     each line a message; the unterminated last one at fsync and close
+frame=write    each write request a message
+frame=file     everything until fsync or close one message
+
+Through O_APPEND, bytes come one behind the other. Without it a handle is a file that begins empty: frame=file keeps it
+until it is published, the others have published what came before, and take only what follows that.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Sequence
+
+from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored, StoreError, check_message
+from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.framing import LineFramer, json_line_limit_bytes, let_go, parse_json_lines, parse_json_message, slices_of
+from fsstore.interface import (
+    AT_END,
+    NOBODY,
+    NOTHING_TO_WAIT_FOR,
+    WHOLE_WRITE_BYTES,
+    Attributes,
+    FilesystemError,
+    Opened,
+    SlowWork,
+)
+from fsstore.tree.memory import Holding, Purpose
+from fsstore.tree.names import AppendOptions, BodyFormat, Frame
+from fsstore.tree.nodes import Context, Node, OpenFile
+from fsstore.tree.putting import Put, takes_long
+
+log = logging.getLogger(__name__)
+
+_OPENED = Opened(0, True, False, None)
+
+
+class AppendFile(Node):
+    """An `append` name with its options, of a topic or (`queue` given) of one of its queues."""
+
+    shown_inode: int = 0
+    """What stat says instead of `inode`, where it is not 0."""
+
+    def __init__(self, context: Context, topic: str, queue: int | None, options: AppendOptions) -> None:
+        self._context = context
+        self._topic = topic
+        self._queue = queue
+        self._options = options
+        self._generation = context.store.topics_generation
+        self._handles: list[EmptyHandle | AppendHandle] = []
+
+    def attributes(self) -> Attributes:
+        """By its name it is always empty, since that leads to an inode which nobody has open."""
+        writable = not self._context.read_only
+        size = max((handle.size for handle in self._handles), default=0)
+        return self._context.appearance.append(self.inode, self.shown_inode, size, writable=writable)
+
+    def open(self, flags: int) -> tuple[OpenFile, Opened]:
+        handle = EmptyHandle(self._released) if flags & os.O_ACCMODE == os.O_RDONLY else self._opened_to_write(flags)
+        self._handles.append(handle)
+        return handle, _OPENED
+
+    def _opened_to_write(self, flags: int) -> AppendHandle:
+        self._context.must_be_writable()
+        store = self._context.store
+        sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
+        memory = Holding(self._context.memory, Purpose.MESSAGES_BEGUN)
+        put = Put(self._context.long_puts, self._context.memory)
+        publisher = Publisher(store, self._topic, self._queue, self._options, self._generation, memory, put)
+        handle = _HANDLES[self._options.frame](publisher, sync, self._released)
+        handle.appends = bool(flags & os.O_APPEND)
+        return handle
+
+    def _released(self, handle: EmptyHandle | AppendHandle) -> None:
+        """Let the inode go with its last handle: no path leads to it again, but a kernel may know it for days."""
+        self._handles.remove(handle)
+        if not self._handles:
+            self._context.inodes.let_go(self.inode)
+
+    @property
+    def ignores_setattr(self) -> bool:
+        return not self._context.read_only
+
+
+class EmptyHandle(OpenFile):
+    """An `append` that is open for reading: empty."""
+
+    __slots__ = ("_released",)
+
+    size = 0
+
+    def __init__(self, released: Callable[[EmptyHandle], None]) -> None:
+        self._released = released
+
+    def release(self) -> None:
+        self._released(self)
+
+
+class Publisher:
+    """Puts framed bytes into one topic or queue, as its options say; ENOENT when that was deleted meanwhile."""
+
+    __slots__ = (
+        "_generation",
+        "_is_json",
+        "_options",
+        "_put",
+        "_queue",
+        "_topic",
+        "line_limit_bytes",
+        "memory",
+        "store",
+    )
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topic: str,
+        queue: int | None,
+        options: AppendOptions,
+        generation: int,
+        memory: Holding,
+        put: Put,
+    ) -> None:
+        """`generation` is the store's of when the topic was there."""
+        self._put = put
+        self.store = store
+        self.memory = memory
+        """For what is not published yet."""
+        self._topic = topic
+        self._queue = queue
+        self._options = options
+        self._generation = generation
+        self._is_json = options.format is BodyFormat.JSON
+        limit = store.config.max_message_bytes
+        self.line_limit_bytes = json_line_limit_bytes(limit) if self._is_json else limit
+        """Longest frame that can be a message."""
+
+    def one(self, frame: bytes | bytearray, request_bytes: int = 0) -> int:
+        """Publish one message; the physical offset after it. `request_bytes` of it came with this request. Errors as
+        `Put.do`."""
+        is_long = takes_long(len(frame), b"", is_json=self._is_json)
+        return self._put.do(lambda _: self._one(frame), request_bytes, None, is_long=is_long)
+
+    def lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
+        """Publish the lines that a request completes, all or none; the physical offset after them, 0 for no message.
+        Errors as `Put.do`."""
+        size = framer.completed_bytes_with(request)
+        if not size:
+            return 0
+        is_long = takes_long(size, request, is_json=self._is_json)
+
+        def put(told: Stored | None) -> int:
+            lines = framer.lines_with(request)
+            try:
+                return self._lines(lines, told)
+            finally:
+                let_go(lines)
+
+        return self._put.do(put, len(request), stored, is_long=is_long)
+
+    def complain(self, error: StoreError) -> None:
+        """Log why nothing of a request was published: its writer hears only an errno."""
+        place = self._topic if self._queue is None else f"{self._topic}/{self._queue}"
+        text = f"refused what was written to append of {place}: {error}"
+        COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, place, type(error)), text)
+
+    def release(self) -> None:
+        """The handle is closed."""
+        self.memory.resize(0)
+        self._put.release()
+
+    def _one(self, frame: bytes | bytearray) -> int:
+        self._must_exist()
+        options = self._options
+        body = frame if isinstance(frame, bytes) else b"".join(slices_of(frame))
+        if self._is_json:
+            message = parse_json_message(self._topic, body, options)
+        else:
+            message = Message(self._topic, body, options.keys, options.tags)
+        return self.store.put(message, self._queue).physical_end
+
+    def _lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
+        self._must_exist()
+        options = self._options
+        if not self._is_json:
+            keys, tags = options.keys, options.tags
+            put = self.store.put_lines(self._topic, lines, self._queue, keys=keys, tags=tags, stored=stored)
+            return put.physical_end if put.count else 0
+        messages = parse_json_lines(self._topic, lines, options)
+        if not messages:
+            return 0
+        try:
+            return self.store.put_batch(messages, self._queue).physical_end
+        except (IllegalMessageError, MessageTooLargeError):
+            self._blame_one_of(messages)
+            raise
+        finally:
+            let_go(messages)
+
+    def _blame_one_of(self, messages: Sequence[Message]) -> None:
+        """Raise what is wrong with the first that can be no message whatever stands beside it, with its number."""
+        for number, message in enumerate(messages, 1):
+            try:
+                check_message(message, self.store.config.max_message_bytes)
+            except IllegalMessageError as error:
+                raise IllegalMessageError(f"message {number} of {len(messages)}: {error.reason}") from error
+
+    def _must_exist(self) -> None:
+        """TopicNotFoundError for a topic that was deleted while this was open: a put would make it again."""
+        generation = self.store.topics_generation
+        if generation != self._generation:
+            self.store.queues(self._topic)
+            self._generation = generation
+
+
+class AppendHandle(OpenFile):
+    """What all framings share: what a handle owes its writer.
+
+    A frame over the message limit is dropped, and the handle answers EFBIG until closed: what follows would be its
+    tail. So it is with bytes at another place than behind those before (ESPIPE), where those are published already. A
+    malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again. So it is
+    when there is no memory for what has no end yet (ENOBUFS).
+
+    What is not published yet waits for a close by the process that wrote last: another one may have inherited the
+    descriptor and know nothing of it, as whatever a program starts has until it is executed.
+    """
+
+    __slots__ = ("_is_refused", "_physical_end", "_publisher", "_refusal", "_released", "_sync", "_writer", "appends")
+
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
+        """`sync`: each write is answered when its messages are on disk. `released` is called at the end."""
+        self.appends = True
+        """Whether the open file has O_APPEND, as far as is known."""
+        self._publisher = publisher
+        self._sync = sync
+        self._released = released
+        self._physical_end = 0
+        self._refusal = 0  # errno of everything that comes, where that makes no sense any more
+        self._writer = NOBODY
+        self._is_refused = False  # whether the last flush failed: its writer knows that the rest is not published
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, as the writer thinks of it; 0 where O_APPEND leaves nothing to think of."""
+        return 0 if self.appends else self._end
+
+    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+        self._must_make_sense()
+        self.appends = position == AT_END
+        try:
+            end = self._take(position, data, None if self._sync else stored)
+        except (MessageTooLargeError, IllegalMessageError) as error:
+            self._drop()
+            self._publisher.complain(error)
+            if isinstance(error, MessageTooLargeError) and self._breaks:
+                self._refusal = errno.EFBIG
+            raise
+        self._writer = owner
+        self._is_refused = False
+        if not end:
+            return NOTHING_TO_WAIT_FOR
+        self._physical_end = end
+        return end if self._sync else NOTHING_TO_WAIT_FOR
+
+    def flush(self, owner: int = NOBODY) -> int:
+        self._must_make_sense()
+        if NOBODY in (owner, self._writer) or owner == self._writer:
+            self._is_refused = True
+            try:
+                end = self._publish_rest()
+            except (MessageTooLargeError, IllegalMessageError) as error:
+                self._drop()
+                self._publisher.complain(error)
+                raise
+            self._is_refused = False
+            self._physical_end = end or self._physical_end
+        self._report_lost()
+        return self._physical_end if self._sync else NOTHING_TO_WAIT_FOR
+
+    def finish(self) -> None:
+        if not self.is_unfinished or self._is_refused:
+            return
+        try:
+            self._publish_rest()
+        except (StoreError, OSError) as error:
+            text = f"what a process that is gone has left behind is not published: {error}"
+            COMPLAINTS.tell(log, logging.WARNING, (self.finish.__qualname__, type(error)), text)
+
+    def release(self) -> None:
+        self._publisher.release()
+        self._released(self)
+
+    def _must_make_sense(self) -> None:
+        if self._refusal:
+            raise FilesystemError(self._refusal)
+
+    def _refuse_from_now(self, number: int) -> FilesystemError:
+        """The error of a request after which no other can be right."""
+        self._drop()
+        self._refusal = number
+        return FilesystemError(number)
+
+    def _report_lost(self) -> None:
+        """EIO when the disk has refused what this handle wrote: nobody else may tell its writer."""
+        store = self._publisher.store
+        failure = store.flush_failure
+        if failure is not None and self._physical_end > store.durable_end:
+            raise failure
+
+    @property
+    def _end(self) -> int:
+        """Position behind the last byte."""
+        raise NotImplementedError
+
+    @property
+    def _breaks(self) -> bool:
+        """Whether a frame that is too long makes the rest of the handle's bytes meaningless."""
+        return True
+
+    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
+        """Publish what `data` completes, then keep the rest; the physical offset after it, 0 for nothing."""
+        raise NotImplementedError
+
+    def _publish_rest(self) -> int:
+        """Publish what was kept, then keep nothing; as `_take`."""
+        return 0
+
+    def _drop(self) -> None:
+        """Forget what was kept."""
+
+
+class PassingHandle(AppendHandle):
+    """A handle whose bytes are published as they come: only the end of the file can still be written."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
+        super().__init__(publisher, sync, released)
+        self._next: tuple[int, ...] = (0,)  # where the next write may begin
+
+    def truncate(self, size: int) -> None:
+        """Taken for a fresh start (0), as whoever rotates logs makes it, and where it changes nothing. EINVAL for
+        anything else: a hole, or a part of what is published."""
+        if self.appends or size == self._end:
+            return
+        self._must_make_sense()
+        if size:
+            raise self._refuse_from_now(errno.EINVAL)
+        self._drop()
+        self._next = (0, self._next[-1])  # who did not seek goes on where it was
+
+    @property
+    def _end(self) -> int:
+        return self._next[0]
+
+    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
+        if position == AT_END:
+            position = self._next[-1]
+        elif position not in self._next:
+            raise self._refuse_from_now(errno.ESPIPE)
+        end = self._take_next(data, stored)
+        self._next = (position + len(data),)
+        return end
+
+    def _take_next(self, data: bytes, stored: Stored | None) -> int:
+        """As `_take`."""
+        raise NotImplementedError
+
+
+class LineHandle(PassingHandle):
+    """frame=line."""
+
+    __slots__ = ("_framer",)
+
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
+        super().__init__(publisher, sync, released)
+        self._framer = LineFramer(publisher.line_limit_bytes)
+
+    def _take_next(self, data: bytes, stored: Stored | None) -> int:
+        framer, publisher = self._framer, self._publisher
+        size = len(data)
+        if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line: what a shell's echo writes
+            return publisher.one(data[:-1], size)
+        memory = publisher.memory
+        memory.resize(max(memory.size, framer.rest_bytes_with(data)))
+        try:
+            end = publisher.lines_of(framer, data, stored)
+            framer.keep_rest_of(data)
+        except SlowWork:
+            raise  # there is to be room for the rest when it is done
+        except BaseException:
+            memory.resize(len(framer.pending))
+            raise
+        memory.resize(len(framer.pending))
+        return end
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self._framer.pending)
+
+    def _publish_rest(self) -> int:
+        pending = self._framer.pending
+        end = self._publisher.one(pending) if pending else 0
+        self._drop()
+        return end
+
+    def _drop(self) -> None:
+        self._framer.drop()
+        self._publisher.memory.resize(0)
+
+
+class WriteHandle(PassingHandle):
+    """frame=write. A request longer than any whole write(2) may be a piece of one: refused."""
+
+    __slots__ = ()
+
+    def _take_next(self, data: bytes, stored: Stored | None) -> int:
+        if len(data) > WHOLE_WRITE_BYTES:
+            raise MessageTooLargeError("write", len(data), WHOLE_WRITE_BYTES)
+        return self._publisher.one(data, len(data))
+
+    @property
+    def _breaks(self) -> bool:
+        return False
+
+
+class FileHandle(AppendHandle):
+    """frame=file. A handle whose file stayed empty publishes nothing: `touch` opens and closes.
+
+    A file that is published stays as it is: EPERM for whatever would change it. Only O_APPEND begins another one.
+    """
+
+    __slots__ = ("_body", "_published_bytes")
+
+    def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
+        super().__init__(publisher, sync, released)
+        self._body = bytearray()
+        self._published_bytes = 0
+
+    def read(self, position: int, size: int) -> bytes:
+        """What was written so far, for who has it open to write and read; ESTALE once that is a message."""
+        if self.appends:
+            return b""
+        if self._published_bytes:
+            raise FilesystemError(errno.ESTALE)
+        return bytes(self._body[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        self._must_make_sense()
+        if size == self._end:
+            return
+        kept = size - self._published_bytes
+        if kept < 0 or (self._published_bytes and not self.appends):
+            raise FilesystemError(errno.EPERM)
+        try:
+            self._must_fit(kept)
+        except MessageTooLargeError:
+            raise self._refuse_from_now(errno.EFBIG) from None
+        self._publisher.memory.resize(kept)
+        del self._body[kept:]
+        self._body.extend(bytes(kept - len(self._body)))
+
+    @property
+    def _end(self) -> int:
+        return self._published_bytes + len(self._body)
+
+    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
+        body = self._body
+        if position == AT_END:
+            position = len(body)
+        elif self._published_bytes:
+            raise FilesystemError(errno.EPERM)
+        end = position + len(data)
+        self._must_fit(end)
+        self._publisher.memory.resize(max(end, len(body)))
+        if position > len(body):
+            body.extend(bytes(position - len(body)))
+        body[position:end] = data
+        return 0
+
+    def _must_fit(self, size: int) -> None:
+        limit = self._publisher.line_limit_bytes
+        if size > limit:
+            raise MessageTooLargeError("file", size, limit)
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self._body)
+
+    def _publish_rest(self) -> int:
+        end = self._publisher.one(self._body) if self._body else 0
+        self._drop()
+        return end
+
+    def _drop(self) -> None:
+        self._published_bytes += len(self._body)
+        self._body = bytearray()
+        self._publisher.memory.resize(0)
+
+
+_HANDLES: dict[Frame, type[AppendHandle]] = {
+    Frame.LINE: LineHandle,
+    Frame.WRITE: WriteHandle,
+    Frame.FILE: FileHandle,
+}

@@ -1,0 +1,211 @@
+"""Names that are computed: `@first`, `@last` and `@<time>` in a queue, and `keys/` with what is below it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from engine import StoredMessage, TakesLongError, in_haste
+from fsstore.interface import SLICE_S, Attributes, DoneInThread, OpenedDirectory
+from fsstore.tree.listing import Described, Listing, NamesListing
+from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.messages import MessageFiles
+from fsstore.tree.names import MATCHES_SUFFIX, decode_key, encode_key, offset_name, parse_match, parse_time_ms
+from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
+
+LISTED_KEYS = 10_000
+"""`ls keys/` lists the keys of about so many of the topic's newest messages: the index itself holds hashes alone."""
+
+PLACE_BYTES = 16
+"""What a place in `keys/<key>@all` takes while that is listed."""
+
+Array = np.ndarray[Any, Any]
+
+
+class QueueLink(Node):
+    """A link in a queue directory to a message beside it."""
+
+    def __init__(self, context: Context, queue_offset: int) -> None:
+        self._context = context
+        self._target = offset_name(queue_offset)
+
+    def attributes(self) -> Attributes:
+        return self._context.appearance.link(self.inode, self._target)
+
+    def target(self) -> bytes:
+        return self._target
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLinkName:
+    """What a QueueLink is known by in the inode table."""
+
+    topic: str
+    queue: int
+    queue_offset: int
+
+
+def look_up_queue_link(context: Context, topic: str, queue: int, name: bytes) -> Attributes:
+    """Attributes of `@first`, `@last`, `@<time>`; ENOENT for other names and where no message is."""
+    queue_offset = _queue_offset(context, topic, queue, name)
+    link = context.inodes.named(QueueLinkName(topic, queue, queue_offset), lambda: QueueLink(context, queue_offset))
+    return link.attributes()
+
+
+def _queue_offset(context: Context, topic: str, queue: int, name: bytes) -> int:
+    bounds = context.store.bounds(topic, queue)
+    if name == b"@first":
+        queue_offset = bounds.min_offset
+    elif name == b"@last":
+        queue_offset = bounds.max_offset - 1
+    else:
+        when_ms = parse_time_ms(name[1:]) if name[:1] == b"@" else None
+        if when_ms is None:
+            raise not_found()
+        queue_offset = context.store.offset_at(topic, queue, when_ms)
+    if not bounds.min_offset <= queue_offset < bounds.max_offset:
+        raise not_found()
+    return queue_offset
+
+
+@dataclass(frozen=True, slots=True)
+class MatchesName:
+    """What a MatchesDirectory is known by in the inode table."""
+
+    topic: str
+    key: str
+
+
+class KeysDirectory(Directory):
+    """`keys/`: each key is a link to the newest message that carries it; `<key>@all` is a directory of all of them."""
+
+    def __init__(self, context: Context, messages: MessageFiles, topic: str) -> None:
+        super().__init__(context)
+        self._messages = messages
+        self._topic = topic
+        self._found: DoneInThread[StoredMessage | None] = DoneInThread()
+
+    def lookup(self, name: bytes) -> Attributes:
+        if name.endswith(MATCHES_SUFFIX):
+            key, _ = self._newest(name[: -len(MATCHES_SUFFIX)])
+            return self._matches(key).attributes()
+        return self._messages.key_link(self._newest(name)[1])
+
+    @property
+    def lists_slowly(self) -> bool:
+        return True
+
+    def names(self) -> Sequence[bytes]:
+        keys = self._context.store.newest_keys(self._topic, LISTED_KEYS)
+        return [name for name in map(encode_key, keys) if name is not None]
+
+    def _newest(self, name: bytes) -> tuple[str, StoredMessage]:
+        key = decode_key(name)
+        message = self._newest_with(key) if key else None
+        if key is None or message is None:
+            raise not_found()
+        return key, message
+
+    def _newest_with(self, key: str) -> StoredMessage | None:
+        """SlowWork where many messages have a key of the same hash."""
+        store, topic = self._context.store, self._topic
+        try:
+            with in_haste():
+                return store.newest_with_key(topic, key)
+        except TakesLongError:
+            return self._found.do(key, lambda: store.newest_with_key(topic, key))
+
+    def _matches(self, key: str) -> Node:
+        return self._context.inodes.named(
+            MatchesName(self._topic, key), lambda: MatchesDirectory(self._context, self._messages, self._topic, key)
+        )
+
+
+class MatchesDirectory(Directory):
+    """`keys/<key>@all/`: a link `<queue>-<offset>` for each message that carries the key, by queue and offset."""
+
+    def __init__(self, context: Context, messages: MessageFiles, topic: str, key: str) -> None:
+        super().__init__(context)
+        self._messages = messages
+        self._topic = topic
+        self._key = key
+
+    def attributes(self) -> Attributes:
+        return self._context.appearance.directory(self.inode, computed=True)
+
+    def lookup(self, name: bytes) -> Attributes:
+        place = parse_match(name)
+        if place is None:
+            raise not_found()
+        message = self._context.store.get(self._topic, *place)
+        if self._key not in message.keys and self._key != message.unique_key:
+            raise not_found()
+        return self._messages.match_link(message)
+
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        store, topic, key = self._context.store, self._topic, self._key
+        return MatchesListing(self, lambda: store.key_places(topic, key), self._context.memory), NOT_CACHED
+
+
+class PlaceNames(Sequence[bytes]):
+    """Names `<queue>-<offset>` of places (int64 (n, 2)), made when they are asked for."""
+
+    def __init__(self, places: Array) -> None:
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, rows: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, rows: slice) -> Sequence[bytes]: ...
+
+    def __getitem__(self, rows: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(rows, int):
+            return self[rows : rows + 1][0]
+        return [b"%d-%s" % (queue, offset_name(offset)) for queue, offset in self._places[rows].tolist()]
+
+
+class MatchesListing(NamesListing):
+    """All messages that carry a key, by queue and offset. There may be millions: they are collected a piece at a time,
+    as numbers, and are ENOBUFS when they are too many for the memory that is left."""
+
+    def __init__(self, directory: Described, places: Callable[[], Iterator[Array]], memory: MemoryBudget) -> None:
+        """`places` begins to find them."""
+        super().__init__(directory, memory)
+        self._find = places
+        self._finding: Iterator[Array] | None = None
+        self._places: list[Array] = []
+
+    @property
+    def _lists_slowly(self) -> bool:
+        return True
+
+    def _collect(self) -> None:
+        if self._finding is None:
+            self._finding, self._places = self._find(), []
+        until_s = time.monotonic() + SLICE_S
+        for some in self._finding:
+            self._places.append(some)
+            self._hold(2 * sum(found.nbytes for found in self._places))  # they are to be sorted, too
+            if time.monotonic() >= until_s:
+                return
+        found, self._places, self._finding = self._places, [], None
+        self._show(PlaceNames(in_order(np.concatenate([np.empty((0, 2), np.int64), *found]))))
+
+    def _bytes_of(self, names: Sequence[bytes]) -> int:
+        return PLACE_BYTES * len(names)
+
+
+def in_order(places: Array) -> Array:
+    """Places (int64 (n, 2)) by queue and offset, each once."""
+    places = places[np.lexsort((places[:, 1], places[:, 0]))]
+    is_new = np.ones(len(places), bool)
+    is_new[1:] = (places[1:] != places[:-1]).any(axis=1)
+    return places[is_new]

@@ -1,0 +1,277 @@
+"""The directories of the tree: the root with its topics, a topic with its queues, a queue with its messages."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from fsstore.tree.append import AppendFile
+from fsstore.tree.inodes import shown_append_inode
+from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
+from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link
+from fsstore.tree.listing import Listing, QueueListing
+from fsstore.tree.messages import MessageFiles
+from fsstore.tree.names import (
+    APPEND,
+    MAX_QUEUE_OFFSET,
+    PLAIN_APPEND,
+    Frame,
+    can_be_name,
+    from_name,
+    never_exists,
+    parse_append,
+    parse_queue,
+    to_name,
+)
+from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
+from fsstore.tree.streams import newest_store_time_ms
+from fsstore.tree.stream_table import StreamTable
+
+MAX_QUEUES = 1024
+KEYS = b"keys"
+STREAM_SUFFIX = b".log"
+
+_parse_append = lru_cache(maxsize=256)(parse_append)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """What a TopicDirectory is known by in the inode table."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """What a QueueDirectory is known by in the inode table."""
+
+    topic: str
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeysName:
+    """What a KeysDirectory is known by in the inode table."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAppendName:
+    """What the `append` that a listing shows is known by in the inode table; opening looks up another."""
+
+    topic: str
+    queue: int | None
+
+
+def stream_name(queue: int) -> bytes:
+    """The name of a queue's stream."""
+    return b"%d%s" % (queue, STREAM_SUFFIX)
+
+
+class Tree:
+    """Makes the nodes below the root, each known by its name in the inode table."""
+
+    def __init__(self, context: Context, messages: MessageFiles) -> None:
+        self.context = context
+        self.messages = messages
+        self.streams = StreamTable(context)
+
+    def topic(self, topic: str) -> Node:
+        """The directory of a topic."""
+        return self.context.inodes.named(TopicName(topic), lambda: TopicDirectory(self, topic))
+
+    def queue(self, topic: str, queue: int) -> Node:
+        """The directory of a queue."""
+        return self.context.inodes.named(QueueName(topic, queue), lambda: QueueDirectory(self, topic, queue))
+
+    def keys(self, topic: str) -> Node:
+        """The directory `keys` of a topic."""
+        return self.context.inodes.named(KeysName(topic), lambda: KeysDirectory(self.context, self.messages, topic))
+
+    def append(self, directory: Node, topic: str, queue: int | None, name: bytes) -> Attributes:
+        """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other.
+
+        What stat says of a queue's is what it says of the queue's stream. So a program that compares its input with its
+        output, as cat and cp do, sees that it would read what it writes, and does not begin what never ends.
+        """
+        options = _parse_append(name)
+        if options is None:
+            raise not_found()
+        self._must_exist(topic, queue)
+        node = AppendFile(self.context, topic, queue, options)
+        self.context.inodes.add(node)
+        if queue is None or options.frame is Frame.FILE:  # this one publishes nothing before it is closed
+            node.shown_inode = shown_append_inode(directory.inode, name)
+        else:
+            node.shown_inode = self.streams.shown_inode(topic, queue)
+        return node.attributes()
+
+    def _must_exist(self, topic: str, queue: int | None) -> None:
+        """ENOENT for a topic that was deleted while the kernel knew it: publishing would make it again."""
+        store = self.context.store
+        if queue is None:
+            store.queues(topic)
+        elif not store.has_queue(topic, queue):
+            raise not_found()
+
+    def listed_append(self, topic: str, queue: int | None) -> Attributes:
+        """The `append` that a listing shows."""
+        return self.context.inodes.named(
+            ListedAppendName(topic, queue), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)
+        ).attributes()
+
+
+def refused_creation(context: Context, name: bytes) -> FilesystemError:
+    """Why no file `name` is made where messages are published: an `append@…` that is none does not exist."""
+    is_append = name.startswith(APPEND + b"@") and not context.read_only
+    return not_found() if is_append else context.refusal()
+
+
+class RootDirectory(Directory):
+    """Topics, and `@…` directories for everything that is no topic."""
+
+    def __init__(self, tree: Tree) -> None:
+        super().__init__(tree.context)
+        self._tree = tree
+        self._special: dict[bytes, Node] = {}
+        self._generation = -1
+        self._topics: frozenset[str] = frozenset()
+
+    def add(self, name: bytes, directory: Node) -> None:
+        """Show `directory` as `name`, which is no legal topic name."""
+        self._special[name] = directory
+        self._context.inodes.pin(directory)
+
+    def lookup(self, name: bytes) -> Attributes:
+        special = self._special.get(name)
+        if special is not None:
+            return special.attributes()
+        topic = from_name(name)
+        if topic not in self._current_topics():
+            return self._context.absence(name)
+        return self._tree.topic(topic).attributes()
+
+    def names(self) -> Sequence[bytes]:
+        topics = (to_name(topic) for topic in sorted(self._current_topics()))
+        return [*self._special, *(name for name in topics if can_be_name(name) and name not in self._special)]
+
+    def mkdir(self, name: bytes) -> None:
+        self._context.must_be_writable()
+        store, topic = self._context.store, from_name(name)
+        create = partial(store.create_topic, topic, store.config.default_queues)
+        self._context.changes.do((self.inode, name), create)
+
+    def _current_topics(self) -> frozenset[str]:
+        store = self._context.store
+        generation = store.topics_generation
+        if generation != self._generation:
+            self._topics = frozenset(store.topics())
+            self._generation = generation
+        return self._topics
+
+
+class TopicDirectory(Directory):
+    """`append`, then each queue as a directory and as a stream, and `keys`."""
+
+    def __init__(self, tree: Tree, topic: str) -> None:
+        super().__init__(tree.context)
+        self._tree = tree
+        self._topic = topic
+
+    def lookup(self, name: bytes) -> Attributes:
+        if name.startswith(APPEND):
+            return self._tree.append(self, self._topic, None, name)
+        if never_exists(name):
+            return self._context.appearance.cacheable_absence()
+        if name.endswith(STREAM_SUFFIX):
+            return self._tree.streams.look_up(self._topic, self._queue(name[: -len(STREAM_SUFFIX)]))
+        return self._queue_or_keys(name).attributes()
+
+    def describe(self, name: bytes) -> Attributes:
+        if name == APPEND:
+            return self._tree.listed_append(self._topic, None)
+        if name.endswith(STREAM_SUFFIX):
+            return self._tree.streams.listed(self._topic, self._queue(name[: -len(STREAM_SUFFIX)]))
+        return self._queue_or_keys(name).attributes()
+
+    def names(self) -> Sequence[bytes]:
+        names = [APPEND]
+        for queue in self._context.store.queues(self._topic):
+            names += [b"%d" % queue, stream_name(queue)]
+        return [*names, KEYS]
+
+    def create(self, name: bytes) -> FilesystemError:
+        return refused_creation(self._context, name)
+
+    def mkdir(self, name: bytes) -> None:
+        self._context.must_be_writable()
+        queue = parse_queue(name)
+        if queue is None or queue >= MAX_QUEUES:
+            raise FilesystemError(errno.EINVAL)
+        self._context.changes.do((self.inode, name), partial(self._grow, queue))
+
+    def _grow(self, queue: int) -> None:
+        """Have the topic with that queue."""
+        store = self._context.store
+        if store.has_queue(self._topic, queue):
+            raise FilesystemError(errno.EEXIST)
+        store.grow_topic(self._topic, queue + 1)
+
+    def _queue_or_keys(self, name: bytes) -> Node:
+        if name == KEYS:
+            return self._tree.keys(self._topic)
+        return self._tree.queue(self._topic, self._queue(name))
+
+    def _queue(self, name: bytes) -> int:
+        """The queue of that name; ENOENT."""
+        queue = parse_queue(name)
+        if queue is None or not self._context.store.has_queue(self._topic, queue):
+            raise not_found()
+        return queue
+
+
+class QueueDirectory(Directory):
+    """`append`, and a file for each message, by its queue offset."""
+
+    def __init__(self, tree: Tree, topic: str, queue: int) -> None:
+        super().__init__(tree.context)
+        self._tree = tree
+        self._topic = topic
+        self._queue = queue
+        self._store = tree.context.store
+        self._messages = tree.messages
+
+    def attributes(self) -> Attributes:
+        newest_ms = newest_store_time_ms(self._context, self._topic, self._queue)
+        return self._context.appearance.directory(self.inode, mtime_ms=newest_ms)
+
+    def lookup(self, name: bytes) -> Attributes:
+        if name.isdigit():
+            queue_offset = int(name)
+            if queue_offset > MAX_QUEUE_OFFSET:
+                raise not_found()
+            return self._messages.found(self._store.get(self._topic, self._queue, queue_offset))
+        if name.startswith(APPEND):
+            return self._tree.append(self, self._topic, self._queue, name)
+        if name[:1] == b"@":
+            return look_up_queue_link(self._context, self._topic, self._queue, name)
+        return self._context.absence(name)
+
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        listing = QueueListing(
+            self._store,
+            self._topic,
+            self._queue,
+            self._context.computed,
+            self._context.appearance.message_template,
+            lambda: self._tree.listed_append(self._topic, self._queue),
+        )
+        # Not to be cached: there may be a million names, and nobody here knows which of them the kernel has forgotten.
+        # To look each of those up takes five times as long as to list them anew, with their attributes.
+        return listing, NOT_CACHED
+
+    def create(self, name: bytes) -> FilesystemError:
+        return refused_creation(self._context, name)

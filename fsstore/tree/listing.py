@@ -1,0 +1,252 @@
+"""Listings: resumable from any position, stable while messages come, and for messages without an object a message.
+
+A position says where a listing goes on, and keeps its meaning for the life of the handle. In a queue it is arithmetic
+on the queue offset; elsewhere it counts names of the snapshot that was taken when the listing began.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from engine import MessageStore, StoreError
+from fsstore.tree.inodes import MESSAGE, ComputedInodes
+from fsstore.interface import (
+    SLICE_S,
+    Attributes,
+    DirectoryEntry,
+    FilesystemError,
+    Kind,
+    MessageColumns,
+    MessageNames,
+    SlowWork,
+)
+from fsstore.tree.memory import Holding, MemoryBudget, Purpose
+
+Array = np.ndarray[Any, Any]
+Batch: TypeAlias = MessageColumns | MessageNames | list[DirectoryEntry]
+
+NAME_BYTES = 96
+"""What a name takes in memory, about."""
+MOST_DESCRIBED = 256
+"""Names that one request looks up, some 10 µs each: a kernel may ask for a mebibyte of them."""
+OFFSET_DIGITS = 20
+MOST_ROWS_AHEAD = 4096
+_NS_PER_MS = 1_000_000
+
+
+class Listing:
+    """An open directory."""
+
+    def read(self, position: int, limit: int, *, with_attributes: bool) -> Batch:
+        """Up to `limit` entries after `position`; an empty list at the end. Position 0 begins anew.
+
+        Where there may be millions of messages, they come as names alone unless `with_attributes`.
+        """
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Let go of what the handle holds."""
+
+
+class Described(Protocol):
+    """A directory that knows its names."""
+
+    @property
+    def lists_slowly(self) -> bool: ...
+
+    def names(self) -> Sequence[bytes]: ...
+
+    def describe(self, name: bytes) -> Attributes: ...
+
+
+class NamesListing(Listing):
+    """The names of a directory as they were when the listing began; what is gone meanwhile is left out."""
+
+    def __init__(self, directory: Described, memory: MemoryBudget) -> None:
+        self._directory = directory
+        self._memory = Holding(memory, Purpose.LISTINGS)
+        self._names: Sequence[bytes] = ()
+        self._is_fresh = False
+
+    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
+        """Up to `limit` entries after `position`. SlowWork when the names are to be collected in a thread; ENOBUFS when
+        they are too many for the memory that is left."""
+        if position == 0 and not self._is_fresh:
+            if self._lists_slowly:
+                raise SlowWork(self._collect)
+            self._collect()
+        self._is_fresh = False
+        return describe_some(self._directory, self._names, position, limit)[0]
+
+    def release(self) -> None:
+        self._memory.resize(0)
+
+    @property
+    def _lists_slowly(self) -> bool:
+        return self._directory.lists_slowly
+
+    def _collect(self) -> None:
+        """Find out the names, or some more of them."""
+        self._show(self._directory.names())
+
+    def _show(self, names: Sequence[bytes]) -> None:
+        """These are all."""
+        self._hold(self._bytes_of(names))
+        self._names, self._is_fresh = names, True
+
+    def _hold(self, size: int) -> None:
+        self._memory.resize(size)
+
+    def _bytes_of(self, names: Sequence[bytes]) -> int:
+        return NAME_BYTES * len(names)
+
+
+class QueueListing(Listing):
+    """A queue: `append`, then its messages. Position 1 is after `append`, n + 2 after the message at offset n."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topic: str,
+        queue: int,
+        inodes: ComputedInodes,
+        template: Attributes,
+        append: Callable[[], Attributes],
+    ) -> None:
+        self._store = store
+        self._inodes = inodes
+        self._topic = topic
+        self._queue = queue
+        self._template = template
+        self._append = append
+        self._end = 0
+        self._rows_ahead = 0
+        self._ahead_start = 0
+        self._ahead: MessageColumns | MessageNames | None = None
+        self._measured: dict[int, int] = {}
+
+    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
+        """Up to `limit` entries after `position`; messages as MessageNames unless `with_attributes`."""
+        bounds = self._store.bounds(self._topic, self._queue)
+        if position == 0:
+            self._end, self._ahead, self._rows_ahead = bounds.max_offset, None, 0
+            return [DirectoryEntry(b"append", self._append(), 1)]
+        start = max(position - 1, bounds.min_offset)
+        if start >= self._end:
+            return []
+        skip = start - self._ahead_start
+        wanted = MessageColumns if with_attributes else MessageNames
+        if type(self._ahead) is not wanted or not 0 <= skip < len(self._ahead.names):
+            self._ahead = self._read_ahead(start, limit, with_attributes)
+            self._ahead_start, skip = start, 0
+        return self._ahead.rows(skip, skip + limit) if len(self._ahead.names) else []
+
+    def _read_ahead(self, start: int, limit: int, with_attributes: bool) -> MessageColumns | MessageNames:
+        """Messages from `start` on, more each time: someone who reads on wants them all, `ls | head` does not."""
+        self._rows_ahead = min(max(limit, 2 * self._rows_ahead), MOST_ROWS_AHEAD)
+        count = min(self._rows_ahead, self._end - start)
+        if with_attributes:
+            return self._columns(start, self._store.headers(self._topic, self._queue, start, count))
+        return self._names_alone(start, count)
+
+    def _names_alone(self, start: int, count: int) -> MessageNames:
+        entries = self._store.entries(self._topic, self._queue, start, count)
+        places = entries["physical_offset"]
+        if len(entries) < count or (places[1:] == places[:-1]).any():
+            # retention came in between: a header is found for each offset, even then; or messages of a batch are here
+            entries = self._store.headers(self._topic, self._queue, start, count)
+        offsets = np.arange(start, start + len(entries), dtype=np.int64)
+        return MessageNames(offset_names(offsets), self._inodes_of(entries), offsets + 2, self._template)
+
+    def _columns(self, start: int, headers: Array) -> MessageColumns:
+        """The messages of `headers`, as far as the sizes of their bodies are known. SlowWork when the first isn't."""
+        sizes, readable = headers["body_size"].astype(np.int64), headers["ok"].copy()
+        compressed = np.flatnonzero((sizes < 0) & readable)
+        known = self._fill_in(compressed, headers["physical_offset"], sizes, readable)
+        headers, sizes, readable = headers[:known], sizes[:known], readable[:known]
+        offsets = np.arange(start, start + known, dtype=np.int64)
+        sizes[~readable] = 0
+        return MessageColumns(
+            offset_names(offsets),
+            self._inodes_of(headers),
+            sizes,
+            headers["store_time_ms"].astype(np.int64) * _NS_PER_MS,
+            readable,
+            offsets + 2,
+            self._template,
+        )
+
+    def _inodes_of(self, rows: Array) -> Array:
+        return rows["physical_offset"].astype(np.int64) + self._inodes.begin | MESSAGE
+
+    def _fill_in(self, compressed: Array, places: Array, sizes: Array, readable: Array) -> int:
+        """Fill in the sizes of compressed bodies, which only decompressing tells; how many rows are then known."""
+        wanted = places[compressed].tolist()
+        for row in compressed.tolist():
+            size = self._measured.get(int(places[row]))
+            if size is None:
+                if row:
+                    return int(row)
+                raise SlowWork(lambda: self._measure(wanted), Kind.DECOMPRESSING)
+            sizes[row], readable[row] = size, size >= 0
+        return len(sizes)
+
+    def _measure(self, places: Sequence[int]) -> None:
+        """Find out the sizes of compressed bodies: of the first, and of as many as SLICE_S are enough for."""
+        measured: dict[int, int] = {}
+        until_s = time.monotonic() + SLICE_S
+        for place in places:
+            measured[place] = self._size_of_body(place)
+            if time.monotonic() >= until_s:
+                break
+        self._measured = measured
+
+    def _size_of_body(self, place: int) -> int:
+        """-1 for one that can't be read."""
+        store = self._store
+        try:
+            message = store.at(place)
+            known = store.known_body_size(message)
+            return len(store.body_of(message)) if known is None else known
+        except StoreError:
+            return -1
+
+
+def describe_some(
+    directory: Described, names: Sequence[bytes], position: int, limit: int
+) -> tuple[list[DirectoryEntry], int]:
+    """Up to `limit` entries after `position`, and MOST_DESCRIBED, none only at the end; how many names they took."""
+    limit = min(limit, MOST_DESCRIBED)
+    entries: list[DirectoryEntry] = []
+    begin = position
+    while not entries and position < len(names):
+        some = names[position : position + limit]
+        entries = _described(directory, some, position)
+        position += len(some)
+    return entries, position - begin
+
+
+def _described(directory: Described, names: Sequence[bytes], position: int) -> list[DirectoryEntry]:
+    entries = []
+    for next_position, name in enumerate(names, position + 1):
+        try:
+            entries.append(DirectoryEntry(name, directory.describe(name), next_position))
+        except (FilesystemError, StoreError):  # gone, or not to be had: a listing shows what there is
+            continue
+    return entries
+
+
+def offset_names(offsets: Array) -> Array:
+    """Listed names (S20, shape (n,)) of queue offsets (int64, shape (n,), ascending, not negative)."""
+    digits = np.full((len(offsets), OFFSET_DIGITS), ord("0"), dtype=np.uint8)
+    rest = offsets
+    for column in range(OFFSET_DIGITS - 1, -1, -1):
+        if not len(rest) or rest[-1] == 0:
+            break
+        rest, last_digit = np.divmod(rest, 10)
+        digits[:, column] += last_digit.astype(np.uint8)
+    return digits.view(f"S{OFFSET_DIGITS}").reshape(-1)

@@ -1,0 +1,197 @@
+"""What every file and directory of the tree answers, and what they share. Subclasses override what they can do.
+
+The base classes are the page of refusals: each operation has an answer here.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from engine import MessageStore, OpenMode, Stored
+from fsstore.tree.attributes import Appearance
+from fsstore.tree.inodes import ComputedInodes, InodeTable
+from fsstore.interface import (
+    NOBODY,
+    NOTHING_TO_WAIT_FOR,
+    Attributes,
+    DoneInThread,
+    FilesystemError,
+    Opened,
+    OpenedDirectory,
+)
+from fsstore.tree.listing import Listing, NamesListing
+from fsstore.tree.memory import Holding, MemoryBudget, Purpose
+from fsstore.tree.names import never_exists
+from fsstore.tree.putting import LongPuts
+
+NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
+
+
+class OpenFile:
+    """An open file: empty, and not to be written."""
+
+    __slots__ = ()
+
+    def read(self, position: int, size: int) -> bytes | memoryview:
+        return b""
+
+    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+        """Take all of one write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR.
+
+        `position` is where in the file it begins, or AT_END; `owner` says which process's table of descriptors it came
+        through. `stored` may be called meanwhile: the writer need not wait for more.
+        """
+        raise FilesystemError(errno.EBADF)
+
+    def truncate(self, size: int) -> None:
+        """Give the file `size` bytes, where that means anything."""
+
+    def flush(self, owner: int = NOBODY) -> int:
+        """A descriptor of `owner` was closed, or (NOBODY) fsync asks: publish what is not published yet; report what
+        went wrong; as `write`."""
+        return NOTHING_TO_WAIT_FOR
+
+    def finish(self) -> None:
+        """The last descriptor was closed: publish what no `flush` was to; nobody hears of a failure any more."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether bytes were taken that are not published yet."""
+        return False
+
+    def release(self) -> None:
+        """Let go of what the handle holds."""
+
+
+class TextFile(OpenFile):
+    """An open file with the text that it had when it was opened."""
+
+    __slots__ = ("_memory", "_text")
+
+    def __init__(self, text: bytes, memory: MemoryBudget) -> None:
+        """ENOBUFS: too many are open."""
+        self._memory = Holding(memory, Purpose.REPORTS)
+        self._memory.resize(len(text))
+        self._text = text
+
+    def release(self) -> None:
+        self._memory.resize(0)
+
+    def read(self, position: int, size: int) -> bytes:
+        return self._text[position : position + size]
+
+
+class Node:
+    """A file or directory that the kernel knows by `inode`."""
+
+    inode: int = 0
+
+    def attributes(self) -> Attributes:
+        raise NotImplementedError
+
+    def lookup(self, name: bytes) -> Attributes:
+        """Attributes of a name in this directory; ENOENT."""
+        raise FilesystemError(errno.ENOTDIR)
+
+    def create(self, name: bytes) -> FilesystemError:
+        """Why no file of this name is made here."""
+        return FilesystemError(errno.ENOTDIR)
+
+    def mkdir(self, name: bytes) -> None:
+        """Make a topic or a queue."""
+        raise FilesystemError(errno.EPERM)
+
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        """The open directory, and how it is to be opened; its handle is filled in later."""
+        raise FilesystemError(errno.ENOTDIR)
+
+    def open(self, flags: int) -> tuple[OpenFile, Opened]:
+        """The open file, and how it is to be opened; its handle is filled in later."""
+        raise FilesystemError(errno.EISDIR)
+
+    def target(self) -> bytes:
+        """Where a symbolic link points."""
+        raise FilesystemError(errno.EINVAL)
+
+    @property
+    def ignores_setattr(self) -> bool:
+        """Whether sizes, modes and times may be set, to no effect."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the nodes of one mount share."""
+
+    store: MessageStore
+    appearance: Appearance
+    inodes: InodeTable[Node]
+    computed: ComputedInodes
+    clock_ns: Callable[[], int]
+    background: Executor
+    """One thread, for what somebody will ask for soon. It touches only the engine."""
+    changes: DoneInThread[None]
+    """Topics that are made and deleted."""
+    memory: MemoryBudget
+    """For what clients make the daemon hold."""
+    long_puts: LongPuts
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be published: opened so, following, or stopped after a failed flush."""
+        return self.store.mode is not OpenMode.WRITE or self.store.read_only_reason is not None
+
+    def refusal(self) -> FilesystemError:
+        """Why nothing but publishing changes the tree."""
+        return FilesystemError(errno.EROFS if self.read_only else errno.EPERM)
+
+    def must_be_writable(self) -> None:
+        """EROFS where nothing can be published."""
+        if self.read_only:
+            raise FilesystemError(errno.EROFS)
+
+    def absence(self, name: bytes) -> Attributes:
+        """The answer for a name that is not there: ENOENT, to be cached where it can never be."""
+        if never_exists(name):
+            return self.appearance.cacheable_absence()
+        raise not_found()
+
+
+def not_found() -> FilesystemError:
+    """ENOENT, for a caller to raise."""
+    return FilesystemError(errno.ENOENT)
+
+
+class Directory(Node):
+    """A directory whose names are listed from a snapshot, each described when the listing comes to it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def attributes(self) -> Attributes:
+        return self._context.appearance.directory(self.inode)
+
+    @property
+    def lists_slowly(self) -> bool:
+        """Whether `names` may take longer than a request should: it is then called in a thread."""
+        return False
+
+    def names(self) -> Sequence[bytes]:
+        """Names to list, in order."""
+        raise NotImplementedError
+
+    def describe(self, name: bytes) -> Attributes:
+        """Attributes of a name for a listing; as `lookup`, unless looking up has an effect."""
+        return self.lookup(name)
+
+    def create(self, name: bytes) -> FilesystemError:
+        return self._context.refusal()
+
+    def mkdir(self, name: bytes) -> None:
+        raise self._context.refusal()
+
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        return NamesListing(self, self._context.memory), NOT_CACHED

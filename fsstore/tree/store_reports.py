@@ -1,0 +1,305 @@
+"""`@store/`: what the store says of itself, in files whose text is made at open, and a file that takes commands."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+
+from engine import (
+    ConfigFileError,
+    FlushPolicy,
+    Host,
+    MessageStore,
+    OpenMode,
+    Retention,
+    StoreConfig,
+    Stored,
+    StoreStats,
+    TopicNotFoundError,
+)
+from fsstore.tree.complaints import Complaints
+from fsstore.interface import (
+    NOBODY,
+    NOTHING_TO_WAIT_FOR,
+    Attributes,
+    DoneInThread,
+    FilesystemError,
+    FilesystemOptions,
+    Opened,
+)
+from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile
+
+_OPENED = Opened(0, True, False, None)
+_COUNTERS = frozenset(
+    ("put_messages", "put_bytes", "read_messages", "read_bytes", "queries", "flushes", "expired_files")
+)
+
+
+class StoreDirectory(Directory):
+    """`@store/` itself."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._entries: dict[bytes, Node] = {}
+
+    def add(self, name: bytes, node: Node) -> None:
+        """Show `node` as `name`."""
+        self._entries[name] = node
+        self._context.inodes.pin(node)
+
+    def lookup(self, name: bytes) -> Attributes:
+        node = self._entries.get(name)
+        return node.attributes() if node is not None else self._context.absence(name)
+
+    def describe(self, name: bytes) -> Attributes:
+        node = self._entries[name]
+        return node.listed_attributes() if isinstance(node, SlowReportFile) else node.attributes()
+
+    def names(self) -> list[bytes]:
+        return list(self._entries)
+
+
+class ReportFile(Node):
+    """A read-only file; each open sees the text of its moment."""
+
+    def __init__(self, context: Context, render: Callable[[], bytes]) -> None:
+        self._context = context
+        self._render = render
+
+    def attributes(self) -> Attributes:
+        return self._described(len(self._render()))
+
+    def open(self, flags: int) -> tuple[OpenFile, Opened]:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise self._context.refusal()
+        return TextFile(self._render(), self._context.memory), _OPENED
+
+    def _described(self, size: int) -> Attributes:
+        return self._context.appearance.report(self.inode, size, self._context.clock_ns())
+
+
+class SlowReportFile(ReportFile):
+    """A report on every queue, of which there may be thousands, not opened yet: its text is made in a thread."""
+
+    def __init__(self, context: Context, render: Callable[[], bytes]) -> None:
+        made = DoneInThread[bytes]()
+        super().__init__(context, lambda: made.do((), render))
+
+    def listed_attributes(self) -> Attributes:
+        """As `attributes`, but never slow: the size is left for the stat that follows."""
+        return self._described(0)
+
+
+class ControlFile(Node):
+    """`control`: one write, one command, a line of JSON.
+
+    {"delete_topic": NAME}
+    {"create_topic": NAME, "queues": N}     as `mkdir NAME`, which gives it the default number of queues
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def attributes(self) -> Attributes:
+        return self._context.appearance.control(self.inode)
+
+    def open(self, flags: int) -> tuple[OpenFile, Opened]:
+        self._context.must_be_writable()
+        return ControlHandle(self._context), _OPENED
+
+    @property
+    def ignores_setattr(self) -> bool:
+        return not self._context.read_only
+
+
+class ControlHandle(OpenFile):
+    """An open `control`."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+        """Do one command. EINVAL when it is none; errors of the command as they are. SlowWork: it waits for the
+        disk."""
+        store, changes = self._context.store, self._context.changes
+        match _parsed(data) if len(data) <= LONGEST_COMMAND_BYTES else None:
+            case {"delete_topic": str(topic), **others} if not others:
+                changes.do((id(self), data), lambda: store.delete_topic(topic))
+            case {"create_topic": str(topic), "queues": int(queues), **others} if not others:
+                changes.do((id(self), data), lambda: store.create_topic(topic, queues))
+            case _:
+                raise FilesystemError(errno.EINVAL)
+        return NOTHING_TO_WAIT_FOR
+
+
+def _parsed(data: bytes) -> object:
+    try:
+        command: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return command
+
+
+LONGEST_COMMAND_BYTES = 1 << 12
+_INJECTED = frozenset(("clock", "disk", "progress"))
+"""Fields of StoreConfig that are objects, not settings."""
+
+
+def status_of(store: MessageStore) -> dict[str, object]:
+    """The store's state as a JSON object: mode, figures, bounds of every queue, consumer groups with their lag."""
+    topics = {topic: _queue_bounds(store, topic) for topic in store.topics()}
+    return {
+        "store": str(store.path.absolute()),
+        "mode": store.mode.name.lower(),
+        "read_only_reason": store.read_only_reason,
+        "stats": asdict(store.stats()),
+        "topics": {topic: {"queues": queues} for topic, queues in topics.items()},
+        "groups": _group_lags(store, topics),
+        "settings_problems": store.settings_problems(),
+    }
+
+
+def _queue_bounds(store: MessageStore, topic: str) -> dict[str, dict[str, int]]:
+    try:
+        queues = store.queues(topic)
+        return {str(queue): asdict(store.bounds(topic, queue)) for queue in queues}
+    except TopicNotFoundError:  # deleted this moment
+        return {}
+
+
+def _group_lags(
+    store: MessageStore, topics: Mapping[str, Mapping[str, Mapping[str, int]]]
+) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+    def lag(topic: str, queue: int, offset: int) -> dict[str, int]:
+        bounds = topics.get(topic, {}).get(str(queue))
+        return {"offset": offset, "lag": max(bounds["max_offset"] - offset, 0) if bounds else 0}
+
+    return {
+        group: {
+            topic: {str(queue): lag(topic, queue, offset) for queue, offset in offsets.items()}
+            for topic, offsets in by_topic.items()
+        }
+        for group, by_topic in _consumer_offsets(store).items()
+    }
+
+
+def _consumer_offsets(store: MessageStore) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
+    try:
+        return store.consumer_offsets()
+    except ConfigFileError:  # among the settings' problems
+        return {}
+
+
+def config_of(store: MessageStore, options: FilesystemOptions) -> dict[str, object]:
+    """How the store is open and how the mount looks, as a JSON object; sizes are those in use."""
+    named = {field.name: getattr(store.config, field.name) for field in fields(StoreConfig)}
+    config = {name: _json_value(value) for name, value in named.items() if name not in _INJECTED}
+    return {
+        "store": config | {"sizes": asdict(store.sizes)},
+        "mount": {name: f"{value:04o}" if name.endswith("_mode") else value for name, value in asdict(options).items()},
+    }
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, OpenMode):
+        return value.name.lower()
+    if isinstance(value, FlushPolicy | Retention):
+        return asdict(value)
+    return str(value) if isinstance(value, Host) else value
+
+
+def to_json(report: Mapping[str, object]) -> bytes:
+    """A report as its file shows it."""
+    return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
+
+
+def complaints_of(complaints: Complaints) -> dict[str, int]:
+    """What went wrong so far, as a JSON object."""
+    return {"made": complaints.made, "left_out_of_log": complaints.left_out}
+
+
+def memory_of(memory: MemoryBudget) -> dict[str, object]:
+    """What clients make the daemon hold, as a JSON object: bytes by purpose."""
+    return {"budget_bytes": memory.limit_bytes, "bytes": memory.used, "refused": memory.refused}
+
+
+def _memory_metrics(memory: MemoryBudget) -> list[str]:
+    lines = _header("fsstore_memory_budget_bytes", "gauge", "What clients may make the daemon hold")
+    lines.append(f"fsstore_memory_budget_bytes {memory.limit_bytes}")
+    lines += _header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold")
+    lines += [f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()]
+    lines += _header("fsstore_memory_refused_total", "counter", "Requests that were answered ENOBUFS")
+    return [*lines, f"fsstore_memory_refused_total {memory.refused}"]
+
+
+def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget) -> bytes:
+    """Figures in Prometheus' text format."""
+    lines = [*_store_metrics(store.stats()), *_memory_metrics(memory)]
+    lines += _header("fsstore_complaints_total", "counter", "Requests that failed")
+    lines.append(f"fsstore_complaints_total {complaints.made}")
+    lines += _header("fsstore_settings_problems", "gauge", "Files or entries below config/ that can't be understood")
+    lines.append(f"fsstore_settings_problems {len(store.settings_problems())}")
+    bounds = [
+        (topic, queue, bounds) for topic in store.topics() for queue, bounds in _queue_bounds(store, topic).items()
+    ]
+    for name, what in (
+        ("min_offset", "Queue offset of the oldest message"),
+        ("max_offset", "Queue offset of the next message"),
+    ):
+        lines += _header(f"fsstore_queue_{name}", "gauge", what)
+        lines += [
+            f"fsstore_queue_{name}{{{_labels(topic=topic, queue=queue)}}} {values[name]}"
+            for topic, queue, values in bounds
+        ]
+    return "\n".join([*lines, *_lag_metrics(store, bounds), ""]).encode("utf-8", "replace")
+
+
+def _store_metrics(stats: StoreStats) -> list[str]:
+    lines = _header("fsstore_read_only", "gauge", "1 where nothing can be published")
+    lines.append(f"fsstore_read_only {int(stats.read_only_reason is not None or stats.mode.lower() != 'write')}")
+    lines += _header("fsstore_index_in_use", "gauge", "0 where a follower can't find keys, or not each of them")
+    lines.append(f"fsstore_index_in_use {int(stats.index in ('in use', 'rebuilt', 'derived'))}")
+    lines += _header("fsstore_queues_derived", "gauge", "1 where queues are made from the log, not the writer's own")
+    lines.append(f"fsstore_queues_derived {int(stats.queues_derived is not None)}")
+    lines += _header("fsstore_not_shown", "gauge", "Kinds of data in the store that are not read")
+    lines.append(f"fsstore_not_shown {len(stats.not_shown)}")
+    for field in fields(stats):
+        value = getattr(stats, field.name)
+        if not isinstance(value, int):
+            continue
+        is_counter = field.name in _COUNTERS
+        name = f"fsstore_{field.name}" + ("_total" if is_counter else "")
+        lines += _header(name, "counter" if is_counter else "gauge", field.name.replace("_", " "))
+        lines.append(f"{name} {int(value)}")
+    return lines
+
+
+def _lag_metrics(store: MessageStore, bounds: list[tuple[str, str, dict[str, int]]]) -> list[str]:
+    by_topic: dict[str, dict[str, dict[str, int]]] = {}
+    for topic, queue, values in bounds:
+        by_topic.setdefault(topic, {})[queue] = values
+    lines = _header("fsstore_group_lag", "gauge", "Messages of a queue that a consumer group has not consumed")
+    for group, topics in _group_lags(store, by_topic).items():
+        for topic, queues in topics.items():
+            lines += [
+                f"fsstore_group_lag{{{_labels(group=group, topic=topic, queue=queue)}}} {values['lag']}"
+                for queue, values in queues.items()
+            ]
+    return lines
+
+
+def _header(name: str, kind: str, what: str) -> list[str]:
+    return [f"# HELP {name} {what}.", f"# TYPE {name} {kind}"]
+
+
+def _labels(**labels: str) -> str:
+    def quoted(value: str) -> str:
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())

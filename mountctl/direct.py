@@ -1,0 +1,129 @@
+"""An unmounted store, opened for as long as a verb needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from engine import (
+    Message,
+    MessageStore,
+    OpenMode,
+    RecoveryProgress,
+    StoreConfig,
+    StoredMessage,
+    StoreLockedError,
+)
+from fsstore.tree.names import parse_time_ms
+from fsstore.tree.store_reports import status_of
+from fsstore.tree.xattrs import attributes_of
+from mountctl.access import ATTRIBUTE_PREFIX, Labels, Queue, Shown, Topic
+from mountctl.errors import CommandError
+from mountctl.limits import raise_open_files
+from mountctl.options import StoreSettings
+from mountctl.output import progress
+
+
+@contextmanager
+def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) -> Iterator[OpenedStore]:
+    """The store at `path`. A reader of a store that another process writes follows it, and changes nothing."""
+    if not any(path.iterdir()) and not settings.log_paths:
+        raise CommandError(f"{path} holds no store", f"make one with `mountctl init {path}`", os.EX_DATAERR)
+    raise_open_files()
+    modes = [OpenMode.WRITE] if writing else [OpenMode.FOLLOW] if following else [OpenMode.READ_ONLY, OpenMode.FOLLOW]
+    with ExitStack() as stack:
+        show = stack.enter_context(progress())
+
+        def told(now: RecoveryProgress) -> None:
+            show(now.stage, now.done_bytes, now.total_bytes)
+
+        try:
+            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[0], progress=told)))
+        except StoreLockedError:
+            if len(modes) == 1:
+                raise
+            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[1], progress=told)))
+        yield OpenedStore(stack.enter_context(store))
+
+
+class OpenedStore:
+    """Access to an open store. Errors are the engine's."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def status(self) -> dict[str, Any]:
+        return dict(status_of(self._store))
+
+    def topics(self) -> list[Topic]:
+        return [
+            Topic(name, tuple(self.bounds(name, queue) for queue in self._store.queues(name)))
+            for name in self._store.topics()
+        ]
+
+    def bounds(self, topic: str, queue: int) -> Queue:
+        if self._store.mode is OpenMode.FOLLOW:
+            self._store.refresh()
+        bounds = self._store.bounds(topic, queue)
+        return Queue(queue, bounds.min_offset, bounds.max_offset)
+
+    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[Shown]:
+        bounds = self.bounds(topic, queue)
+        end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
+        start = max(start, bounds.min_offset)
+        if start < end:
+            for message in self._store.read(topic, queue, start, end - start):
+                yield _shown(message, topic, queue, attributes)
+
+    def with_key(self, topic: str, key: str) -> Shown:
+        message = self._store.newest_with_key(topic, key)
+        if message is None:
+            raise CommandError(f"no message of {topic} has the key {key!r}", "keys are matched whole", os.EX_DATAERR)
+        return _shown(message, topic, message.queue_id, True)
+
+    def offset_at(self, topic: str, queue: int, when: str) -> int:
+        time_ms = parse_time_ms(when.removeprefix("@").encode())
+        if time_ms is None:
+            raise CommandError(f"{when!r} is no time", "give ISO 8601, like 2026-01-31T09:30", os.EX_USAGE)
+        return self._store.offset_at(topic, queue, time_ms)
+
+    def body_limit_bytes(self) -> int:
+        return self._store.config.max_message_bytes
+
+    def publish(self, topic: str, queue: int | None, body: bytes, labels: Labels) -> None:
+        self._store.put(Message(topic, body, keys=labels.keys, tags=labels.tags), queue)
+
+    def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
+        for lines in whole_lines(chunks):
+            self._store.put_lines(topic, lines, queue, keys=labels.keys, tags=labels.tags)
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        self._store.create_topic(topic, queues)
+
+    def delete_topic(self, topic: str) -> None:
+        self._store.delete_topic(topic)
+
+
+def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> Shown:
+    facts = {}
+    if attributes:
+        named = attributes_of(message).items()
+        facts = {name.removeprefix(ATTRIBUTE_PREFIX): value.decode("utf-8", "replace") for name, value in named}
+    return Shown(topic, queue, message.queue_offset, bytes(message.body), facts)
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut after newlines; a last line without one gets one."""
+    rest = b""
+    for chunk in chunks:
+        lines, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            yield rest + lines + newline
+            rest = tail
+        else:
+            rest += chunk
+    if rest:
+        yield rest + b"\n"

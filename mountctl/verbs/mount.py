@@ -1,0 +1,118 @@
+"""mountctl mount: put a store into the tree of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mountctl import daemon, preflight
+from mountctl.process import set_up_allocator
+from mountctl.broker_conf import root_of
+from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, settings_of
+from mountctl.output import progress
+from mountctl.places import absolute
+
+
+@click.command("mount", short_help="Mount a store.")
+@click.argument("store", type=Path)
+@click.argument("mountpoint", type=Path, required=False)
+@click.option("-f", "--foreground", is_flag=True, help="Serve in this very process, and log to standard error.")
+@click.option("-r", "--read-only", is_flag=True, help="Never write to the store; refused while another process does.")
+@click.option("--follow", is_flag=True, help="Read-only, beside the process that writes the store (a broker, a mount).")
+@click.option("--sync-flush", is_flag=True, help="Every write returns after its bytes are on disk.")
+@click.option("--allow-other", is_flag=True, help="Let other users read; publishing stays the owner's (--append-mode).")
+@click.option("--append-mode", metavar="OCTAL", help="Permission bits of the append files, like 222.")
+@click.option("--log-file", type=click.Path(path_type=Path), help="The daemon's log.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where --follow keeps queues it derives from the log.")
+@click.option("-o", "options", multiple=True, metavar="NAME[=VALUE],...", help="Store options by RocketMQ's names.")
+@BROKER_CONF
+def command(
+    store: Path,
+    mountpoint: Path | None,
+    foreground: bool,
+    append_mode: str | None,
+    log_file: Path | None,
+    cache: Path | None,
+    options: tuple[str, ...],
+    broker_conf: Path | None,
+    **switches: bool,
+) -> None:
+    """Mount STORE at MOUNTPOINT; a STORE that doesn't exist or is empty is created. With --broker-conf, STORE may be
+    left out: it is then the storePathRootDir named there.
+
+    Returns when the mount is ready. Retention is off unless -o asks for it: fileReservedTime (hours), maxBytes,
+    deleteWhen, diskMaxUsedSpaceRatio. A log elsewhere, or over several paths: storePathCommitLog=PATH,PATH.
+
+    \b
+    Examples:
+      mountctl mount /srv/store /mnt/mq
+      mountctl mount --follow /root/store /mnt/broker
+      mountctl mount -o fileReservedTime=72,maxBytes=10G /srv/store /mnt/mq
+    """
+    words = parse(options)
+    settings = settings_of(words.store, broker_conf or words.broker_conf)
+    store, mountpoint = _places(store, mountpoint, settings)
+    chosen = words.switches | {name for name, on in switches.items() if on}
+    request = MountRequest(
+        store=absolute(store),
+        mountpoint=absolute(mountpoint),
+        mode="follow" if "follow" in chosen else "read-only" if "read_only" in chosen else "write",
+        sync_flush="sync_flush" in chosen,
+        allow_other="allow_other" in chosen,
+        append_mode=words.append_mode if append_mode is None else parse_mode(append_mode),
+        settings=settings,
+        kernel_options=words.kernel,
+        parquet=words.parquet,
+        cache=absolute(cache or words.cache or words.parquet.directory or daemon.default_cache()),
+    )
+    _preflight(request)
+    log_file = log_file or words.log_file
+    log_file = log_file and absolute(log_file)
+    if foreground:
+        _serve_here(request, log_file)
+    else:
+        _start_daemon(request, log_file or absolute(daemon.default_log_file(request.store)))
+
+
+def _places(store: Path, mountpoint: Path | None, settings: StoreSettings) -> tuple[Path, Path]:
+    """Where the store and its mount point are: with one path, it is the mount point of the store in broker.conf."""
+    if mountpoint is None:
+        root = root_of(settings.broker)
+        if root is None:
+            raise click.UsageError("Missing argument 'MOUNTPOINT'.")
+        return root, store
+    settings.require_store(store)
+    return store, mountpoint
+
+
+def _preflight(request: MountRequest) -> None:
+    preflight.check_machine()
+    for path in (request.store, *request.settings.log_paths):
+        preflight.check_apart(path, request.mountpoint)
+    preflight.check_store(request.store, may_create=request.mode == "write")
+    preflight.check_mountpoint(request.mountpoint)
+    if request.allow_other:
+        preflight.check_allow_other()
+
+
+def _serve_here(request: MountRequest, log_file: Path | None) -> None:
+    if log_file:
+        daemon.log_to_file(log_file)
+    daemon.hold_hangups()
+    _server(request, log_file)(daemon.Reporter())
+
+
+def _start_daemon(request: MountRequest, log_file: Path) -> None:
+    pid = daemon.start(_server(request, log_file), log_file, progress)
+    click.echo(f"{request.store} is mounted at {request.mountpoint} (process {pid}, log {log_file})")
+
+
+def _server(request: MountRequest, log_file: Path | None) -> daemon.Server:
+    def server(reporter: daemon.Reporter) -> None:
+        set_up_allocator()  # before anything starts a thread
+        from mountctl.serving import serve_request  # the engine is loaded in the process that serves
+
+        serve_request(request, reporter, log_file)
+
+    return server

@@ -1,0 +1,359 @@
+"""MappedFile: positions, views, holds, truncation, the private buffer."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.files.disk import Disk
+from engine.errors import RetiredFileError, StoreFullError, TruncatedFileError, UnreadableRangeError
+from engine.files.mapped_file import Access, MappedFile
+
+SIZE = 4 * 4096
+
+
+class RecordingDisk(Disk):
+    """Counts syncs; fails them, or allocations, when told to."""
+
+    def __init__(self) -> None:
+        self.synced: list[Path] = []
+        self.allocated: list[Path] = []
+        self.sync_error: OSError | None = None
+        self.allocate_error: OSError | None = None
+
+    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+        if self.allocate_error:
+            os.pwrite(descriptor, b"part of it", 0)
+            raise self.allocate_error
+        self.allocated.append(path)
+        super().allocate(descriptor, path, size_bytes)
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        if self.sync_error:
+            raise self.sync_error
+        self.synced.append(path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "00000000000000000000"
+
+
+def test_a_created_file_is_allocated_and_empty(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE, start=SIZE)
+    assert (file.wrote, file.readable, file.flushed, file.remaining, file.end) == (0, 0, 0, SIZE, SIZE)
+    assert path.stat().st_size == SIZE
+    assert path.stat().st_blocks * 512 >= SIZE
+    file.close()
+
+
+def test_a_loaded_file_counts_as_written_until_told_otherwise(path: Path) -> None:
+    path.write_bytes(bytes(SIZE))
+    file = MappedFile(path, SIZE, Access.READ)
+    assert file.full
+    file.set_end(100)
+    assert (file.wrote, file.readable, file.flushed) == (100, 100, 100)
+    file.close()
+
+
+def test_append_writes_then_publishes(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    assert file.append(b"first") == 0
+    assert file.append_head_last(b"head-and-body") == 5
+    assert bytes(file.pages()) == b"firsthead-and-body"
+    assert path.read_bytes()[:18] == b"firsthead-and-body"
+    file.close()
+
+
+@pytest.mark.parametrize("size", [9, 300, 4096, 10_000, 65_544, 200_000])
+@pytest.mark.parametrize("access", [Access.WRITE, Access.PRIVATE])
+@pytest.mark.parametrize("buffered", [False, True])
+def test_append_stores_any_length(path: Path, size: int, access: Access, buffered: bool) -> None:
+    file = MappedFile.create(path, 500_000, access)
+    if buffered and access is Access.WRITE:
+        file.attach_buffer(memoryview(bytearray(file.size)))
+    record = os.urandom(size)
+    assert file.append(record) == 0
+    assert file.append_head_last(memoryview(record)) == size
+    file.commit()
+    assert bytes(file.pages()) == record * 2
+    file.close()
+
+
+def test_views_end_where_readable_bytes_end(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.append(b"0123456789")
+    assert bytes(file.view(8, 2)) == b"89"
+    for position, length in ((9, 2), (-1, 2), (0, -1), (SIZE, 1)):
+        with pytest.raises(UnreadableRangeError):
+            file.view(position, length)
+    file.close()
+
+
+def test_views_cannot_be_written_through(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.append(b"0123456789")
+    assert file.view(0, 4).readonly
+    assert not file.array(np.uint8).flags.writeable
+    file.close()
+
+
+def test_array_reads_whole_units_from_a_position(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.append(np.arange(5, dtype=">i8").tobytes() + b"rest")
+    assert file.array(">i8").tolist() == [0, 1, 2, 3, 4]
+    assert file.array(">i8", 16, 2).tolist() == [2, 3]
+    file.close()
+
+
+def test_a_view_outlives_its_file(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.append(b"still there")
+    view, array = file.view(0, 11), file.array(np.uint8)
+    file.retire()
+    assert not path.exists()
+    assert bytes(view) == array.tobytes() == b"still there"
+    with pytest.raises(RetiredFileError):
+        file.view(0, 1)
+
+
+def test_syncing_a_retired_file_is_nothing_and_no_error(path: Path) -> None:
+    path.write_bytes(bytes(SIZE))
+    file = MappedFile(path, SIZE, Access.WRITE)
+    assert file.hold()
+    file.retire()
+    file.sync()
+    file.release()
+    file.sync()
+
+
+def test_a_hold_keeps_a_retired_file_readable_until_released(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.append(b"held")
+    assert file.hold()
+    assert file.hold()
+    file.retire()
+    assert not path.exists()
+    assert bytes(file.view(0, 4)) == b"held"
+    assert not file.hold(), "nobody new may take a retired file"
+    file.release()
+    assert bytes(file.view(0, 4)) == b"held"
+    file.release()
+    assert file.closed
+    with pytest.raises(RetiredFileError):
+        file.view(0, 4)
+
+
+def test_a_held_file_survives_unmap_before_it_is_retired(path: Path) -> None:
+    path.write_bytes(b"x" * SIZE)
+    file = MappedFile(path, SIZE, Access.WRITE)
+    assert file.hold()
+    file.unmap()
+    file.retire()
+    assert bytes(file.view(0, 1)) == b"x"
+    file.release()
+
+
+def test_unmap_gives_the_descriptor_back_and_maps_again_when_needed(path: Path) -> None:
+    path.write_bytes(b"y" * SIZE)
+    file = MappedFile(path, SIZE, Access.READ)
+    before = len(os.listdir("/proc/self/fd"))
+    assert bytes(file.view(0, 1)) == b"y"
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    file.unmap()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert bytes(file.view(1, 1)) == b"y"
+    file.close()
+
+
+def test_a_file_cut_while_mapped_is_an_error_before_its_pages_are_touched(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.append(bytes(SIZE))
+    os.truncate(path, 4096)
+    looks: list[Callable[[], memoryview]] = [
+        lambda: file.view(8192, 1),
+        lambda: file.view(0, 1),
+        file.pages,
+        file.whole,
+    ]
+    for look in looks:
+        with pytest.raises(TruncatedFileError) as caught:
+            look()
+        assert caught.value.found_bytes == 4096
+    file.close()
+
+
+def test_a_file_found_short_is_readable_as_far_as_it_goes(path: Path) -> None:
+    path.write_bytes(b"z" * 5000)
+    file = MappedFile(path, SIZE, Access.READ)
+    assert bytes(file.view(4990, 10)) == b"z" * 10
+    assert len(file.whole()) == 5000
+    with pytest.raises(TruncatedFileError):
+        file.view(4990, 11)
+    file.close()
+
+
+def test_an_empty_file_is_an_error_not_a_fault(path: Path) -> None:
+    path.touch()
+    with pytest.raises(TruncatedFileError):
+        MappedFile(path, SIZE, Access.READ).view(0, 1)
+
+
+def test_a_file_that_vanished_counts_as_retired(path: Path) -> None:
+    with pytest.raises(RetiredFileError):
+        MappedFile(path, SIZE, Access.READ).view(0, 1)
+
+
+@pytest.mark.parametrize("found", [5000, SIZE], ids=["short", "sparse"])
+def test_a_foreign_file_gets_its_space_before_our_first_write(path: Path, found: int) -> None:
+    path.write_bytes(b"a" * 100)
+    os.truncate(path, found)
+    disk = RecordingDisk()
+    file = MappedFile(path, SIZE, Access.WRITE, disk=disk)
+    file.set_end(100)
+    assert bytes(file.view(0, 100)) == b"a" * 100
+    assert disk.allocated == []
+    file.append(b"b" * 6000)
+    assert disk.allocated == [path]
+    assert path.stat().st_blocks * 512 >= SIZE
+    assert path.read_bytes() == b"a" * 100 + b"b" * 6000 + bytes(SIZE - 6100)
+    file.close()
+
+
+def test_truncate_keeps_what_is_before_and_zeroes_what_is_behind(path: Path) -> None:
+    disk = RecordingDisk()
+    path.write_bytes(b"k" * 5000 + b"s" * 3000 + bytes(SIZE - 8000 - 7) + b"stale!!")
+    file = MappedFile(path, SIZE, Access.WRITE, disk=disk)
+    file.truncate(5000)
+    assert path.read_bytes() == b"k" * 5000 + bytes(SIZE - 5000)
+    assert disk.synced == [path]
+    assert (file.wrote, file.readable, file.flushed) == (5000, 5000, 5000)
+    file.close()
+
+
+def test_truncate_finds_stale_bytes_behind_holes(path: Path) -> None:
+    size = 8 << 20
+    with path.open("wb") as file_object:
+        file_object.write(b"k" * 10)
+        file_object.seek(5 << 20)
+        file_object.write(b"stale")
+        file_object.truncate(size)
+    file = MappedFile(path, size, Access.WRITE)
+    file.truncate(10)
+    assert path.read_bytes() == b"k" * 10 + bytes(size - 10)
+    file.close()
+
+
+def test_a_file_mapped_for_reading_is_never_written(path: Path) -> None:
+    path.write_bytes(b"r" * SIZE)
+    file = MappedFile(path, SIZE, Access.READ)
+    file.truncate(10)
+    with pytest.raises(PermissionError):
+        file.append(b"x")
+    file.retire()
+    assert path.read_bytes() == b"r" * SIZE
+
+
+def test_private_writes_stay_in_memory(path: Path) -> None:
+    path.write_bytes(b"r" * SIZE)
+    file = MappedFile(path, SIZE, Access.PRIVATE)
+    file.truncate(10)
+    file.append(b"mine")
+    assert bytes(file.pages()) == b"r" * 10 + b"mine"
+    file.sync()
+    file.retire()
+    assert path.read_bytes() == b"r" * SIZE
+
+
+def test_a_private_file_needs_no_file(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.PRIVATE)
+    file.append(b"mine")
+    file.unmap()
+    assert bytes(file.view(0, 4)) == b"mine"
+    assert bytes(file.whole()[:5]) == b"mine\0"
+    assert not path.exists()
+    file.close()
+
+
+def test_a_failed_sync_leaves_flushed_alone_and_fails_for_ever(path: Path) -> None:
+    disk = RecordingDisk()
+    file = MappedFile.create(path, SIZE, Access.WRITE, disk=disk)
+    file.append(b"123")
+    disk.sync_error = OSError(errno.EIO, "no")
+    with pytest.raises(OSError, match="no"):
+        file.sync()
+    disk.sync_error = None
+    with pytest.raises(OSError, match="no"):
+        file.sync()
+    assert file.flushed == 0
+    file.close()
+
+
+def test_a_full_synced_file_keeps_no_descriptor_of_its_own(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.append(bytes(SIZE))
+    before = len(os.listdir("/proc/self/fd"))
+    file.sync()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    file.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("empty_file_there", [False, True])
+def test_a_full_disk_leaves_no_half_file(path: Path, number: int, empty_file_there: bool) -> None:
+    if empty_file_there:
+        path.touch()
+    disk = RecordingDisk()
+    disk.allocate_error = OSError(number, "full")
+    with pytest.raises(StoreFullError) as caught:
+        MappedFile.create(path, SIZE, Access.WRITE, disk=disk)
+    assert (caught.value.path, caught.value.needed_bytes) == (path, SIZE)
+    assert not path.exists()
+    disk.allocate_error = None
+    MappedFile.create(path, SIZE, Access.WRITE, disk=disk).close()
+
+
+def test_a_file_with_bytes_in_it_is_never_taken_over(path: Path) -> None:
+    path.write_bytes(b"somebody's")
+    with pytest.raises(FileExistsError):
+        MappedFile.create(path, SIZE, Access.WRITE)
+    assert path.read_bytes() == b"somebody's"
+
+
+def test_buffered_bytes_are_readable_only_when_committed(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.attach_buffer(memoryview(bytearray(b"?" * SIZE)))
+    file.append(b"buffered")
+    assert (file.wrote, file.readable) == (8, 0)
+    assert path.read_bytes()[:8] == bytes(8)
+    with pytest.raises(UnreadableRangeError):
+        file.view(0, 8)
+    assert file.commit(least_pages=1) is None
+    assert file.readable == 0
+    assert file.commit() is None
+    assert bytes(file.view(0, 8)) == b"buffered"
+    file.close()
+
+
+def test_a_filled_file_returns_its_buffer_and_none_of_the_buffers_old_bytes(path: Path) -> None:
+    buffer = memoryview(bytearray(b"?" * SIZE))
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.attach_buffer(buffer)
+    file.append(b"record")
+    file.publish_filled(6)
+    assert file.commit(least_pages=4) is buffer
+    assert file.readable == SIZE
+    assert path.read_bytes() == b"record" + bytes(SIZE - 6)
+    file.close()
+
+
+def test_warming_changes_no_byte_and_no_position(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    file.warm()
+    assert file.wrote == 0
+    assert path.read_bytes() == bytes(SIZE)
+    file.close()

@@ -1,0 +1,162 @@
+"""Byte columns: each form holds the same byte strings, and writes them as Parquet has them."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.record.byte_columns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
+
+DATA = np.random.default_rng(7).integers(0, 256, 20_000, np.uint8)
+MOST_DIFFERENT, LEAST_ALIKE, LONGEST_BYTES = 64, 32, 1 << 15
+ranges = st.tuples(st.integers(0, 19_999), st.integers(0, 40) | st.integers(1_000, 1_050) | st.integers(4_090, 9_000))
+short = st.binary(max_size=3) | st.sampled_from([b"", b"a", b"a\0", b"\0a", b"\0\0", b"\0"])
+
+
+def texts(column: ByteColumn | SliceColumn | CodedColumn) -> list[bytes]:
+    return [column[row] for row in range(len(column))]
+
+
+def slices_of(ranges: Sequence[tuple[int, int]]) -> SliceColumn:
+    """These ranges of DATA, as far as it goes."""
+    starts, sizes = np.array(ranges, np.int64).reshape(-1, 2).T
+    return SliceColumn(DATA, starts, np.minimum(sizes, len(DATA) - starts))
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_byte_strings_are_the_same_by_where_they_are(wanted: list[bytes]) -> None:
+    column = ByteColumn.of(wanted)
+    assert texts(column) == texts(column.slices) == texts(column.slices.packed()) == wanted
+    assert column.text_bytes == sum(map(len, wanted))
+    few = [row for row, text in enumerate(wanted) if len(text) > 1]
+    assert texts(column.slices.take(np.array(few, np.int64))) == [wanted[row] for row in few]
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1), st.lists(st.integers(0)))
+def test_numbered_byte_strings_are_the_same_by_where_they_are(different: list[bytes], codes: list[int]) -> None:
+    wanted = [different[code % len(different)] for code in codes]
+    column = CodedColumn(ByteColumn.of(different), np.array([code % len(different) for code in codes], np.int32))
+    assert texts(column) == texts(column.slices) == wanted
+    assert column.text_bytes == sum(map(len, wanted))
+
+
+# numbers for those that differ
+
+
+def are_few(wanted: Sequence[bytes]) -> bool:
+    """Whether there are few sizes and few of each differ; of the empty one there is one."""
+    sizes = Counter(len(text) for text in wanted if text)
+    if len(sizes) > MOST_DIFFERENT or max(sizes, default=0) > LONGEST_BYTES:
+        return False
+    spare = wanted.count(b"") - LEAST_ALIKE
+    for size in sorted(sizes, key=lambda size: (-sizes[size], size)):
+        of_size = [text for text in wanted if len(text) == size]
+        spare = max(spare, 0)
+        if not are_few_of_one_size(of_size, spare):
+            return False
+        spare += len(of_size) - LEAST_ALIKE * len(set(of_size))
+    return True
+
+
+def are_few_of_one_size(wanted: Sequence[bytes], spare: int) -> bool:
+    """Whether as many as differ, or more, are alike each time that another is looked for."""
+    left, different = list(wanted), 0
+    while left:
+        if different == MOST_DIFFERENT or spare + len(wanted) - len(left) < LEAST_ALIKE * different:
+            return False
+        left = [text for text in left if text != left[0]]
+        different += 1
+    return True
+
+
+def check_coded(wanted: Sequence[bytes]) -> bool:
+    """Whether the texts are numbered; if so, each different one has one number."""
+    coded = ByteColumn.of(wanted).coded()
+    if coded is None:
+        return False
+    assert texts(coded) == wanted
+    assert sorted(texts(coded.texts)) == sorted(set(wanted))
+    assert coded.codes.dtype == np.int32
+    return True
+
+
+@given(st.lists(st.tuples(short, st.integers(0, 80)), max_size=7), st.booleans(), st.randoms(use_true_random=False))
+def test_texts_are_numbered_exactly_if_few_differ(
+    kinds: list[tuple[bytes, int]], shuffled: bool, chance: st.DataObject
+) -> None:
+    wanted = [text for text, count in kinds for _ in range(count)]
+    if shuffled:
+        chance.shuffle(wanted)  # type: ignore[attr-defined]
+    assert check_coded(wanted) == are_few(wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_coded"),
+    [
+        ([], True),
+        ([b""], True),
+        ([b"", b""], True),
+        ([b"TagA"] * 1_000, True),
+        ([b"TagA"] * 31 + [b"TagB"], False),
+        ([b"TagA"] * 32 + [b"TagB"], True),
+        ([b"", b"TagA", b"TagB"] * 40, True),
+        ([b"TagA"] * 63 + [b"error", b"retry"], True),
+        ([b"TagA"] * 62 + [b"error", b"retry"], False),
+        ([b""] * 63 + [b"error", b"retry"], True),
+        ([b""] * 62 + [b"error", b"retry"], False),
+        ([b"error", b"retry"] + [b"TagA"] * 64, True),
+        ([b"a", b"a\0", b"a\0\0", b"\0a", b"\0\0", b"\0", b""] * 40, True),
+        ([b"x" * 5_000, b"x" * 4_999 + b"y"] * 40, True),
+        ([b"%02d" % number for number in range(MOST_DIFFERENT)] * LEAST_ALIKE, True),
+        ([b"%02d" % number for number in range(MOST_DIFFERENT + 1)] * LEAST_ALIKE, False),
+        ([b"%d" % number for number in range(1_000)], False),
+        ([b"x" * size for size in range(MOST_DIFFERENT + 1)] * 40, True),
+        ([b"x" * size for size in range(MOST_DIFFERENT + 2)] * 40, False),
+        ([b"x" * LONGEST_BYTES, b"y" * (LONGEST_BYTES - 1), b""] * 40, True),
+        ([b"x", b"y" * ((1 << 16) + 1)] * 40, False),
+    ],
+)
+def test_few_texts_are_numbered_and_many_are_not(wanted: list[bytes], is_coded: bool) -> None:
+    assert check_coded(wanted) == is_coded == are_few(wanted)
+
+
+# as Parquet has them
+
+
+def check_sized(column: SliceColumn) -> None:
+    wanted = b"".join(struct.pack("<i", len(text)) + text for text in texts(column))
+    target = np.full(len(wanted) + MOST_OVERRUN_BYTES, 0xEE, np.uint8)
+    column.put_sized(target)
+    assert target[: len(wanted)].tobytes() == wanted
+
+
+@given(st.lists(ranges, max_size=20))
+def test_texts_are_put_down_with_the_size_of_each_before_it(ranges: list[tuple[int, int]]) -> None:
+    check_sized(slices_of(ranges))
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 5), st.lists(st.sampled_from([0, 1, 7, 90, 1_023, 1_024, 1_500]), min_size=1, max_size=3))
+def test_thousands_of_texts_are_put_down_with_their_sizes(seed: int, some_sizes: list[int]) -> None:
+    random = np.random.default_rng(seed)
+    sizes = random.choice(np.array(some_sizes), 5_000)
+    check_sized(SliceColumn(DATA, random.integers(0, len(DATA) - sizes, endpoint=True), sizes))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_023, 1_024, 5_000])
+def test_texts_of_one_size_are_put_down_with_it(size: int) -> None:
+    check_sized(slices_of([(position, size) for position in range(0, 10_000, 500)]))
+    check_sized(slices_of([(len(DATA) - size, size)]))
+
+
+def test_no_texts_are_put_down_as_nothing() -> None:
+    target = np.full(MOST_OVERRUN_BYTES, 0xEE, np.uint8)
+    slices_of([]).put_sized(target)
+    ByteColumn.of([]).slices.put_sized(target)
+    assert (target == 0xEE).all()

@@ -1,0 +1,41 @@
+"""Messages: their ids, and that a stored one is a view that stays what it is."""
+
+import gc
+
+import pytest
+from msgspec.structs import replace
+
+from engine.record.hosts import Host
+from engine.record.message import Message, message_id
+from engine.record.record import decode_record
+from tests.engine.records import BASE, log_of
+
+
+@pytest.mark.parametrize(
+    ("host", "host_bytes"), [("10.0.0.5:10911", "0A000005"), ("[2001:db8::1]:10911", "20010DB8" + "00" * 11 + "01")]
+)
+def test_a_message_id_tells_host_and_physical_offset(host: str, host_bytes: str) -> None:
+    assert message_id(Host.parse(host).encode(), 1 << 40) == host_bytes + "00002A9F" + "0000010000000000"
+
+
+def test_a_message_keeps_its_bytes_alive_and_copies_none() -> None:
+    log, _ = log_of([Message("T", b"body")])
+    message = decode_record(memoryview(log), BASE)
+    gc.collect()
+    with pytest.raises(BufferError):
+        log.clear()
+    log[88:92] = b"BODY"
+    assert bytes(message.body) == b"BODY"
+
+
+def test_two_messages_share_no_properties() -> None:
+    first, second = Message("T", b""), Message("T", b"")
+    assert first.properties is not second.properties
+    assert replace(first, tags="t") == Message("T", b"", tags="t")
+
+
+def test_properties_that_are_empty_read_as_absent_but_stay_as_stored() -> None:
+    log, _ = log_of([Message("T", b"", properties={"KEYS": "", "TAGS": "", "color": ""})])
+    message = decode_record(memoryview(log), BASE)
+    assert (message.keys, message.tags, message.properties, message.find_property(b"color")) == ([], "", {}, "")
+    assert bytes(message.raw_properties) == b"KEYS\x01\x02TAGS\x01\x02color\x01"

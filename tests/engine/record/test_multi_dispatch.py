@@ -1,0 +1,26 @@
+"""Further places of a multi-dispatched message."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.record.multi_dispatch import Place, offsets_property, place_queue_id, places, queue_names
+
+
+def test_light_queues_have_only_queue_0() -> None:
+    assert place_queue_id("%LMQ%one", 5) == 0
+    assert place_queue_id("other", 5) == 5
+
+
+def test_names_and_offsets_of_a_record_make_its_places() -> None:
+    properties = {"INNER_MULTI_DISPATCH": "%LMQ%one,other", "INNER_MULTI_QUEUE_OFFSET": offsets_property([7, 0])}
+    assert queue_names(properties) == ["%LMQ%one", "other"]
+    assert places(properties, 5) == [Place("%LMQ%one", 0, 7), Place("other", 5, 0)]
+
+
+@pytest.mark.parametrize(
+    ("names", "offsets"),
+    [("", ""), ("a", ""), ("a,b", "1"), ("", "1"), ("a/b", "1"), ("..", "1"), ("a", "x"), ("a", "-1"), ("a", "9" * 20)],
+)
+def test_what_does_not_match_or_fit_a_directory_is_no_place(names: str, offsets: str) -> None:
+    assert places({"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}, 0) == []
