@@ -3,20 +3,6 @@
 This page is the public API; nothing outside the engine reaches past it.
 """
 
-from engine.read.blocks import Block, Bodies
-from engine.settings.broker_options import OPTION_NAMES, retention_from, with_broker_conf, with_options
-from engine.record.byte_columns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
-from engine.fsck.check import check_store
-from engine.settings.config import (
-    BROKER_SIZES,
-    EMBEDDED_SIZES,
-    FileSizes,
-    FlushPolicy,
-    OpenMode,
-    RecoveryProgress,
-    Retention,
-    StoreConfig,
-)
 from engine.errors import (
     BodyTooLargeError,
     ConfigFileError,
@@ -50,20 +36,43 @@ from engine.errors import (
     UnsupportedStoreError,
     WriteError,
 )
-from engine.haste import TakesLongError, in_haste, uncollected
-from engine.record.hosts import Host
-from engine.record.lines import split_text
 from engine.events import Expired, StoreListener
 from engine.files.lock import writer_of
+from engine.files.scratch import ScratchDirectory
+from engine.fsck.check import check_store
+from engine.haste import TakesLongError, in_haste, uncollected
+from engine.read.blocks import Block, Bodies
+from engine.read.stream import QueueStream
+from engine.record.byte_columns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
+from engine.record.hosts import Host
+from engine.record.lines import split_text
 from engine.record.message import Message, StoredMessage
-from engine.fsck.problem import CheckProgress, Problem, ProblemKind
 from engine.record.properties import UNIQUE_KEY
 from engine.record.record import check_message, topic_problem
-from engine.fsck.repair import repair_store
-from engine.results import IndexState, PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
-from engine.files.scratch import ScratchDirectory
+from engine.repair import repair_store
+from engine.results import (
+    CheckProgress,
+    IndexState,
+    Problem,
+    ProblemKind,
+    PutRange,
+    PutResult,
+    QueueBounds,
+    RecoveryReport,
+    StoreStats,
+)
+from engine.settings.broker_options import OPTION_NAMES, retention_from, with_broker_conf, with_options
+from engine.settings.config import (
+    BROKER_SIZES,
+    EMBEDDED_SIZES,
+    FileSizes,
+    FlushPolicy,
+    OpenMode,
+    RecoveryProgress,
+    Retention,
+    StoreConfig,
+)
 from engine.store import Hold, MessageStore
-from engine.read.stream import QueueStream
 from engine.write.writer import Stored
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from engine.record.message import message_id
@@ -137,3 +138,56 @@ class StoreStats:
     """Messages that were shown by the entries of their queues, since a word of their own was damaged (docs/format.md,
     12)."""
     recovery: RecoveryReport = field(default_factory=RecoveryReport)
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRecord:
+    """The last good record of a log: where, how long, stored when."""
+
+    physical_offset: int
+    size: int
+    store_time_ms: int
+
+    @property
+    def end(self) -> int:
+        """Physical offset just past it."""
+        return self.physical_offset + self.size
+
+
+class ProblemKind(Enum):
+    """What is wrong, in the words that `mountctl check` prints."""
+
+    BAD_RECORD = "bad record"
+    STALE_TAIL = "stale tail"
+    MISSING_FILE = "missing file"
+    FOREIGN_FILE = "foreign file"
+    WRONG_SIZE = "wrong size"
+    CONSUME_QUEUE = "consume queue"
+    INDEX = "index"
+    CHECKPOINT = "checkpoint"
+    CONFIG = "config"
+    DERIVED = "derived data"
+    LIVE_WRITER = "live writer"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One broken invariant. `path` is relative to the store; `position` a byte there, -1: the file as a whole."""
+
+    kind: ProblemKind
+    path: str
+    position: int
+    text: str
+
+    def __str__(self) -> str:
+        place = self.path if self.position < 0 else f"{self.path} at byte {self.position}"
+        return f"{self.kind.value}: {place}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckProgress:
+    """How far a check or repair is: bytes of the commit log read, of how many; `stage` is a word to show."""
+
+    stage: str
+    done_bytes: int
+    total_bytes: int

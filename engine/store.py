@@ -10,14 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from engine.read.blocks import Block, Bodies
-from engine.record.byte_columns import SliceColumn
-from engine.fsck.check import check_parts
-from engine.record.columns import Columns
-from engine.log.commit_log import FileHold
-from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
-from engine.settings.consumer_offsets import ConsumerOffsets
-from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.errors import (
     ConfigFileError,
     FlushFailedError,
@@ -26,22 +18,38 @@ from engine.errors import (
     StoreError,
     TopicNotFoundError,
 )
-from engine.follow.follower import Follower
-from engine.record.lines import Lines
 from engine.events import Listeners, StoreListener
-from engine.record.message import Message, StoredMessage
-from engine.recovery.open import Opened, choose_at, open_store
 from engine.files.paths import store_root
-from engine.fsck.problem import CheckProgress, Problem
+from engine.follow.derived_index import Derivation, DerivedIndex
+from engine.follow.follower import Follower
+from engine.fsck.check import check_parts
+from engine.log.commit_log import FileHold
+from engine.log.topics import TopicView
+from engine.read.blocks import Block, Bodies
 from engine.read.reader import Reader
-from engine.write.refusal import Refusal
-from engine.results import IndexState, PutRange, PutResult, QueueBounds, RecoveryReport, StoreStats
-from engine.write.retention import DiskUse, disk_use
-from engine.status import measure_files
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import RowSource
 from engine.read.sums_file import StreamSums
-from engine.log.topics import TopicView
+from engine.record.byte_columns import SliceColumn
+from engine.record.columns import Columns
+from engine.record.lines import Lines
+from engine.record.message import Message, StoredMessage
+from engine.recovery.open import Opened, choose_at, open_store
+from engine.results import (
+    CheckProgress,
+    IndexState,
+    Problem,
+    PutRange,
+    PutResult,
+    QueueBounds,
+    RecoveryReport,
+    StoreStats,
+)
+from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
+from engine.settings.consumer_offsets import ConsumerOffsets
+from engine.status import measure_files
+from engine.write.refusal import Refusal
+from engine.write.retention import DiskUse, disk_use
 from engine.write.write_side import WriteSide
 from engine.write.writer import Stored, Writer
 

@@ -190,7 +190,7 @@ def workplace() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        mountctl = [sys.executable, "-m", "mountctl.main", "umount"]
+        mountctl = [sys.executable, "-m", "mountctl", "umount"]
         for mountpoint in (folder / "mnt", folder / "broker"):
             if os.path.ismount(mountpoint):
                 gone = subprocess.run([*mountctl, str(mountpoint)], cwd=PROJECT, check=False).returncode == 0

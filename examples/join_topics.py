@@ -10,7 +10,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from fsstore.spark import frame as messages
+from fsstore.spark import messages
 
 
 def joined(orders: DataFrame, payments: DataFrame) -> DataFrame:

@@ -13,9 +13,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from fsstore.spark import write_topic
-
-from fsstore.spark import frame as messages
+from fsstore.spark import messages, write_topic
 
 PAUSE_SECONDS = 1_800
 CLICK = "user string, at timestamp, path string"

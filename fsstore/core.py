@@ -19,10 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
 
 from engine import Expired, MessageStore, Stored
-from fsstore.tree.attributes import Appearance
-from fsstore.tree.complaints import COMPLAINTS
-from fsstore.tree.groups import GroupsDirectory
-from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -34,13 +30,19 @@ from fsstore.interface import (
     Opened,
     OpenedDirectory,
 )
+from fsstore.parquet.view import ParquetView
+from fsstore.tree.attributes import Appearance
+from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.directories import RootDirectory, Tree
+from fsstore.tree.groups import GroupsDirectory
+from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.names import NAME_MAX_BYTES
 from fsstore.tree.nodes import Context, Node, OpenFile
-from fsstore.parquet.view import ParquetView
 from fsstore.tree.putting import LongPuts
+from fsstore.tree.stale import StaleInodes
 from fsstore.tree.store_reports import (
     ControlFile,
     ReportFile,
@@ -53,9 +55,7 @@ from fsstore.tree.store_reports import (
     status_of,
     to_json,
 )
-from fsstore.tree.stale import StaleInodes
 from fsstore.tree.streams import RestingStream
-from fsstore.tree.directories import RootDirectory, Tree
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 

@@ -1,8 +1,8 @@
 """What the filesystem core and a FUSE adapter say to each other: plain records, no FUSE type among them.
 
 An adapter calls `fsstore.core.Filesystem` with inodes, names and handles and gets these records back. Every refusal
-is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for which `fsstore.fuse.errnos.errno_of` has one;
-`SlowWork` is no refusal, it asks for a thread.
+is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for which `fsstore.fuse.errnos.errno_of`
+has one; `SlowWork` is no refusal, it asks for a thread.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command: click.Command = importlib.import_module(f"mountctl.{module}").command
+        command: click.Command = importlib.import_module(f"mountctl.verbs.{module}").command
         return command
 
 
@@ -76,7 +76,3 @@ def main() -> None:
     """The console script."""
     as_helper = Path(sys.argv[0]).name == MOUNT_HELPER
     sys.exit(run((["mount"] if as_helper else []) + sys.argv[1:]))
-
-
-if __name__ == "__main__":
-    main()

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mountctl.access import Access
-from mountctl.errors import CommandError
-from mountctl.through_mount import MountedStore
 from mountctl.direct import opened
+from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.places import Mount, Place, require_answer
+from mountctl.through_mount import MountedStore
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import os
 import threading
 from pathlib import Path
 
-from engine.files.disk import Disk
 from engine.errors import ObstructedError
+from engine.files.disk import Disk
 from engine.files.paths import open_file
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.files.preallocate import NAME_DIGITS
 from engine.errors import ObstructedError
 from engine.files.log_paths import LogPaths
 from engine.files.paths import open_file
+from engine.files.preallocate import NAME_DIGITS
 
 HEAD_BYTES = 8
 MAX_OFFSET = (1 << 63) - 1

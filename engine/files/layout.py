@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.record.framing import LEDGER, PLAIN, Framing
 from engine.files.log_paths import LogPaths, log_paths
+from engine.record.framing import LEDGER, PLAIN, Framing
 
 LEDGER_PREFIX = "dledger-"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
-from engine.files.disk import Disk
 from engine.errors import StoreLockedError
+from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
 from engine.files.paths import open_file, open_or_create
 

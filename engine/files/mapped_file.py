@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from engine.errors import RetiredFileError, TruncatedFileError, UnreadableRangeError
 from engine.files.descriptor import WriteDescriptor, next_data, next_hole
 from engine.files.disk import Disk, allocate, create_allocated
-from engine.errors import RetiredFileError, TruncatedFileError, UnreadableRangeError
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_file, unlink
 
@@ -546,3 +546,23 @@ class MappedFile:
             self._descriptor.close()
         if self._open_files is not None:
             self._open_files.discard(self)
+
+
+def used_end(file: MappedFile, start: int = 0) -> int:
+    """The position behind the last readable byte of a file, from `start` on, that is not zero; `start` when all are.
+    Space that was never written is not read. ReadError, OSError."""
+    view = file.pages()
+    for first, after in reversed(list(file.data_ranges(start))):
+        end = _nonzero_end(view[: min(after, len(view))], first)
+        if end > first:
+            return end
+    return start
+
+
+def _nonzero_end(view: memoryview, start: int) -> int:
+    data, step = np.frombuffer(view, np.uint8), WARM_CHUNK_BYTES
+    for first in range(max(len(data) - 1, 0) // step * step, start // step * step - 1, -step):
+        found = np.flatnonzero(data[max(first, start) : first + step])
+        if len(found):
+            return max(first, start) + int(found[-1]) + 1
+    return start

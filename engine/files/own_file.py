@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.files.disk import Disk, make_directory, replace_file
 from engine.errors import ObstructedError
+from engine.files.disk import Disk, make_directory, replace_file
 from engine.files.file_scan import MAX_OFFSET
 from engine.files.paths import read_file
 

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
-from engine.files.disk import Disk
 from engine.errors import StoreClosedError, StoreError, StoreFullError
+from engine.files.disk import Disk
 from engine.files.log_paths import LogPaths, as_paths
 from engine.files.mapped_file import Access, MappedFile
 

@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
 from engine.errors import QueueGapError, ReadError
-from engine.record.scan import ScannedRecords
-from engine.recovery.log_walk import LogWalk, NewestRecord
 from engine.files.mapped_file import Access, MappedFile
-from engine.log.parts import StoreParts
-from engine.recovery.recover import fill_gap
 from engine.files.scratch import ScratchDirectory
+from engine.log.parts import StoreParts
 from engine.log.queue_sequence import Doubt
+from engine.record.scan import ScannedRecords
+from engine.recovery.log_walk import LogWalk
+from engine.recovery.recover import fill_gap
+from engine.results import NewestRecord
+from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
 
 QUEUE_FILE_BYTES = 8_192 * CONSUME_QUEUE_ENTRY_BYTES
 """Of a derived queue's files: small, for a store may have thousands of queues."""

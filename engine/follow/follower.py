@@ -12,26 +12,26 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.settings.config import Clock
+from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
+from engine.events import Expired
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.watch import Watch
+from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.log.consume_queue import ENTRY, is_pre_blank
 from engine.log.consume_queues import ConsumeQueues, folders_in
-from engine.follow.derived_index import Derivation, DerivedIndex
-from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
-from engine.record.key_rows import index_key_rows
-from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of
-from engine.events import Expired
-from engine.record.framing import EntryNumber
-from engine.record.scan import ScannedRecords, ScanStop, scan_records
-from engine.recovery.log_walk import LogWalk
-from engine.files.mapped_file import Access, MappedFile
-from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
 from engine.log.parts import StoreParts
-from engine.record.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from engine.results import IndexState
 from engine.log.queue_sequence import queued_rows
-from engine.recovery.completeness import queues_complete
 from engine.log.topics import TopicView
-from engine.files.watch import Watch
+from engine.record.framing import EntryNumber
+from engine.record.key_rows import index_key_rows
+from engine.record.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from engine.record.scan import ScannedRecords, ScanStop, scan_records
+from engine.recovery.completeness import queues_complete
+from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
+from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of
+from engine.recovery.log_walk import LogWalk
+from engine.results import IndexState
+from engine.settings.config import Clock
 
 REFRESH_BYTES = 32 << 20
 """Of the log that one refresh reads at most, so that it ends soon; the next goes on."""

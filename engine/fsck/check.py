@@ -8,36 +8,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from engine.files.preallocate import file_name
-from engine.fsck.check_index import CheckedIndex
-from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
-from engine.fsck.check_queues import CheckedQueues, Extent
-from engine.log.claims import Claims, read_claims
-from engine.settings.config import StoreConfig
-from engine.log.consume_queues import ConsumeQueues
-from engine.recovery.recovery_point import read_coverage
-from engine.log.dispatch import Dispatcher
 from engine.errors import ConfigFileError, NotAStoreError, ReadError
 from engine.files.file_scan import MAX_OFFSET
-from engine.log.index import Index
-from engine.recovery.kinds import has_extensions, kind_of
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
-from engine.record.scan import used_end
-from engine.recovery.log_walk import DamagedStretch, LogWalk
-from engine.files.mapped_file import Access
-from engine.log.mending import Word
-from engine.recovery.open import choose_at, layout_of, read_topics
-from engine.recovery.inspect import is_new, obstacles, refuse_kind, refuse_unreadable
-from engine.log.parts import StoreParts, open_parts
+from engine.files.mapped_file import Access, used_end
 from engine.files.paths import store_root
-from engine.settings.paths_file import read_used_paths
-from engine.fsck.problem import CheckProgress, Problem, ProblemKind
+from engine.files.preallocate import file_name
+from engine.fsck.check_index import CheckedIndex
+from engine.fsck.check_queues import CheckedQueues, Extent
+from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
+from engine.log.claims import Claims, read_claims
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.dispatch import Dispatcher
+from engine.log.index import Index
+from engine.log.mending import Word
+from engine.log.parts import StoreParts, open_parts
 from engine.log.queue_records import QueueRecords
-from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace
 from engine.log.queue_sequence import Seed
-from engine.settings.sizes_file import read_sizes
 from engine.recovery.completeness import shows_multi_dispatch
+from engine.recovery.inspect import is_new, obstacles, refuse_kind, refuse_unreadable
+from engine.recovery.kinds import has_extensions, kind_of
+from engine.recovery.log_walk import DamagedStretch, LogWalk
+from engine.recovery.open import choose_at, layout_of, read_topics
+from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace
+from engine.recovery.recovery_point import read_coverage
+from engine.results import CheckProgress, Problem, ProblemKind
+from engine.settings.config import StoreConfig
+from engine.settings.paths_file import read_used_paths
+from engine.settings.sizes_file import read_sizes
 
 Progress = Callable[[CheckProgress], None]
 

@@ -18,7 +18,7 @@ from engine.log.index import Index
 from engine.log.index_file import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, TAG_TYPE, IndexFile, link
 from engine.record.hashes import hash_slices, topic_hashes, topic_key_hashes
 from engine.record.scan import ScannedRecords
-from engine.fsck.problem import Problem, ProblemKind
+from engine.results import Problem, ProblemKind
 
 Array = np.ndarray[Any, Any]
 

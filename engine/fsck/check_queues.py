@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import ReadError
 from engine.files.preallocate import file_name
 from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries, is_pre_blank
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.entries import LAST_EXTENSION_CODE
-from engine.errors import ReadError
-from engine.recovery.log_walk import DamagedStretch
-from engine.fsck.problem import Problem, ProblemKind
 from engine.log.queue_sequence import SPARE, Doubt
+from engine.recovery.log_walk import DamagedStretch
+from engine.results import Problem, ProblemKind
 
 Array = np.ndarray[Any, Any]
 

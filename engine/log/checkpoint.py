@@ -13,8 +13,8 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.files.disk import Disk, flush_error
 from engine.errors import ObstructedError
+from engine.files.disk import Disk, flush_error
 from engine.files.paths import open_file, open_or_create, read_file
 
 CHECKPOINT_BYTES = 4096

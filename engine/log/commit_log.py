@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
-from engine.settings.config import Clock
 from engine.errors import (
     DamagedRecordError,
     ExpiredMessageError,
@@ -27,10 +26,11 @@ from engine.errors import (
     UnreadableRangeError,
 )
 from engine.files.file_queue import FileQueue
-from engine.record.framing import Framing
-from engine.record.scan import placed_heads
 from engine.files.mapped_file import HEAD_BYTES, MappedFile
+from engine.record.framing import Framing
 from engine.record.record import BLANK_BYTES, encode_blank
+from engine.record.scan import placed_heads
+from engine.settings.config import Clock
 
 assert BLANK_BYTES == HEAD_BYTES
 

@@ -14,6 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import QueueGapError, ReadError, RetiredFileError, UnreadableRangeError
+from engine.files.file_queue import FileQueue
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.watch import Watch
 from engine.log.entries import ENTRY as ENTRY
 from engine.log.entries import (
     ENTRY_STRUCT,
@@ -29,10 +33,6 @@ from engine.log.entries import (
 )
 from engine.log.entries import Entries as Entries
 from engine.log.entries import is_pre_blank as is_pre_blank
-from engine.errors import QueueGapError, ReadError, RetiredFileError, UnreadableRangeError
-from engine.files.file_queue import FileQueue
-from engine.files.mapped_file import Access, MappedFile
-from engine.files.watch import Watch
 
 SCANNED_FILES = 3
 """How many of the newest files recovery reads whole; older ones were synced long before."""

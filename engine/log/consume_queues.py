@@ -13,16 +13,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from engine.log.consume_queue import ConsumeQueue, Entries
-from engine.files.disk import Disk
 from engine.errors import ReadError
-from engine.files.file_queue import FileQueue
-from engine.haste import uncollected
 from engine.events import Expired
+from engine.files.disk import Disk
+from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_tree
 from engine.files.watch import Watch
+from engine.haste import uncollected
+from engine.log.consume_queue import ConsumeQueue, Entries
 
 Key = tuple[str, int]
 

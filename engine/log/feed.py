@@ -14,12 +14,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from engine.log.dispatch import Dispatcher, PlacedRun
 from engine.errors import ReadOnlyStoreError
-from engine.recovery.log_walk import NewestRecord
+from engine.log.dispatch import Dispatcher, PlacedRun
 from engine.log.parts import StoreParts
 from engine.record.record import EncodedRecord
-from engine.results import PutResult
+from engine.results import NewestRecord, PutResult
 
 log = logging.getLogger(__name__)
 

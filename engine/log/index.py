@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.settings.config import Clock
-from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
 from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
-from engine.log.memtable import GatheredKeys
-from engine.log.index_file import IndexFile, index_file_bytes
-from engine.record.hashes import index_hash
+from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
+from engine.log.index_file import IndexFile, index_file_bytes
+from engine.log.memtable import GatheredKeys
+from engine.record.hashes import index_hash
+from engine.settings.config import Clock
 
 GATHERED_KEYS = 1024
 """Keys that wait in memory before they go into a file together."""

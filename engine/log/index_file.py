@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.errors import RetiredFileError
-from engine.haste import require_time
 from engine.files.mapped_file import MappedFile
+from engine.haste import require_time
 
 HEADER = np.dtype(
     [

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.log.entries import Entries
 from engine.errors import ReadError
 from engine.files.file_queue import FileQueue
+from engine.log.entries import Entries
 
 Array = np.ndarray[Any, Any]
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from engine.errors import DamagedRecordError, ReadError
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
-from engine.errors import DamagedRecordError, ReadError
+from engine.log.delay import SCHEDULE_TOPIC
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, inner_count, places
 from engine.record.record import (
@@ -26,7 +27,6 @@ from engine.record.record import (
     decode_record,
     read_header,
 )
-from engine.log.delay import SCHEDULE_TOPIC
 
 MOST_NOTED = 1 << 16
 """Of so many damaged places, and mended messages, it is known that they were met."""

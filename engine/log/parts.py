@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.files.preallocate import Preallocator
-from engine.log.commit_log import CommitLog
-from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes, StoreConfig
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.deleted_topics import DeletedTopics
-from engine.log.dispatch import Dispatcher
-from engine.files.disk import Disk
 from engine.errors import ReadError
+from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
-from engine.log.index import Index
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.pool import BufferPool
-from engine.record.record import decode_record
+from engine.files.preallocate import Preallocator
+from engine.log.commit_log import CommitLog
+from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import DelayLevels
+from engine.log.deleted_topics import DeletedTopics
+from engine.log.dispatch import Dispatcher
+from engine.log.index import Index
+from engine.record.record import decode_record
+from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes, StoreConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue, Entries
 from engine.log.consume_queues import ConsumeQueues
-from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError
-from engine.record.inner_batch import InnerBatch, InnerMessage, is_wrapper, may_be_wrapper
-from engine.record.located import LocatedRecords, locate, strays
 from engine.log.log_pages import runs_by_file
 from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
+from engine.record.inner_batch import InnerBatch, InnerMessage, is_wrapper, may_be_wrapper
+from engine.record.located import LocatedRecords, locate, strays
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import Place
 from engine.record.record import decode_record

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from engine.log.entries import ENTRY, Entries
-from engine.record.located import LocatedRecords
-from engine.record.scan import ScannedRecords
-from engine.record.properties import decode_properties
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, tags_code
+from engine.log.entries import ENTRY, Entries
 from engine.log.queue_sequence import queued_rows
+from engine.record.located import LocatedRecords
+from engine.record.properties import decode_properties
+from engine.record.scan import ScannedRecords
 
 Array = np.ndarray[Any, Any]
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.record.scan import ScannedRecords
 from engine.record.multi_dispatch import Place, can_have_queues, inner_places, places
 from engine.record.properties import decode_properties
 from engine.record.record import (
@@ -27,6 +26,7 @@ from engine.record.record import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from engine.record.scan import ScannedRecords
 
 Array = np.ndarray[Any, Any]
 Seed = Callable[[str, int], int | None]

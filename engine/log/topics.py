@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.log.consume_queues import ConsumeQueues
 from engine.errors import TopicExistsError, TopicNotFoundError
+from engine.log.consume_queues import ConsumeQueues
 from engine.settings.topics_file import TopicTable
 
 

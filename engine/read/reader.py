@@ -12,12 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.read.blocks import Block, BlockReader, Bodies
-from engine.record.byte_columns import SliceColumn
-from engine.record.columns import Columns, find_properties, property_texts, read_columns, topics_of
-from engine.record.compression import BodySizes
-from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries
-from engine.log.entries import LAST_EXTENSION_CODE
 from engine.errors import (
     ExpiredMessageError,
     MessageNotFoundError,
@@ -26,20 +20,26 @@ from engine.errors import (
     UnreadableRangeError,
 )
 from engine.haste import require_time
-from engine.record.inner_batch import may_be_wrapper
-from engine.record.hashes import java_hashes
-from engine.record.located import HEADER, LocatedRecords, locate, read_sizes
+from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries
+from engine.log.delay import SCHEDULE_TOPIC
+from engine.log.entries import LAST_EXTENSION_CODE
 from engine.log.log_pages import runs_by_file
+from engine.log.parts import StoreParts
+from engine.log.queue_records import QueueRecords
+from engine.log.topics import TopicView
+from engine.read.blocks import Block, BlockReader, Bodies
+from engine.record.byte_columns import SliceColumn
+from engine.record.columns import Columns, find_properties, property_texts, read_columns, topics_of
+from engine.record.compression import BodySizes
+from engine.record.hashes import java_hashes
+from engine.record.inner_batch import may_be_wrapper
+from engine.record.located import HEADER, LocatedRecords, locate, read_sizes
 from engine.record.message import StoredMessage, decompressed_body
 from engine.record.message_run import message_run
-from engine.log.parts import StoreParts
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY, find_property, split_keys
-from engine.log.queue_records import QueueRecords
 from engine.record.record import TRANSACTION_COMMIT, TRANSACTION_MASK
-from engine.results import QueueBounds
-from engine.log.delay import SCHEDULE_TOPIC
 from engine.record.slices import pack_slices
-from engine.log.topics import TopicView
+from engine.results import QueueBounds
 
 Array = np.ndarray[Any, Any]
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.log.consume_queue import ConsumeQueue
 from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
 from engine.haste import TakesLongError, in_haste, require_time
-from engine.record.slices import MAX_ITEM_BYTES
+from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart
 from engine.read.stream_sums import QueueSums, Summed, sizes_of
+from engine.record.slices import MAX_ITEM_BYTES
 
 Array = np.ndarray[Any, Any]
 

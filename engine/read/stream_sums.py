@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.log.consume_queue import ConsumeQueue
 from engine.errors import RetiredFileError, UnreadableRangeError
 from engine.haste import require_time
+from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart, RowSource
 
 Array = np.ndarray[Any, Any]

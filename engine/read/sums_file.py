@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from engine.log.consume_queue import ConsumeQueue
-from engine.files.disk import make_directory
 from engine.errors import ObstructedError, StoreError
+from engine.files.disk import make_directory
 from engine.files.file_scan import MAX_OFFSET
-from engine.haste import TakesLongError, in_haste
 from engine.files.paths import open_or_create, read_file, remove_tree
+from engine.haste import TakesLongError, in_haste
+from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import RowSource
 from engine.read.stream_sums import BlockSum, QueueSums

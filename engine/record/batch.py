@@ -12,8 +12,8 @@ import numpy as np
 from isal.isal_zlib import crc32
 from msgspec.structs import replace
 
-from engine.record.encoded_batch import HEAD, EncodedBatch, alike_heads
 from engine.errors import IllegalMessageError
+from engine.record.encoded_batch import HEAD, EncodedBatch, alike_heads
 from engine.record.hashes import index_hashes, tags_hash
 from engine.record.message import Message
 from engine.record.properties import check_size, encode_labels, encode_properties

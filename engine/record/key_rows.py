@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.inner_batch import wrapped_keys
 from engine.record.hashes import hash_slices, index_hash, topic_hashes, topic_key_hashes
+from engine.record.inner_batch import wrapped_keys
 from engine.record.scan import ScannedRecords
 from engine.record.slices import pack_slices
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from isal.isal_zlib import crc32
 
-from engine.record.encoded_batch import EncodedBatch, alike_heads
 from engine.errors import IllegalMessageError
+from engine.record.encoded_batch import EncodedBatch, alike_heads
 from engine.record.hashes import index_hashes
 from engine.record.message import Message
 from engine.record.record import HEADERS, RecordEncoder, names_magic

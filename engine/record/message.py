@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from engine.record.compression import COMPRESSED_FLAG, decompress
 from engine.errors import BodyTooLargeError, DamagedRecordError
+from engine.record.compression import COMPRESSED_FLAG, decompress
 from engine.record.hosts import Host
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY, decode_properties, find_property, split_keys
 

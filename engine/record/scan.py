@@ -13,9 +13,8 @@ import numpy as np
 
 from engine.record.chain import MAGICS, follow_chain
 from engine.record.columns import damaged_rows, find_properties, topics_of
-from engine.record.located import LocatedRecords, locate
 from engine.record.framing import PLAIN, EntryNumber, Framing
-from engine.files.mapped_file import MappedFile
+from engine.record.located import LocatedRecords, locate
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY
@@ -146,26 +145,6 @@ def stop_at(view: memoryview, position: int, end: int, framing: Framing = PLAIN)
     if framing.is_filler(view[position:]):
         return ScanStop.BLANK
     return ScanStop.DAMAGED if any(view[position : position + BLANK_BYTES]) else ScanStop.ZEROS
-
-
-def used_end(file: MappedFile, start: int = 0) -> int:
-    """The position behind the last readable byte of a file, from `start` on, that is not zero; `start` when all are.
-    Space that was never written is not read. ReadError, OSError."""
-    view = file.pages()
-    for first, after in reversed(list(file.data_ranges(start))):
-        end = _nonzero_end(view[: min(after, len(view))], first)
-        if end > first:
-            return end
-    return start
-
-
-def _nonzero_end(view: memoryview, start: int) -> int:
-    data, step = np.frombuffer(view, np.uint8), _SEARCH_BYTES
-    for first in range(max(len(data) - 1, 0) // step * step, start // step * step - 1, -step):
-        found = np.flatnonzero(data[max(first, start) : first + step])
-        if len(found):
-            return max(first, start) + int(found[-1]) + 1
-    return start
 
 
 def record_starts(view: memoryview, start: int, end: int, base_physical_offset: int) -> tuple[Array, Array]:

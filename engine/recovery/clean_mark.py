@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.recovery.recovery_point import Coverage, coverage_object, parse_coverage
 from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
 from engine.files.own_file import read_own_file, write_own_file
+from engine.recovery.recovery_point import Coverage, coverage_object, parse_coverage
 
 Stamp = tuple[int, int]
 """Size in bytes and modification time in ns."""

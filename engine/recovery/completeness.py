@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import ReadError, StoreError
+from engine.files.mapped_file import MappedFile
 from engine.log.claims import entries_between
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
-from engine.errors import ReadError, StoreError
 from engine.log.index import Index
+from engine.log.queue_sequence import queued_rows
 from engine.record.key_rows import index_key_rows
-from engine.record.scan import ScannedRecords, scan_records
-from engine.files.mapped_file import MappedFile
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, places
 from engine.record.properties import KEYS, UNIQUE_KEY
 from engine.record.record import decode_record
-from engine.log.queue_sequence import queued_rows
+from engine.record.scan import ScannedRecords, scan_records
 
 Array = np.ndarray[Any, Any]
 Queues = Mapping[tuple[str, int], ConsumeQueue]

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ReadError
+from engine.files.mapped_file import Access, MappedFile
 from engine.log.index_file import HEADER, INDEX_ENTRY, SLOT, index_file_bytes, link
 from engine.record.hashes import java_hash
-from engine.files.mapped_file import Access, MappedFile
 
 Array = np.ndarray[Any, Any]
 KeysAt = Callable[[int], Sequence[str]]

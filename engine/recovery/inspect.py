@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
-from engine.settings.config_file import backup_of
 from engine.errors import (
     ConfigFileError,
     DuplicateLogFileError,
@@ -25,12 +23,14 @@ from engine.errors import (
     UnsupportedStoreError,
 )
 from engine.files.file_scan import MAX_OFFSET, FoundFile, log_files, numbered_files
+from engine.files.layout import StoreLayout
+from engine.files.paths import open_folder, require_file
 from engine.log.index_file import index_file_bytes
 from engine.recovery.index_proof import prove_index_sizes
 from engine.recovery.kinds import StoreKind
-from engine.files.layout import StoreLayout
 from engine.recovery.missing_log import refuse_missing_log
-from engine.files.paths import open_folder, require_file
+from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
+from engine.settings.config_file import backup_of
 from engine.settings.sizes_file import read_sizes
 
 OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")

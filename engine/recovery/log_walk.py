@@ -21,15 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from engine.log.claims import Claims, QueueClaim
-from engine.record.columns import lost_sector_rows
-from engine.recovery.tombstone import DAMAGE_TOPIC, is_damage_mark
 from engine.errors import ReadError
 from engine.files.file_queue import FileQueue
-from engine.record.located import LocatedRecords
+from engine.files.mapped_file import MappedFile, used_end
+from engine.log.claims import Claims, QueueClaim
+from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
+from engine.record.columns import lost_sector_rows
 from engine.record.framing import EntryNumber
-from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, scan_records, used_end
-from engine.files.mapped_file import MappedFile
+from engine.record.located import LocatedRecords
 from engine.record.message import StoredMessage
 from engine.record.record import (
     BLANK_BYTES,
@@ -43,8 +42,10 @@ from engine.record.record import (
     frame_extent,
     read_header,
 )
-from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
+from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, scan_records
 from engine.record.slices import items_at
+from engine.recovery.tombstone import DAMAGE_TOPIC, is_damage_mark
+from engine.results import NewestRecord
 
 Array = np.ndarray[Any, Any]
 
@@ -83,20 +84,6 @@ class DamagedStretch:
     def is_new(self) -> bool:
         """Whether it is damage that nobody has dealt with."""
         return self.kind in (DamageKind.UNREADABLE, DamageKind.LOST_SECTOR, DamageKind.MISNUMBERED)
-
-
-@dataclass(frozen=True, slots=True)
-class NewestRecord:
-    """The last good record of a log: where, how long, stored when."""
-
-    physical_offset: int
-    size: int
-    store_time_ms: int
-
-    @property
-    def end(self) -> int:
-        """Physical offset just past it."""
-        return self.physical_offset + self.size
 
 
 class LogWalk:

@@ -18,9 +18,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from struct import Struct
 
-from engine.log.checkpoint import read_checkpoint
-from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES
-from engine.files.descriptor import next_data, next_hole
 from engine.errors import (
     ConfigFileError,
     DamagedRecordError,
@@ -28,13 +25,16 @@ from engine.errors import (
     OptionError,
     UnsupportedStoreError,
 )
+from engine.files.descriptor import next_data, next_hole
 from engine.files.file_scan import FoundFile, log_files, numbered_files
 from engine.files.layout import StoreLayout
-from engine.record.scan import ScanStop, scan_records, used_end
-from engine.files.mapped_file import Access, MappedFile
+from engine.files.mapped_file import Access, MappedFile, used_end
 from engine.files.paths import open_file
-from engine.settings.paths_file import read_used_paths
+from engine.log.checkpoint import read_checkpoint
 from engine.record.record import read_header
+from engine.record.scan import ScanStop, scan_records
+from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES
+from engine.settings.paths_file import read_used_paths
 from engine.settings.sizes_file import read_sizes
 
 SAMPLED_QUEUES = 200

@@ -13,17 +13,16 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
-from engine.files.disk import Disk, make_directory, remove_file, write_durably
 from engine.errors import NotAStoreError, OptionError, ReadError, StoreLockedError
+from engine.files.disk import Disk, make_directory, remove_file, write_durably
 from engine.files.file_queue import FileQueue
-from engine.haste import uncollected
-from engine.log.index_file import TAG_TYPE
-from engine.recovery.kinds import StoreKind, kind_of
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock, lock_mtime_ns
 from engine.files.mapped_file import Access
-from engine.recovery.missing_log import refuse_read_only_end
+from engine.haste import uncollected
+from engine.log.index_file import TAG_TYPE
+from engine.log.parts import StoreParts, open_parts
+from engine.record.record import decode_record
 from engine.recovery.inspect import (
     ChosenSizes,
     choose_sizes,
@@ -34,12 +33,13 @@ from engine.recovery.inspect import (
     refuse_unwritable,
     remembered_sizes,
 )
-from engine.log.parts import StoreParts, open_parts
-from engine.settings.paths_file import remember_paths
-from engine.record.record import decode_record
+from engine.recovery.kinds import StoreKind, kind_of
+from engine.recovery.missing_log import refuse_read_only_end
+from engine.recovery.quarantine import set_aside_config
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
 from engine.results import RecoveryReport
-from engine.recovery.quarantine import set_aside_config
+from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
+from engine.settings.paths_file import remember_paths
 from engine.settings.sizes_file import write_sizes
 from engine.settings.topics_file import TopicTable
 

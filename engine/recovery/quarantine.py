@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
 
-from engine.settings.config_file import BACKUP_SUFFIX
-from engine.recovery.tombstone import keep_bytes
-from engine.files.disk import Disk, make_directory
 from engine.errors import ReadError
+from engine.files.disk import Disk, make_directory
 from engine.files.file_queue import FileQueue
 from engine.files.layout import StoreLayout
-from engine.record.scan import holds_record, used_end
-from engine.files.mapped_file import Access, MappedFile
+from engine.files.mapped_file import Access, MappedFile, used_end
 from engine.files.paths import open_file, rename
-from engine.fsck.problem import Problem, ProblemKind
 from engine.record.record import CLOSING_ZEROS
+from engine.record.scan import holds_record
+from engine.recovery.tombstone import keep_bytes
+from engine.results import Problem, ProblemKind
+from engine.settings.config_file import BACKUP_SUFFIX
 
 DAMAGED = "damaged"
 """Folder below `StoreLayout.own`."""

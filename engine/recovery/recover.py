@@ -19,28 +19,28 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.log.checkpoint import read_checkpoint, read_committed_entry
-from engine.log.claims import Claims, QueueClaim, read_claims, with_entries
-from engine.recovery.clean_mark import read_clean_mark
-from engine.settings.config import RecoveryProgress
-from engine.log.consume_queue import ENTRY, ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
-from engine.recovery.recovery_point import Coverage, QueueExtents, queue_extent, read_coverage
-from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
 from engine.errors import QueueGapError, ReadError
 from engine.files.file_queue import FileQueue
 from engine.files.layout import StoreLayout
 from engine.files.lock import lock_mtime_ns
-from engine.record.framing import Framing
-from engine.record.scan import ScannedRecords
-from engine.recovery.log_walk import DamagedStretch, DamageKind, LogWalk, NewestRecord
 from engine.files.mapped_file import Access, MappedFile
+from engine.log.checkpoint import read_checkpoint, read_committed_entry
+from engine.log.claims import Claims, QueueClaim, read_claims, with_entries
+from engine.log.consume_queue import ENTRY, ConsumeQueue
+from engine.log.consume_queues import ConsumeQueues
 from engine.log.parts import StoreParts
-from engine.record.record import MIN_RECORD_BYTES, decode_record
-from engine.results import RecoveryReport
 from engine.log.queue_sequence import SPARE, Doubt, Seed
-from engine.recovery.quarantine import DAMAGED, keep_records, set_aside, written_behind
+from engine.record.framing import Framing
+from engine.record.record import MIN_RECORD_BYTES, decode_record
+from engine.record.scan import ScannedRecords
+from engine.recovery.clean_mark import read_clean_mark
 from engine.recovery.completeness import index_start, queues_complete, shows_multi_dispatch
+from engine.recovery.log_walk import DamagedStretch, DamageKind, LogWalk
+from engine.recovery.quarantine import DAMAGED, keep_records, set_aside, written_behind
+from engine.recovery.recovery_point import Coverage, QueueExtents, queue_extent, read_coverage
+from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
+from engine.results import NewestRecord, RecoveryReport
+from engine.settings.config import RecoveryProgress
 
 TRUSTED_FILES = 3
 """After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""

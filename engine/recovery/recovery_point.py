@@ -16,13 +16,14 @@ from typing import Any
 
 from isal.isal_zlib import crc32
 
+from engine.errors import ReadError
+from engine.files.disk import Disk
+from engine.files.own_file import read_own_file, whole_number, write_own_file
 from engine.log.claims import Covered
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
-from engine.files.disk import Disk
-from engine.errors import ReadError
-from engine.recovery.log_walk import DamagedStretch, DamageKind, NewestRecord
-from engine.files.own_file import read_own_file, whole_number, write_own_file
+from engine.recovery.log_walk import DamagedStretch, DamageKind
+from engine.results import NewestRecord
 
 VERSION = 1
 EARLIEST = -1 << 63

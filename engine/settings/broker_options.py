@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, Retention, StoreConfig
 from engine.errors import OptionError
+from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, Retention, StoreConfig
 
 _Parsed = tuple[str, Callable[[Any], Any]]
 

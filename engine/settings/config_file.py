@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.files.disk import Disk, make_directory, replace_file
 from engine.errors import ConfigFileError, ObstructedError
+from engine.files.disk import Disk, make_directory, replace_file
 from engine.files.paths import read_file
 
 FileVersion = tuple[int, int, int] | None

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.settings.config_file import Version, read_config, version_of
 from engine.files.file_scan import MAX_OFFSET
 from engine.haste import require_time
+from engine.settings.config_file import Version, read_config, version_of
 
 _QUEUE = re.compile("[0-9]{1,10}")
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.settings.config_file import read_config, write_config
-from engine.files.disk import Disk
 from engine.errors import ConfigFileError
+from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
+from engine.settings.config_file import read_config, write_config
 
 WRITABLE = "storePathCommitLog"
 READ_ONLY = "readOnlyCommitLogStorePaths"

@@ -7,10 +7,10 @@ The names are those of broker.conf, and `maxBytes`. Where the file is missing no
 
 from pathlib import Path
 
+from engine.errors import ConfigFileError, OptionError
 from engine.settings.broker_options import retention_from
 from engine.settings.config import Retention
 from engine.settings.config_file import read_config
-from engine.errors import ConfigFileError, OptionError
 
 
 def read_retention(path: Path) -> Retention | None:

@@ -8,10 +8,10 @@ The names are those of broker.conf, so that the same numbers open the store in a
 from pathlib import Path
 from typing import Any
 
+from engine.errors import ConfigFileError
+from engine.files.disk import Disk
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes
 from engine.settings.config_file import read_config, write_config
-from engine.files.disk import Disk
-from engine.errors import ConfigFileError
 
 COMMIT_LOG_BYTES = "mappedFileSizeCommitLog"
 CONSUME_QUEUE_BYTES = "mappedFileSizeConsumeQueue"

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.settings.config import Clock
-from engine.settings.config_file import Version, read_config, version_of, write_config
-from engine.files.disk import Disk
 from engine.errors import ConfigFileError, IllegalTopicError, StoreError, TopicExistsError
+from engine.files.disk import Disk
 from engine.files.file_scan import MAX_OFFSET
 from engine.record.multi_dispatch import can_have_queues
 from engine.record.record import topic_problem
+from engine.settings.config import Clock
+from engine.settings.config_file import Version, read_config, version_of, write_config
 
 MAX_QUEUES = 1_024
 MOST_QUEUES = 16_384

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from engine.log.commit_log import CommitLog
-from engine.settings.config import FlushPolicy
 from engine.errors import FlushFailedError
 from engine.files.periodic import PeriodicThread
+from engine.log.commit_log import CommitLog
+from engine.settings.config import FlushPolicy
 
 
 class Committer:

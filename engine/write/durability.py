@@ -14,17 +14,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from engine.log.checkpoint import CheckpointFile
-from engine.recovery.clean_mark import CleanMark, stamp_files, write_clean_mark
-from engine.write.committer import Committer
-from engine.settings.config import FlushPolicy
-from engine.recovery.recovery_point import Coverage, QueueExtents, queue_extent, record_crc, write_coverage
-from engine.files.disk import remove_file
 from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreFullError
-from engine.log.feed import Feed, HeldFeed
-from engine.write.flush import DerivedFlusher, LogFlusher
+from engine.files.disk import remove_file
 from engine.files.lock import lock_mtime_ns
+from engine.log.checkpoint import CheckpointFile
+from engine.log.feed import Feed, HeldFeed
 from engine.log.parts import StoreParts
+from engine.recovery.clean_mark import CleanMark, stamp_files, write_clean_mark
+from engine.recovery.recovery_point import Coverage, QueueExtents, queue_extent, record_crc, write_coverage
+from engine.settings.config import FlushPolicy
+from engine.write.committer import Committer
+from engine.write.flush import DerivedFlusher, LogFlusher
 
 
 class Durability:

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
+from engine.files.periodic import PeriodicThread
 from engine.log.checkpoint import CheckpointFile
 from engine.log.commit_log import CommitLog
 from engine.settings.config import FlushPolicy
-from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
-from engine.files.periodic import PeriodicThread
 
 Done = Callable[[StoreError | None], None]
 

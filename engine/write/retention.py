@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.log.commit_log import CommitLog
-from engine.settings.config import Clock, Retention
-from engine.files.disk import lacks_descriptor
 from engine.errors import StoreError
 from engine.events import Expired
+from engine.files.disk import lacks_descriptor
 from engine.files.mapped_file import MappedFile
-from engine.log.parts import StoreParts
 from engine.files.periodic import PeriodicThread
+from engine.log.commit_log import CommitLog
+from engine.log.parts import StoreParts
+from engine.settings.config import Clock, Retention
 
 MS_AN_HOUR = 3_600_000
 

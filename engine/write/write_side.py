@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from functools import partial
 
-from engine.settings.config import Retention, StoreConfig
-from engine.write.durability import Durability
 from engine.errors import StoreError
-from engine.log.feed import Feed, HeldFeed
 from engine.events import Listeners
+from engine.log.feed import Feed, HeldFeed
+from engine.log.topics import TopicView
 from engine.recovery.open import Opened
+from engine.settings.config import Retention, StoreConfig
+from engine.settings.retention_file import read_retention
+from engine.write.durability import Durability
 from engine.write.refusal import Refusal
 from engine.write.retention import Cleaner, DiskUse
-from engine.settings.retention_file import read_retention
-from engine.log.topics import TopicView
 from engine.write.writer import Writer
 
 

@@ -17,15 +17,16 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from engine.record.batch import encode_batch
-from engine.settings.config import StoreConfig
-from engine.log.dispatch import PlacedRun
-from engine.record.encoded_batch import EncodedBatch, Share, shares_of
 from engine.errors import IllegalMessageError
+from engine.log.delay import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
+from engine.log.dispatch import PlacedRun
 from engine.log.feed import Feed, Queue
+from engine.log.parts import StoreParts
+from engine.log.topics import TopicView
+from engine.record.batch import encode_batch
+from engine.record.encoded_batch import EncodedBatch, Share, shares_of
 from engine.record.lines import Lines, encode_lines, line_bodies, split_lines
 from engine.record.message import Message
-from engine.log.parts import StoreParts
 from engine.record.multi_dispatch import (
     MAX_PLACES,
     MULTI_DISPATCH,
@@ -36,10 +37,9 @@ from engine.record.multi_dispatch import (
     queue_names,
 )
 from engine.record.record import MAX_TOPIC_BYTES, TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, RecordEncoder
-from engine.write.refusal import Refusal
 from engine.results import PutRange, PutResult
-from engine.log.delay import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
-from engine.log.topics import TopicView
+from engine.settings.config import StoreConfig
+from engine.write.refusal import Refusal
 
 T = TypeVar("T")
 

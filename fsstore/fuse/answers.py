@@ -15,9 +15,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyfuse3
 import trio
 
-from fsstore.tree.complaints import COMPLAINTS
 from fsstore.fuse.errnos import errno_of
 from fsstore.interface import SlowWork
+from fsstore.tree.complaints import COMPLAINTS
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.interface import BLOCK_BYTES, Attributes, DirectoryEntry, MessageColumns, MessageNames
 from fsstore.fuse.protocol import DIRENT, ENTRY_FORMAT, entry_fields
+from fsstore.interface import BLOCK_BYTES, Attributes, DirectoryEntry, MessageColumns, MessageNames
 
 _ENTRY = Struct("=" + ENTRY_FORMAT)
 _NS = 1_000_000_000

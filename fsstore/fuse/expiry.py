@@ -13,8 +13,8 @@ from contextlib import suppress
 import trio
 
 from engine import Expired
-from fsstore.fuse.channel import Channel
 from fsstore.core import Filesystem
+from fsstore.fuse.channel import Channel
 
 BATCH_INODES = 2_000
 """Inodes that one call of the thread tells of; the core makes the next ones between two calls."""

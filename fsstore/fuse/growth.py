@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 import trio
 
-from fsstore.fuse.channel import Channel
 from fsstore.core import Filesystem
+from fsstore.fuse.channel import Channel
 from fsstore.tree.streams import RestingStream
 
 CALM_S = 0.1

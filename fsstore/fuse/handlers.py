@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from engine import MessageStore, OpenMode, StoreError
+from fsstore.core import Filesystem
 from fsstore.fuse import dirents
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.answers import errno_for
 from fsstore.fuse.channel import Channel
-from fsstore.core import Filesystem
-from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames, SlowWork
-from fsstore.tree.listing import MOST_DESCRIBED
 from fsstore.fuse.open_bodies import OpenBodies
 from fsstore.fuse.protocol import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
+from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames, SlowWork
+from fsstore.tree.listing import MOST_DESCRIBED
 
 Handler = Callable[[int, int, memoryview], None]
 """Takes `unique`, the inode, and the whole request, which is valid until it returns."""

@@ -20,8 +20,8 @@ from contextlib import suppress
 import trio
 
 from engine import Expired, StoreListener
-from fsstore.fuse.channel import Channel
 from fsstore.core import Filesystem
+from fsstore.fuse.channel import Channel
 from fsstore.fuse.expiry import Expiry
 
 log = logging.getLogger(__name__)

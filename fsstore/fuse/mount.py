@@ -29,18 +29,18 @@ from types import FrameType
 import trio
 
 from engine import IndexState, MessageStore, OpenMode, StoreError
-from fsstore.fuse.channel import Channel
-from fsstore.tree.complaints import COMPLAINTS
 from fsstore.core import Filesystem
+from fsstore.fuse.channel import Channel
 from fsstore.fuse.expiry import Expiry
 from fsstore.fuse.growth import Growth
-from fsstore.interface import FilesystemOptions
+from fsstore.fuse.handlers import RequestHandlers
 from fsstore.fuse.invalidation import Invalidation
 from fsstore.fuse.rare import RareOperations
-from fsstore.options import ServeOptions
 from fsstore.fuse.relay import Relay
 from fsstore.fuse.request_loop import RequestLoop
-from fsstore.fuse.handlers import RequestHandlers
+from fsstore.interface import FilesystemOptions
+from fsstore.options import ServeOptions
+from fsstore.tree.complaints import COMPLAINTS
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import NoReturn
 import pyfuse3
 from pyfuse3 import EntryAttributes
 
-from fsstore.fuse.answers import answered
 from fsstore.core import Filesystem
+from fsstore.fuse.answers import answered
 from fsstore.interface import BLOCK_BYTES, Attributes, FilesystemError
 
 

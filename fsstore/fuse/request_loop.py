@@ -18,10 +18,10 @@ import trio
 
 from fsstore.fuse.answers import errno_for
 from fsstore.fuse.channel import Channel
-from fsstore.interface import Kind, SlowWork
-from fsstore.fuse.relay import Relay
 from fsstore.fuse.handlers import Handler
 from fsstore.fuse.protocol import REQUEST, Opcode, failed
+from fsstore.fuse.relay import Relay
+from fsstore.interface import Kind, SlowWork
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from engine import MessageStore, OpenMode, TakesLongError, in_haste
-from fsstore.parquet.cached_names import CachedNames
 from fsstore.interface import Attributes, FilesystemError, Kind, Opened, OpenedDirectory, SlowWork
-from fsstore.tree.listing import Listing
-from fsstore.tree.memory import MemoryBudget, Purpose
-from fsstore.tree.names import can_be_name
-from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
+from fsstore.parquet.cached_names import CachedNames
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.file_map import FileMap
 from fsstore.parquet.layout import MAGIC, Layout, RangeKey
@@ -27,6 +23,10 @@ from fsstore.parquet.names import (
     topic_partition,
 )
 from fsstore.parquet.segments import Segment
+from fsstore.tree.listing import Listing
+from fsstore.tree.memory import MemoryBudget, Purpose
+from fsstore.tree.names import can_be_name
+from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.tree.streams import newest_store_time_ms
 
 _OPENED = Opened(0, False, True, None)

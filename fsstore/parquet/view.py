@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-from fsstore.tree.nodes import Context, Node
 from fsstore.options import ParquetOptions
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.layout import RangeKey
 from fsstore.parquet.nodes import DatasetDirectory, PartitionName
+from fsstore.tree.nodes import Context, Node
 
 
 class ParquetView:

@@ -2,7 +2,7 @@
 
 from fsstore.spark import FsstoreSource, write_topic
 
-from fsstore.spark import frame as messages
+from fsstore.spark import messages
 
 messages(spark, "/mnt/mq").where("topic = 'orders' and store_time > '2026-11-01'").groupBy("tags").count().show()
 

@@ -16,8 +16,6 @@ import os
 from collections.abc import Callable, Sequence
 
 from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored, StoreError, check_message
-from fsstore.tree.complaints import COMPLAINTS
-from fsstore.tree.framing import LineFramer, json_line_limit_bytes, let_go, parse_json_lines, parse_json_message, slices_of
 from fsstore.interface import (
     AT_END,
     NOBODY,
@@ -27,6 +25,15 @@ from fsstore.interface import (
     FilesystemError,
     Opened,
     SlowWork,
+)
+from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.framing import (
+    LineFramer,
+    json_line_limit_bytes,
+    let_go,
+    parse_json_lines,
+    parse_json_message,
+    slices_of,
 )
 from fsstore.tree.memory import Holding, Purpose
 from fsstore.tree.names import AppendOptions, BodyFormat, Frame

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from fsstore.tree.append import AppendFile
-from fsstore.tree.inodes import shown_append_inode
 from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
+from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link
+from fsstore.tree.inodes import shown_append_inode
 from fsstore.tree.listing import Listing, QueueListing
 from fsstore.tree.messages import MessageFiles
 from fsstore.tree.names import (
@@ -26,8 +26,8 @@ from fsstore.tree.names import (
     to_name,
 )
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
-from fsstore.tree.streams import newest_store_time_ms
 from fsstore.tree.stream_table import StreamTable
+from fsstore.tree.streams import newest_store_time_ms
 
 MAX_QUEUES = 1024
 KEYS = b"keys"

@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from engine import MessageStore, StoreError
-from fsstore.tree.inodes import MESSAGE, ComputedInodes
 from fsstore.interface import (
     SLICE_S,
     Attributes,
@@ -24,6 +23,7 @@ from fsstore.interface import (
     MessageNames,
     SlowWork,
 )
+from fsstore.tree.inodes import MESSAGE, ComputedInodes
 from fsstore.tree.memory import Holding, MemoryBudget, Purpose
 
 Array = np.ndarray[Any, Any]

@@ -11,8 +11,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from engine import MessageStore, OpenMode, Stored
-from fsstore.tree.attributes import Appearance
-from fsstore.tree.inodes import ComputedInodes, InodeTable
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -22,6 +20,8 @@ from fsstore.interface import (
     Opened,
     OpenedDirectory,
 )
+from fsstore.tree.attributes import Appearance
+from fsstore.tree.inodes import ComputedInodes, InodeTable
 from fsstore.tree.listing import Listing, NamesListing
 from fsstore.tree.memory import Holding, MemoryBudget, Purpose
 from fsstore.tree.names import never_exists

@@ -11,11 +11,11 @@ from collections.abc import Hashable, Iterator
 from contextlib import suppress
 
 from engine import Expired, MessageStore, TopicNotFoundError
-from fsstore.tree.inodes import MESSAGE
 from fsstore.tree.computed_links import MatchesName, QueueLinkName
+from fsstore.tree.directories import KeysName, ListedAppendName, QueueName, TopicName
+from fsstore.tree.inodes import MESSAGE
 from fsstore.tree.nodes import Context
 from fsstore.tree.streams import StreamName
-from fsstore.tree.directories import KeysName, ListedAppendName, QueueName, TopicName
 
 OF_TOPIC = (TopicName, KeysName, MatchesName)
 """What is known by names that begin with a topic."""

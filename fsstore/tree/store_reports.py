@@ -20,7 +20,6 @@ from engine import (
     StoreStats,
     TopicNotFoundError,
 )
-from fsstore.tree.complaints import Complaints
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -30,6 +29,7 @@ from fsstore.interface import (
     FilesystemOptions,
     Opened,
 )
+from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory import MemoryBudget
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine import OpenMode, QueueStream
-from fsstore.tree.inodes import shown_stream_inode
 from fsstore.interface import Attributes
+from fsstore.tree.inodes import shown_stream_inode
 from fsstore.tree.nodes import Context
 from fsstore.tree.streams import RestingName, RestingStream, StreamFile, StreamName, newest_store_time_ms, quick_size
 

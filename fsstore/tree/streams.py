@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine import ExpiredMessageError, QueueStream, StoreError, TakesLongError, in_haste
-from fsstore.tree.inodes import shown_stream_inode
 from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
+from fsstore.tree.inodes import shown_stream_inode
 from fsstore.tree.memory import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
 

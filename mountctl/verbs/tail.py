@@ -7,11 +7,11 @@ import time
 import click
 
 from mountctl.access import Access
-from mountctl.verbs.cat import show
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
 from mountctl.reach import reach
 from mountctl.targets import parse_target, queues_of
+from mountctl.verbs.cat import show
 
 POLL_SECONDS = 0.1
 

@@ -30,7 +30,7 @@ from fsstore.parquet.file_map import map_file
 from fsstore.parquet.layout import measure, range_key
 from fsstore.parquet.row_groups import read_columns
 from fsstore.parquet.segments import QueueSegments
-from fsstore.spark import frame as messages
+from fsstore.spark import messages
 from fsstore.spark.export import export
 from fsstore.spark.export_plan import Wanted
 from tests.bench.measure import interleave, seconds

@@ -22,11 +22,11 @@ import zstandard
 from isal.isal_zlib import crc32
 
 from engine import Message, MessageStore, WriteError
-from engine.recovery.tombstone import DAMAGE_TOPIC
+from engine.log.delay import SCHEDULE_TOPIC
 from engine.record.multi_dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from engine.record.properties import encode_properties
 from engine.record.record import BLANK_BYTES, BLANK_MAGIC, HEADERS, MESSAGE_MAGIC, SECTOR_BYTES
-from engine.log.delay import SCHEDULE_TOPIC
+from engine.recovery.tombstone import DAMAGE_TOPIC
 from tests.durability.bodies import body_of
 
 FORGER = 666

@@ -40,9 +40,9 @@ from engine import (
     check_store,
     repair_store,
 )
+from engine.log.delay import SCHEDULE_TOPIC
 from engine.record.multi_dispatch import MULTI_DISPATCH, queue_names
 from engine.record.record import BLANK_BYTES, SECTOR_BYTES, TRANSACTION_MASK
-from engine.log.delay import SCHEDULE_TOPIC
 from fsstore.tree.framing import parse_json_lines
 from fsstore.tree.names import AppendOptions
 from tests.durability.attacks import MALFORMED_LINES, Attacker, Queue, Sight

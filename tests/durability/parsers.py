@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.log.consume_queue import ConsumeQueue
 from engine.errors import ReadError, StoreError
 from engine.files.file_queue import FileQueue
+from engine.files.mapped_file import Access, MappedFile
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.index_file import IndexFile, index_file_bytes
 from engine.record.located import locate
-from engine.record.scan import scan_records
-from engine.files.mapped_file import Access, MappedFile
 from engine.record.properties import decode_properties, find_property, split_keys
 from engine.record.record import decode_record
+from engine.record.scan import scan_records
 from fsstore.tree.framing import LineFramer, parse_json_message
 from fsstore.tree.names import AppendOptions, decode_key, parse_append, parse_time_ms
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.files.file_queue import FileQueue
+from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
+from engine.log.delay import DelayLevels, scheduled, tags_code
 from engine.log.dispatch import Dispatcher
-from engine.files.file_queue import FileQueue
-from engine.record.hosts import Host
 from engine.log.index import Index
-from engine.files.mapped_file import Access
+from engine.record.hosts import Host
 from engine.record.message import Message
 from engine.record.multi_dispatch import places
 from engine.record.record import RecordEncoder
 from engine.results import PutResult
-from engine.log.delay import DelayLevels, scheduled, tags_code
 
 NOW_MS = 1_700_000_000_000
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from engine import FlushFailedError, Message, MessageStore, ReadOnlyStoreError, StoreConfig
-from engine.log.dispatch import Dispatcher
 from engine.files.periodic import PeriodicThread
+from engine.log.dispatch import Dispatcher
 from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
 POOL = replace(SMALL, transient_pool_buffers=2, flush=replace(QUIET, commit_interval_ms=3_600_000))

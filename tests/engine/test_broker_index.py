@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore, OpenMode, check_store
-from engine.log.index import Index
 from engine.files.mapped_file import Access
+from engine.log.index import Index
 from tests.engine.storetools import SMALL, SMALL_SIZES, opened, require_clean
 
 SLOTS, ENTRIES = 1009, 4000

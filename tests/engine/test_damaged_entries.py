@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine import DamagedRecordError, Message, MessageStore, OpenMode
-from engine.fsck.repair import repair_store
+from engine.repair import repair_store
 from tests.engine.storetools import SMALL, killed
 
 COUNT = 6

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from engine import MessageStore, OpenMode, StoreConfig, check_store
+from engine.read.reader import carries_key
 from engine.record.message import StoredMessage
 from engine.record.properties import split_keys
-from engine.read.reader import carries_key
 from tests.golden import NAMES, Golden, golden
 
 MODES = (OpenMode.WRITE, OpenMode.READ_ONLY, OpenMode.FOLLOW)

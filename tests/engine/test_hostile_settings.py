@@ -24,11 +24,11 @@ from engine import (
     check_store,
     repair_store,
 )
-from engine.settings.config_file import parse_config, read_config
-from engine.settings.consumer_offsets import read_consumer_offsets
-from engine.recovery.recovery_point import read_coverage
 from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
+from engine.recovery.recovery_point import read_coverage
+from engine.settings.config_file import parse_config, read_config
+from engine.settings.consumer_offsets import read_consumer_offsets
 from engine.settings.topics_file import MOST_QUEUES, TopicTable
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory import MemoryBudget

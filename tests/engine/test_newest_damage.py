@@ -14,7 +14,7 @@ import pytest
 
 from engine import DamagedRecordError, Message, MessageStore, OpenMode, ProblemKind, check_store
 from engine.files.disk import Disk
-from engine.fsck.repair import repair_store
+from engine.repair import repair_store
 from tests.engine.pairs import pairs
 from tests.engine.records import encoder
 from tests.engine.storetools import SMALL, bodies, contents, killed, require_clean

@@ -13,7 +13,7 @@ import pytest
 
 from engine import DamagedRecordError, Message, MessageStore, check_store
 from engine.record.record import RecordEncoder
-from engine.fsck.repair import repair_store
+from engine.repair import repair_store
 from tests.durability.damage import deadline
 from tests.engine.pairs import pairs
 from tests.engine.records import encoder

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import ConfigFileError
+from engine.files.disk import Disk
+from engine.files.layout import StoreLayout
 from engine.settings.config import BROKER_SIZES, EMBEDDED_SIZES, FileSizes, FlushPolicy, Retention, StoreConfig
 from engine.settings.consumer_offsets import read_consumer_offsets
-from engine.files.disk import Disk
-from engine.errors import ConfigFileError
-from engine.files.layout import StoreLayout
 from engine.settings.retention_file import read_retention
 from engine.settings.sizes_file import read_sizes, write_sizes
 

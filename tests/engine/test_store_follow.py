@@ -27,9 +27,9 @@ from engine import (
     StoreListener,
     UnsupportedStoreError,
 )
+from engine.follow.follower import Follower
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
-from engine.follow.follower import Follower
 from engine.record.scan import ScannedRecords, scan_records
 from tests.engine.storetools import SMALL, HastyDisk, bodies, nothing_left_open
 

@@ -20,14 +20,14 @@ import numpy as np
 import pytest
 
 from engine import Message, MessageStore, OpenMode, Retention, StoreConfig, UnsupportedStoreError, check_store
+from engine.errors import DamagedRecordError, ReadError, StoreFullError
 from engine.log.dispatch import Dispatcher
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE
-from engine.errors import DamagedRecordError, ReadError, StoreFullError
 from engine.record.hashes import java_hash
-from engine.record.scan import ScannedRecords
 from engine.record.properties import encode_properties
 from engine.record.record import RecordEncoder
-from engine.fsck.repair import repair_store
+from engine.record.scan import ScannedRecords
+from engine.repair import repair_store
 from tests.engine.storetools import SMALL, HastyDisk, bodies, nothing_left_open, require_clean
 from tests.engine.test_store_follow import Ear, refreshed
 from tests.golden55 import Golden55, expected, golden55, seen

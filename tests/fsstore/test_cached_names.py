@@ -9,8 +9,8 @@ from collections.abc import Set
 
 import pytest
 
-from fsstore.parquet.cached_names import CachedNames
 from fsstore.interface import Attributes, FilesystemError
+from fsstore.parquet.cached_names import CachedNames
 from fsstore.tree.memory import MemoryBudget
 from tests.fsstore.kernelcache import KernelCache, Reader
 

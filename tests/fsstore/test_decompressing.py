@@ -12,14 +12,13 @@ from typing import TypeVar
 import pytest
 
 from engine import Message, MessageStore, TakesLongError, in_haste
-from engine.record import compression as engine_compression
-from engine.record import message as engine_message
 from engine.read import stream_rows as engine_streamrows
 from engine.read import stream_sums as engine_streamsums
 from engine.read.stream_sums import BLOCK_MESSAGES
-from fsstore.tree import listing
-from fsstore.tree import streams
+from engine.record import compression as engine_compression
+from engine.record import message as engine_message
 from fsstore.interface import Attributes, MessageColumns, SlowWork
+from fsstore.tree import listing, streams
 from fsstore.tree.memory import Purpose
 from fsstore.tree.messages import CompressedBody
 from tests.fsstore.conftest import Mount, patiently

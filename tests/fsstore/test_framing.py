@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
-from fsstore.tree.framing import LineFramer, parse_json_message
 from fsstore.interface import AT_END
+from fsstore.tree.framing import LineFramer, parse_json_message
 from fsstore.tree.names import PLAIN_APPEND, AppendOptions
 from tests.fsstore.conftest import Mount
 from tests.fsstore.fakestore import FakeStore

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Message
-from fsstore.tree.inodes import MESSAGE
 from fsstore.interface import MessageColumns, MessageNames, SlowWork
+from fsstore.tree.inodes import MESSAGE
 from fsstore.tree.listing import MOST_DESCRIBED
 from fsstore.tree.names import offset_name
 from tests.fsstore.conftest import Mount, refused_with

@@ -10,8 +10,8 @@ import pytest
 
 from engine import DamagedRecordError, ExpiredMessageError, Message, MessageNotFoundError
 from fsstore.fuse.errnos import errno_of
-from fsstore.tree.inodes import MESSAGE
 from fsstore.interface import SMALL_BODY_BYTES, FilesystemError
+from fsstore.tree.inodes import MESSAGE
 from fsstore.tree.messages import OBJECT_BYTES, SmallBodies, SmallBody
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
+from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, Kind, SlowWork
 from fsstore.tree import append as appending
 from fsstore.tree.complaints import Complaints
-from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, Kind, SlowWork
 from fsstore.tree.memory import Purpose
 from tests.fsstore.conftest import Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore

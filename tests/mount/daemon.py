@@ -20,12 +20,12 @@ from engine import FileSizes, FlushPolicy, MessageStore, OpenMode, Retention, St
 from engine.files.disk import Disk
 from fsstore import ServeOptions
 from fsstore.core import Filesystem
-from fsstore.interface import Attributes, FilesystemOptions, SlowWork
-from fsstore.tree.listing import Batch
 from fsstore.fuse.mount import run_mount
-from fsstore.tree.nodes import OpenFile
+from fsstore.interface import Attributes, FilesystemOptions, SlowWork
 from fsstore.options import ParquetOptions
 from fsstore.parquet.nodes import OpenRange
+from fsstore.tree.listing import Batch
+from fsstore.tree.nodes import OpenFile
 from fsstore.tree.streams import OpenStream
 from mountctl.process import set_up_allocator, start_trimming
 

@@ -9,8 +9,8 @@ from typing import cast
 import trio
 import trio.testing
 
-from fsstore.fuse.channel import Channel
 from fsstore.core import Filesystem
+from fsstore.fuse.channel import Channel
 from fsstore.fuse.growth import Growth
 from fsstore.tree.streams import RestingStream
 

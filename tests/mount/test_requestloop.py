@@ -11,10 +11,10 @@ from typing import cast
 import trio
 
 from fsstore.fuse.channel import Channel
-from fsstore.interface import FilesystemError, Kind, SlowWork
+from fsstore.fuse.protocol import Opcode, done
 from fsstore.fuse.relay import Relay
 from fsstore.fuse.request_loop import LINGER_MS, RequestLoop
-from fsstore.fuse.protocol import Opcode, done
+from fsstore.interface import FilesystemError, Kind, SlowWork
 
 KNOWN = 999
 """An opcode that the handler under test is for."""

@@ -19,9 +19,13 @@ import trio
 from pyfuse3 import EntryAttributes
 
 from engine import DamagedRecordError, MessageStore, OpenMode, Stored, StoreFullError
+from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.channel import Channel
-from fsstore.core import Filesystem
+from fsstore.fuse.handlers import RequestHandlers
+from fsstore.fuse.open_bodies import OpenBodies
+from fsstore.fuse.protocol import Opcode
+from fsstore.fuse.rare import RareOperations
 from fsstore.interface import (
     AT_END,
     WHOLE_WRITE_BYTES,
@@ -34,10 +38,6 @@ from fsstore.interface import (
     OpenedDirectory,
     SlowWork,
 )
-from fsstore.fuse.open_bodies import OpenBodies
-from fsstore.fuse.rare import RareOperations
-from fsstore.fuse.handlers import RequestHandlers
-from fsstore.fuse.protocol import Opcode
 
 INODE = 77
 UNIQUE = 4321

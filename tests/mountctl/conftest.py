@@ -28,7 +28,7 @@ def mountctl(*arguments: str | Path, stdin: str = "", cwd: Path | None = None) -
     if words[0] != "mount" and not stdin and cwd is None:
         return _type_here(words)
     return subprocess.run(
-        [sys.executable, "-m", "mountctl.main", *words],
+        [sys.executable, "-m", "mountctl", *words],
         input=stdin, capture_output=True, text=True, timeout=DEADLINE_SECONDS, cwd=cwd, check=False,
     )  # fmt: skip
 

@@ -47,7 +47,7 @@ def filled(site: Site) -> Site:
 def begin(*arguments: str | Path) -> subprocess.Popen[str]:
     """Type a command line in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "mountctl.main", *map(str, arguments)],
+        [sys.executable, "-m", "mountctl", *map(str, arguments)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -189,7 +189,7 @@ def test_options_of_the_mount_stay_whatever_the_stores_retention_says(site: Site
 
 def test_a_mount_in_the_foreground_ends_with_its_terminal(site: Site) -> None:
     terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "mountctl.main", "mount", "-f", str(site.store), str(site.mountpoint)]
+    command = [sys.executable, "-m", "mountctl", "mount", "-f", str(site.store), str(site.mountpoint)]
     with ended(subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)) as served:
         os.close(theirs)
         eventually((site.mountpoint / "@store/status.json").exists, "the mount answers")
@@ -220,7 +220,7 @@ def test_recovery_is_shown_on_a_terminal_and_the_log_stays_text(site: Site) -> N
     os.kill(daemon_pid(site), signal.SIGKILL)
     terminal, theirs = pty.openpty()
     paths = [str(path) for path in (site.log, site.store, site.mountpoint)]
-    command = [sys.executable, "-m", "mountctl.main", "mount", "--log-file", *paths]
+    command = [sys.executable, "-m", "mountctl", "mount", "--log-file", *paths]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as mounting:
         os.close(theirs)
         shown = b"".join(iter(lambda: read_terminal(terminal), b"")).decode()
@@ -382,7 +382,7 @@ def test_a_following_mount_shows_what_another_mount_publishes(site: Site) -> Non
 
 
 def test_a_foreground_mount_serves_in_that_very_process_and_logs_to_standard_error(site: Site) -> None:
-    command = [sys.executable, "-m", "mountctl.main", "mount", "--foreground", str(site.store), str(site.mountpoint)]
+    command = [sys.executable, "-m", "mountctl", "mount", "--foreground", str(site.store), str(site.mountpoint)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as served:
         eventually((site.mountpoint / "@store/status.json").exists, "the mount answers")
         assert daemon_pid(site) == served.pid
@@ -398,7 +398,7 @@ def test_a_service_manager_is_told_when_the_mount_is_ready(site: Site, tmp_path:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(address))
         listening.settimeout(DEADLINE_SECONDS)
-        command = [sys.executable, "-m", "mountctl.main", "mount", "-f", str(site.store), str(site.mountpoint)]
+        command = [sys.executable, "-m", "mountctl", "mount", "-f", str(site.store), str(site.mountpoint)]
         environment = {**os.environ, "NOTIFY_SOCKET": str(address)}
         with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as served:
             assert listening.recv(100) == b"READY=1"

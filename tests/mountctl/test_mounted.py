@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mountctl.access import Shown
-from mountctl.through_mount import MountedStore
 from mountctl.places import Mount
+from mountctl.through_mount import MountedStore
 
 
 def read(mountpoint: Path) -> list[Shown]:

@@ -82,7 +82,7 @@ def test_put_publishes_every_byte_up_to_the_limit(place: Path, tmp_path: Path) -
     (tmp_path / "body").write_bytes(body)
     succeed("put", place, "orders/1", "--file", tmp_path / "body", "--key", "größe+%,@/", "--key", "x" * 300)
     with subprocess.Popen(
-        [sys.executable, "-m", "mountctl.main", "cat", str(place), "orders/1/0"], stdout=subprocess.PIPE
+        [sys.executable, "-m", "mountctl", "cat", str(place), "orders/1/0"], stdout=subprocess.PIPE
     ) as cat:
         assert cat.communicate(timeout=DEADLINE_SECONDS)[0] == body
     shown = json.loads(succeed("cat", place, "orders/1/0", "--json"))
@@ -195,7 +195,7 @@ def test_reading_verbs_change_no_byte_of_an_unmounted_store(store: Path) -> None
 def test_tail_f_shows_what_is_published_while_it_runs(site: Site, reached: str) -> None:
     site.mounted()
     succeed("put", site.store, "orders/0", "first")
-    command = [sys.executable, "-m", "mountctl.main", "tail", "-f", str(getattr(site, reached)), "orders"]
+    command = [sys.executable, "-m", "mountctl", "tail", "-f", str(getattr(site, reached)), "orders"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as tail:
         assert tail.stdout is not None
         try:

@@ -16,8 +16,8 @@ import engine
 import mountctl.errors
 from fsstore import MountError, ParquetOptions
 from mountctl.access import Shown
-from mountctl.errors import CommandError, exit_code, exit_codes, one_line
 from mountctl.direct import whole_lines
+from mountctl.errors import CommandError, exit_code, exit_codes, one_line
 from mountctl.options import parse, parse_mode
 from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
 from mountctl.targets import Target, parse_target

@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import fsstore.spark.export as exporting
-from fsstore.spark import FsstoreSource
-from fsstore.spark import frame as messages
+from fsstore.spark import FsstoreSource, messages
 from fsstore.spark.export_plan import Wanted
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import fsstore.spark.export as exporting
 from engine import FileSizes, Message, MessageStore, StoreConfig
 from fsstore.spark import export_part as exportpart
-from fsstore.spark import frame as messages
+from fsstore.spark import messages
 from fsstore.spark.export import export
 from fsstore.spark.export_plan import ExportError, ExportFolder, Wanted
 from tests.mount.harness import Mounted, mounted, sh

@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from engine import FileSizes, Message, MessageStore, StoreConfig
 from fsstore.parquet.names import segment_name
-from fsstore.spark import MESSAGE_SCHEMA
-from fsstore.spark import frame as messages
+from fsstore.spark import MESSAGE_SCHEMA, messages
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
 ORDERS = 30_000

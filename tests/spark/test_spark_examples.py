@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 
-from fsstore.spark import frame as messages
+from fsstore.spark import messages
 from tests.mount.harness import REPOSITORY, Mounted, mounted
 
 EXAMPLES = REPOSITORY / "examples"

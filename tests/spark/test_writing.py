@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fsstore.spark import write_topic
-
-from fsstore.spark import frame as messages
+from fsstore.spark import messages, write_topic
 from fsstore.spark.writing import BulkAppend
 from tests.mount.harness import Mounted, mounted, sh, until
 from tests.spark.streams import source

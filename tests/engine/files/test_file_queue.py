@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.files.disk import Disk
 from engine.errors import FlushFailedError, NoDescriptorError, RetiredFileError, StoreFullError, UnreadableRangeError
+from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access, MappedFile
 
@@ -397,7 +397,7 @@ for line in sys.stdin:
 def test_following_sees_another_processs_appends(tmp_path: Path) -> None:
     reader = opened(tmp_path / "q", Access.READ)
     command = [sys.executable, "-c", APPEND, str(tmp_path / "q")]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.files.disk import Disk
 from engine.errors import RetiredFileError, StoreFullError, TruncatedFileError, UnreadableRangeError
+from engine.files.disk import Disk
 from engine.files.mapped_file import Access, MappedFile
 
 SIZE = 4 * 4096

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.files.preallocate import DirectSource, Preallocator, file_name
-from engine.files.disk import Disk
 from engine.errors import StoreClosedError, StoreFullError
+from engine.files.disk import Disk
 from engine.files.mapped_file import Access
+from engine.files.preallocate import DirectSource, Preallocator, file_name
 
 SIZE = 64 << 10
 

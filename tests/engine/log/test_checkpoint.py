@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.log.checkpoint import CHECKPOINT_BYTES, Checkpoint, CheckpointFile, read_checkpoint, write_checkpoint
-from engine.files.disk import Disk
 from engine.errors import FlushFailedError
+from engine.files.disk import Disk
+from engine.log.checkpoint import CHECKPOINT_BYTES, Checkpoint, CheckpointFile, read_checkpoint, write_checkpoint
 
 HEAD = bytes.fromhex("0000018bcfe5687b 0000018bcfe5687b 0000018bcfe540f0")
 

@@ -11,10 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.log.commit_log import CommitLog, plan
-from engine.write.committer import Committer
-from engine.settings.config import FlushPolicy
-from engine.files.disk import Disk
 from engine.errors import (
     DamagedRecordError,
     ExpiredMessageError,
@@ -24,9 +20,13 @@ from engine.errors import (
     RetiredFileError,
     StoreFullError,
 )
+from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.pool import BufferPool
+from engine.log.commit_log import CommitLog, plan
+from engine.settings.config import FlushPolicy
+from engine.write.committer import Committer
 
 SIZE = 4096
 FIELDS = struct.Struct(">qqq")

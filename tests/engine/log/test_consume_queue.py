@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.log.consume_queue import ENTRY, ConsumeQueue
-from engine.log.entries import PRE_BLANK_SIZE, valid_prefix
 from engine.errors import QueueGapError, RetiredFileError, StoreFullError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
+from engine.log.consume_queue import ENTRY, ConsumeQueue
+from engine.log.entries import PRE_BLANK_SIZE, valid_prefix
 from tests.engine.disks import FullDisk
 
 FILE_ENTRIES = 8

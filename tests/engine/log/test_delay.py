@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.record.message import Message
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, scheduled, tags_code
+from engine.record.message import Message
 
 LEVELS = DelayLevels.parse()
 

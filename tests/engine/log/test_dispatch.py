@@ -11,23 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.log.consume_queue import ENTRY
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.dispatch import Dispatcher, PlacedRun
-from engine.record.encoded_batch import shares_of
 from engine.errors import QueueGapError, StoreFullError
 from engine.files.file_queue import FileQueue
-from engine.log.index import Index
-from engine.record.hashes import index_hashes
-from engine.record.scan import scan_records
 from engine.files.mapped_file import Access
+from engine.log.consume_queue import ENTRY
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.delay import SCHEDULE_TOPIC, DelayLevels
+from engine.log.dispatch import Dispatcher, PlacedRun
+from engine.log.index import Index
+from engine.log.queue_rows import believable_runs
+from engine.log.queue_sequence import further_places, queued_rows
+from engine.record.encoded_batch import shares_of
+from engine.record.hashes import index_hashes
 from engine.record.message import Message
 from engine.record.multi_dispatch import LMQ_PREFIX
-from engine.log.queue_rows import believable_runs
 from engine.record.record import EncodedRecord
+from engine.record.scan import scan_records
 from engine.results import PutResult
-from engine.log.delay import SCHEDULE_TOPIC, DelayLevels
-from engine.log.queue_sequence import further_places, queued_rows
 from tests.engine.disks import FullDisk
 from tests.engine.logs import NOW_MS, SmallStore
 from tests.golden import NAMES, Golden, golden

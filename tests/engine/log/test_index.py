@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import StoreFullError
+from engine.files.mapped_file import Access
 from engine.log.index import GATHERED_KEYS, Index, next_name
 from engine.log.index_file import index_file_bytes
 from engine.record.hashes import index_hash
-from engine.files.mapped_file import Access
 from tests.engine.disks import FullDisk
 
 SLOTS, ENTRIES = 4, 6

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from engine.files.mapped_file import Access, MappedFile
 from engine.log.index_file import IndexFile, IndexHeader, index_file_bytes, trusted_prefix
 from engine.record.hashes import index_hash
-from engine.files.mapped_file import Access, MappedFile
 
 SLOTS, ENTRIES = 5, 12
 FILE_BYTES = index_file_bytes(SLOTS, ENTRIES)

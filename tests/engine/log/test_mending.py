@@ -15,7 +15,7 @@ import pytest
 from engine import DamagedRecordError, Message, MessageStore, OpenMode, ReadError, check_store
 from engine.log.entries import ENTRY
 from engine.record.record import HEADERS
-from engine.fsck.repair import repair_store
+from engine.repair import repair_store
 from tests.engine.storetools import SMALL, bodies, contents, letting_forgeries_in
 from tests.engine.test_planted import planted
 from tests.engine.test_store_follow import refreshed

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from engine.read.blocks import Block, BlockReader
-from engine.record.byte_columns import ByteColumn, CodedColumn
+from engine.errors import DamagedRecordError, ExpiredMessageError
+from engine.files.file_queue import FileQueue
+from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
-from engine.errors import DamagedRecordError, ExpiredMessageError
-from engine.files.file_queue import FileQueue
+from engine.log.queue_records import QueueRecords
+from engine.read.blocks import Block, BlockReader
+from engine.record.byte_columns import ByteColumn, CodedColumn
 from engine.record.hosts import Host
-from engine.files.mapped_file import Access
 from engine.record.message import Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY, encode_properties
-from engine.log.queue_records import QueueRecords
 from engine.record.record import decode_record
 from tests.engine.logs import SmallStore
 from tests.golden import NAMES, golden

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.record.compression import BodySizes
 from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError, StoreError
 from engine.files.mapped_file import Access
-from engine.record.message import Message
 from engine.log.queue_records import QueueRecords
-from engine.store import MessageStore
 from engine.read.stream_rows import RowSource
 from engine.read.stream_sums import BLOCK_MESSAGES
 from engine.read.sums_file import StreamSums, decode_sums
+from engine.record.compression import BodySizes
+from engine.record.message import Message
+from engine.store import MessageStore
 from tests.engine.logs import SmallStore
 
 BODY_POSITION = 88

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.record.batch import encode_batch
 from engine.errors import IllegalMessageError, MessageTooLargeError
-from engine.record.hosts import Host
+from engine.record.batch import encode_batch
 from engine.record.hashes import index_hash, tags_hash
+from engine.record.hosts import Host
 from engine.record.message import Message
 from tests.engine.batches import check_facts, one_by_one, place
 from tests.engine.records import MAX_BODY_BYTES, encoder, keys, messages, texts

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.errors import MessageTooLargeError
 from engine.record.batch import encode_batch
 from engine.record.encoded_batch import shares_of
-from engine.errors import MessageTooLargeError
 from engine.record.lines import encode_lines
 from engine.record.message import Message
 from engine.record.record import HEADERS

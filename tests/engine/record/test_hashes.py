@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.record import hashes as keyhash
-
 from engine.record import properties
 from engine.record.hashes import index_hash, index_hashes, java_hash, java_hashes, tags_hash
 

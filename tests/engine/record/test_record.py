@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from engine.record.columns import damaged_rows, lost_sector_rows
 from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageError, MessageTooLargeError
-from engine.record.hosts import Host
+from engine.record.columns import damaged_rows, lost_sector_rows
 from engine.record.hashes import tags_hash
+from engine.record.hosts import Host
 from engine.record.located import locate
 from engine.record.message import Message, message_id
 from engine.record.record import (

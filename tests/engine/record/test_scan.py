@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.record.located import LocatedRecords
-from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, holds_record, record_starts, scan_records
 from engine.record.message import Message
 from engine.record.record import BLANK_BYTES, encode_blank, record_problem
-from tests.engine.records import BASE, log_of, messages
+from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, holds_record, record_starts, scan_records
 from tests.engine.record.test_record import EXAMPLE, version_2
+from tests.engine.records import BASE, log_of, messages
 from tests.golden import NAMES, golden
 
 SOME = [Message("orders", b"body %d" % number, [f"key-{number}"]) for number in range(10)]

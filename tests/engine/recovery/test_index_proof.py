@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from engine.files.file_queue import FileQueue
-from engine.log.index import Index
-from engine.recovery.index_proof import prove_index_sizes
 from engine.files.mapped_file import Access
+from engine.log.index import Index
 from engine.record.properties import split_keys
 from engine.record.record import decode_record
+from engine.recovery.index_proof import prove_index_sizes
 from tests.golden import NAMES, golden
 
 USUAL = [(5_000_000, 20_000_000), (100_000, 400_000)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from engine.errors import OptionError
 from engine.settings.broker_options import OPTION_NAMES, retention_from, with_options
 from engine.settings.config import EMBEDDED_SIZES, Retention, StoreConfig
-from engine.errors import OptionError
 
 
 def test_no_options_change_nothing() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.settings.config_file import backup_of, parse_config, read_config, write_config
-from engine.files.disk import Disk
 from engine.errors import ConfigFileError
+from engine.files.disk import Disk
+from engine.settings.config_file import backup_of, parse_config, read_config, write_config
 
 OFFSETS = '{\n\t"offsetTable":{\n\t\t"TopicTest@g":{0:250,1:251\n\t\t}\n\t}\n}'
 

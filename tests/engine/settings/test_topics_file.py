@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.files.disk import Disk
 from engine.errors import ConfigFileError, IllegalTopicError, TopicExistsError
+from engine.files.disk import Disk
 from engine.settings.topics_file import MAX_QUEUES, TopicTable
 
 VERSION_4 = """{

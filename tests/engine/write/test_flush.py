@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.log.checkpoint import CheckpointFile, read_checkpoint
-from engine.log.commit_log import CommitLog
-from engine.write.committer import Committer
-from engine.settings.config import FlushPolicy
-from engine.files.disk import Disk
 from engine.errors import FlushFailedError, StoreClosedError, StoreError
+from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
-from engine.write.flush import DerivedFlusher, LogFlusher
 from engine.files.mapped_file import Access
 from engine.files.pool import BufferPool
+from engine.log.checkpoint import CheckpointFile, read_checkpoint
+from engine.log.commit_log import CommitLog
+from engine.settings.config import FlushPolicy
+from engine.write.committer import Committer
+from engine.write.flush import DerivedFlusher, LogFlusher
 
 SIZE = 64 << 10
 RARELY = FlushPolicy(interval_ms=600_000, thorough_interval_ms=600_000)

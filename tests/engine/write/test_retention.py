@@ -29,9 +29,9 @@ from engine import (
     StoreListener,
     check_store,
 )
+from engine.files.disk import Disk
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
-from engine.files.disk import Disk
 from tests.engine.storetools import SMALL, contents, nothing_left_open, require_clean
 
 HOUR_MS = 3_600_000

@@ -11,28 +11,25 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from engine.errors import NotAStoreError, ReadError
+from engine.files.disk import remove_file
+from engine.files.file_queue import FileQueue
+from engine.files.layout import StoreLayout
+from engine.files.lock import StoreLock
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.paths import remove_tree, store_root, unlink
 from engine.files.preallocate import file_name
 from engine.fsck.check import check_at_rest, check_store, mended_messages
 from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims
-from engine.settings.config import OpenMode, StoreConfig
 from engine.log.consume_queues import ConsumeQueues
-from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
-from engine.files.disk import remove_file
-from engine.errors import NotAStoreError, ReadError
-from engine.files.file_queue import FileQueue
+from engine.log.parts import open_parts
+from engine.recovery.completeness import shows_multi_dispatch
+from engine.recovery.inspect import index_paths, is_new, refuse_obstacles, refuse_unreadable, refuse_unwritable
 from engine.recovery.kinds import kind_of
-from engine.files.layout import StoreLayout
-from engine.files.lock import StoreLock
 from engine.recovery.log_walk import DamagedStretch, LogWalk
-from engine.files.mapped_file import Access, MappedFile
 from engine.recovery.missing_log import refuse_read_only_end
 from engine.recovery.open import begin_writing, choose_at, layout_of, read_topics
-from engine.recovery.inspect import index_paths, is_new, refuse_obstacles, refuse_unreadable, refuse_unwritable
-from engine.log.parts import open_parts
-from engine.files.paths import remove_tree, store_root, unlink
-from engine.fsck.problem import CheckProgress, Problem, ProblemKind
-from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_coverage
 from engine.recovery.quarantine import (
     DAMAGED,
     cut_long_files,
@@ -41,8 +38,11 @@ from engine.recovery.quarantine import (
     set_aside_config,
     written_behind,
 )
+from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_coverage
+from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
+from engine.results import CheckProgress, Problem, ProblemKind
+from engine.settings.config import OpenMode, StoreConfig
 from engine.store import MessageStore
-from engine.recovery.completeness import shows_multi_dispatch
 
 
 def repair_store(

@@ -1,0 +1,5 @@
+"""`python -m mountctl`."""
+
+from mountctl.main import main
+
+main()
