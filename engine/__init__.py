@@ -43,10 +43,9 @@ from engine.fsck.check import check_store
 from engine.haste import TakesLongError, in_haste, uncollected
 from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
+from engine.record.batch import split_text
 from engine.record.byte_columns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
-from engine.record.hosts import Host
-from engine.record.lines import split_text
-from engine.record.message import Message, StoredMessage
+from engine.record.message import Host, Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY
 from engine.record.record import check_message, topic_problem
 from engine.repair import repair_store

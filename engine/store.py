@@ -30,9 +30,9 @@ from engine.read.reader import Reader
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import RowSource
 from engine.read.sums_file import StreamSums
+from engine.record.batch import Lines
 from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
-from engine.record.lines import Lines
 from engine.record.message import Message, StoredMessage
 from engine.recovery.open import Opened, choose_at, open_store
 from engine.results import (

@@ -23,9 +23,8 @@ from engine.log.parts import StoreParts
 from engine.log.queue_sequence import queued_rows
 from engine.log.topics import TopicView
 from engine.record.framing import EntryNumber
-from engine.record.key_rows import index_key_rows
 from engine.record.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from engine.record.scan import ScannedRecords, ScanStop, scan_records
+from engine.record.scan import ScannedRecords, ScanStop, index_key_rows, scan_records
 from engine.recovery.completeness import queues_complete
 from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
 from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of

@@ -21,11 +21,10 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import DelayLevels
 from engine.log.index import Index
 from engine.log.queue_rows import believable_runs, rows_by_queue
-from engine.record.encoded_batch import Share
+from engine.record.batch import Share
 from engine.record.hashes import java_hashes
-from engine.record.key_rows import index_key_rows
 from engine.record.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK, EncodedRecord
-from engine.record.scan import ScannedRecords
+from engine.record.scan import ScannedRecords, index_key_rows
 from engine.results import PutResult
 
 Array = np.ndarray[Any, Any]

@@ -17,14 +17,12 @@ from engine.errors import DamagedRecordError
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import QueueRecords, Run
-from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
+from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn, items_at
 from engine.record.columns import have_whole_bodies, read_bodies
-from engine.record.hosts import Host
 from engine.record.located import LAYOUTS, LocatedRecords
+from engine.record.message import Host
 from engine.record.properties import KEYS, TAGS
-from engine.record.property_items import PropertyItems, words
-from engine.record.property_shapes import ShapedProperties
-from engine.record.slices import items_at
+from engine.record.property_columns import PropertyItems, ShapedProperties, words
 
 Array = np.ndarray[Any, Any]
 

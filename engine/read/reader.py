@@ -28,7 +28,7 @@ from engine.log.parts import StoreParts
 from engine.log.queue_records import QueueRecords
 from engine.log.topics import TopicView
 from engine.read.blocks import Block, BlockReader, Bodies
-from engine.record.byte_columns import SliceColumn
+from engine.record.byte_columns import SliceColumn, pack_slices
 from engine.record.columns import Columns, find_properties, property_texts, read_columns, topics_of
 from engine.record.compression import BodySizes
 from engine.record.hashes import java_hashes
@@ -38,7 +38,6 @@ from engine.record.message import StoredMessage, decompressed_body
 from engine.record.message_run import message_run
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY, find_property, split_keys
 from engine.record.record import TRANSACTION_COMMIT, TRANSACTION_MASK
-from engine.record.slices import pack_slices
 from engine.results import QueueBounds
 
 Array = np.ndarray[Any, Any]

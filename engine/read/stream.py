@@ -15,7 +15,7 @@ from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart
 from engine.read.stream_sums import QueueSums, Summed, sizes_of
-from engine.record.slices import MAX_ITEM_BYTES
+from engine.record.byte_columns import MAX_ITEM_BYTES
 
 Array = np.ndarray[Any, Any]
 

@@ -18,6 +18,7 @@ import numpy as np
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.log_pages import runs_by_file
+from engine.record.byte_columns import items_at, pack_into
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.framing import Framing
@@ -25,7 +26,6 @@ from engine.record.inner_batch import may_be_wrapper
 from engine.record.located import locate, strays
 from engine.record.message import StoredMessage
 from engine.record.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
-from engine.record.slices import items_at, pack_into
 
 Array = np.ndarray[Any, Any]
 Alone = Callable[[ConsumeQueue, int], StoredMessage | None]

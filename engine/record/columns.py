@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from engine.record.byte_columns import ByteColumn, SliceColumn
+from engine.record.byte_columns import ByteColumn, SliceColumn, are_equal, items_at, pack_slices, rows_by_size
 from engine.record.compression import COMPRESSED_FLAG, try_decompress
 from engine.record.crc_group import proved_whole
 from engine.record.located import HEADER, LocatedRecords
 from engine.record.properties import KEYS, TAGS
-from engine.record.property_values import find_values
+from engine.record.property_columns import find_values
 from engine.record.record import SECTOR_BYTES, has_lost_sector
-from engine.record.slices import are_equal, items_at, pack_slices, rows_by_size
 
 Array = np.ndarray[Any, Any]
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from engine.record.slices import items_at, rows_by_size
+from engine.record.byte_columns import items_at, rows_by_size
 
 Array = np.ndarray[Any, Any]
 

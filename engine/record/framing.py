@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.record.byte_columns import items_at
 from engine.record.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -23,7 +24,6 @@ from engine.record.record import (
     MIN_RECORD_BYTES,
     record_problem,
 )
-from engine.record.slices import items_at
 
 Array = np.ndarray[Any, Any]
 

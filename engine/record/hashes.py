@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.slices import are_equal, items_at, rows_by_size
+from engine.record.byte_columns import are_equal, items_at, rows_by_size
 
 Array = np.ndarray[Any, Any]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.record.byte_columns import items_at
 from engine.record.compression import COMPRESSED_FLAG
 from engine.record.framing import PLAIN, Framing
 from engine.record.record import (
@@ -21,7 +22,6 @@ from engine.record.record import (
     MIN_RECORD_BYTES,
     NEEDS_UNWRAPPING,
 )
-from engine.record.slices import items_at
 
 Array = np.ndarray[Any, Any]
 

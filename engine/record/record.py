@@ -24,8 +24,7 @@ from isal.isal_zlib import crc32
 
 from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.record.hashes import tags_hash
-from engine.record.hosts import Host
-from engine.record.message import DecodedMessage, HeaderFields, Message, RecordHeader
+from engine.record.message import DecodedMessage, HeaderFields, Host, Message, RecordHeader
 from engine.record.multi_dispatch import Place
 from engine.record.properties import encode_properties, split_keys
 

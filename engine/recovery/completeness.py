@@ -23,11 +23,10 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
 from engine.log.index import Index
 from engine.log.queue_sequence import queued_rows
-from engine.record.key_rows import index_key_rows
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, places
 from engine.record.properties import KEYS, UNIQUE_KEY
 from engine.record.record import decode_record
-from engine.record.scan import ScannedRecords, scan_records
+from engine.record.scan import ScannedRecords, index_key_rows, scan_records
 
 Array = np.ndarray[Any, Any]
 Queues = Mapping[tuple[str, int], ConsumeQueue]

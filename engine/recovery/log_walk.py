@@ -26,6 +26,7 @@ from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import MappedFile, used_end
 from engine.log.claims import Claims, QueueClaim
 from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
+from engine.record.byte_columns import items_at
 from engine.record.columns import lost_sector_rows
 from engine.record.framing import EntryNumber
 from engine.record.located import LocatedRecords
@@ -43,7 +44,6 @@ from engine.record.record import (
     read_header,
 )
 from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, scan_records
-from engine.record.slices import items_at
 from engine.recovery.tombstone import DAMAGE_TOPIC, is_damage_mark
 from engine.results import NewestRecord
 

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 from engine.files.disk import Disk
-from engine.record.hosts import Host
+from engine.record.message import Host
 
 Clock = Callable[[], int]
 """Answers the time in epoch milliseconds; injected, so that tests turn their own hands."""

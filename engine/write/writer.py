@@ -23,9 +23,16 @@ from engine.log.dispatch import PlacedRun
 from engine.log.feed import Feed, Queue
 from engine.log.parts import StoreParts
 from engine.log.topics import TopicView
-from engine.record.batch import encode_batch
-from engine.record.encoded_batch import EncodedBatch, Share, shares_of
-from engine.record.lines import Lines, encode_lines, line_bodies, split_lines
+from engine.record.batch import (
+    EncodedBatch,
+    Lines,
+    Share,
+    encode_batch,
+    encode_lines,
+    line_bodies,
+    shares_of,
+    split_lines,
+)
 from engine.record.message import Message
 from engine.record.multi_dispatch import (
     MAX_PLACES,

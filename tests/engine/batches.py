@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.record.encoded_batch import EncodedBatch, Share
+from engine.record.batch import EncodedBatch, Share
 from engine.record.hashes import index_hash, tags_hash
 from engine.record.message import Message
 from tests.engine.records import encoder

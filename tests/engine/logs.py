@@ -12,8 +12,7 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import DelayLevels, scheduled, tags_code
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
-from engine.record.hosts import Host
-from engine.record.message import Message
+from engine.record.message import Host, Message
 from engine.record.multi_dispatch import places
 from engine.record.record import RecordEncoder
 from engine.results import PutResult

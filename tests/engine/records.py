@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from engine.record.hosts import Host
-from engine.record.message import Message
+from engine.record.message import Host, Message
 from engine.record.record import RecordEncoder
 
 Array = np.ndarray[Any, Any]

@@ -21,7 +21,7 @@ from engine.log.dispatch import Dispatcher, PlacedRun
 from engine.log.index import Index
 from engine.log.queue_rows import believable_runs
 from engine.log.queue_sequence import further_places, queued_rows
-from engine.record.encoded_batch import shares_of
+from engine.record.batch import shares_of
 from engine.record.hashes import index_hashes
 from engine.record.message import Message
 from engine.record.multi_dispatch import LMQ_PREFIX

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.record.columns import damaged_rows, lost_sector_rows
 from engine.record.hashes import tags_hash
-from engine.record.hosts import Host
 from engine.record.located import locate
-from engine.record.message import Message, message_id
+from engine.record.message import Host, Message, message_id
 from engine.record.record import (
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
