@@ -14,11 +14,11 @@ from pathlib import Path
 from engine.errors import NotAStoreError, ReadError
 from engine.files.disk import remove_file
 from engine.files.file_queue import FileQueue
+from engine.files.file_scan import file_name
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import remove_tree, store_root, unlink
-from engine.files.preallocate import file_name
 from engine.fsck.check import check_at_rest, check_store, mended_messages
 from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims

@@ -1,14 +1,19 @@
-"""What makes bytes and names survive a power cut: allocating, syncing, replacing a file in one step.
+"""Disk: makes bytes and names survive a power cut: allocating, syncing, replacing a file in one step.
 
 A file's bytes are durable after `Disk.sync`; its name only after its directory was synced too. `Disk` is injected, so
 that tests give a full or failing disk, or record what was synced when.
 """
 
+from __future__ import annotations
+
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, StoreFullError
+from engine.files.file_scan import MAX_OFFSET
 from engine.files.paths import (
     create_file,
     create_unnamed,
@@ -16,11 +21,15 @@ from engine.files.paths import (
     make_folder,
     open_file,
     open_folder,
+    read_file,
     rename,
     unlink,
 )
 
 TEMPORARY_SUFFIX = ".tmp"
+
+MOST_BYTES = 256 << 20
+"""A mark has about a hundred bytes for each file of a store: what is longer was not written by us."""
 
 NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EXDEV, errno.EPERM})
 """What filesystems without O_TMPFILE, or without /proc, answer."""
@@ -174,3 +183,28 @@ def remove_file(path: Path, disk: Disk) -> None:
     """Remove a file, durably; one that is missing is fine."""
     unlink(path)
     disk.sync_directory(path.parent)
+
+
+# small JSON files of ours below STORE/fsstore
+
+
+def write_own_file(path: Path, content: Any, disk: Disk) -> None:
+    """Store `content` as JSON; makes the directory when it is missing. OSError."""
+    for changed in make_directory(path.parent):
+        disk.sync_directory(changed)
+    replace_file(path, json.dumps(content, separators=(",", ":")).encode(), disk)
+
+
+def read_own_file(path: Path) -> Any:
+    """What the file at `path` holds; None when it is missing, or holds what we can't have written."""
+    try:
+        return json.loads(read_file(path, MOST_BYTES))
+    except (OSError, ObstructedError, ValueError, RecursionError):
+        return None
+
+
+def whole_number(stored: Any, least: int = 0) -> int:
+    """A number from a file of ours, from `least` to the greatest offset there can be. ValueError."""
+    if not isinstance(stored, int) or isinstance(stored, bool) or not least <= stored <= MAX_OFFSET:
+        raise ValueError("no number that we write")
+    return stored

@@ -15,13 +15,11 @@ from pathlib import Path
 
 from engine.errors import UnreadableRangeError
 from engine.files.disk import Disk, flush_error, make_directory
-from engine.files.file_scan import FileProblem, FoundFile, one_of_each, scan_directory
-from engine.files.log_paths import LogPaths, as_paths
+from engine.files.file_scan import FileProblem, FoundFile, LogPaths, as_paths, file_name, one_of_each, scan_directory
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
-from engine.files.pool import BufferPool
-from engine.files.preallocate import DirectSource, FileSource, file_name
+from engine.files.preallocate import BufferPool, DirectSource, FileSource
 from engine.record.framing import PLAIN, Framing
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.files.log_paths import LogPaths, log_paths
+from engine.files.file_scan import LogPaths, log_paths
 from engine.record.framing import LEDGER, PLAIN, Framing
 
 LEDGER_PREFIX = "dledger-"

@@ -1,26 +1,27 @@
-"""Making files for a queue to grow into: here and now, or ahead on a thread of its own (docs/format.md, 3).
+"""Preallocation: files for a queue to grow into, made when asked for or ahead on a thread; and write buffers
+(docs/format.md, 3).
 
 A file is truly allocated before anybody writes to it: a full disk is an error at a moment when it can be answered,
 never a fault in the middle of a copy.
+
+The transient store pool holds write buffers for the commit log:
+
+    append -> buffer            nobody sees the bytes, and they are lost when the process dies
+    commit -> file, readable    every 200 ms; then they are dispatched
+    flush  -> disk
 """
 
 from __future__ import annotations
 
+import mmap
 import threading
 from pathlib import Path
 from typing import Protocol
 
 from engine.errors import StoreClosedError, StoreError, StoreFullError
 from engine.files.disk import Disk
-from engine.files.log_paths import LogPaths, as_paths
+from engine.files.file_scan import LogPaths, as_paths, file_name
 from engine.files.mapped_file import Access, MappedFile
-
-NAME_DIGITS = 20
-
-
-def file_name(start: int) -> str:
-    """Name of the file that holds offset `start` first: 20 digits."""
-    return f"{start:0{NAME_DIGITS}d}"
 
 
 class FileSource(Protocol):
@@ -190,3 +191,26 @@ class Preallocator:
             file.retire()
             raise
         return file
+
+
+class BufferPool:
+    """`count` buffers of `size_bytes`, last returned first given. Thread safety: any thread."""
+
+    def __init__(self, count: int, size_bytes: int) -> None:
+        self._free = [memoryview(mmap.mmap(-1, size_bytes)) for _ in range(count)]
+        self._lock = threading.Lock()
+
+    def take(self) -> memoryview | None:
+        """A buffer to write to, whatever it holds; None when all are in use: then the file is written directly."""
+        with self._lock:
+            return self._free.pop() if self._free else None
+
+    def give_back(self, buffer: memoryview) -> None:
+        """Return a buffer that `take` gave."""
+        with self._lock:
+            self._free.append(buffer)
+
+    @property
+    def free(self) -> int:
+        """Buffers that nobody uses."""
+        return len(self._free)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import cast
 
 from engine.errors import ConfigFileError, NotAStoreError, ReadError
-from engine.files.file_scan import MAX_OFFSET
+from engine.files.file_scan import MAX_OFFSET, file_name
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, used_end
 from engine.files.paths import store_root
-from engine.files.preallocate import file_name
 from engine.fsck.check_index import CheckedIndex
 from engine.fsck.check_queues import CheckedQueues, Extent
 from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
@@ -35,8 +34,7 @@ from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trac
 from engine.recovery.recovery_point import read_coverage
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig
-from engine.settings.paths_file import read_used_paths
-from engine.settings.sizes_file import read_sizes
+from engine.settings.shape_files import read_sizes, read_used_paths
 
 Progress = Callable[[CheckProgress], None]
 

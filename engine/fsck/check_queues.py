@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import ReadError
-from engine.files.preallocate import file_name
+from engine.files.file_scan import file_name
 from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries, is_pre_blank
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.entries import LAST_EXTENSION_CODE

@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from engine.errors import StoreError
-from engine.files.disk import Disk
+from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
 from engine.files.file_scan import MAX_OFFSET
-from engine.files.own_file import read_own_file, whole_number, write_own_file
 from engine.log.queue_sequence import queued_rows
 from engine.record.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from engine.record.scan import ScannedRecords

@@ -10,8 +10,7 @@ from engine.files.file_queue import FileQueue
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
-from engine.files.pool import BufferPool
-from engine.files.preallocate import Preallocator
+from engine.files.preallocate import BufferPool, Preallocator
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import DelayLevels

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.files.disk import Disk
+from engine.files.disk import Disk, read_own_file, write_own_file
 from engine.files.layout import StoreLayout
-from engine.files.own_file import read_own_file, write_own_file
 from engine.recovery.recovery_point import Coverage, coverage_object, parse_coverage
 
 Stamp = tuple[int, int]

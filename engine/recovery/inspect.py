@@ -31,7 +31,7 @@ from engine.recovery.kinds import StoreKind
 from engine.recovery.missing_log import refuse_missing_log
 from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
 from engine.settings.config_file import backup_of
-from engine.settings.sizes_file import read_sizes
+from engine.settings.shape_files import read_sizes
 
 OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")
 BROKER_NAMES = (

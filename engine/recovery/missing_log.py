@@ -25,17 +25,15 @@ from engine.errors import (
     OptionError,
     UnsupportedStoreError,
 )
-from engine.files.descriptor import next_data, next_hole
 from engine.files.file_scan import FoundFile, log_files, numbered_files
 from engine.files.layout import StoreLayout
-from engine.files.mapped_file import Access, MappedFile, used_end
+from engine.files.mapped_file import Access, MappedFile, next_data, next_hole, used_end
 from engine.files.paths import open_file
 from engine.log.checkpoint import read_checkpoint
 from engine.record.record import read_header
 from engine.record.scan import ScanStop, scan_records
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES
-from engine.settings.paths_file import read_used_paths
-from engine.settings.sizes_file import read_sizes
+from engine.settings.shape_files import read_sizes, read_used_paths
 
 SAMPLED_QUEUES = 200
 NEWEST_ENTRIES = 2

@@ -39,8 +39,7 @@ from engine.recovery.quarantine import set_aside_config
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
 from engine.results import RecoveryReport
 from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
-from engine.settings.paths_file import remember_paths
-from engine.settings.sizes_file import write_sizes
+from engine.settings.shape_files import remember_paths, write_sizes
 from engine.settings.topics_file import TopicTable
 
 STORE_MODE = 0o700

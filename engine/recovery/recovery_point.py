@@ -17,8 +17,7 @@ from typing import Any
 from isal.isal_zlib import crc32
 
 from engine.errors import ReadError
-from engine.files.disk import Disk
-from engine.files.own_file import read_own_file, whole_number, write_own_file
+from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
 from engine.log.claims import Covered
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue

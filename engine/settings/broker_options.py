@@ -8,6 +8,9 @@
 
 Values are what a command line or a JSON file has: text, numbers, booleans. Unlike a broker, which skips what it does
 not understand, an unknown name or value is an OptionError: a misspelt retention must not be found out by a full disk.
+
+config/retention.json holds retention options under the same names. It is ours; a broker ignores it. Where the file is
+missing, nothing is ever deleted.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.errors import OptionError
+from engine.errors import ConfigFileError, OptionError
 from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, Retention, StoreConfig
+from engine.settings.config_file import read_config
 
 _Parsed = tuple[str, Callable[[Any], Any]]
 
@@ -199,6 +203,17 @@ def retention_from(options: Mapping[str, Any]) -> Retention:
         if name not in _RETENTION:
             raise OptionError(name, "retention has no such option")
     return replace(Retention(), **_parse(_RETENTION, options))
+
+
+def read_retention(path: Path) -> Retention | None:
+    """The retention that the file at `path` asks for; None when it is not there or empty. ConfigFileError."""
+    options = read_config(path)
+    if not options:
+        return None
+    try:
+        return retention_from(options)
+    except OptionError as error:
+        raise ConfigFileError(path, str(error)) from error
 
 
 def _parse(table: Mapping[str, _Parsed], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Brings the commit log's write buffer to its file, again and again (docs/format.md, 3; `pool` has the picture)."""
+"""Brings the commit log's write buffer to its file, again and again (docs/format.md, 3; see `preallocate`)."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from engine.events import Listeners
 from engine.log.feed import Feed, HeldFeed
 from engine.log.topics import TopicView
 from engine.recovery.open import Opened
+from engine.settings.broker_options import read_retention
 from engine.settings.config import Retention, StoreConfig
-from engine.settings.retention_file import read_retention
 from engine.write.durability import Durability
 from engine.write.refusal import Refusal
 from engine.write.retention import Cleaner, DiskUse

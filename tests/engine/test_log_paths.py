@@ -27,7 +27,7 @@ from engine import (
     repair_store,
     with_options,
 )
-from engine.files.log_paths import LogPaths
+from engine.files.file_scan import LogPaths
 from tests.engine.storetools import SMALL, HastyDisk, bodies, contents, nothing_left_open, require_clean
 from tests.golden55 import Golden55, golden55, require_same, traces
 

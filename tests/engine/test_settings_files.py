@@ -8,10 +8,10 @@ import pytest
 from engine.errors import ConfigFileError
 from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
+from engine.settings.broker_options import read_retention
 from engine.settings.config import BROKER_SIZES, EMBEDDED_SIZES, FileSizes, FlushPolicy, Retention, StoreConfig
 from engine.settings.consumer_offsets import read_consumer_offsets
-from engine.settings.retention_file import read_retention
-from engine.settings.sizes_file import read_sizes, write_sizes
+from engine.settings.shape_files import read_sizes, write_sizes
 
 
 def test_broker_sizes_are_rocketmqs() -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from engine.errors import StoreClosedError, StoreFullError
 from engine.files.disk import Disk
+from engine.files.file_scan import file_name
 from engine.files.mapped_file import Access
-from engine.files.preallocate import DirectSource, Preallocator, file_name
+from engine.files.preallocate import DirectSource, Preallocator
 
 SIZE = 64 << 10
 

@@ -23,7 +23,7 @@ from engine.errors import (
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access, MappedFile
-from engine.files.pool import BufferPool
+from engine.files.preallocate import BufferPool
 from engine.log.commit_log import CommitLog, plan
 from engine.settings.config import FlushPolicy
 from engine.write.committer import Committer

@@ -13,7 +13,7 @@ from engine.errors import FlushFailedError, StoreClosedError, StoreError
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
-from engine.files.pool import BufferPool
+from engine.files.preallocate import BufferPool
 from engine.log.checkpoint import CheckpointFile, read_checkpoint
 from engine.log.commit_log import CommitLog
 from engine.settings.config import FlushPolicy

@@ -1,0 +1,87 @@
+"""Shape files: the file sizes and log folders that a store was made with (docs/format.md, 11). Ours; a broker ignores
+them.
+
+    config/sizes.json       {"mappedFileSizeCommitLog": 16777216, "mappedFileSizeConsumeQueue": 1310720, ...}
+    config/commitlog.json   {"storePathCommitLog": ["/disk1/commitlog", "/disk2/commitlog"], ...}
+
+The names are those of broker.conf, so that the same values open the store in a broker. The folders say what to ask for,
+and are never followed: whoever may write a store does not choose which files its reader opens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ConfigFileError
+from engine.files.disk import Disk
+from engine.files.layout import StoreLayout
+from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes
+from engine.settings.config_file import read_config, write_config
+
+COMMIT_LOG_BYTES = "mappedFileSizeCommitLog"
+CONSUME_QUEUE_BYTES = "mappedFileSizeConsumeQueue"
+INDEX_SLOTS = "maxHashSlotNum"
+INDEX_ENTRIES = "maxIndexNum"
+WRITABLE = "storePathCommitLog"
+READ_ONLY = "readOnlyCommitLogStorePaths"
+
+
+def read_sizes(path: Path) -> FileSizes | None:
+    """The sizes that the file at `path` names; None when it is not there. ConfigFileError."""
+    content = read_config(path)
+    if not content:
+        return None
+    numbers = [
+        _number(path, content, name) for name in (COMMIT_LOG_BYTES, CONSUME_QUEUE_BYTES, INDEX_SLOTS, INDEX_ENTRIES)
+    ]
+    if numbers[1] % CONSUME_QUEUE_ENTRY_BYTES:
+        raise ConfigFileError(path, f"{CONSUME_QUEUE_BYTES} is no multiple of {CONSUME_QUEUE_ENTRY_BYTES}")
+    try:
+        return FileSizes(numbers[0], numbers[1] // CONSUME_QUEUE_ENTRY_BYTES, numbers[2], numbers[3])
+    except ValueError as error:
+        raise ConfigFileError(path, str(error)) from error
+
+
+def write_sizes(path: Path, sizes: FileSizes, disk: Disk) -> None:
+    """Remember `sizes`, durably. OSError."""
+    content = {
+        COMMIT_LOG_BYTES: sizes.commit_log_bytes,
+        CONSUME_QUEUE_BYTES: sizes.consume_queue_bytes,
+        INDEX_SLOTS: sizes.index_slots,
+        INDEX_ENTRIES: sizes.index_entries,
+    }
+    write_config(path, content, disk)
+
+
+def _number(path: Path, content: dict[str, Any], name: str) -> int:
+    number = content.get(name)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ConfigFileError(path, f"{name} is {number!r}, not a number")
+    return number
+
+
+def read_used_paths(path: Path) -> dict[str, tuple[Path, ...]] | None:
+    """The folders that the file at `path` names; None when it is not there or names none. ConfigFileError."""
+    content = read_config(path)
+    used = {name: _paths(path, name, content.get(name, [])) for name in (WRITABLE, READ_ONLY)}
+    return used if any(used.values()) else None
+
+
+def remember_paths(layout: StoreLayout, disk: Disk) -> None:
+    """Remember, durably, where the log of `layout` is written; nothing where it always was by default. OSError."""
+    try:
+        known = read_used_paths(layout.used_log_paths)
+    except ConfigFileError:
+        known = {}
+    paths = layout.commit_log
+    is_default = paths.folders == (layout.default_commit_log,)
+    used = {} if is_default else {WRITABLE: paths.writable, READ_ONLY: paths.read_only}
+    if used != (known if known is not None else {}):
+        write_config(layout.used_log_paths, {name: [str(path) for path in found] for name, found in used.items()}, disk)
+
+
+def _paths(path: Path, name: str, found: Any) -> tuple[Path, ...]:
+    if not isinstance(found, list) or not all(isinstance(one, str) and one.startswith("/") for one in found):
+        raise ConfigFileError(path, f"{name} is {found!r}, no list of absolute paths")
+    return tuple(Path(one) for one in found)
