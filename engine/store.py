@@ -26,10 +26,10 @@ from engine.fsck.check import check_parts
 from engine.log.commit_log import FileHold
 from engine.log.topics import TopicView
 from engine.read.blocks import Block, Bodies
+from engine.read.offset_index import OffsetIndexes
 from engine.read.reader import Reader
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import RowSource
-from engine.read.sums_file import StreamSums
 from engine.record.batch import Lines
 from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
@@ -92,7 +92,7 @@ class MessageStore:
         layout = opened.parts.layout
         self._consumer_offsets = ConsumerOffsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
         writes = config.mode is OpenMode.WRITE
-        self._sums = StreamSums(
+        self._sums = OffsetIndexes(
             opened.parts.layout.own / "sums",
             RowSource(opened.parts.log.files, body_limit_bytes, self._reader.records.alone, self._reader.body_sizes),
             trusted_end=opened.recovered.trusted_end,

@@ -29,9 +29,9 @@ from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import is_new, obstacles, refuse_kind, refuse_unreadable
 from engine.recovery.kinds import has_extensions, kind_of
 from engine.recovery.log_walk import DamagedStretch, LogWalk
+from engine.recovery.marks import read_coverage
 from engine.recovery.open import choose_at, layout_of, read_topics
 from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace
-from engine.recovery.recovery_point import read_coverage
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig
 from engine.settings.shape_files import read_sizes, read_used_paths

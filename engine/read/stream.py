@@ -6,16 +6,18 @@ import sys
 import time
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
 from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
-from engine.read.stream_rows import LogPart
-from engine.read.stream_sums import QueueSums, Summed, sizes_of
+from engine.read.stream_rows import LogPart, sizes_of
 from engine.record.byte_columns import MAX_ITEM_BYTES
+
+if TYPE_CHECKING:
+    from engine.read.offset_index import OffsetIndex, Summed
 
 Array = np.ndarray[Any, Any]
 
@@ -36,10 +38,10 @@ class QueueStream:
     retention does. Thread safety: any thread.
     """
 
-    def __init__(self, queue: ConsumeQueue, sums: QueueSums) -> None:
+    def __init__(self, queue: ConsumeQueue, index: OffsetIndex) -> None:
         """Bind to the queue's first message now."""
         self._queue = queue
-        self._sums = sums
+        self._index = index
         self._first = queue.min_offset
         self._skipped: int | None = None
 
@@ -51,7 +53,7 @@ class QueueStream:
     @property
     def unsummed(self) -> int:
         """Messages that the next `size` or `read` has to sum first."""
-        return self._sums.unsummed
+        return self._index.unsummed
 
     @property
     def size(self) -> int:
@@ -60,7 +62,7 @@ class QueueStream:
 
     def sum_for(self, seconds: float) -> bool:
         """Sum what is new for about that long; whether that is all there is."""
-        summed = self._sums.grow_until(time.monotonic() + seconds)
+        summed = self._index.grow_until(time.monotonic() + seconds)
         if summed is None:
             return False
         with suppress(TakesLongError), in_haste(seconds):
@@ -76,9 +78,9 @@ class QueueStream:
         return False
 
     def _skip(self, summed: Summed) -> int:
-        """Bytes from the sums' base to position 0."""
+        """Bytes from the index's base to position 0."""
         if self._skipped is None:
-            self._skipped = self._sums.position_of(self._first, summed)
+            self._skipped = self._index.position_of(self._first, summed)
         return self._skipped
 
     def read(self, position: int, length: int) -> memoryview:
@@ -93,7 +95,7 @@ class QueueStream:
 
     def summed(self) -> Summed:
         """All that there is now, summed."""
-        return self._sums.grow()
+        return self._index.grow()
 
     def size_of(self, summed: Summed) -> int:
         """Bytes in the stream as far as it was summed."""
@@ -106,12 +108,12 @@ class QueueStream:
         return first - skipped, parts
 
     def _rows(self, start: int, end: int, summed: Summed) -> tuple[int, list[LogPart]]:
-        """As `rows`; positions count from the sums' base."""
-        block = self._sums.block_at(start)
-        last = self._sums.block_end(self._sums.block_at(end - 1).queue_offset, summed)
+        """As `rows`; positions count from the index's base."""
+        block = self._index.block_at(start)
+        last = self._index.block_end(self._index.block_at(end - 1).queue_offset, summed)
         if last.queue_offset - block.queue_offset > MOST_ROWS_IN_HASTE:
             require_time()
-        first, parts = self._sums.rows(block.queue_offset, last.queue_offset)
+        first, parts = self._index.rows(block.queue_offset, last.queue_offset)
         row_ends = np.cumsum(sizes_of(parts))
         begin = last.bytes - (int(row_ends[-1]) if len(row_ends) else 0)
         if begin != block.bytes and (first == block.queue_offset or begin < block.bytes):
@@ -129,12 +131,12 @@ class QueueStream:
     def block_end(self, position: int, summed: Summed) -> int:
         """Where the block ends that holds the byte before `position`."""
         skipped = self._skip(summed)
-        block = self._sums.block_at(position - 1 + skipped)
-        return self._sums.block_end(block.queue_offset, summed).bytes - skipped
+        block = self._index.block_at(position - 1 + skipped)
+        return self._index.block_end(block.queue_offset, summed).bytes - skipped
 
     def put_text(self, part: LogPart, text: Array) -> int:
         """As `RowSource.put_text`."""
-        return self._sums.put_text(part, text)
+        return self._index.put_text(part, text)
 
     def _physical_offset(self, queue_offset: int) -> int:
         found = self._queue.read(queue_offset, 1)

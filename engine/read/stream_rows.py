@@ -167,6 +167,19 @@ class RowSource:
         return end
 
 
+def sizes_of(parts: Sequence[LogPart]) -> Array:
+    """Stream bytes of each row of `parts`: int64 (n,)."""
+    return np.concatenate([np.zeros(0, np.int64), *(part.sizes for part in parts)])
+
+
+def leave_out(parts: Sequence[LogPart], row: int) -> None:
+    """Set the size of a row, counted over all parts, to 0."""
+    for part in parts:
+        if 0 <= row < len(part):
+            part.sizes[row] = 0
+        row -= len(part)
+
+
 def _stored(part: LogPart, row: int) -> memoryview:
     start = int(part.starts[row])
     return part.log[start : start + int(part.stored_sizes[row])].data

@@ -33,11 +33,10 @@ from engine.log.queue_sequence import SPARE, Doubt, Seed
 from engine.record.framing import Framing
 from engine.record.record import MIN_RECORD_BYTES, decode_record
 from engine.record.scan import ScannedRecords
-from engine.recovery.clean_mark import read_clean_mark
 from engine.recovery.completeness import index_start, queues_complete, shows_multi_dispatch
 from engine.recovery.log_walk import DamagedStretch, DamageKind, LogWalk
+from engine.recovery.marks import Coverage, QueueExtents, queue_extent, read_clean_mark, read_coverage
 from engine.recovery.quarantine import DAMAGED, keep_records, set_aside, written_behind
-from engine.recovery.recovery_point import Coverage, QueueExtents, queue_extent, read_coverage
 from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
 from engine.results import NewestRecord, RecoveryReport
 from engine.settings.config import RecoveryProgress

@@ -20,8 +20,16 @@ from engine.files.lock import lock_mtime_ns
 from engine.log.checkpoint import CheckpointFile
 from engine.log.feed import Feed, HeldFeed
 from engine.log.parts import StoreParts
-from engine.recovery.clean_mark import CleanMark, stamp_files, write_clean_mark
-from engine.recovery.recovery_point import Coverage, QueueExtents, queue_extent, record_crc, write_coverage
+from engine.recovery.marks import (
+    CleanMark,
+    Coverage,
+    QueueExtents,
+    queue_extent,
+    record_crc,
+    stamp_files,
+    write_clean_mark,
+    write_coverage,
+)
 from engine.settings.config import FlushPolicy
 from engine.write.committer import Committer
 from engine.write.flush import DerivedFlusher, LogFlusher

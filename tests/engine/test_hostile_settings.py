@@ -26,7 +26,7 @@ from engine import (
 )
 from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
-from engine.recovery.recovery_point import read_coverage
+from engine.recovery.marks import read_coverage
 from engine.settings.config_file import parse_config, read_config
 from engine.settings.consumer_offsets import read_consumer_offsets
 from engine.settings.topics_file import MOST_QUEUES, TopicTable

@@ -12,9 +12,8 @@ from typing import TypeVar
 import pytest
 
 from engine import Message, MessageStore, TakesLongError, in_haste
-from engine.read import stream_rows as engine_streamrows
-from engine.read import stream_sums as engine_streamsums
-from engine.read.stream_sums import BLOCK_MESSAGES
+from engine.read import offset_index, stream_rows
+from engine.read.offset_index import BLOCK_MESSAGES
 from engine.record import compression as engine_compression
 from engine.record import message as engine_message
 from fsstore.interface import Attributes, MessageColumns, SlowWork
@@ -174,7 +173,7 @@ def test_one_step_of_a_listing_decompresses_no_longer_than_a_slice(
 
 
 def test_one_step_of_a_sum_decompresses_no_longer_than_a_slice(real: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (engine_streamrows, engine_streamsums):
+    for module in (stream_rows, offset_index):
         monkeypatch.setattr(module, "time", Hours())
     topic, steps = real.stat("orders").inode, 0
     while True:
@@ -190,7 +189,7 @@ def test_one_step_of_a_sum_decompresses_no_longer_than_a_slice(real: Mount, monk
 
 def test_whoever_is_in_haste_waits_for_no_other_who_sums(real: Mount) -> None:
     stream = real.fs._store.stream("orders", 1)
-    lock = stream._sums._lock
+    lock = stream._index._lock
     with lock, pytest.raises(TakesLongError), in_haste():
         _ = stream.size
     assert stream.size == len(b"small\n")

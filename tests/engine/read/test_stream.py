@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError, StoreError
 from engine.files.mapped_file import Access
 from engine.log.queue_records import QueueRecords
+from engine.read.offset_index import BLOCK_MESSAGES, OffsetIndexes, decode_rows
 from engine.read.stream_rows import RowSource
-from engine.read.stream_sums import BLOCK_MESSAGES
-from engine.read.sums_file import StreamSums, decode_sums
 from engine.record.compression import BodySizes
 from engine.record.message import Message
 from engine.store import MessageStore
@@ -32,10 +31,10 @@ BODY_POSITION = 88
 
 def sums_of(
     store: SmallStore, folder: Path, *, trusted_end: int = 1 << 62, checked_before: int = 0, writable: bool = True
-) -> StreamSums:
+) -> OffsetIndexes:
     alone = QueueRecords(store.log, store.queues, 1 << 20).alone
     source = RowSource(store.log_files, 1 << 20, alone, BodySizes())
-    return StreamSums(folder, source, trusted_end=trusted_end, checked_before=checked_before, writable=writable)
+    return OffsetIndexes(folder, source, trusted_end=trusted_end, checked_before=checked_before, writable=writable)
 
 
 def joined(bodies: list[bytes]) -> bytes:
@@ -414,7 +413,7 @@ def test_kept_sums_with_a_flipped_bit_are_not_believed(store: SmallStore, tmp_pa
     sums.save()
     path = tmp_path / "sums" / "t" / "0"
     raw = bytearray(path.read_bytes())
-    assert len(decode_sums(raw)[1]) == 2
+    assert len(decode_rows(raw)[1]) == 2
     raw[position] ^= 1
     path.write_bytes(raw)
     again = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
@@ -423,7 +422,7 @@ def test_kept_sums_with_a_flipped_bit_are_not_believed(store: SmallStore, tmp_pa
     assert stream.read(0, 1 << 20) == kept_text(store)
     again.save()
     assert path.stat().st_size == 16 + 2 * 32
-    assert len(decode_sums(path.read_bytes())[1]) == 2
+    assert len(decode_rows(path.read_bytes())[1]) == 2
 
 
 def test_kept_sums_of_a_log_that_is_not_trusted_so_far_are_not_believed(store: SmallStore, tmp_path: Path) -> None:

@@ -1,14 +1,20 @@
-"""Coverage mark: up to where the log and all that is derived from it are on disk (docs/format.md, 13).
+"""Marks: what the last writer knew to be on disk, for the next opening (docs/format.md, 13).
 
-    STORE/fsstore/coverage.json
+    STORE/fsstore/coverage.json   recovery point: up to where the log and all that is derived from it are on disk
+    STORE/fsstore/clean.json      clean mark: the store was closed, and this is what its files looked like
 
-RocketMQ's checkpoint holds times, and runs ahead of what is flushed; this mark holds a physical offset, and is written
-after the flush. An unclean start trusts what is before it and makes anew what is behind. Whoever else writes the store
-touches `lock`. `newest` is the place, size and CRC of the last record before it: when that is another, it is damaged.
+RocketMQ's checkpoint holds times, and runs ahead of what is flushed. The recovery point holds a physical offset, and is
+written after the flush. An unclean start trusts what is before it and rebuilds what is after it. Whoever else writes
+the store touches `lock`. `newest` is the physical offset, size and CRC of the last record before it: if the bytes there
+have another CRC, that record is damaged.
+
+With the clean mark, opening reads no record: whatever the number of messages, it costs one look at each file's size and
+time. It is removed, durably, before anything is written, and counts for nothing when any file is not as it was left.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +24,7 @@ from isal.isal_zlib import crc32
 
 from engine.errors import ReadError
 from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
+from engine.files.layout import StoreLayout
 from engine.log.claims import Covered
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
@@ -30,6 +37,11 @@ EARLIEST = -1 << 63
 
 QueueExtents = Mapping[str, Mapping[int, tuple[int, int]]]
 """First and next queue offset, by topic and queue id."""
+
+Stamp = tuple[int, int]
+"""Size in bytes and modification time in ns."""
+
+STAMPED_FOLDERS = ("consumequeue", "index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +157,61 @@ def coverage_object(coverage: Coverage) -> dict[str, Any]:
 def write_coverage(path: Path, coverage: Coverage, disk: Disk) -> None:
     """Store the mark, durably. Everything it speaks of must be on disk already. OSError."""
     write_own_file(path, coverage_object(coverage), disk)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanMark:
+    """What was covered at the close, and the stamp of every file by its path below the store, or its absolute path."""
+
+    coverage: Coverage
+    files: dict[str, Stamp]
+
+
+def stamp_files(layout: StoreLayout) -> dict[str, Stamp]:
+    """Stamps of all files of the log and of what is derived from it."""
+    store = layout.root
+    stamps: dict[str, Stamp] = {}
+    for folder in layout.commit_log.folders:
+        _stamp_directory(folder, layout.shown(folder), stamps)
+    for name in STAMPED_FOLDERS:
+        _stamp_directory(store / name, name, stamps)
+    if layout.checkpoint.exists():
+        status = layout.checkpoint.stat()
+        stamps[layout.checkpoint.name] = (status.st_size, status.st_mtime_ns)
+    return stamps
+
+
+def _stamp_directory(directory: Path, name: str, stamps: dict[str, Stamp]) -> None:
+    try:
+        entries = list(os.scandir(directory))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir():
+            _stamp_directory(Path(entry.path), f"{name}/{entry.name}", stamps)
+        else:
+            status = entry.stat()
+            stamps[f"{name}/{entry.name}"] = (status.st_size, status.st_mtime_ns)
+
+
+def read_clean_mark(layout: StoreLayout) -> CleanMark | None:
+    """The store's mark if every file is as it says; else None."""
+    try:
+        mark = _parse_clean_mark(read_own_file(layout.clean_mark))
+        return mark if mark is not None and mark.files == stamp_files(layout) else None
+    except OSError:
+        return None
+
+
+def _parse_clean_mark(stored: Any) -> CleanMark | None:
+    try:
+        coverage = parse_coverage(stored["coverage"])
+        files = {str(name): (size, mtime_ns) for name, (size, mtime_ns) in stored["files"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return CleanMark(coverage, files) if coverage is not None else None
+
+
+def write_clean_mark(path: Path, mark: CleanMark, disk: Disk) -> None:
+    """Store the mark, durably: the last thing before the lock is let go. OSError."""
+    write_own_file(path, {"coverage": coverage_object(mark.coverage), "files": mark.files}, disk)

@@ -1,28 +1,44 @@
-"""Stream sums: how many stream bytes the messages of a queue have, block by block (docs/format.md, 13).
+"""Offset index of a queue's stream: at which byte of the `.log` text each block of messages ends (docs/format.md, 13).
 
-A block is 1,024 queue offsets. For each whole block, the stream bytes from the queue's base (the first message when
-summing began) to the block's end are known; the messages behind the last whole block are summed together. So a position
-is found without reading what is before its block. Everything is derived from the log: what is missing is summed when
+A block is 1,024 queue offsets. For each whole block, the stream bytes from the index's base (the first message when it
+was begun) to the block's end are known; the messages after the last whole block are summed together. So a position is
+found without reading what is before its block. Everything is derived from the log: what is missing is summed when
 someone asks.
+
+Between two openings of a store the whole blocks are kept:
+
+    STORE/fsstore/sums/<topic>/<queue id>                                                                 little-endian
+    header  magic 8 bytes | base i64
+    row     first_physical i64 | last_physical i64 | end i64 | left_out i32 | crc u32         one whole block
+
+`crc` is the CRC-32 of the row before it, begun with that of the row before. A file grows by rows; nothing is synced. It
+is believed as far as its CRCs hold and the caller trusts the log, and deletable at any time.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from isal.isal_zlib import crc32
 
-from engine.errors import RetiredFileError, UnreadableRangeError
-from engine.haste import require_time
+from engine.errors import ObstructedError, RetiredFileError, StoreError, UnreadableRangeError
+from engine.files.disk import make_directory
+from engine.files.file_scan import MAX_OFFSET
+from engine.files.paths import open_or_create, read_file, remove_tree
+from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
-from engine.read.stream_rows import LogPart, RowSource
+from engine.read.stream import QueueStream
+from engine.read.stream_rows import LogPart, RowSource, leave_out, sizes_of
 
 Array = np.ndarray[Any, Any]
 
@@ -30,8 +46,18 @@ BLOCK_MESSAGES = 1024
 STEP_BLOCKS = 32
 """Blocks that are summed at once."""
 
+MAGIC = b"FSSUMS\x00\x01"
+HEADER_BYTES = 16
+MOST_BYTES = 256 << 20
+"""Rows of eight thousand million messages: we wrote no longer file."""
+ROW = np.dtype(
+    [("first_physical", "<i8"), ("last_physical", "<i8"), ("end", "<i8"), ("left_out", "<i4"), ("crc", "<u4")]
+)
+assert ROW.itemsize == 32
+_CHECKED_BYTES = 28
 
-class BlockSum(NamedTuple):
+
+class IndexRow(NamedTuple):
     """One whole block: physical offsets of its first (from the base on) and last record, stream bytes from the base to
     its end, and how many of its messages are left out."""
 
@@ -48,8 +74,8 @@ class Summed(NamedTuple):
     bytes: int
 
 
-class QueueSums:
-    """The sums of one queue. Thread safety: any thread; one at a time sums (an own lock)."""
+class OffsetIndex:
+    """The offset index of one queue. Thread safety: any thread; one at a time sums (an own lock)."""
 
     def __init__(self, queue: ConsumeQueue, source: RowSource, checked_before: int) -> None:
         """Records at physical offsets below `checked_before` are checked whole when they are summed; the others were,
@@ -63,7 +89,7 @@ class QueueSums:
         self._open_bytes = 0
         self._left_out: dict[int, frozenset[int]] = {}
 
-    def _set_blocks(self, blocks: Sequence[BlockSum]) -> None:
+    def _set_blocks(self, blocks: Sequence[IndexRow]) -> None:
         """The fields of all blocks, a column each: 32 bytes a block, because blocks stay for the life of a mount."""
         rows = zip(*blocks, strict=True) if blocks else ((), (), (), ())
         self._columns = tuple(array("q", row) for row in rows)
@@ -148,7 +174,7 @@ class QueueSums:
         self._counted += len(sizes)
         if edges is not None:
             left_out = len(self._left_out.get(number, ()))
-            block = BlockSum(*edges, self._total(), left_out)
+            block = IndexRow(*edges, self._total(), left_out)
             self._open_bytes = 0
             for column, value in zip(self._columns, block, strict=True):
                 column.append(value)
@@ -156,9 +182,9 @@ class QueueSums:
     def _edges(self, number: int) -> tuple[int, int]:
         """Physical offsets of a block's first and last record, -1 for one that is gone."""
         first, last = max(number * BLOCK_MESSAGES, self._base), (number + 1) * BLOCK_MESSAGES - 1
-        return self._place_of(first), self._place_of(last)
+        return self._physical_offset(first), self._physical_offset(last)
 
-    def _place_of(self, queue_offset: int) -> int:
+    def _physical_offset(self, queue_offset: int) -> int:
         with suppress(RetiredFileError, UnreadableRangeError):
             return next(iter(self.queue.read(queue_offset, 1)["physical_offset"].tolist()), -1)
         return -1
@@ -194,7 +220,7 @@ class QueueSums:
         return summed
 
     def position_of(self, queue_offset: int, summed: Summed) -> int:
-        """Stream bytes from the base to `queue_offset`, or to the first message behind it that has not expired."""
+        """Stream bytes from the base to `queue_offset`, or to the first message after it that has not expired."""
         if queue_offset <= self._base:
             return 0
         end = self.block_end(max(queue_offset, min(self.queue.min_offset, summed.queue_offset)), summed)
@@ -226,8 +252,8 @@ class QueueSums:
 
     # what is kept
 
-    def restore(self, base: int, blocks: Sequence[BlockSum]) -> bool:
-        """Take over sums that were kept, if the queue agrees with them, instead of summing anew; True when it does."""
+    def restore(self, base: int, blocks: Sequence[IndexRow]) -> bool:
+        """Take over blocks that were kept instead of summing again, if the queue agrees with them; whether it does."""
         end = (base // BLOCK_MESSAGES + len(blocks)) * BLOCK_MESSAGES
         if not blocks or base > self._base or not self._base < end <= self.queue.max_offset:
             return False
@@ -238,20 +264,131 @@ class QueueSums:
         self._set_blocks(blocks)
         return True
 
-    def kept(self, first: int) -> tuple[int, list[BlockSum]]:
+    def kept(self, first: int) -> tuple[int, list[IndexRow]]:
         """(base, whole blocks from the `first`-th on)."""
         with self._lock:
-            return self._base, list(map(BlockSum, *(column[first:] for column in self._columns)))
+            return self._base, list(map(IndexRow, *(column[first:] for column in self._columns)))
 
 
-def sizes_of(parts: Sequence[LogPart]) -> Array:
-    """Stream bytes of each row of `parts`: int64 (n,)."""
-    return np.concatenate([np.zeros(0, np.int64), *(part.sizes for part in parts)])
+class OffsetIndexes:
+    """The offset indexes of all queues of a store, and the streams over them. Thread safety: any thread."""
+
+    def __init__(
+        self, directory: Path, source: RowSource, *, trusted_end: int, checked_before: int, writable: bool = True
+    ) -> None:
+        """Kept blocks count for records before `trusted_end` of the log, whose files nobody changed since; 0: none do.
+
+        Records at physical offsets below `checked_before` are checked whole (CRC) when they are summed. Unless
+        `writable`, nothing is written to `directory`.
+        """
+        self._directory = directory
+        self._source = source
+        self._trusted_end = trusted_end
+        self._checked_before = checked_before
+        self._writable = writable
+        self._lock = threading.Lock()
+        self._indexes: dict[ConsumeQueue, OffsetIndex] = {}
+        self._saved: dict[ConsumeQueue, int] = {}
+
+    def stream(self, queue: ConsumeQueue) -> QueueStream:
+        """The text of the queue, from its first message now on."""
+        return QueueStream(queue, self.of(queue))
+
+    def of(self, queue: ConsumeQueue) -> OffsetIndex:
+        """The offset index of a queue, with the blocks that were kept."""
+        known = self._indexes.get(queue)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._indexes.get(queue)
+            if known is None:
+                known = OffsetIndex(queue, self._source, self._checked_before)
+                self._saved[queue] = self._restore(known)
+                self._indexes[queue] = known
+            return known
+
+    def _restore(self, index: OffsetIndex) -> int:
+        try:
+            raw = read_file(self._path(index.queue), MOST_BYTES)
+        except (OSError, StoreError, ValueError):
+            return 0
+        base, blocks = decode_rows(raw)
+        trusted = [block for block in blocks if block.last_physical < self._trusted_end]
+        return len(trusted) if index.restore(base, trusted) else 0
+
+    def _path(self, queue: ConsumeQueue) -> Path:
+        return self._directory / queue.topic / str(queue.queue_id)
+
+    def save(self) -> None:
+        """Sum what is new in queues whose index is in use, where that does not take long, and write what grew. An error
+        costs only that it is summed again."""
+        if not self._writable:
+            return
+        with self._lock:
+            for queue, index in self._indexes.items():
+                with suppress(OSError, StoreError):
+                    with suppress(TakesLongError), in_haste():
+                        index.grow()
+                    base, blocks = index.kept(self._saved[queue])
+                    if blocks:
+                        self._append(queue, base, blocks)
+                        self._saved[queue] += len(blocks)
+
+    def _append(self, queue: ConsumeQueue, base: int, blocks: list[IndexRow]) -> None:
+        """Write `blocks` after those that count; what else is in the file is cut off."""
+        path = self._path(queue)
+        make_directory(path.parent)
+        end = HEADER_BYTES + self._saved[queue] * ROW.itemsize
+        descriptor = open_or_create(path)
+        try:
+            os.ftruncate(descriptor, end if end > HEADER_BYTES else 0)
+            header = MAGIC + base.to_bytes(8, "little", signed=True)
+            os.pwrite(descriptor, header, 0)
+            before = os.pread(descriptor, 4, end - 4) if end > HEADER_BYTES else header
+            os.pwrite(descriptor, encode_rows(blocks, before), end)
+        finally:
+            os.close(descriptor)
+
+    def forget_log(self) -> None:
+        """Another log came in place of the one that was summed: none of its records was checked by this process."""
+        with self._lock:
+            self._indexes.clear()
+            self._saved.clear()
+            self._trusted_end, self._checked_before = 0, MAX_OFFSET
+
+    def forget_topic(self, topic: str) -> None:
+        """All queues of a topic were deleted."""
+        with self._lock:
+            for queue in [queue for queue in self._indexes if queue.topic == topic]:
+                del self._indexes[queue], self._saved[queue]
+            if self._writable:
+                with suppress(OSError, ObstructedError):
+                    remove_tree(self._directory / topic)
 
 
-def leave_out(parts: Sequence[LogPart], row: int) -> None:
-    """Set the size of a row, counted over all parts, to 0."""
-    for part in parts:
-        if 0 <= row < len(part):
-            part.sizes[row] = 0
-        row -= len(part)
+def encode_rows(blocks: list[IndexRow], before: bytes) -> bytes:
+    """Rows as stored, after a row whose CRC (or header) is `before`."""
+    rows = np.array([(*block, 0) for block in blocks], ROW)
+    crc = crc32(before)
+    for row in rows:
+        crc = crc32(row.tobytes()[:_CHECKED_BYTES], crc)
+        row["crc"] = crc
+        crc = crc32(crc.to_bytes(4, "little"))
+    return rows.tobytes()
+
+
+def decode_rows(raw: bytes | bytearray) -> tuple[int, list[IndexRow]]:
+    """(base, blocks) of a file, as far as its CRCs hold."""
+    if len(raw) < HEADER_BYTES or raw[:8] != MAGIC:
+        return 0, []
+    rows = np.frombuffer(raw, ROW, (len(raw) - HEADER_BYTES) // ROW.itemsize, HEADER_BYTES)
+    crc = crc32(raw[:HEADER_BYTES])
+    whole = 0
+    for position, stored in zip(range(HEADER_BYTES, len(raw), ROW.itemsize), rows["crc"].tolist(), strict=False):
+        crc = crc32(raw[position : position + _CHECKED_BYTES], crc)
+        if crc != stored:
+            break
+        crc = crc32(crc.to_bytes(4, "little"))
+        whole += 1
+    blocks = [IndexRow(*row[:4]) for row in rows[:whole].tolist()]
+    return int.from_bytes(raw[8:HEADER_BYTES], "little", signed=True), blocks

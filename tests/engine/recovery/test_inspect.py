@@ -13,7 +13,7 @@ from engine.files.mapped_file import Access
 from engine.log.index import Index
 from engine.record.properties import split_keys
 from engine.record.record import decode_record
-from engine.recovery.index_proof import prove_index_sizes
+from engine.recovery.inspect import prove_index_sizes
 from tests.golden import NAMES, golden
 
 USUAL = [(5_000_000, 20_000_000), (100_000, 400_000)]
