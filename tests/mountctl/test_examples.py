@@ -1,4 +1,4 @@
-"""The small examples run as they stand. (Spark's are tested with Spark, the demo is a verb of ./run.)"""
+"""The small examples run as they stand. (Spark's are tested with Spark; the whole demo is a verb of ./run.)"""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ def test_the_engine_example_finds_what_it_published(tmp_path: Path) -> None:
         ["2", "9", "plums", "paid"],
     ]
     assert said[3] == "ORDER-1: 8 pears"
+
+
+def test_the_quick_demo_publishes_and_reads_and_leaves_nothing_mounted() -> None:
+    said = output_of(sys.executable, EXAMPLES / "demo.py", "--quick")
+    assert "no findings" in said
+    assert "fsstore-demo-" not in Path("/proc/mounts").read_text()
+
+
+def test_the_walk_names_what_an_append_and_a_read_go_through() -> None:
+    said = output_of(sys.executable, "-m", "tests.bench.walk")
+    for title, passed in [("append of one line", "MessageStore.put"), ("cold read", "RequestHandlers.open")]:
+        walk = said[said.index(title) :].partition("\n\n")[0]
+        assert passed in walk
 
 
 def test_messages_are_counted_without_changing_the_store(store: Path) -> None:
