@@ -84,7 +84,15 @@ def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress |
 def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -> Iterator[Problem]:
     """Check an open store up to the physical offset `end`."""
     file_bytes = parts.log.files.file_bytes
-    claims = read_claims(parts.queues, None, clean=False, start=parts.log.min_offset, end=end, file_bytes=file_bytes)
+    claims = read_claims(
+        parts.queues,
+        None,
+        clean=False,
+        start=parts.log.min_offset,
+        end=end,
+        file_bytes=file_bytes,
+        deleted_until=parts.deleted.until,
+    )
     return _Check(parts, end, progress, claims).problems()
 
 

@@ -7,7 +7,7 @@ leads to records only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,7 +48,8 @@ class Claims:
     `is_clean`: its last writer closed the store, so all that queues lead to was written. The log before `covered_end`
     is on disk. From `own_from` on our own writer wrote it and may not have brought it to disk; None: it was closed, or
     somebody else wrote. `places` and `sizes` (int64 (n,), ascending) are those of all records that entries lead to;
-    `runs` are the entries themselves, by queue, of a queue in several runs.
+    `runs` are the entries themselves, by queue, of a queue in several runs. Records of a topic before
+    `deleted_until(topic)`, a physical offset, went with it: a topic of that name begins again at 0.
     """
 
     is_clean: bool = False
@@ -58,6 +59,7 @@ class Claims:
     places: Array = field(default_factory=_none)
     sizes: Array = field(default_factory=_none)
     runs: Mapping[tuple[str, int], Sequence[Run]] = field(default_factory=dict)
+    deleted_until: Callable[[str], int] = lambda topic: 0
 
     @property
     def dispatched_end(self) -> int:
@@ -126,7 +128,14 @@ class Covered:
 
 
 def read_claims(
-    queues: ConsumeQueues, covered: Covered | None, *, clean: bool, start: int, end: int, file_bytes: int
+    queues: ConsumeQueues,
+    covered: Covered | None,
+    *,
+    clean: bool,
+    start: int,
+    end: int,
+    file_bytes: int,
+    deleted_until: Callable[[str], int],
 ) -> Claims:
     """What is claimed of a log whose files, of `file_bytes` each, end at `end`: the newest of them may be missing.
     Entries from the physical offset `start` on are kept.
@@ -153,7 +162,7 @@ def read_claims(
         known = claims.get(key)
         if known is None or known.next_offset < next_offset:
             claims[key] = QueueClaim(next_offset, held=known.held if known is not None else range(0))
-    return Claims(clean, covered_end, own_from, claims, *_entries(queues, start, end))
+    return Claims(clean, covered_end, own_from, claims, *_entries(queues, start, end), deleted_until)
 
 
 def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) -> Claims:

@@ -56,6 +56,7 @@ class ConsumeQueues:
         self._scan = access is Access.READ
         self._closed_at: tuple[Mapping[Key, int], int] | None = None
         self._is_made_here = False
+        self._removed: set[str] = set()  # topics whose files are still there, since nothing may be deleted
         self._min_physical = 0
         self._to_expire: list[ConsumeQueue] = []
         self._expired: list[Expired] = []
@@ -135,7 +136,7 @@ class ConsumeQueues:
     def _found(self, key: Key) -> ConsumeQueue:
         topic, queue_id = key
         directory = Path(f"{self.directory}/{topic}/{queue_id}")  # two joins take four times as long
-        make = FileQueue if self._is_made_here else FileQueue.open
+        make = FileQueue if self._is_made_here or topic in self._removed else FileQueue.open
         files = make(
             directory,
             self.file_bytes,
@@ -358,7 +359,9 @@ class ConsumeQueues:
                 queue = self._queues.pop((topic, queue_id), None)
                 if queue is not None:
                     queue.destroy(durably=False)
-        if self.access is Access.WRITE and (self.directory / topic).is_dir():
+        if self.access is not Access.WRITE:
+            self._removed.add(topic)
+        elif (self.directory / topic).is_dir():
             remove_tree(self.directory / topic)
 
     def sync_names(self) -> None:

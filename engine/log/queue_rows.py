@@ -102,7 +102,7 @@ def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]
 
     A stretch off the line that goes on from `expected` follows damage, or was written by a broker that had lost its
     queue. But no checksum covers a record's queue offset, so a single record off the line is damaged itself when the
-    next stretch takes the line up again, or when it alone says that the line goes back (other than to 0).
+    next stretch takes the line up again, or when it alone says that the line goes back.
     """
     if len(queue_offsets) == 1 and queue_offsets[0] == expected:
         return [(0, 1)]
@@ -123,7 +123,7 @@ def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]
 def _is_stray(queue_offset: int, following: int | None, expected: int) -> bool:
     """Whether one record's queue offset is no continuation of `expected`, judged by the stretch that follows it."""
     if following is None:
-        return 0 < queue_offset < expected
+        return queue_offset < expected
     if queue_offset < expected:
         return following >= expected
     return expected <= following < queue_offset

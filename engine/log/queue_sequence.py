@@ -102,11 +102,20 @@ def _properties(found: ScannedRecords, row: int) -> dict[str, str]:
 class QueueSequence:
     """The next queue offset of every queue, learned from the records seen. Thread safety: one caller at a time."""
 
-    def __init__(self, seed: Seed, place_of: PlaceOf, *, multi_dispatch: bool = False) -> None:
+    def __init__(
+        self,
+        seed: Seed,
+        place_of: PlaceOf,
+        *,
+        deleted_until: Callable[[str], int] = lambda topic: 0,
+        multi_dispatch: bool = False,
+    ) -> None:
         """`seed` is asked once for each queue, at its first record; `place_of` about numbers that do not follow.
-        Without `multi_dispatch` there are no further places."""
+        Records of a topic before the physical offset `deleted_until(topic)` count for nothing. Without `multi_dispatch`
+        there are no further places."""
         self._seed = seed
         self._place_of = place_of
+        self._deleted_until = deleted_until
         self._multi_dispatch = multi_dispatch
         self._next: dict[tuple[str, int], int | None] = {}
         self._doubts: dict[tuple[str, int], Doubt] = {}
@@ -138,10 +147,10 @@ class QueueSequence:
         """Learn from a run of records; which numbers must be damaged.
 
         A number that does not follow is believed when the queue's next record goes on from it (RocketMQ started that
-        queue anew), when lost records explain the step, or when it is 0 and no next record says otherwise. Where lost
-        records explain it, and the run ends there, a later run may show it wrong: by going on from the number before.
+        queue again), or when lost records explain the step. Where lost records explain it, and the run ends there, a
+        later run may show it wrong: by going on from the number before.
         """
-        rows = queued_rows(found)
+        rows = self._without_deleted(found, queued_rows(found))
         if len(rows) == 0:
             return Misnumbered(rows)
         further = inner_batches(found, rows)
@@ -155,6 +164,12 @@ class QueueSequence:
         disproved, self._disproved = self._disproved, []
         displaced, self._displaced = self._displaced, []
         return Misnumbered(np.array(sorted(wrong), dtype=np.int64), tuple(disproved), places, tuple(displaced))
+
+    def _without_deleted(self, found: ScannedRecords, rows: Array) -> Array:
+        ends = np.array([self._deleted_until(topic) for topic in found.topics], np.int64)
+        if not ends.any():
+            return rows
+        return rows[found.records.headers["physical_offset"][rows] >= ends[found.topic_rows[rows]]]
 
     def _take_plain(self, found: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
         codes = found.topic_rows[rows] << 32 | found.records.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
@@ -331,7 +346,7 @@ def _believed(offset: int, place: int, expected: int, following: int | None, mis
         return False
     if following is not None and following != offset + 1:
         return expected <= offset <= expected + missing and following > offset
-    return following == offset + 1 or offset == 0 or expected <= offset <= expected + missing
+    return following == offset + 1 or expected <= offset <= expected + missing
 
 
 def _disproves(offsets: list[int], doubt: Doubt, missing: int) -> bool:

@@ -128,7 +128,9 @@ class LogWalk:
         self._trusted_end = trusted_end
         self._latest_ms = earliest_ms
         self._claims = claims or Claims()
-        self._sequence = QueueSequence(seed, self._claims.place_of, multi_dispatch=multi_dispatch)
+        self._sequence = QueueSequence(
+            seed, self._claims.place_of, deleted_until=self._claims.deleted_until, multi_dispatch=multi_dispatch
+        )
         self._lost_bytes = 0
         self._disproved = disproved or (lambda doubt: None)
         self._progress = progress or (lambda physical_offset: None)

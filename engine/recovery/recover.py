@@ -129,7 +129,15 @@ def claims_at_rest(parts: StoreParts, coverage: Coverage | None, *, clean: bool)
     covered, last = coverage.covered if coverage else None, parts.log.files.last
     end = last.start + last.size if last else 0
     start, file_bytes = parts.log.min_offset, parts.log.files.file_bytes
-    return read_claims(parts.queues, covered, clean=clean, start=start, end=end, file_bytes=file_bytes)
+    return read_claims(
+        parts.queues,
+        covered,
+        clean=clean,
+        start=start,
+        end=end,
+        file_bytes=file_bytes,
+        deleted_until=parts.deleted.until,
+    )
 
 
 def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
@@ -180,6 +188,7 @@ class _Recovery:
             start=trusted_end,
             end=self._whole_end,
             file_bytes=log.files.file_bytes,
+            deleted_until=parts.deleted.until,
         )
         start = self._prepare(trusted_end)
         self._walk = LogWalk(

@@ -353,3 +353,24 @@ def test_topics_that_nobody_can_understand_stop_neither_reading_nor_writing(
         assert store.topics() == ["T", "another"]
         assert not any("topics.json" in note for note in store.recovery.notes)
     assert lost_of(spoiled) == set()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("numbers", [1, 2])
+def test_a_newest_record_that_went_to_a_longer_queue_hides_no_message_of_it(
+    tmp_path: Path, mode: OpenMode, numbers: int
+) -> None:
+    """Alone it says that the queue begins again at 0, as where a broker has lost its files; two would prove it."""
+    path = tmp_path / "crashed"
+    with killed(tmp_path / "store", path) as store:
+        for number in range(30):
+            store.put(Message("T", body_of(number)), 0)
+        places = [store.put(Message("T", b"of another queue"), 1).physical_offset for _ in range(numbers)]
+    for kept_beside in ("fsstore", "consumequeue", "checkpoint"):
+        shutil.rmtree(path / kept_beside, ignore_errors=True)
+    (path / "checkpoint").unlink(missing_ok=True)
+    file_bytes = SMALL.sizes.commit_log_bytes if SMALL.sizes else 0
+    newest = places[0]
+    change(path / "commitlog" / f"{newest - newest % file_bytes:020d}", newest % file_bytes + 12, bytes(4))
+    with MessageStore.open(path, replace(SMALL, mode=mode)) as store:
+        assert [bytes(message.body) for message in store.read("T", 0, 0, 30)] == [body_of(n) for n in range(30)]
