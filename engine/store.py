@@ -48,10 +48,9 @@ from engine.results import (
 from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.status import measure_files
-from engine.write.refusal import Refusal
 from engine.write.retention import DiskUse, disk_use
 from engine.write.write_side import WriteSide
-from engine.write.writer import Stored, Writer
+from engine.write.writer import Refusal, Stored, Writer
 
 Hold = FileHold
 """Keeps the commit-log file under one physical offset readable; release it, or use it as a context manager."""

@@ -3,12 +3,13 @@
     index/<17 digits>      named by the time of creation, local, yyyyMMddHHmmssSSS; the names rise
 
 One writer (dispatch), any readers. An answer is a candidate: the files hold hashes, so the caller reads the record and
-compares. Keys of single messages gather in memory, where queries see them, and go into the files in batches.
+compares. Keys of single messages wait in a memtable, which queries see, and are written to the files in batches.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,17 +22,77 @@ from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
 from engine.log.index_file import IndexFile, index_file_bytes
-from engine.log.memtable import GatheredKeys
-from engine.record.hashes import index_hash
+from engine.record.hashes import hash_texts, index_hash, topic_hashes, topic_key_hashes
 from engine.settings.config import Clock
 
-GATHERED_KEYS = 1024
+MEMTABLE_KEYS = 1024
 """Keys that wait in memory before they go into a file together."""
 
 Array = np.ndarray[Any, Any]
 
 NO_KEYS = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
 """Key hashes, physical offsets, store times in ms: none of them."""
+
+
+class KeyMemtable:
+    """Keys of single records, kept in memory until some thousand of them go into a file together (docs/format.md, 7).
+
+    Columns in log order: no object per key, which the garbage collector would have to visit. Thread safety: one
+    writer, any readers.
+    """
+
+    def __init__(self) -> None:
+        self._topics: list[str] = []
+        self._physical_offsets: list[int] = []
+        self._times_ms: list[int] = []
+        self._keys: list[str] = []
+        self._look_lock = threading.Lock()
+        self._rows: dict[str, list[int]] = {}
+        self._looked = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, topic: str, keys: Sequence[str], physical_offset: int, store_time_ms: int) -> int:
+        """Add the keys of the next record; how many there are now."""
+        for key in keys:
+            self._topics.append(topic)
+            self._physical_offsets.append(physical_offset)
+            self._times_ms.append(store_time_ms)
+            self._keys.append(key)  # last: who asks looks at as many rows as there are keys
+        return len(self._keys)
+
+    def physical_offsets(self, topic: str, key: str) -> list[int]:
+        """Physical offsets of the records with that key, newest first. Costs the keys added since the last question."""
+        if not self._keys:
+            return []
+        with self._look_lock:
+            for row in range(self._looked, len(self._keys)):
+                self._rows.setdefault(self._keys[row], []).append(row)
+                self._looked = row + 1
+            return [
+                self._physical_offsets[row] for row in reversed(self._rows.get(key, ())) if self._topics[row] == topic
+            ]
+
+    def before(self, physical_end: int) -> KeyMemtable:
+        """Only the keys of records before `physical_end`."""
+        kept = KeyMemtable()
+        for row in range(bisect_left(self._physical_offsets, physical_end)):
+            kept.add(self._topics[row], (self._keys[row],), self._physical_offsets[row], self._times_ms[row])
+        return kept
+
+    @property
+    def last_physical_offset(self) -> int:
+        """Physical offset of the newest record; -1 when there is none."""
+        return self._physical_offsets[-1] if self._physical_offsets else -1
+
+    def hashed(self) -> tuple[Array, Array, Array]:
+        """The keys in order, as index files take them: index hashes, physical offsets, store times in ms."""
+        hashes, units = hash_texts(self._keys)
+        numbers = {topic: number for number, topic in enumerate(dict.fromkeys(self._topics))}
+        rows = np.fromiter(map(numbers.__getitem__, self._topics), np.int64, len(self._topics))
+        joined = topic_key_hashes(topic_hashes(list(numbers))[rows], hashes, units)
+        return joined, np.array(self._physical_offsets, np.int64), np.array(self._times_ms, np.int64)
 
 
 class Index:
@@ -52,7 +113,7 @@ class Index:
         self._files: tuple[IndexFile, ...] = ()
         self._unsynced: set[IndexFile] = set()
         self._unsynced_names: list[Path] = []
-        self._gathered = GatheredKeys()
+        self._memtable = KeyMemtable()
         self._waiting: tuple[Array, ...] = NO_KEYS
         self._needs_room = False
         self._last = -1
@@ -104,10 +165,10 @@ class Index:
             self._needs_room = True
         elif physical_offset > self._last:
             with self._lock:
-                gathered = self._gathered.add(topic, keys, physical_offset, store_time_ms)
+                held = self._memtable.add(topic, keys, physical_offset, store_time_ms)
                 self._last = physical_offset
                 self._needs_room = False
-                if gathered >= GATHERED_KEYS:
+                if held >= MEMTABLE_KEYS:
                     self._store_waiting()
 
     def put_many(
@@ -120,37 +181,37 @@ class Index:
         with self._lock:
             known = int(np.searchsorted(physical_offsets, self._last, side="right"))
             if known < len(key_hashes):
-                self._hash_gathered()
+                self._hash_memtable()
                 self._wait(key_hashes[known:], physical_offsets[known:], store_times_ms[known:])
                 self._last = int(physical_offsets[-1])
                 self._needs_room = False
-                if len(self._waiting[0]) >= GATHERED_KEYS:
+                if len(self._waiting[0]) >= MEMTABLE_KEYS:
                     self._store_waiting()
             self._needs_room |= more_records
 
-    def _hash_gathered(self) -> None:
-        if len(self._gathered):
-            self._wait(*self._gathered.hashed())
-            self._gathered = GatheredKeys()
+    def _hash_memtable(self) -> None:
+        if len(self._memtable):
+            self._wait(*self._memtable.hashed())
+            self._memtable = KeyMemtable()
 
     def _wait(self, *keys: Array) -> None:
         self._waiting = tuple(np.concatenate(pair) for pair in zip(self._waiting, keys, strict=True))
 
     def _store_waiting(self) -> None:
         """Bring what waits in memory into the files, as far as there is space."""
-        self._hash_gathered()
-        hashes, places, times = self._waiting
+        self._hash_memtable()
+        hashes, offsets, times = self._waiting
         done = 0
         try:
             while done < len(hashes):
                 file = self._file_with_room()
                 until = min(done + file.room, len(hashes))
-                file.put_many(hashes[done:until], places[done:until], times[done:until])
+                file.put_many(hashes[done:until], offsets[done:until], times[done:until])
                 self._unsynced.add(file)
                 done = until
         except (StoreFullError, NoDescriptorError, FlushFailedError):
             pass  # `flush` says so; and the log's records tell their keys again whenever they are asked
-        self._waiting = (hashes[done:], places[done:], times[done:])
+        self._waiting = (hashes[done:], offsets[done:], times[done:])
 
     def _file_with_room(self) -> IndexFile:
         """The newest file, ready to be written, or a new one when that is full. StoreFullError, NoDescriptorError;
@@ -217,23 +278,23 @@ class Index:
     def candidates(self, topic: str, key: str, min_physical_offset: int = 0, *, distinct: bool = True) -> Iterator[int]:
         """Physical offsets of records that may carry `key`, newest first, none before `min_physical_offset`; each once
         if they are to be `distinct`, for which all have to be remembered."""
-        gathered = self._gathered  # in the order in which keys move on: none is missed
-        waiting_hashes, waiting_places, _ = self._waiting
+        memtable = self._memtable  # in the order in which keys move on: none is missed
+        waiting_hashes, waiting_offsets, _ = self._waiting
         files = self._files
         wanted = index_hash(topic, key)
-        in_memory = gathered.places(topic, key)
+        in_memory = memtable.physical_offsets(topic, key)
         if len(waiting_hashes):
-            in_memory += waiting_places[waiting_hashes == wanted][::-1].tolist()
+            in_memory += waiting_offsets[waiting_hashes == wanted][::-1].tolist()
         seen = set()
-        for places in (in_memory, *[file.candidates(wanted) for file in reversed(files)]):
-            for place in places:
-                if place < min_physical_offset:
+        for found in (in_memory, *[file.candidates(wanted) for file in reversed(files)]):
+            for physical_offset in found:
+                if physical_offset < min_physical_offset:
                     return
                 if not distinct:
-                    yield place
-                elif place not in seen:
-                    seen.add(place)
-                    yield place
+                    yield physical_offset
+                elif physical_offset not in seen:
+                    seen.add(physical_offset)
+                    yield physical_offset
 
     # what the log's owner and other writers do
 
@@ -241,7 +302,7 @@ class Index:
         """Drop keys of records at or after `physical_end`, and mend the newest file's chains (see
         `IndexFile.truncate`)."""
         with self._lock:
-            self._gathered = self._gathered.before(physical_end)
+            self._memtable = self._memtable.before(physical_end)
             keeps = self._waiting[1] < physical_end
             self._waiting = tuple(part[keeps] for part in self._waiting)
             self._drop_empty()
@@ -253,7 +314,7 @@ class Index:
                     self._unsynced.add(newest)
                     break
                 self._drop(newest)
-            in_memory = [self._gathered.last_physical_offset, *self._waiting[1].tolist()]
+            in_memory = [self._memtable.last_physical_offset, *self._waiting[1].tolist()]
             self._last = max([self._stored_last(), *in_memory])
 
     def _drop_empty(self) -> None:
@@ -303,7 +364,7 @@ class Index:
             for file in self._files:
                 file.file.close()
             self._files, self.foreign = (), ()
-            self._gathered, self._waiting, self._last = GatheredKeys(), NO_KEYS, -1
+            self._memtable, self._waiting, self._last = KeyMemtable(), NO_KEYS, -1
             self._unsynced, self._unsynced_names, self._needs_room = set(), [], False
             self.directory, self.access = directory, access
             self.slots, self.entries = slots, entries
@@ -311,7 +372,7 @@ class Index:
     def destroy(self) -> None:
         """Delete every file of the index, before a rebuild; what is `foreign` stays. OSError."""
         with self._lock:
-            self._gathered = GatheredKeys()
+            self._memtable = KeyMemtable()
             self._waiting = NO_KEYS
             self._last = -1
             for file in self._files:

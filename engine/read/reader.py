@@ -23,9 +23,8 @@ from engine.haste import require_time
 from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.log.entries import LAST_EXTENSION_CODE
-from engine.log.log_pages import runs_by_file
 from engine.log.parts import StoreParts
-from engine.log.queue_records import QueueRecords
+from engine.log.queue_records import QueueRecords, runs_by_file
 from engine.log.topics import TopicView
 from engine.read.blocks import Block, BlockReader, Bodies
 from engine.record.byte_columns import SliceColumn, pack_slices

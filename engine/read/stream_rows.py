@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
-from engine.log.log_pages import runs_by_file
+from engine.log.queue_records import runs_by_file
 from engine.record.byte_columns import items_at, pack_into
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress

@@ -18,7 +18,7 @@ from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreErro
 from engine.files.disk import remove_file
 from engine.files.lock import lock_mtime_ns
 from engine.log.checkpoint import CheckpointFile
-from engine.log.feed import Feed, HeldFeed
+from engine.log.dispatch import Feed, HeldFeed
 from engine.log.parts import StoreParts
 from engine.recovery.marks import (
     CleanMark,
@@ -31,8 +31,7 @@ from engine.recovery.marks import (
     write_coverage,
 )
 from engine.settings.config import FlushPolicy
-from engine.write.committer import Committer
-from engine.write.flush import DerivedFlusher, LogFlusher
+from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 
 
 class Durability:

@@ -7,15 +7,14 @@ from functools import partial
 
 from engine.errors import StoreError
 from engine.events import Listeners
-from engine.log.feed import Feed, HeldFeed
+from engine.log.dispatch import Feed, HeldFeed
 from engine.log.topics import TopicView
 from engine.recovery.open import Opened
 from engine.settings.broker_options import read_retention
 from engine.settings.config import Retention, StoreConfig
 from engine.write.durability import Durability
-from engine.write.refusal import Refusal
 from engine.write.retention import Cleaner, DiskUse
-from engine.write.writer import Writer
+from engine.write.writer import Refusal, Writer
 
 
 class WriteSide:
@@ -32,8 +31,13 @@ class WriteSide:
     ) -> None:
         """Nothing runs until `start`. ConfigFileError: the store's own retention can't be understood."""
         parts, recovered = opened.parts, opened.recovered
-        feed_type = HeldFeed if config.transient_pool_buffers else Feed
-        feed = feed_type(parts, recovered.newest, appended=listeners.appended, broken=refusal.stop)
+        feed: Feed
+        if config.transient_pool_buffers:
+            feed = HeldFeed(
+                parts.dispatcher, recovered.newest, parts.log, appended=listeners.appended, broken=refusal.stop
+            )
+        else:
+            feed = Feed(parts.dispatcher, recovered.newest, appended=listeners.appended, broken=refusal.stop)
         self.writer = Writer(parts, topics, config, feed, refusal)
         self.durability = Durability(parts, config.flush, feed, recovered.queues, refusal.note_flush_failure)
         self.cleaner: Cleaner | None = None

@@ -17,10 +17,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from engine.errors import IllegalMessageError
+from engine.errors import FlushFailedError, IllegalMessageError, ReadOnlyStoreError, StoreClosedError, StoreError
 from engine.log.delay import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
-from engine.log.dispatch import PlacedRun
-from engine.log.feed import Feed, Queue
+from engine.log.dispatch import Feed, PlacedRun, Queue
 from engine.log.parts import StoreParts
 from engine.log.topics import TopicView
 from engine.record.batch import (
@@ -46,7 +45,6 @@ from engine.record.multi_dispatch import (
 from engine.record.record import MAX_TOPIC_BYTES, TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, RecordEncoder
 from engine.results import PutRange, PutResult
 from engine.settings.config import StoreConfig
-from engine.write.refusal import Refusal
 
 T = TypeVar("T")
 
@@ -64,6 +62,52 @@ _ENCODED_AT_ONCE = 16_384
 
 _make_tuple = tuple.__new__
 """What a NamedTuple's constructor calls in the end; called at once it takes a third of the time."""
+
+
+class Refusal:
+    """The reason not to write, if there is one. Thread safety: any thread; `error` is one look."""
+
+    def __init__(self, error: StoreError | None) -> None:
+        """`error` refuses from the start: a store that is only read."""
+        self.error = error
+        """What a writer is answered; None when it may write."""
+        self.flush_failure: FlushFailedError | None = None
+        """The failed flush that ended durability, None while all is well."""
+        self._stopped = error
+        self._full_disk: StoreError | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """`error` in a sentence."""
+        error = self.error
+        return error.reason if isinstance(error, ReadOnlyStoreError) else str(error) if error is not None else None
+
+    def require_none(self) -> None:
+        """Raise `error`, if there is one."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+
+    def stop(self, reason: str) -> None:
+        """Refuse from now on; the first reason stays."""
+        self._set(self._stopped or ReadOnlyStoreError(reason))
+
+    def close(self) -> None:
+        """The store is closed, whatever else was wrong."""
+        self._set(StoreClosedError())
+
+    def note_flush_failure(self, error: FlushFailedError) -> None:
+        """What was written may not be on disk: nothing more is taken."""
+        self.flush_failure = self.flush_failure or error
+        self.stop(str(error))
+
+    def note_full_disk(self, reason: str | None) -> None:
+        """The disk is too full, or (None) is not any more."""
+        self._full_disk = ReadOnlyStoreError(reason) if reason is not None else None
+        self._set(self._stopped)
+
+    def _set(self, stopped: StoreError | None) -> None:
+        self._stopped = stopped
+        self.error = stopped or self._full_disk
 
 
 class Writer:

@@ -26,7 +26,7 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.files.preallocate import BufferPool
 from engine.log.commit_log import CommitLog, plan
 from engine.settings.config import FlushPolicy
-from engine.write.committer import Committer
+from engine.write.flush import Committer
 
 SIZE = 4096
 FIELDS = struct.Struct(">qqq")

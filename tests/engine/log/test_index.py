@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.errors import StoreFullError
 from engine.files.mapped_file import Access
-from engine.log.index import GATHERED_KEYS, Index, next_name
+from engine.log.index import MEMTABLE_KEYS, Index, next_name
 from engine.log.index_file import index_file_bytes
 from engine.record.hashes import index_hash
 from tests.engine.disks import FullDisk
@@ -117,12 +117,12 @@ def test_a_record_that_is_there_is_not_indexed_again(tmp_path: Path) -> None:
 
 
 def test_many_single_records_go_into_the_files_by_themselves(tmp_path: Path) -> None:
-    index = Index(tmp_path, SLOTS, 3 * GATHERED_KEYS, Access.WRITE, lambda: NOW_MS)
+    index = Index(tmp_path, SLOTS, 3 * MEMTABLE_KEYS, Access.WRITE, lambda: NOW_MS)
     index.load()
-    put(index, [("t", ["k"])] * (GATHERED_KEYS - 1))
+    put(index, [("t", ["k"])] * (MEMTABLE_KEYS - 1))
     assert not index.files
-    put(index, [("t", ["k"])], GATHERED_KEYS - 1)
-    assert index.files[0].header.next_entry == GATHERED_KEYS + 1
+    put(index, [("t", ["k"])], MEMTABLE_KEYS - 1)
+    assert index.files[0].header.next_entry == MEMTABLE_KEYS + 1
 
 
 def test_keys_wait_in_memory_while_the_disk_is_full(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from engine.files.preallocate import BufferPool
 from engine.log.checkpoint import CheckpointFile, read_checkpoint
 from engine.log.commit_log import CommitLog
 from engine.settings.config import FlushPolicy
-from engine.write.committer import Committer
-from engine.write.flush import DerivedFlusher, LogFlusher
+from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 
 SIZE = 64 << 10
 RARELY = FlushPolicy(interval_ms=600_000, thorough_interval_ms=600_000)
