@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.follow.follower import Follower
 from engine.fsck.check import check_parts
 from engine.log.commit_log import FileHold
+from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.topics import TopicView
 from engine.read.blocks import Block, Bodies
 from engine.read.offset_index import OffsetIndexes
@@ -47,9 +49,9 @@ from engine.results import (
 )
 from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.settings.consumer_offsets import ConsumerOffsets
-from engine.status import measure_files
-from engine.write.retention import DiskUse, disk_use
-from engine.write.write_side import WriteSide
+from engine.settings.retention_file import read_retention
+from engine.write.durability import Durability
+from engine.write.retention import Cleaner, DiskUse, disk_use
 from engine.write.writer import Refusal, Stored, Writer
 
 Hold = FileHold
@@ -101,11 +103,11 @@ class MessageStore:
         self._refusal = Refusal(None if writes else ReadOnlyStoreError(_READ_ONLY_REASONS[config.mode]))
         self._lifecycle = threading.Lock()
         self._closed = False
-        self._write_side: WriteSide | None = None
+        self._write_side: _WriteSide | None = None
         self._writer: Writer | None = None
         self._follower: Follower | None = None
         if writes:
-            self._write_side = WriteSide(opened, self._topics, config, self._listeners, self._refusal, disk_use)
+            self._write_side = _WriteSide(opened, self._topics, config, self._listeners, self._refusal, disk_use)
             self._writer = self._write_side.writer
         elif config.mode is OpenMode.FOLLOW:
             self._follower = Follower(
@@ -168,7 +170,7 @@ class MessageStore:
             self._parts.close()
             self._close_follower()
             if durable and self._write_side is not None:
-                self._write_side.durability.mark_clean()
+                self._write_side.durability.mark_clean(deletions_done=self._parts.deleted.are_finished)
         finally:
             self._opened.close()
         if self._refusal.flush_failure is not None:
@@ -236,7 +238,7 @@ class MessageStore:
         """The failed flush that ended durability, None while all is well."""
         return self._refusal.flush_failure
 
-    def _require_write_side(self) -> WriteSide:
+    def _require_write_side(self) -> _WriteSide:
         self._refusal.require_none()
         assert self._write_side is not None
         return self._write_side
@@ -370,7 +372,7 @@ class MessageStore:
     def wait_durable(self, physical_end: int) -> None:
         """Return when everything before `physical_end` is on disk. FlushFailedError, StoreClosedError."""
         if self._write_side is not None:
-            self._write_side.durability.log.wait_durable(physical_end)
+            self._write_side.durability.log_flusher.wait_durable(physical_end)
 
     def request_durable(self, physical_end: int, done: Callable[[StoreError | None], None]) -> None:
         """Call `done(None)` when everything before `physical_end` is on disk, `done(error)` when that failed.
@@ -380,7 +382,7 @@ class MessageStore:
         if self._write_side is None:
             done(None)
         else:
-            self._write_side.durability.log.request_durable(physical_end, done)
+            self._write_side.durability.log_flusher.request_durable(physical_end, done)
 
     def flush(self) -> None:
         """Bring everything written so far to disk, derived data too. FlushFailedError, StoreClosedError."""
@@ -513,13 +515,16 @@ class MessageStore:
 
     def clean(self) -> int:
         """One round of retention now; how many files of the log went. OSError."""
-        cleaner = self._write_side.cleaner if self._write_side is not None else None
-        return cleaner.clean() if cleaner is not None else 0
+        return self._write_side.cleaner.clean() if self._write_side is not None else 0
 
     def reread_retention(self) -> Retention | None:
         """Go on with what config/retention.json says now, unless this store was opened with a retention of its own;
         what is in force then. ConfigFileError, OSError: what was in force stays so."""
-        return self._write_side.reread_retention() if self._write_side is not None else None
+        if self._write_side is None or self.config.retention is not None:
+            return self.config.retention if self._write_side is not None else None
+        retention = read_retention(self._parts.layout.retention)
+        self._write_side.cleaner.apply(retention)
+        return retention
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Tell `listener` what happens from now on; the returned function ends that."""
@@ -551,6 +556,10 @@ class MessageStore:
     def stats(self) -> StoreStats:
         """The store in figures."""
         topics, write_side, index = self.topics(), self._write_side, self.index_state
+        parts, sizes, log_files = self._parts, self.sizes, len(self._log.files.files)
+        opened_queues, index_files = list(parts.queues), len(parts.index.files)  # opens every queue
+        queue_files = sum(len(queue.files.files) for queue in opened_queues)
+        disk_free, disk_total = max(map(disk_space, parts.layout.commit_log.writable))
         return StoreStats(
             path=str(self.path),
             mode=self.mode.value,
@@ -563,8 +572,8 @@ class MessageStore:
             read_messages=self._reader.messages,
             read_bytes=self._reader.bytes,
             queries=self._reader.queries,
-            flushes=write_side.durability.log.flushes if write_side else 0,
-            expired_files=write_side.expired_files if write_side else 0,
+            flushes=write_side.durability.log_flusher.flushes if write_side else 0,
+            expired_files=write_side.cleaner.expired_files if write_side else 0,
             sync_flush=self.sync_flush,
             opened_at_ms=self.opened_at_ms,
             index=index.state,
@@ -574,8 +583,98 @@ class MessageStore:
             damaged_places=self._reader.records.met.damaged,
             mended=self._reader.records.met.mended,
             recovery=self.recovery,
-            **measure_files(self._parts),
+            messages=sum(max(queue.max_offset - queue.min_offset, 0) for queue in opened_queues),
+            min_physical_offset=self._log.min_offset,
+            physical_end=self._log.wrote_end,
+            commit_log_kind=self._log.framing.kind,
+            commit_log_files=log_files,
+            consume_queue_files=queue_files,
+            index_files=index_files,
+            commit_log_file_bytes=sizes.commit_log_bytes,
+            consume_queue_file_bytes=sizes.consume_queue_bytes,
+            index_slots=sizes.index_slots,
+            index_entries=sizes.index_entries,
+            size_bytes=log_files * sizes.commit_log_bytes
+            + queue_files * sizes.consume_queue_bytes
+            + index_files * sizes.index_bytes,
+            disk_free_bytes=disk_free,
+            disk_total_bytes=disk_total,
         )
+
+
+class _WriteSide:
+    """What only a store open for writing has: writer, flushers, retention. `start` and `close` once."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        topics: TopicView,
+        config: StoreConfig,
+        listeners: Listeners,
+        refusal: Refusal,
+        disk_use: DiskUse,
+    ) -> None:
+        """Nothing runs until `start`. ConfigFileError: the store's own retention can't be understood."""
+        parts, recovered = opened.parts, opened.recovered
+        log, queues, index = parts.log, parts.queues, parts.index
+        arguments = (queues, index, recovered.newest, listeners.appended, refusal.stop)
+        buffers = config.transient_pool_buffers
+        dispatcher = BufferedDispatcher(*arguments, log) if buffers else WriteDispatcher(*arguments)
+        self._log = log
+        self._taken_over = recovered.taken_over
+        self.writer = Writer(log, queues, dispatcher, topics, parts.dispatcher.levels, config, refusal)
+        self.durability = Durability(
+            parts.layout,
+            parts.disk,
+            log,
+            queues,
+            index,
+            dispatcher,
+            recovered.queues,
+            config.flush,
+            refusal.note_flush_failure,
+        )
+        self.cleaner = Cleaner(
+            parts.layout.root,
+            log,
+            queues,
+            index,
+            parts.deleted,
+            config.retention or read_retention(parts.layout.retention),
+            config.clock,
+            expired=listeners.expired,
+            refused=refusal.note_full_disk,
+            marked=self.durability.note_expired,
+            failed=lambda error: refusal.stop(f"retention failed: {_said_by(error)}"),
+            disk_use=disk_use,
+        )
+
+    def start(self) -> None:
+        """Begin what runs in the background; what was recovered is brought to disk first. FlushFailedError."""
+        self.durability.start()
+        if not self._taken_over:
+            self.durability.flush()
+        self.cleaner.start()
+
+    def close(self) -> bool:
+        """Flush what is left and end what runs; whether everything is on disk. Nothing is written any more."""
+        self.cleaner.close()
+        with self._log.lock:  # a put that is under way ends first
+            pass
+        return self.durability.close()
+
+
+def _said_by(error: Exception) -> str:
+    return str(error) if isinstance(error, StoreError | OSError) else repr(error)
+
+
+def disk_space(path: Path) -> tuple[int, int]:
+    """(free for us, total) bytes of the disk under `path`; zeros when it can't be asked."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0, 0
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 _READ_ONLY_REASONS = {

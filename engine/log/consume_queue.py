@@ -49,7 +49,11 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.files = files
-        self.is_made_anew = False  # FOLLOW: `refresh` found that it was, or was cut: it is to be opened again
+        self.is_stale = False
+        """Whether it is no longer the store's queue of that name: look it up again. Its topic was deleted, or (FOLLOW)
+        its writer recreated or cut it."""
+        self.pending = 0
+        """How many queue offsets were given to records whose entries are still to be appended (transient pool)."""
         self._file_entries = files.file_bytes // ENTRY.itemsize
         self._first = 0
         self._max = 0
@@ -212,10 +216,11 @@ class ConsumeQueue:
             self._appended_to = self.files.last
 
     def reserve(self, count: int) -> int:
-        """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset.
-        StoreFullError, OSError: none was made."""
-        queue_offset = self._max
-        used = queue_offset % self._file_entries
+        """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset,
+        after those that are `pending`. StoreFullError, OSError: none was made."""
+        queue_offset = self._max + self.pending
+        used = self._max % self._file_entries
+        count += self.pending
         newest = self._appended_to or self.files.last
         if used and newest is not None:
             newest.writable()  # now, while an error can be answered: not when the records are in the log
@@ -407,14 +412,14 @@ class ConsumeQueue:
 
     def refresh(self, physical_end: int) -> bool:
         """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
-        changed. Nothing is taken in once the queue `is_made_anew`. After an error (ReadError, OSError) the next call
+        changed. Nothing is taken in once the queue `is_stale`. After an error (ReadError, OSError) the next call
         begins anew, and tells all of it."""
         before, failed_before = self._untold or (self._first, self._max, self._newest), self._untold is not None
         self._untold = before
         is_listed = self._list_files(failed_before)
         is_overtaken = self._newest >= 0 and self._max * ENTRY.itemsize <= self.files.min_offset  # by retention
         if not is_overtaken and self._has_other_entries():
-            self.is_made_anew = True
+            self.is_stale = True
             return True
         if is_overtaken or failed_before or (is_listed and self._newest < 0):
             self.recover()

@@ -300,7 +300,7 @@ class ConsumeQueues:
                 self._refreshed.append(key)
         except ReadError:  # its writer took a file between two looks
             self.is_behind = True
-        if queue.is_made_anew:
+        if queue.is_stale:
             with self._lock:
                 self._drop(key)
 
@@ -330,6 +330,7 @@ class ConsumeQueues:
     def _drop(self, key: Key) -> None:
         queue = self._queues.pop(key, None)
         if queue is not None:
+            queue.is_stale = True
             queue.close()
             self._gone.append(key)
 
@@ -358,6 +359,7 @@ class ConsumeQueues:
             for queue_id in ids:
                 queue = self._queues.pop((topic, queue_id), None)
                 if queue is not None:
+                    queue.is_stale = True
                     queue.destroy(durably=False)
         if self.access is not Access.WRITE:
             self._removed.add(topic)

@@ -15,11 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreFullError
-from engine.files.disk import remove_file
+from engine.files.disk import Disk, remove_file
+from engine.files.layout import StoreLayout
 from engine.files.lock import lock_mtime_ns
 from engine.log.checkpoint import CheckpointFile
-from engine.log.dispatch import Feed, HeldFeed
-from engine.log.parts import StoreParts
+from engine.log.commit_log import CommitLog
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
+from engine.log.index import Index
 from engine.recovery.marks import (
     CleanMark,
     Coverage,
@@ -39,26 +42,34 @@ class Durability:
 
     def __init__(
         self,
-        parts: StoreParts,
+        layout: StoreLayout,
+        disk: Disk,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index,
+        dispatcher: WriteDispatcher,
+        extents: QueueExtents,
         policy: FlushPolicy,
-        feed: Feed,
-        queues: QueueExtents,
         failed: Callable[[FlushFailedError], None],
     ) -> None:
-        """`queues` is every queue's extent now; `failed` hears of the failure that ends durability."""
-        self._parts = parts
-        self._feed = feed
-        self._extents = {topic: dict(extents) for topic, extents in queues.items()}
-        self._index_behind = False
+        """`extents` is every queue's extent now; `failed` is called with the failure that ends durability."""
+        self._layout = layout
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._extents = {topic: dict(of_topic) for topic, of_topic in extents.items()}
+        self._index_is_late = False
         self._covered: Coverage | None = None
-        self._checkpoint = CheckpointFile(parts.layout.checkpoint, parts.disk)
+        self._checkpoint = CheckpointFile(layout.checkpoint, disk)
         self._committer: Committer | None = None
-        if isinstance(feed, HeldFeed):
-            self._committer = Committer(parts.log, policy, committed=self._dispatch_held, failed=failed)
+        if isinstance(dispatcher, BufferedDispatcher):
+            self._committer = Committer(log, policy, committed=self._dispatch_held, failed=failed)
         commit = self._committer.commit if self._committer else (lambda: None)
-        self.log = LogFlusher(parts.log, policy, failed=failed, commit=commit)
+        self.log_flusher = LogFlusher(log, policy, failed=failed, commit=commit)
         self._derived: DerivedFlusher[Coverage] = DerivedFlusher(
-            self.log,
+            self.log_flusher,
             policy,
             self._checkpoint,
             snapshot=self._snapshot,
@@ -70,7 +81,7 @@ class Durability:
 
     def start(self) -> None:
         """Begin flushing: once recovery has set the log's end."""
-        self.log.start()
+        self.log_flusher.start()
         if self._committer is not None:
             self._committer.start()
         self._derived.start()
@@ -83,25 +94,22 @@ class Durability:
 
     def flush(self) -> None:
         """Bring everything appended so far to disk, derived data and marks too. FlushFailedError."""
-        self.log.flush()
+        self.log_flusher.flush()
         self._derived.flush()
 
     def note_expired(self) -> None:
-        """Retention took files: the marks are to speak of what is left. FlushFailedError."""
-        parts = self._parts
-        with parts.log.lock:
-            known = {(topic, queue_id) for topic, extents in self._extents.items() for queue_id in extents}
-        for topic, queue_id in known:
-            parts.queues.get(topic, queue_id)  # opened here, while writers go on, and not under their lock
-        with parts.log.lock:
-            self._feed.touched |= known
+        """Retention deleted files: write a recovery point that covers what is left. FlushFailedError."""
+        with self._log.lock:
+            known = [(topic, queue_id) for topic, extents in self._extents.items() for queue_id in extents]
+        queues = [self._queues.get(*key) for key in known]  # opens them, while writers go on, not under their lock
+        with self._log.lock:
+            self._dispatcher.touched.update(queue for queue in queues if queue is not None)
         self._derived.flush()
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: the marks are to speak of it no more. FlushFailedError."""
-        with self._parts.log.lock:
+        """A topic was deleted: write a recovery point without it. FlushFailedError."""
+        with self._log.lock:
             self._extents.pop(topic, None)
-            self._feed.touched = {queue for queue in self._feed.touched if queue[0] != topic}
         self._derived.flush()
 
     def close(self) -> bool:
@@ -110,74 +118,74 @@ class Durability:
         try:
             if self._committer is not None:
                 self._committer.close()
-            self.log.close()
+            self.log_flusher.close()
             self._derived.flush()
         except (FlushFailedError, NoDescriptorError):
-            self.log.close()
+            self.log_flusher.close()
             return False
-        return self.log.failure is None and self._derived.failure is None and not self._feed.is_broken
+        return self.log_flusher.failure is None and self._derived.failure is None and not self._dispatcher.is_broken
 
-    def mark_clean(self) -> None:
-        """Leave the marks of a clean close: after all files are closed. OSError."""
-        layout, disk = self._parts.layout, self._parts.disk
-        if self._covered is not None and not self._index_behind and self._parts.deleted.are_finished:
+    def mark_clean(self, *, deletions_done: bool) -> None:
+        """Leave the marks of a clean close: after all files are closed. Without `deletions_done` the next opening has
+        to look for what is left of deleted topics. OSError."""
+        layout, disk = self._layout, self._disk
+        if self._covered is not None and not self._index_is_late and deletions_done:
             write_clean_mark(layout.clean_mark, CleanMark(self._covered, stamp_files(layout)), disk)
         remove_file(layout.abort, disk)
 
     def _dispatch_held(self) -> None:
-        with self._parts.log.lock, suppress(ReadOnlyStoreError):  # the feed has told why; writers are long answered
-            if isinstance(self._feed, HeldFeed):
-                self._feed.committed()
+        with self._log.lock, suppress(ReadOnlyStoreError):  # the dispatcher logged why; writers have their answer
+            if isinstance(self._dispatcher, BufferedDispatcher):
+                self._dispatcher.committed()
 
     def _snapshot(self) -> Coverage | None:
         """What is dispatched now; None when dispatch has failed."""
-        parts = self._parts
-        with parts.log.lock:
+        dispatcher, log = self._dispatcher, self._log
+        with log.lock:
             self._dispatch_held()
-            if self._feed.is_broken:
+            if dispatcher.is_broken:
                 return None
-            for topic, queue_id in self._feed.touched:
-                queue = parts.queues.get(topic, queue_id)
-                if queue is not None:  # else its topic was deleted this moment
-                    self._extents.setdefault(topic, {})[queue_id] = queue_extent(queue)
-            self._feed.touched = set()
-            newest = self._feed.newest
+            for queue in dispatcher.touched:
+                if not queue.is_stale:  # else its topic was deleted
+                    self._extents.setdefault(queue.topic, {})[queue.queue_id] = queue_extent(queue)
+            dispatcher.touched.clear()
+            newest = dispatcher.newest
             return Coverage(
-                physical_end=parts.log.readable_end,
-                log_begin=parts.log.min_offset,
+                physical_end=log.readable_end,
+                log_begin=log.min_offset,
                 newest=(newest.physical_offset, newest.size, newest.store_time_ms, 0) if newest else None,
-                lock_mtime_ns=lock_mtime_ns(parts.layout.lock),
+                lock_mtime_ns=lock_mtime_ns(self._layout.lock),
                 queues={topic: dict(extents) for topic, extents in self._extents.items()},
-                index_physical_offset=parts.index.last_physical_offset,
+                index_physical_offset=self._index.last_physical_offset,
             )
 
     def _flush_queues(self, least_pages: int) -> None:
         """Bring entries to disk; and keys, so that followers see them, from memory into their files."""
-        self._parts.index.settle()
-        self._parts.queues.flush(least_pages)
+        self._index.settle()
+        self._queues.flush(least_pages)
 
     def _flush_index(self) -> None:
         try:
-            self._parts.index.flush()
+            self._index.flush()
         except StoreFullError:  # its keys wait in memory; until they are in a file nothing claims that they are
-            self._index_behind = True
+            self._index_is_late = True
             return
-        self._index_behind = False
-        self._checkpoint.note_index_flushed(self.log.flushed_time_ms)
+        self._index_is_late = False
+        self._checkpoint.note_index_flushed(self.log_flusher.flushed_time_ms)
 
     def _cover(self, snapshot: Coverage) -> None:
         """Everything in `snapshot` is on disk: say so. A mark that can't be written costs only time, at recovery."""
-        if self._index_behind:
+        if self._index_is_late:
             return
-        names = tuple(file.file.path.name for file in self._parts.index.files)
+        names = tuple(file.file.path.name for file in self._index.files)
         newest = snapshot.newest
         if newest is not None:
-            crc = record_crc(self._parts.log, newest[0], newest[1])
+            crc = record_crc(self._log, newest[0], newest[1])
             if crc is None:
                 return
             newest = (*newest[:3], crc)
         self._covered = replace(snapshot, newest=newest, index_files=names)
         try:
-            write_coverage(self._parts.layout.coverage, self._covered, self._parts.disk)
+            write_coverage(self._layout.coverage, self._covered, self._disk)
         except OSError:
             return

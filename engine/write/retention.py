@@ -5,7 +5,7 @@
     by need    the oldest file whatever its age, when the disk is over its clean ratio
     refusal    over the warn ratio nothing more is written, until it is below again
 
-The newest file never goes. Off unless asked for: a store is not to lose messages by being opened.
+The newest file is never deleted. Off by default: opening a store must not lose messages.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from engine.files.disk import lacks_descriptor
 from engine.files.mapped_file import MappedFile
 from engine.files.periodic import PeriodicThread
 from engine.log.commit_log import CommitLog
-from engine.log.parts import StoreParts
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.deleted_topics import DeletedTopics
+from engine.log.index import Index
 from engine.settings.config import Clock, Retention
 
 MS_AN_HOUR = 3_600_000
 
 DiskUse = Callable[[Path], float]
-"""Answers which part of the disk under a path is used, 0 to 1; negative when that can't be told."""
+"""The used part of the disk under a path, 0 to 1; negative when that is unknown."""
 
 
 def disk_use(path: Path) -> float:
@@ -44,13 +46,17 @@ def disk_use(path: Path) -> float:
 
 
 class Cleaner:
-    """Applies a store's retention, now and then on a thread of its own. Thread safety: any thread; one round at
-    a time."""
+    """Applies a store's retention, at intervals on a thread of its own. Thread safety: any thread; one round at a
+    time."""
 
     def __init__(
         self,
-        parts: StoreParts,
-        retention: Retention,
+        root: Path,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index,
+        deleted: DeletedTopics,
+        retention: Retention | None,
         clock: Clock,
         *,
         expired: Callable[[Expired], None],
@@ -60,11 +66,18 @@ class Cleaner:
         disk_use: DiskUse = disk_use,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`expired` is told of each queue that lost messages, `refused` why the disk is too full to be written, or None
-        when it is not any more; `marked` brings marks up to date after a round that took files; `failed` is told when
-        the disk refused something, and of what else ends the thread. `pause` sleeps for some seconds."""
-        self._parts = parts
-        self._log: CommitLog = parts.log
+        """`root` is the store's directory. Without `retention` nothing is deleted.
+
+        `expired` is called with each queue that lost messages, `refused` with why the disk is too full to be written,
+        or None when it is not any more; `marked` brings the recovery point up to date after a round that deleted files;
+        `failed` is called when the disk refused something, and with whatever else ends the thread. `pause` sleeps for
+        some seconds.
+        """
+        self._root = root
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._deleted = deleted
         self._retention = retention
         self._clock = clock
         self._expired = expired
@@ -74,16 +87,40 @@ class Cleaner:
         self._disk_use = disk_use
         self._pause = pause
         self._round = threading.Lock()
-        self._thread = PeriodicThread("fsstore-retention", retention.clean_interval_ms, self._tick, failed=failed)
+        self._lifecycle = threading.Lock()
+        self._closed = False
+        self._thread: PeriodicThread | None = None
         self.expired_files = 0
 
     def start(self) -> None:
         """Begin cleaning."""
-        self._thread.start()
+        if self._retention is not None:
+            interval_ms = self._retention.clean_interval_ms
+            self._thread = PeriodicThread("fsstore-retention", interval_ms, self._tick, failed=self._failed)
+            self._thread.start()
+
+    def apply(self, retention: Retention | None) -> None:
+        """Replace the retention, None for none; a round that is under way ends first."""
+        with self._lifecycle:
+            if self._closed:
+                return
+            self._end_thread()
+            with self._round:
+                self._retention = retention
+                if retention is None:
+                    self._refused(None)  # no later round would say that there is space again
+            self.start()
 
     def close(self) -> None:
         """End the thread; a round that is under way ends first."""
-        self._thread.close()
+        with self._lifecycle:
+            self._closed = True
+            self._end_thread()
+
+    def _end_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
 
     def _tick(self) -> None:
         try:
@@ -93,51 +130,48 @@ class Cleaner:
                 self._failed(error)
 
     def clean(self) -> int:
-        """One round: delete what may go, `delete_batch_files` at most; how many files of the log went. OSError."""
+        """One round: delete what may be deleted, `delete_batch_files` at most; how many files of the log that were.
+        OSError."""
         with self._round:
-            return self._clean()
+            return self._clean(self._retention) if self._retention is not None else 0
 
-    def _clean(self) -> int:
-        used = max(self._log_disk_use(), self._disk_use(self._parts.layout.root))
-        self._refuse(used)
-        taken = 0
-        while taken < self._retention.delete_batch_files and self._take_oldest(used):
-            taken += 1
-            self._pause(self._retention.delete_pause_ms / 1000)
-        if taken:
-            self.expired_files += taken
-            self._follow()
+    def _clean(self, retention: Retention) -> int:
+        used = max(self._log_disk_use(retention), self._disk_use(self._root))
+        full = used > retention.disk_warn_ratio
+        self._refused(f"the disk is {used:.0%} full, over {retention.disk_warn_ratio:.0%}" if full else None)
+        deleted = 0
+        while deleted < retention.delete_batch_files and self._delete_oldest(retention, used):
+            deleted += 1
+            self._pause(retention.delete_pause_ms / 1000)
+        if deleted:
+            self.expired_files += deleted
+            self._delete_derived()
             self._marked()
-        now_ms, interval_ms = self._clock(), self._retention.forced_destroy_interval_ms
+        now_ms, interval_ms = self._clock(), retention.forced_destroy_interval_ms
         self._log.files.sweep(now_ms, interval_ms)
-        self._parts.queues.sweep(now_ms, interval_ms)
-        return taken
+        self._queues.sweep(now_ms, interval_ms)
+        return deleted
 
-    def _log_disk_use(self) -> float:
+    def _log_disk_use(self, retention: Retention) -> float:
         """Of the log's paths for new files the one with most space counts; the full ones get no file meanwhile."""
         uses = {folder: self._disk_use(folder) for folder in self._log.files.paths.writable}
-        self._log.files.avoid(frozenset(path for path, use in uses.items() if use > self._retention.disk_clean_ratio))
+        self._log.files.avoid(frozenset(path for path, use in uses.items() if use > retention.disk_clean_ratio))
         return min((use for use in uses.values() if use >= 0), default=-1.0)
 
-    def _refuse(self, used: float) -> None:
-        full = used > self._retention.disk_warn_ratio
-        self._refused(f"the disk is {used:.0%} full, over {self._retention.disk_warn_ratio:.0%}" if full else None)
-
-    def _take_oldest(self, used: float) -> bool:
-        """Delete the oldest file of the log if it may go: no queue leads to it any more then, and whoever is told of
-        what went finds it gone by every way."""
+    def _delete_oldest(self, retention: Retention, used: float) -> bool:
+        """Delete the oldest file of the log if that may be deleted; whether it was. No queue leads to it by then, so
+        that whoever is notified finds its messages gone by every way."""
         files = self._log.files.files
-        if len(files) < 2 or not self._may_go(files[0], used):
+        if len(files) < 2 or not self._may_delete(files[0], retention, used):
             return False
-        gone = self._parts.queues.expire(files[1].start)
+        gone = self._queues.expire(files[1].start)
         try:
             return self._log.files.retire_first(self._clock()) is not None
         finally:
             for expired in gone:
                 self._expired(expired)
 
-    def _may_go(self, file: MappedFile, used: float) -> bool:
-        retention = self._retention
+    def _may_delete(self, file: MappedFile, retention: Retention, used: float) -> bool:
         if used > retention.disk_clean_ratio and retention.clean_forcibly:
             return True
         if retention.max_bytes is not None and self._log.readable_end - file.start > retention.max_bytes:
@@ -149,12 +183,12 @@ class Cleaner:
             return False
         return self._clock() - _written_ms(file.path) >= retention.max_age_hours * MS_AN_HOUR
 
-    def _follow(self) -> None:
-        """Delete what led into the files that went."""
+    def _delete_derived(self) -> None:
+        """Delete what led into the files that were deleted."""
         min_offset = self._log.min_offset
-        self._parts.queues.delete_expired(self._clock())
-        self._parts.index.delete_expired(min_offset)
-        self._parts.deleted.forget_before(min_offset)
+        self._queues.delete_expired(self._clock())
+        self._index.delete_expired(min_offset)
+        self._deleted.forget_before(min_offset)
 
 
 def _written_ms(path: Path) -> int:

@@ -18,9 +18,11 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from engine.errors import FlushFailedError, IllegalMessageError, ReadOnlyStoreError, StoreClosedError, StoreError
-from engine.log.delay import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
-from engine.log.dispatch import Feed, PlacedRun, Queue
-from engine.log.parts import StoreParts
+from engine.log.commit_log import CommitLog
+from engine.log.consume_queue import ConsumeQueue
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, require_delay_level, scheduled, tags_code
+from engine.log.dispatch import PlacedRun, WriteDispatcher
 from engine.log.topics import TopicView
 from engine.record.batch import (
     EncodedBatch,
@@ -115,19 +117,21 @@ class Writer:
 
     def __init__(
         self,
-        parts: StoreParts,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        dispatcher: WriteDispatcher,
         topics: TopicView,
+        levels: DelayLevels,
         config: StoreConfig,
-        feed: Feed,
         refusal: Refusal,
     ) -> None:
         """`refusal` says whether anything may be written."""
-        self._log = parts.log
-        self._queues = parts.queues
-        self._levels = parts.dispatcher.levels
+        self._log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
         self._topics = topics
+        self._levels = levels
         self._config = config
-        self._feed = feed
         self._refusal = refusal
         self._encoder = RecordEncoder(config.store_host, config.max_message_bytes)
         self._store_host = config.store_host.encode()
@@ -144,10 +148,13 @@ class Writer:
         topic = message.topic
         if queue_id is None:
             (queue_id,) = self._deal(topic, 1)
-        elif self._queues.get(topic, queue_id) is None and not self._topics.has_queue(topic, queue_id):
-            self._require_queue(topic, queue_id)
+            queue = self._queues.get(topic, queue_id)
+        else:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None and not self._topics.has_queue(topic, queue_id):
+                self._require_queue(topic, queue_id)
         record = self._encoder.encode(message, queue_id, self._config.clock())
-        if self._queues.get(topic, queue_id) is None:
+        if queue is None or queue.is_stale:
             self._make_topic(topic)
         host = self._store_host if message.store_host is None else message.store_host.encode()
         size = len(record.buffer)
@@ -155,11 +162,15 @@ class Writer:
             if self._refusal.error is not None:
                 self._refusal.require_none()
             queue_offset = 0
-            if _is_queued(message):
-                queue_offset = self._feed.next_offset(topic, queue_id, 1)
+            if message.sys_flag and not _is_queued(message):
+                queue = None
+            else:
+                if queue is None or queue.is_stale:
+                    queue = self._queues.get_or_create(topic, queue_id)
+                queue_offset = queue.reserve(1)
             physical_offset, store_time_ms = self._log.append(record, queue_offset)
             stored = _make_tuple(PutResult, (topic, queue_id, queue_offset, physical_offset, size, store_time_ms, host))
-            self._feed.put(stored, record)
+            self._dispatcher.put(queue, stored, record)
         self.messages += 1
         self.bytes += size
         return stored
@@ -237,9 +248,9 @@ class Writer:
         return [queue_id]
 
     def _put_encoded(
-        self, topic: str, batches: Sequence[EncodedBatch], queue_ids: Sequence[int], told: Stored | None = None
+        self, topic: str, batches: Sequence[EncodedBatch], queue_ids: Sequence[int], callback: Stored | None = None
     ) -> PutRange:
-        """Store encoded batches as one, row r in queue_ids[r % their number]; `told` before it is dispatched."""
+        """Store encoded batches as one, row r in queue_ids[r % their number]; `callback` before it is dispatched."""
         parts = [part for batch in batches if len(batch) for part in batch.cut(self._log.largest_bytes)]
         self._make_topic(topic)
         with self._log.lock:
@@ -248,11 +259,11 @@ class Writer:
             firsts = [part.shares[0].queue_offset for part in dealt]
             stored = [self._log.append(dealt[0], firsts[0])] if len(dealt) == 1 else self._log.append_all(dealt, firsts)
             try:
-                if told is not None:
-                    told(topic, queue_ids)
-            finally:  # what is in the log is dispatched, whatever becomes of those who hear of it
+                if callback is not None:
+                    callback(topic, queue_ids)
+            finally:  # what is in the log is dispatched, even if the callback fails
                 for part, (physical_offset, store_time_ms) in zip(dealt, stored, strict=True):
-                    self._feed.put_run(part.placed(topic, physical_offset, store_time_ms))
+                    self._dispatcher.put_run(part.placed(topic, physical_offset, store_time_ms))
         count = sum(map(len, parts))
         self.messages += count
         self.bytes += sum(len(part.buffer) for part in parts)
@@ -263,13 +274,14 @@ class Writer:
     def _deal_parts(self, topic: str, parts: Sequence[EncodedBatch], queue_ids: Sequence[int]) -> list[_Dealt]:
         """Each part with its queues' shares; the files for all of their entries are made."""
         count, turns = sum(map(len, parts)), len(queue_ids)
-        offsets = [
-            self._feed.next_offset(topic, queue_id, len(range(turn, count, turns)))
-            for turn, queue_id in enumerate(queue_ids)
-        ]
+        queues: dict[int, ConsumeQueue] = {}
+        offsets = []
+        for turn, queue_id in enumerate(queue_ids):
+            queue = queues[queue_id] = self._queues.get_or_create(topic, queue_id)
+            offsets.append(queue.reserve(len(range(turn, count, turns))))
         dealt, start = [], 0
         for part in parts:
-            dealt.append(_Dealt(part, shares_of(queue_ids, offsets, start, start + len(part))))
+            dealt.append(_Dealt(part, queues, shares_of(queue_ids, offsets, start, start + len(part))))
             start += len(part)
         return dealt
 
@@ -292,7 +304,7 @@ class Writer:
             self._refusal.require_none()
             routed = self._routed(messages, queue_ids)
             self._log.require_unforged([one.record for one in routed])
-            taken: Counter[Queue] = Counter()
+            taken: Counter[ConsumeQueue] = Counter()
             ready = [self._number(one, taken) for one in routed]
             stored = self._log.append_all([one.record for one in ready], [one.queue_offset for one in ready])
             results = []
@@ -303,7 +315,7 @@ class Writer:
                 result = PutResult(*place, record.size, store_time_ms, host)
                 if message.topic == SCHEDULE_TOPIC:
                     record.tags_code = tags_code(SCHEDULE_TOPIC, message.properties, store_time_ms, self._levels)
-                self._feed.put(result, record)
+                self._dispatcher.put(one.queue, result, record)
                 results.append(result)
         self.messages += len(results)
         self.bytes += sum(result.store_size for result in results)
@@ -323,7 +335,7 @@ class Writer:
         record = self._encoder.encode(message, queue_id, self._config.clock())
         return _Routed(message, queue_id, record, self._further_queues(message, queue_id))
 
-    def _further_queues(self, message: Message, queue_id: int) -> list[Queue]:
+    def _further_queues(self, message: Message, queue_id: int) -> list[tuple[str, int]]:
         """The queues that a message asks to stand in, too. IllegalMessageError when it may not."""
         if not self._config.multi_dispatch or not _is_queued(message):
             return []
@@ -341,22 +353,26 @@ class Writer:
                 )
         return queues
 
-    def _number(self, routed: _Routed, taken: Counter[Queue]) -> _Prepared:
-        """Number a message, its own queue first; `taken` counts the numbers given in this batch."""
-        message, queue_id, record, queues = routed
-        queue_offset = self._take((message.topic, queue_id), taken) if _is_queued(message) else 0
-        if queues:
-            places = [Place(*queue, self._take(queue, taken)) for queue in queues]
+    def _number(self, routed: _Routed, taken: Counter[ConsumeQueue]) -> _Prepared:
+        """Number a message, its own queue first; `taken` counts the queue offsets given in this batch."""
+        message, queue_id, record, further = routed
+        queue, queue_offset = None, 0
+        if _is_queued(message):
+            queue = self._queues.get_or_create(message.topic, queue_id)
+            queue_offset = _take(queue, taken)
+        if further:
+            places = [Place(*key, _take(self._queues.get_or_create(*key), taken)) for key in further]
             offsets = offsets_property([place.queue_offset for place in places])
             message = replace(message, properties={**message.properties, MULTI_QUEUE_OFFSET: offsets})
             record = self._encoder.encode(message, queue_id, self._config.clock())
             record.places = places
-        return _Prepared(message, queue_id, queue_offset, record)
+        return _Prepared(message, queue_id, queue, queue_offset, record)
 
-    def _take(self, queue: Queue, taken: Counter[Queue]) -> int:
-        before = taken[queue]
-        taken[queue] += 1
-        return self._feed.next_offset(*queue, before + 1) + before
+
+def _take(queue: ConsumeQueue, taken: Counter[ConsumeQueue]) -> int:
+    before = taken[queue]
+    taken[queue] += 1
+    return queue.reserve(before + 1) + before
 
 
 class _Routed(NamedTuple):
@@ -365,7 +381,7 @@ class _Routed(NamedTuple):
     message: Message
     queue_id: int
     record: EncodedRecord
-    further: list[Queue]
+    further: list[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +390,8 @@ class _Prepared:
 
     message: Message
     queue_id: int
+    queue: ConsumeQueue | None
+    """None when no queue leads to it."""
     queue_offset: int
     record: EncodedRecord
 
@@ -382,6 +400,7 @@ class _Dealt(NamedTuple):
     """A batch with what each queue gets of it: what the log takes."""
 
     batch: EncodedBatch
+    queues: dict[int, ConsumeQueue]
     shares: list[Share]
 
     @property
@@ -407,6 +426,7 @@ class _Dealt(NamedTuple):
         batch = self.batch
         return PlacedRun(
             topic,
+            self.queues,
             self.shares,
             batch.starts + physical_offset,
             batch.sizes,

@@ -10,7 +10,7 @@ from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import DelayLevels, scheduled, tags_code
-from engine.log.dispatch import Dispatcher
+from engine.log.dispatch import WriteDispatcher
 from engine.log.index import Index
 from engine.record.message import Host, Message
 from engine.record.multi_dispatch import places
@@ -18,6 +18,11 @@ from engine.record.record import RecordEncoder
 from engine.results import PutResult
 
 NOW_MS = 1_700_000_000_000
+
+
+def write_dispatcher(queues: ConsumeQueues, index: Index) -> WriteDispatcher:
+    """One that notifies nobody."""
+    return WriteDispatcher(queues, index, None, lambda *_: None, lambda _: None)
 
 
 class SmallStore:
@@ -31,19 +36,20 @@ class SmallStore:
         self.queues = ConsumeQueues(folder / "consumequeue", queue_entries * 20, access)
         self.index = Index(folder / "index", 7, 20, access, lambda: self.now_ms)
         self.levels = DelayLevels.parse()
-        self.dispatcher = Dispatcher(self.queues, self.index, self.levels)
+        self.dispatcher = write_dispatcher(self.queues, self.index)
         self.encoder = RecordEncoder(Host(b"\x7f\x00\x00\x01", 10911), 1 << 20)
 
     def put(self, message: Message, queue_id: int = 0) -> int:
         """Store and dispatch; the physical offset."""
         message, queue_id = scheduled(message, queue_id, self.levels)
         encoded = self.encoder.encode(message, queue_id, self.now_ms)
-        queue_offset = 0 if message.sys_flag & 0x4 else self.queue(message.topic, queue_id).max_offset
+        queue = None if message.sys_flag & 0x4 else self.queue(message.topic, queue_id)
+        queue_offset = queue.max_offset if queue is not None else 0
         physical_offset, time_ms = self.log.append(encoded, queue_offset)
         encoded.tags_code = tags_code(message.topic, {**message.properties, "TAGS": message.tags}, time_ms, self.levels)
         encoded.places = places(message.properties, queue_id)
         place = (message.topic, queue_id, queue_offset, physical_offset)
-        self.dispatcher.put(PutResult(*place, encoded.size, time_ms, b""), encoded)
+        self.dispatcher.put(queue, PutResult(*place, encoded.size, time_ms, b""), encoded)
         self.now_ms += 137
         return physical_offset
 

@@ -14,7 +14,8 @@ import pytest
 
 from engine import FlushFailedError, Message, MessageStore, ReadOnlyStoreError, StoreConfig
 from engine.files.periodic import PeriodicThread
-from engine.log.dispatch import Dispatcher
+from engine.log.consume_queue import ConsumeQueue
+from engine.log.index import Index
 from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
 POOL = replace(SMALL, transient_pool_buffers=2, flush=replace(QUIET, commit_interval_ms=3_600_000))
@@ -24,22 +25,17 @@ class FailingOnce:
     """Dispatch fails at the next record or run: before anything is done, or when its queues have their entries."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
-        self._late = late
         self.failures = 0
-        for name in ("put", "put_run"):
-            monkeypatch.setattr(Dispatcher, name, self._failing(getattr(Dispatcher, name)))
+        dispatches = (Index, ("put", "put_many")) if late else (ConsumeQueue, ("append_one", "append"))
+        for name in dispatches[1]:
+            monkeypatch.setattr(dispatches[0], name, self._failing(getattr(dispatches[0], name)))
 
     def _failing(self, dispatch: Callable[..., None]) -> Callable[..., None]:
-        def failing(dispatcher: Dispatcher, *args: Any) -> None:
-            if self.failures:
-                dispatch(dispatcher, *args)
-                return
+        def failing(*args: Any) -> None:
             self.failures += 1
-            if self._late:
-                index, dispatcher.index = dispatcher.index, None
-                dispatch(dispatcher, *args)
-                dispatcher.index = index
-            raise ZeroDivisionError("dispatch")
+            if self.failures == 1:
+                raise ZeroDivisionError("dispatch")
+            dispatch(*args)
 
         return failing
 

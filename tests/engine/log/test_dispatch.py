@@ -29,7 +29,7 @@ from engine.record.record import EncodedRecord
 from engine.record.scan import scan_records
 from engine.results import PutResult
 from tests.engine.disks import FullDisk
-from tests.engine.logs import NOW_MS, SmallStore
+from tests.engine.logs import NOW_MS, SmallStore, write_dispatcher
 from tests.golden import NAMES, Golden, golden
 
 Files = dict[str, bytes]
@@ -160,16 +160,20 @@ def test_a_run_derives_what_single_puts_derive(
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     single, run = Derived(folder / "single", 160, 7, 20), Derived(folder / "run", 160, 7, 20)
+    writes = write_dispatcher(single.queues, single.index)
     places = 100 + 91 * np.arange(len(wanted))
     for row, keys in enumerate(wanted):
         turn, offset = row % len(queue_ids), row // len(queue_ids)
         stored = PutResult("t", queue_ids[turn], offset, int(places[row]), 91, NOW_MS, b"")
-        single.dispatcher.put(stored, EncodedRecord(bytearray(91), 56, tags_code=row, keys=keys))
+        queue = single.queues.get_or_create("t", queue_ids[turn])
+        writes.put(queue, stored, EncodedRecord(bytearray(91), 56, tags_code=row, keys=keys))
     shares = shares_of(queue_ids, [0] * len(queue_ids), 0, len(wanted))
     sizes, codes = np.full(len(wanted), 91), np.arange(len(wanted))
     rows = np.array([row for row, keys in enumerate(wanted) for _ in keys], np.int64)
     hashes = index_hashes("t", [key for keys in wanted for key in keys])
-    run.dispatcher.put_run(PlacedRun("t", shares, places, sizes, NOW_MS, codes, rows, hashes))
+    queues = {queue_id: run.queues.get_or_create("t", queue_id) for queue_id in queue_ids}
+    writes = write_dispatcher(run.queues, run.index)
+    writes.put_run(PlacedRun("t", queues, shares, places, sizes, NOW_MS, codes, rows, hashes))
     assert run.files() == single.files()
     run.close()
     single.close()
@@ -277,11 +281,12 @@ def test_single_queue_offsets_off_the_line_are_damage(
 def test_reserve_refuses_before_anything_is_stored(tmp_path: Path) -> None:
     disk = FullDisk(files=1)
     derived = Derived(tmp_path, 160, 7, 20, disk)
-    queue = derived.dispatcher.queues.get_or_create("t", 0)
+    queue = derived.queues.get_or_create("t", 0)
+    dispatcher = write_dispatcher(derived.queues, derived.index)
     queue.reserve(8)
     for number in range(8):
         stored = PutResult("t", 0, number, 91 * number, 91, NOW_MS, b"")
-        derived.dispatcher.put(stored, EncodedRecord(bytearray(91), 56, keys=["k"]))
+        dispatcher.put(queue, stored, EncodedRecord(bytearray(91), 56, keys=["k"]))
     with pytest.raises(StoreFullError):
         queue.reserve(1)
     assert list(derived.index.candidates("t", "k")) == [91 * number for number in reversed(range(8))]
