@@ -47,9 +47,9 @@ from engine.results import (
     RecoveryReport,
     StoreStats,
 )
+from engine.settings.broker_options import read_retention
 from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.settings.consumer_offsets import ConsumerOffsets
-from engine.settings.retention_file import read_retention
 from engine.write.durability import Durability
 from engine.write.retention import Cleaner, DiskUse, disk_use
 from engine.write.writer import Refusal, Stored, Writer
@@ -248,7 +248,7 @@ class MessageStore:
     @property
     def topics_generation(self) -> int:
         """Another number whenever topics or queues came or went."""
-        return self._topics.generation
+        return self._topics.changes + self._parts.queues.generation
 
     def topics(self) -> list[str]:
         """Names of all topics, sorted: the union of config/topics.json and consumequeue/."""

@@ -219,13 +219,6 @@ class CommitLog:
         if size > self.largest_bytes:
             raise MessageTooLargeError("record", size, self.largest_bytes)
 
-    def commit(self, least_pages: int = 0) -> int:
-        """Copy the write buffer to its file and publish, if it touches `least_pages` pages; the new `readable_end`.
-
-        FlushFailedError. Without a pool there is nothing to do.
-        """
-        return self.files.commit(least_pages)
-
     # reading
 
     def view(self, physical_offset: int, length: int) -> memoryview:

@@ -277,10 +277,6 @@ class ConsumeQueue:
         self._moved(max_offset)
         self._min = None
 
-    def flush(self, least_pages: int = 0) -> None:
-        """Bring entries to disk, when at least `least_pages` wait (0: any). FlushFailedError."""
-        self.files.flush(least_pages)
-
     # reading
 
     def read(self, queue_offset: int, count: int) -> Entries:

@@ -344,7 +344,7 @@ class ConsumeQueues:
     def flush(self, least_pages: int = 0) -> None:
         """Flush every queue with at least `least_pages` waiting (0: any byte). FlushFailedError."""
         for queue in self.opened():
-            queue.flush(least_pages)
+            queue.files.flush(least_pages)
 
     def ends(self, topic: str) -> dict[int, int]:
         """The next offset of each queue of a topic."""

@@ -17,12 +17,8 @@ class TopicView:
         self.table = table
         self._queues = queues
         self._changed = changed
-        self._changes = 0
-
-    @property
-    def generation(self) -> int:
-        """Another number whenever a topic or queue came or went."""
-        return self._changes + self._queues.generation
+        self.changes = 0
+        """How often the table changed; `ConsumeQueues.generation` counts the queues that came or went."""
 
     def names(self) -> list[str]:
         """All topics, sorted."""
@@ -86,5 +82,5 @@ class TopicView:
         return True
 
     def _note_change(self) -> None:
-        self._changes += 1
+        self.changes += 1
         self._changed()

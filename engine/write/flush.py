@@ -202,7 +202,7 @@ class Committer:
         if self._failure is not None:
             raise self._failure
         try:
-            end = self._log.commit(least_pages)
+            end = self._log.files.commit(least_pages)
         except FlushFailedError as error:
             self._fail(error)
             raise

@@ -215,7 +215,8 @@ class Writer:
         batches = [encode_batch(self._encoder, some, now_ms) for some in _runs(messages)]
         if any(messages[row].topic != topic for row in range(0, len(messages), _ENCODED_AT_ONCE)):
             raise IllegalMessageError("the messages of a batch have different topics")
-        return self._put_encoded(topic, batches, self._targets(topic, queue_id, len(messages)))
+        queue_ids = self._targets(topic, queue_id, len(messages))
+        return self._put_encoded(topic, batches, len(messages), queue_ids, None)
 
     def put_lines(
         self,
@@ -228,7 +229,7 @@ class Writer:
         stored: Stored | None,
     ) -> PutRange:
         """Store each line, all or none."""
-        if any(name in properties for name in SPECIAL_PROPERTIES):
+        if properties and any(name in properties for name in SPECIAL_PROPERTIES):
             messages = [Message(topic, body, keys, tags, properties) for body in line_bodies(lines)]
             return self.put_batch(messages, queue_id)
         encode = partial(encode_lines, self._encoder, topic, keys=keys, tags=tags, properties=properties)
@@ -237,25 +238,32 @@ class Writer:
         count = sum(map(len, batches))
         if not count:
             return self._nothing(topic, queue_id)
-        return self._put_encoded(topic, batches, self._targets(topic, queue_id, count), stored)
+        return self._put_encoded(topic, batches, count, self._targets(topic, queue_id, count), stored)
 
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
         """The queues that `count` messages go to, in turn."""
         if queue_id is None:
             return self._deal(topic, count)
-        if not self._topics.has_queue(topic, queue_id):
+        if self._queues.get(topic, queue_id) is None and not self._topics.has_queue(topic, queue_id):
             self._require_queue(topic, queue_id)
         return [queue_id]
 
     def _put_encoded(
-        self, topic: str, batches: Sequence[EncodedBatch], queue_ids: Sequence[int], callback: Stored | None = None
+        self,
+        topic: str,
+        batches: Sequence[EncodedBatch],
+        count: int,
+        queue_ids: Sequence[int],
+        callback: Stored | None,
     ) -> PutRange:
-        """Store encoded batches as one, row r in queue_ids[r % their number]; `callback` before it is dispatched."""
+        """Store encoded batches as one, row r of `count` in queue_ids[r % their number]; `callback` before it is
+        dispatched."""
         parts = [part for batch in batches if len(batch) for part in batch.cut(self._log.largest_bytes)]
-        self._make_topic(topic)
+        if self._queues.get(topic, queue_ids[0]) is None:
+            self._make_topic(topic)
         with self._log.lock:
             self._refusal.require_none()
-            dealt = self._deal_parts(topic, parts, queue_ids)
+            dealt = self._deal_parts(topic, parts, count, queue_ids)
             firsts = [part.shares[0].queue_offset for part in dealt]
             stored = [self._log.append(dealt[0], firsts[0])] if len(dealt) == 1 else self._log.append_all(dealt, firsts)
             try:
@@ -264,16 +272,17 @@ class Writer:
             finally:  # what is in the log is dispatched, even if the callback fails
                 for part, (physical_offset, store_time_ms) in zip(dealt, stored, strict=True):
                     self._dispatcher.put_run(part.placed(topic, physical_offset, store_time_ms))
-        count = sum(map(len, parts))
         self.messages += count
         self.bytes += sum(len(part.buffer) for part in parts)
         physical_offset, store_time_ms = stored[0]
         end = stored[-1][0] + len(parts[-1].buffer)
         return PutRange(topic, queue_ids[0], firsts[0], count, physical_offset, end, store_time_ms)
 
-    def _deal_parts(self, topic: str, parts: Sequence[EncodedBatch], queue_ids: Sequence[int]) -> list[_Dealt]:
-        """Each part with its queues' shares; the files for all of their entries are made."""
-        count, turns = sum(map(len, parts)), len(queue_ids)
+    def _deal_parts(
+        self, topic: str, parts: Sequence[EncodedBatch], count: int, queue_ids: Sequence[int]
+    ) -> list[_Dealt]:
+        """Each part with its queues' shares; the files for all of their `count` entries are made."""
+        turns = len(queue_ids)
         queues: dict[int, ConsumeQueue] = {}
         offsets = []
         for turn, queue_id in enumerate(queue_ids):
@@ -281,8 +290,9 @@ class Writer:
             offsets.append(queue.reserve(len(range(turn, count, turns))))
         dealt, start = [], 0
         for part in parts:
-            dealt.append(_Dealt(part, queues, shares_of(queue_ids, offsets, start, start + len(part))))
-            start += len(part)
+            end = start + len(part)
+            dealt.append(_Dealt(part, queues, shares_of(queue_ids, offsets, start, end)))
+            start = end
         return dealt
 
     def _nothing(self, topic: str, queue_id: int | None) -> PutRange:

@@ -166,7 +166,7 @@ def test_a_store_whose_thread_ended_takes_no_more_messages_and_says_why(
     path = tmp_path / "store"
     targets = {
         "fsstore-flush-derived": "engine.log.index.Index.settle",
-        "fsstore-commit": "engine.log.commit_log.CommitLog.commit",
+        "fsstore-commit": "engine.files.file_queue.FileQueue.commit",
         "fsstore-retention": "engine.write.retention.Cleaner.clean",
     }
     (path / "config").mkdir(parents=True)

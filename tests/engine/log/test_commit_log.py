@@ -346,8 +346,8 @@ def test_with_a_pool_readers_see_committed_bytes_only(tmp_path: Path) -> None:
     assert on_disk(tmp_path) == [bytes(SIZE)]
     with pytest.raises(MessageNotFoundError):
         log.view(0, 100)
-    assert log.commit(least_pages=1) == 0
-    assert log.commit() == 100
+    assert log.files.commit(least_pages=1) == 0
+    assert log.files.commit() == 100
     assert FIELDS.unpack(log.view(0, 24)) == (1, 0, 1_000)
     log.append(Record(50), 1)
     assert log.readable_end == 100
@@ -361,7 +361,7 @@ def test_with_a_pool_files_fill_in_order_and_buffers_go_round(tmp_path: Path) ->
         assert log.readable_end == number * SIZE, "the file before was committed when this one began"
         assert pool.free == 0
     log.append_all([Record(500), Record(3_000), Record(3_000)], [6, 7, 8])
-    log.commit()
+    log.files.commit()
     assert log.readable_end == log.wrote_end == 7 * SIZE + 3_000
     for number, content in enumerate(on_disk(tmp_path)[:5]):
         assert content[24:3_000] == bytes([97 + number]) * 2_976

@@ -234,7 +234,7 @@ def test_a_private_queue_is_rebuilt_in_memory_alone(open_queue: Opener, tmp_path
     queue = open_queue(Access.PRIVATE)
     queue.truncate(40)
     queue.append(4, entries_of([400 + 10 * i for i in range(10)]))
-    queue.flush()
+    queue.files.flush()
     assert places_in(queue) == [0, 10, 20, 30, *(400 + 10 * i for i in range(10))]
     assert {path: path.read_bytes() for path in (tmp_path / "orders/3").iterdir()} == before
 
