@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -284,24 +283,32 @@ class Buffers:
 
     _KEPT = 2
     _KEPT_BYTES = 4 << 20
-    _REFERENCES_WHEN_FREE = 3  # the list's, the loop's, getrefcount's own; a view of the array is one more
 
     def __init__(self) -> None:
-        self._arrays: list[Array] = []
+        self._kept: list[bytearray] = []
 
     @property
     def kept_bytes(self) -> int:
         """Memory that is kept."""
-        return sum(array.nbytes for array in self._arrays)
+        return sum(map(len, self._kept))
 
     def take(self, size: int) -> Array:
         """At least `size` + MAX_ITEM_BYTES bytes (uint8), with anything in them."""
         needed = size + MAX_ITEM_BYTES
-        for array in self._arrays:
-            if len(array) >= needed and sys.getrefcount(array) == self._REFERENCES_WHEN_FREE:
-                return array
+        for memory in self._kept:
+            if len(memory) >= needed and _has_no_view(memory):
+                return np.frombuffer(memory, np.uint8)
         if needed + needed // 4 > self._KEPT_BYTES:
             return np.empty(needed, np.uint8)
-        new = np.empty(needed + needed // 4, np.uint8)
-        self._arrays = [*self._arrays, new][-self._KEPT :]
-        return new
+        new = bytearray(needed + needed // 4)
+        self._kept = [*self._kept, new][-self._KEPT :]
+        return np.frombuffer(new, np.uint8)
+
+
+def _has_no_view(memory: bytearray) -> bool:
+    """A bytearray that somebody has a view of refuses to be resized."""
+    try:
+        memory.append(memory.pop())
+    except BufferError:
+        return False
+    return True
