@@ -10,7 +10,7 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, StoreFullError
 from engine.files.file_scan import MAX_OFFSET
@@ -203,8 +203,13 @@ def read_own_file(path: Path) -> Any:
         return None
 
 
+def is_whole_number(stored: Any) -> TypeGuard[int]:
+    """Whether what a JSON file holds is an integer: true and false are none."""
+    return isinstance(stored, int) and not isinstance(stored, bool)
+
+
 def whole_number(stored: Any, least: int = 0) -> int:
     """A number from a file of ours, from `least` to the greatest offset there can be. ValueError."""
-    if not isinstance(stored, int) or isinstance(stored, bool) or not least <= stored <= MAX_OFFSET:
+    if not is_whole_number(stored) or not least <= stored <= MAX_OFFSET:
         raise ValueError("no number that we write")
     return stored

@@ -25,11 +25,11 @@ from numpy.typing import DTypeLike
 
 from engine.errors import ObstructedError, RetiredFileError, TruncatedFileError, UnreadableRangeError
 from engine.files.disk import Disk, allocate, create_allocated
+from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_file, unlink
 
 PAGE_BYTES = 4096
-HEAD_BYTES = 8
 ZERO_CHUNK_BYTES = 1 << 20
 _ZEROS = bytes(ZERO_CHUNK_BYTES)
 WARM_CHUNK_BYTES = 1 << 20

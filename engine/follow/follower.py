@@ -23,7 +23,7 @@ from engine.log.parts import StoreParts
 from engine.log.queue_sequence import queued_rows
 from engine.log.topics import TopicView
 from engine.record.framing import EntryNumber
-from engine.record.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from engine.record.header import is_rolled_back
 from engine.record.scan import ScannedRecords, ScanStop, index_key_rows, scan_records
 from engine.recovery.completeness import queues_complete
 from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
@@ -276,7 +276,7 @@ class Follower:
         walk = LogWalk(files, begin, lambda topic, queue_id: None, end=due, trusted_end=due, pages=MappedFile.whole)
         for found in walk:
             headers, (rows, _) = found.records.headers, index_key_rows(found)
-            is_kept = headers["sys_flag"][rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+            is_kept = ~is_rolled_back(headers["sys_flag"][rows])
             if (is_kept & (headers["physical_offset"][rows] > last)).any():
                 return True
             self._keys_looked = walk.end

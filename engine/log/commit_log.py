@@ -26,9 +26,11 @@ from engine.errors import (
     UnreadableRangeError,
 )
 from engine.files.file_queue import FileQueue
-from engine.files.mapped_file import HEAD_BYTES, MappedFile
+from engine.files.file_scan import HEAD_BYTES
+from engine.files.mapped_file import MappedFile
 from engine.record.framing import Framing
-from engine.record.record import BLANK_BYTES, encode_blank
+from engine.record.header import BLANK_BYTES
+from engine.record.record import encode_blank
 from engine.record.scan import placed_heads
 from engine.settings.config import Clock
 

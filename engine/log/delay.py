@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from engine.errors import IllegalMessageError
 from engine.record.hashes import tags_hash
+from engine.record.header import is_queued
 from engine.record.message import Message
-from engine.record.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -68,7 +68,7 @@ def require_delay_level(properties: Mapping[str, str]) -> None:
 def scheduled(message: Message, queue_id: int, levels: DelayLevels) -> tuple[Message, int]:
     """The message and queue id as stored: rewritten when it asks for a delay (a prepared or rolled back one can't)."""
     level = levels.clamp(delay_level(message.properties))
-    if level <= 0 or message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+    if level <= 0 or not is_queued(message.sys_flag):
         return message, queue_id
     properties = {
         **message.properties,

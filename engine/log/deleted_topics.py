@@ -21,7 +21,7 @@ from engine.errors import StoreError
 from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
 from engine.files.file_scan import MAX_OFFSET
 from engine.log.queue_sequence import queued_rows
-from engine.record.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from engine.record.header import TRANSACTION_MASK, TRANSACTION_PREPARED, is_rolled_back
 from engine.record.scan import ScannedRecords
 
 
@@ -129,7 +129,7 @@ class DeletedTopics:
         ends = np.array([self.until(topic) for topic in found.topics], dtype=np.int64)
         headers = found.records.headers.copy()
         gone = headers["physical_offset"] < ends[found.topic_rows]
-        gone &= headers["sys_flag"] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+        gone &= ~is_rolled_back(headers["sys_flag"])
         headers["sys_flag"][gone] = headers["sys_flag"][gone] & ~TRANSACTION_MASK | TRANSACTION_PREPARED
         return replace(found, records=replace(found.records, headers=headers))
 

@@ -30,7 +30,8 @@ from engine.log.index import Index
 from engine.log.queue_rows import believable_runs, rows_by_queue
 from engine.record.batch import Share
 from engine.record.hashes import java_hashes
-from engine.record.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, EncodedRecord
+from engine.record.header import is_rolled_back
+from engine.record.record import EncodedRecord
 from engine.record.scan import ScannedRecords, index_key_rows
 from engine.results import NewestRecord, PutResult
 
@@ -96,7 +97,7 @@ class Dispatcher:
         if len(scanned):
             headers = scanned.records.headers
             key_rows, key_hashes = index_key_rows(scanned)
-            keeps = headers["sys_flag"][key_rows] & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+            keeps = ~is_rolled_back(headers["sys_flag"][key_rows])
             offsets, times = headers["physical_offset"], headers["store_time_ms"]
             _index_rows(self._index, offsets, times, key_rows[keeps], key_hashes[keeps])
 
@@ -151,7 +152,7 @@ class WriteDispatcher:
                 self.touched.add(queue)
                 if record.places:
                     self._append_further(stored, record)
-            elif record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            elif is_rolled_back(record.sys_flag):
                 keys = ()
             self._index.put(topic, keys, physical_offset, store_time_ms)
         except BaseException as error:

@@ -17,16 +17,17 @@ from engine.errors import DamagedRecordError, ReadError
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC
+from engine.record.header import (
+    HOSTLESS_BYTES,
+    INNER_BATCH,
+    LAYOUTS,
+    MESSAGE_MAGIC_V2,
+    is_queued,
+    position_of,
+)
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, inner_count, places
-from engine.record.record import (
-    INNER_BATCH,
-    MESSAGE_MAGIC_V2,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    decode_record,
-    read_header,
-)
+from engine.record.record import decode_record, read_header
 
 MOST_NOTED = 1 << 16
 """Of so many damaged places, and mended messages, it is known that they were met."""
@@ -34,7 +35,10 @@ MOST_NOTED = 1 << 16
 NEIGHBOURS = 3
 """So many numbers to each side are asked whether their queue's entries lead to its own messages."""
 
-_SIZE, _QUEUE_ID, _QUEUE_OFFSET, _PHYSICAL_OFFSET = (0, 4), (12, 4), (20, 8), (28, 8)
+_SIZE, _QUEUE_ID, _QUEUE_OFFSET, _PHYSICAL_OFFSET = (
+    (position_of(name), LAYOUTS[0][name].itemsize)
+    for name in ("store_size", "queue_id", "queue_offset", "physical_offset")
+)
 """Position and bytes of each word in a record."""
 
 
@@ -144,7 +148,7 @@ class Mender:
             )
         except DamagedRecordError:
             return None
-        if message.store_size != entry.size or message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+        if message.store_size != entry.size or not is_queued(message.sys_flag):
             return None
         self._log.require_framed(entry.physical_offset, entry.size)
         return Mended(message, word)
@@ -262,7 +266,9 @@ def differing_words(record: memoryview, entry: Entry) -> list[Word]:
     ]
     topic = entry.topic.encode()
     is_v2 = header.magic == MESSAGE_MAGIC_V2
-    start = 73 + len(header.born_host) + len(header.store_host) + is_v2 + max(header.stored_body_size, 0)
+    start = (
+        HOSTLESS_BYTES + 1 + len(header.born_host) + len(header.store_host) + is_v2 + max(header.stored_body_size, 0)
+    )
     found_topic = bytes(record[start : start + len(topic)])
     if found_topic != topic:
         words.append(Word("topic", start, topic if _differ_in_one(found_topic, topic) else None, True))

@@ -16,8 +16,6 @@ import numpy as np
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, tags_code
 from engine.log.entries import ENTRY, Entries
 from engine.log.queue_sequence import queued_rows
-from engine.record.located import LocatedRecords
-from engine.record.properties import decode_properties
 from engine.record.scan import ScannedRecords
 
 Array = np.ndarray[Any, Any]
@@ -78,7 +76,7 @@ def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, 
     codes = tags.copy()
     for row in np.flatnonzero(scanned.topic_rows == schedule).tolist():
         store_time_ms = int(scanned.records.headers["store_time_ms"][row])
-        codes[row] = tags_code(SCHEDULE_TOPIC, _properties(scanned.records, row), store_time_ms, levels)
+        codes[row] = tags_code(SCHEDULE_TOPIC, scanned.records.properties_of(row), store_time_ms, levels)
     return codes
 
 
@@ -90,11 +88,6 @@ def _further_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int
         if row in rows
         for place in places
     ]
-
-
-def _properties(records: LocatedRecords, row: int) -> dict[str, str]:
-    start = int(records.properties_starts[row])
-    return decode_properties(records.log[start : start + int(records.properties_sizes[row])].tobytes())
 
 
 def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]]:

@@ -17,15 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.record.multi_dispatch import Place, can_have_queues, inner_places, places
-from engine.record.properties import decode_properties
-from engine.record.record import (
+from engine.record.header import (
     INNER_BATCH,
     MIN_RECORD_BYTES,
-    TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
+    is_queued,
 )
+from engine.record.multi_dispatch import Place, can_have_queues, inner_places, places
 from engine.record.scan import ScannedRecords
 
 Array = np.ndarray[Any, Any]
@@ -68,19 +65,20 @@ class Misnumbered:
 def queued_rows(records: ScannedRecords) -> Array:
     """Rows that stand in their queue: all but transactions prepared or rolled back, and those whose topic can have
     none. int64 (k,)."""
-    kinds = records.records.headers["sys_flag"] & TRANSACTION_MASK
-    is_queued = (kinds != TRANSACTION_PREPARED) & (kinds != TRANSACTION_ROLLBACK)
+    in_queue = is_queued(records.records.headers["sys_flag"])
     for number, topic in enumerate(records.topics):
         if not can_have_queues(topic):
-            is_queued &= records.topic_rows != number
-    return np.flatnonzero(is_queued)
+            in_queue &= records.topic_rows != number
+    return np.flatnonzero(in_queue)
 
 
 def further_places(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
     """The further places that those of `rows` claim which have any."""
     _, sizes = found.properties.multi_dispatch
     multiple = rows[sizes[rows] > 0]
-    return {row: places(_properties(found, row), int(found.records.queue_ids[row])) for row in multiple.tolist()}
+    return {
+        row: places(found.records.properties_of(row), int(found.records.queue_ids[row])) for row in multiple.tolist()
+    }
 
 
 def inner_batches(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
@@ -90,13 +88,8 @@ def inner_batches(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
     for row in rows[headers["sys_flag"][rows] & INNER_BATCH != 0].tolist():
         topic, queue_id = found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row])
         first = Place(topic, queue_id, int(headers["queue_offset"][row]))
-        batches[row] = inner_places(_properties(found, row), first)
+        batches[row] = inner_places(found.records.properties_of(row), first)
     return {row: further for row, further in batches.items() if further}
-
-
-def _properties(found: ScannedRecords, row: int) -> dict[str, str]:
-    start = int(found.records.properties_starts[row])
-    return decode_properties(found.records.log[start : start + int(found.records.properties_sizes[row])].tobytes())
 
 
 class QueueSequence:

@@ -19,7 +19,8 @@ from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import QueueRecords, Run
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn, items_at
 from engine.record.columns import have_whole_bodies, read_bodies
-from engine.record.located import LAYOUTS, LocatedRecords
+from engine.record.header import LAYOUTS
+from engine.record.located import LocatedRecords
 from engine.record.message import Host
 from engine.record.properties import KEYS, TAGS
 from engine.record.property_columns import PropertyItems, ShapedProperties, words

@@ -31,12 +31,12 @@ from engine.record.byte_columns import SliceColumn, pack_slices
 from engine.record.columns import Columns, find_properties, property_texts, read_columns, topics_of
 from engine.record.compression import BodySizes
 from engine.record.hashes import java_hashes
+from engine.record.header import is_queued
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.located import HEADER, LocatedRecords, locate, read_sizes
 from engine.record.message import StoredMessage, decompressed_body
 from engine.record.message_run import message_run
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY, find_property, split_keys
-from engine.record.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 from engine.results import QueueBounds
 
 Array = np.ndarray[Any, Any]
@@ -451,14 +451,12 @@ def rows_naming(records: LocatedRecords, key: str) -> Array:
 
 def is_in_queue(message: StoredMessage) -> bool:
     """Whether its queue leads to it: not to transactions that are prepared or rolled back."""
-    return message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+    return is_queued(message.sys_flag)
 
 
 def _places_with_key(records: LocatedRecords, topic: str, key: str) -> Array:
     """Queue ids and queue offsets of the records of that topic that carry `key`."""
-    state = records.headers["sys_flag"] & TRANSACTION_MASK
-    good = records.headers["ok"] & ((state == 0) | (state == TRANSACTION_COMMIT))
-    records = records.take(np.flatnonzero(good))
+    records = records.take(np.flatnonzero(records.headers["ok"] & is_queued(records.headers["sys_flag"])))
     records = records.take(rows_naming(records, key))
     topics, topic_rows = topics_of(records)
     keys, unique_keys = property_texts(records, [KEYS, UNIQUE_KEY])

@@ -22,10 +22,16 @@ from engine.record.byte_columns import items_at, pack_into
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.framing import Framing
+from engine.record.header import (
+    HEADERS,
+    IPV6_FLAGS,
+    LAYOUTS,
+    MIN_RECORD_BYTES,
+    are_magics,
+)
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.located import locate, strays
 from engine.record.message import StoredMessage
-from engine.record.record import HEADERS, IPV6_FLAGS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 
 Array = np.ndarray[Any, Any]
 Alone = Callable[[ConsumeQueue, int], StoredMessage | None]
@@ -35,14 +41,6 @@ NEWLINE = 10
 UNMEASURED = -1
 """The size of a compressed row that is not known yet."""
 _GATHERED_BYTES = HEADERS[0].size
-_FIELDS = np.dtype(
-    {
-        "names": ["size", "magic", "body_crc", "physical_offset", "sys_flag", "ipv4_body_size"],
-        "formats": [">i4", ">i4", ">i4", ">i8", ">i4", ">i4"],
-        "offsets": [0, 4, 8, 28, 36, 84],
-        "itemsize": _GATHERED_BYTES,
-    }
-)
 _HEADER_BYTES = np.array([header.size for header in HEADERS], np.int64)
 
 
@@ -203,14 +201,14 @@ def _find_bodies(log: Array, positions: Array, places: Array, framing: Framing) 
         nothing = np.zeros(len(positions), np.int64)
         return LogPart(log, places, nothing, nothing, nothing, nothing, nothing.copy(), nothing != 0)
     somewhere = positions if inside.all() else np.where(inside, positions, 0)
-    fields = items_at(log, somewhere, _GATHERED_BYTES).view(_FIELDS)
-    magic, sizes = fields["magic"], fields["size"].astype(np.int64)
+    fields = items_at(log, somewhere, _GATHERED_BYTES).view(LAYOUTS[0])
+    magic, sizes = fields["magic"], fields["store_size"].astype(np.int64)
     sys_flags = fields["sys_flag"].astype(np.int64)
-    good = inside & ((magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)) & (fields["physical_offset"] == places)
+    good = inside & are_magics(magic) & (fields["physical_offset"] == places)
     good &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log))
     if framing.header_bytes:
         good &= framing.precede(log, positions, sizes, places)
-    starts, stored_sizes = positions + _GATHERED_BYTES, fields["ipv4_body_size"].astype(np.int64)
+    starts, stored_sizes = positions + _GATHERED_BYTES, fields["stored_body_size"].astype(np.int64)  # if hosts are IPv4
     if (sys_flags & IPV6_FLAGS).any():
         starts = positions + _HEADER_BYTES[sys_flags >> 4 & 3]
         stored_sizes = _body_sizes(log, np.where(good, starts, 4))

@@ -24,10 +24,10 @@ from msgspec.structs import replace
 from engine.errors import IllegalMessageError, MessageTooLargeError
 from engine.record.byte_columns import items_at, put_items
 from engine.record.hashes import index_hashes, tags_hash
-from engine.record.located import LAYOUTS
+from engine.record.header import CRC_MASK, FAMILIES_POSITION, HEADERS, LAYOUTS
 from engine.record.message import Message
 from engine.record.properties import check_size, encode_labels, encode_properties
-from engine.record.record import HEADERS, RecordEncoder, index_keys, names_magic
+from engine.record.record import RecordEncoder, index_keys, names_magic
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,6 @@ HEAD = np.dtype(LAYOUTS[0].descr[:7])
 """How every record begins (docs/format.md, 2): up to its physical offset."""
 assert HEAD.itemsize == 36
 
-_FAMILIES_POSITION = 39  # the byte of the system flag that says which hosts are IPv6
 _SPLIT_AT_ONCE_BYTES = 1 << 17
 """What one call splits: others who want the interpreter wait for no more."""
 _NEWLINE = ord("\n")
@@ -51,10 +50,10 @@ _NO_HASHES = np.empty(0, np.int32)
 def alike_heads(head: bytes, sizes: Array, crcs: Array, body_sizes: Array) -> Array:
     """Heads of records that begin as `head` (all fixed fields) does, but for their sizes and body CRC-32s, and without
     their places: one of LAYOUTS, (n,)."""
-    layout = LAYOUTS[head[_FAMILIES_POSITION] >> 4 & 3]
+    layout = LAYOUTS[head[FAMILIES_POSITION] >> 4 & 3]
     heads = np.frombuffer(bytearray(head) * len(sizes), layout)
     heads["store_size"], heads["stored_body_size"] = sizes, body_sizes
-    heads["body_crc"] = crcs & 0x7FFFFFFF
+    heads["body_crc"] = crcs & CRC_MASK
     return heads
 
 

@@ -24,6 +24,7 @@ MAX_ITEM_BYTES = 1024
 _GROUP_BYTES = 1 << 17  # what lies between gather and scatter stays in the processor's cache
 _GROUP_ROWS = 4096
 
+SPACE = ord(" ")
 _SIZE = np.dtype("<i4")
 
 MOST_OVERRUN_BYTES = MAX_ITEM_BYTES
@@ -133,6 +134,17 @@ def _put_each(packed: Array, data: Array, starts: Array, sizes: Array, targets: 
     source, target = data.data, packed.data
     for start, place, size in zip(starts.tolist(), targets.tolist(), sizes.tolist(), strict=True):
         target[place : place + size] = source[start : start + size]
+
+
+def word_ranges(data: Array, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:
+    """The words, separated by spaces, of the texts data[start:start + size]: (row of the text, start, size), in
+    order."""
+    offsets, packed = pack_slices(data, starts, sizes, lead=SPACE)
+    spaces = np.append(np.flatnonzero(packed == SPACE), len(packed))
+    word_sizes = np.diff(spaces) - 1
+    word_starts, word_sizes = spaces[:-1][word_sizes > 0] + 1, word_sizes[word_sizes > 0]
+    rows = np.searchsorted(offsets, word_starts, side="right") - 1
+    return rows, word_starts + (starts - offsets[:-1] - 1)[rows], word_sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from isal.isal_zlib import crc32
 from engine.record.byte_columns import ByteColumn, SliceColumn, are_equal, items_at, pack_slices, rows_by_size
 from engine.record.compression import COMPRESSED_FLAG, try_decompress
 from engine.record.crc_group import proved_whole
+from engine.record.header import CRC_MASK
 from engine.record.located import HEADER, LocatedRecords
 from engine.record.properties import KEYS, TAGS
 from engine.record.property_columns import find_values
@@ -71,7 +72,7 @@ def have_whole_bodies(log: Array, starts: Array, sizes: Array, crcs: Array) -> A
     whole[sizes == 0] = True
     if not whole.all():
         rows = np.flatnonzero(~whole)
-        whole[rows] = _body_crcs(log, starts[rows], sizes[rows]) & 0x7FFFFFFF == crcs.view(np.uint32)[rows]
+        whole[rows] = _body_crcs(log, starts[rows], sizes[rows]) & CRC_MASK == crcs.view(np.uint32)[rows]
     return whole
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from engine.record.byte_columns import items_at, rows_by_size
+from engine.record.header import CRC_MASK
 
 Array = np.ndarray[Any, Any]
 
@@ -110,7 +111,7 @@ def _masks(row_words: int) -> Array:
 @lru_cache(maxsize=1)
 def _zeros_crcs() -> Array:
     """The low 31 bits of the CRC-32 of zeros, by their number: uint32."""
-    return np.array([crc32(bytes(size)) & 0x7FFFFFFF for size in range(LARGEST_BYTES + 1)], np.uint32)
+    return np.array([crc32(bytes(size)) & CRC_MASK for size in range(LARGEST_BYTES + 1)], np.uint32)
 
 
 @lru_cache(maxsize=1)

@@ -16,32 +16,38 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.record.byte_columns import items_at
-from engine.record.record import (
+from engine.record.header import (
     BLANK_BYTES,
     BLANK_MAGIC,
-    MESSAGE_MAGIC,
-    MESSAGE_MAGIC_V2,
+    I32,
+    I64,
+    MAGIC_POSITION,
     MIN_RECORD_BYTES,
-    record_problem,
+    are_magics,
+    big_endian,
 )
+from engine.record.record import record_problem
 
 Array = np.ndarray[Any, Any]
 
 _START = Struct(">ii")
-_ENTRY_HEADER = np.dtype(
-    [
-        ("magic", ">i4"),
-        ("size", ">i4"),
-        ("index", ">i8"),
-        ("term", ">i8"),
-        ("position", ">i8"),
-        ("channel", ">i4"),
-        ("chain_crc", ">i4"),
-        ("body_crc", ">i4"),
-        ("body_size", ">i4"),
-    ]
-)
-_SCALARS = Struct(">iiqqqiiii")
+
+
+class _EntryHeader:
+    """What stands before each record of DLedger's log."""
+
+    magic: I32
+    size: I32
+    index: I64
+    term: I64
+    position: I64
+    channel: I32
+    chain_crc: I32
+    body_crc: I32
+    body_size: I32
+
+
+_SCALARS, _ENTRY_HEADER = big_endian(_EntryHeader)
 _RECORD_ENTRY, _LAST_ENTRY_KIND = 1, 3
 _BLANK_ENTRY = -1
 
@@ -91,8 +97,8 @@ class Framing:
     def are_frames(self, log: Array, positions: Array, sizes: Array, base: int) -> Array:
         """Which frames at `positions` of `log` (uint8, at `base` of the log), of sizes that fit, begin as one must:
         bool (n,)."""
-        magics = items_at(log, positions + 4, 4).view(">i4")
-        return np.asarray((magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2))
+        magics = items_at(log, positions + MAGIC_POSITION, 4).view(">i4")
+        return are_magics(magics)
 
     def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
         """How many of the good frames at `positions`, one behind the other, have the numbers to come after `before`."""

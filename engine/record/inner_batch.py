@@ -18,9 +18,10 @@ from isal.isal_zlib import crc32
 from msgspec import Struct as Record
 
 from engine.errors import DamagedRecordError
+from engine.record.header import CRC_MASK, HEADERS, INNER_BATCH, NEEDS_UNWRAPPING
 from engine.record.message import DecodedMessage, StoredMessage
 from engine.record.multi_dispatch import INNER_BASE, INNER_COUNT, MOST_INNER
-from engine.record.record import HEADERS, INNER_BATCH, NEEDS_UNWRAPPING, decode_record
+from engine.record.record import decode_record
 
 Array = np.ndarray[Any, Any]
 
@@ -88,7 +89,7 @@ class InnerBatch:
         topic = wrapper.record[layout.size + len(body) : wrapper._properties_position - 2]
         fields = header._replace(
             store_size=layout.size + len(own) + len(topic) + len(rest),
-            body_crc=crc32(own) & 0x7FFFFFFF,
+            body_crc=crc32(own) & CRC_MASK,
             flag=flag,
             queue_offset=header.queue_offset + number,
             reconsume_times=0,

@@ -13,15 +13,17 @@ import numpy as np
 from engine.record.byte_columns import items_at
 from engine.record.compression import COMPRESSED_FLAG
 from engine.record.framing import PLAIN, Framing
-from engine.record.record import (
-    HEADERS,
+from engine.record.header import (
     INNER_BATCH,
     IPV6_FLAGS,
+    LAYOUTS,
     MESSAGE_MAGIC,
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
     NEEDS_UNWRAPPING,
+    are_magics,
 )
+from engine.record.properties import decode_properties
 
 Array = np.ndarray[Any, Any]
 
@@ -37,33 +39,6 @@ HEADER = np.dtype(
     ],
     align=True,  # numpy takes several times as long for a field at odd places
 )
-
-
-def _layout(born_host_bytes: int, store_host_bytes: int) -> "np.dtype[Any]":
-    return np.dtype(
-        [
-            ("store_size", ">i4"),
-            ("magic", ">i4"),
-            ("body_crc", ">i4"),
-            ("queue_id", ">i4"),
-            ("flag", ">i4"),
-            ("queue_offset", ">i8"),
-            ("physical_offset", ">i8"),
-            ("sys_flag", ">i4"),
-            ("born_time_ms", ">i8"),
-            ("born_host", f"V{born_host_bytes}"),
-            ("store_time_ms", ">i8"),
-            ("store_host", f"V{store_host_bytes}"),
-            ("reconsume_times", ">i4"),
-            ("prepared_transaction_offset", ">i8"),
-            ("stored_body_size", ">i4"),
-        ]
-    )
-
-
-# By (sys_flag >> 4) & 3, as record.HEADERS.
-LAYOUTS = tuple(_layout(born, store) for store in (8, 20) for born in (8, 20))
-assert [layout.itemsize for layout in LAYOUTS] == [header.size for header in HEADERS]
 
 
 def _aligned(names: Sequence[str]) -> "np.dtype[Any]":
@@ -115,6 +90,11 @@ class LocatedRecords:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def properties_of(self, row: int) -> dict[str, str]:
+        """The properties of one record, decoded."""
+        start = int(self.properties_starts[row])
+        return decode_properties(self.log[start : start + int(self.properties_sizes[row])].tobytes())
 
     def take(self, rows: Array | slice) -> "LocatedRecords":
         """Only the records at `rows` (a slice, indices or a mask)."""
@@ -223,7 +203,7 @@ def read_sizes(log: Array, positions: Array) -> tuple[Array, Array]:
     fixed, header_bytes = _fixed_fields(log, positions, _SIZED)
     sizes, magics = fixed["store_size"].astype(np.int64), fixed["magic"]
     bodies = np.maximum(fixed["stored_body_size"], 0).astype(np.int64)  # a negative size is read as none
-    found = (magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2)
+    found = are_magics(magics)
     found &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log)) & (header_bytes + bodies <= sizes)
     found &= fixed["sys_flag"] & _BATCH_FLAGS != _BATCH_FLAGS
     bodies = _where(fixed["sys_flag"] & COMPRESSED_FLAG == 0, bodies, -1)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from engine.errors import BodyTooLargeError, DamagedRecordError
 from engine.record.compression import COMPRESSED_FLAG, decompress
+from engine.record.header import HOSTLESS_BYTES, HeaderFields, RecordHeader
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY, decode_properties, find_property, split_keys
 
 
@@ -77,30 +77,6 @@ class Message(Struct, frozen=True, gc=False):  # gc: many are made at once, and 
     prepared_transaction_offset: int = 0
 
 
-class RecordHeader(NamedTuple):
-    """A record's fixed fields, in the order they are stored; hosts still encoded (`Host.decode`)."""
-
-    store_size: int
-    magic: int
-    body_crc: int
-    queue_id: int
-    flag: int
-    queue_offset: int
-    physical_offset: int
-    sys_flag: int
-    born_time_ms: int
-    born_host: bytes
-    store_time_ms: int
-    store_host: bytes
-    reconsume_times: int
-    prepared_transaction_offset: int
-    stored_body_size: int
-
-
-# A RecordHeader as the plain tuple that decoding makes: naming its fields would be a third of the time.
-HeaderFields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
-
-
 class StoredMessage:
     """A message in the store: a view of its record that decodes each part when it is asked for. Immutable.
 
@@ -162,7 +138,7 @@ class StoredMessage:
     def body_place(self) -> int:
         """Physical offset of the stored body."""
         fields = self._fields
-        return self.physical_offset + 72 + len(fields[9]) + len(fields[11])
+        return self.physical_offset + HOSTLESS_BYTES + len(fields[9]) + len(fields[11])
 
     @property
     def physical_end(self) -> int:
@@ -215,7 +191,7 @@ class StoredMessage:
     def stored_body(self) -> memoryview:
         """The body as stored, perhaps compressed: a view of the mapped page."""
         fields = self._fields
-        position = 72 + len(fields[9]) + len(fields[11])
+        position = HOSTLESS_BYTES + len(fields[9]) + len(fields[11])
         return self.record[position : position + fields[14]]
 
     @property
@@ -231,7 +207,7 @@ class StoredMessage:
     @property
     def body_size(self) -> int:
         """Bytes of `body`; decompresses a compressed one."""
-        return self._fields[14] if not self._fields[7] & 1 else len(self.body)
+        return self._fields[14] if not self._fields[7] & COMPRESSED_FLAG else len(self.body)
 
     @property
     def raw_properties(self) -> memoryview:
@@ -285,7 +261,7 @@ class DecodedMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
 
     @property
     def body(self) -> memoryview:
-        if not self._fields[7] & 1:
+        if not self._fields[7] & COMPRESSED_FLAG:
             return self.stored_body
         if self._body is None:
             force_setattr(self, "_body", decompressed_body(self, self._body_limit_bytes))

@@ -18,9 +18,10 @@ from msgspec import Struct
 from engine.record.columns import VIEWS_AT_ONCE, property_texts
 from engine.record.compression import COMPRESSED_FLAG
 from engine.record.crc_group import proved_whole
+from engine.record.header import CRC_MASK, HeaderFields
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.located import LocatedRecords, strays
-from engine.record.message import DecodedMessage, HeaderFields, StoredMessage
+from engine.record.message import DecodedMessage, StoredMessage
 from engine.record.properties import KEYS, TAGS, split_keys
 from engine.record.record import decode_record
 
@@ -117,7 +118,7 @@ def message_run(
         is_good = is_plain[rows]
         if not are_whole:
             crcs = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
-            is_good = is_good & (crcs & 0x7FFFFFFF == wanted_crcs[rows])
+            is_good = is_good & (crcs & CRC_MASK == wanted_crcs[rows])
         queue_offsets, physical_offsets = count(first + rows.start), places[rows].tolist()
         messages = map(RunMessage, bodies, tags[rows], keys[rows], queue_offsets, physical_offsets, repeat(run))
         return messages if is_good.all() else compress(messages, is_good.tolist()), is_good

@@ -20,12 +20,14 @@ import numpy as np
 
 from engine.record.byte_columns import (
     MAX_ITEM_BYTES,
+    SPACE,
     ByteColumn,
     CodedColumn,
     items_at,
     pack_slices,
     put_items,
     rows_by_size,
+    word_ranges,
 )
 from engine.record.located import LocatedRecords
 
@@ -34,7 +36,7 @@ Array = np.ndarray[Any, Any]
 _LAST_SEPARATOR = 2
 _ROWS_AT_ONCE = 512
 _FEW_SHAPES, _ROWS_A_SHAPE = 4, 128
-_NAME_END, _VALUE_END, _SPACE = 1, 2, 32
+_NAME_END, _VALUE_END = 1, 2
 _WORD_BYTES = 8
 _FEW_ITEMS = 8  # of a row: compared each with each, which costs less than sorting
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(_WORD_BYTES + 1)], np.uint64)  # the first `size` bytes
@@ -411,17 +413,13 @@ class PropertyItems:
 def words(texts: ByteColumn) -> tuple[Array, ByteColumn]:
     """The words of each text, parted by spaces: (starts, words), row i has the words [starts[i], starts[i + 1])."""
     sizes = np.diff(texts.offsets)
-    if not (texts.data == _SPACE).any():  # at most one each: the texts that are not empty
+    if not (texts.data == SPACE).any():  # at most one each: the texts that are not empty
         has_word = sizes > 0
         if has_word.all():
             return np.arange(len(texts) + 1), texts
         return np.append(0, np.cumsum(has_word)), ByteColumn(np.append(0, texts.offsets[1:][has_word]), texts.data)
-    offsets, data = pack_slices(texts.data, texts.offsets[:-1], sizes, lead=_SPACE)
-    spaces = np.append(np.flatnonzero(data == _SPACE), len(data))
-    word_starts, word_sizes = spaces[:-1] + 1, np.diff(spaces) - 1
-    word_starts, word_sizes = word_starts[word_sizes > 0], word_sizes[word_sizes > 0]
-    rows = np.searchsorted(offsets, word_starts, side="right") - 1
-    return np.searchsorted(rows, np.arange(len(texts) + 1)), ByteColumn(*pack_slices(data, word_starts, word_sizes))
+    rows, starts, word_sizes = word_ranges(texts.data, texts.offsets[:-1], sizes)
+    return np.searchsorted(rows, np.arange(len(texts) + 1)), ByteColumn(*pack_slices(texts.data, starts, word_sizes))
 
 
 def _valid_text(offsets: Array, data: Array) -> tuple[Array, Array]:

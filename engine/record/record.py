@@ -1,15 +1,12 @@
 """Record: one message in the commit log (docs/format.md, 2).
 
-    size i32 | magic i32 | body_crc i32 | queue_id i32 | flag i32 | queue_offset i64 | physical_offset i64 | sys_flag
-    i32 | born_time_ms i64 | born_host 8 or 20 | store_time_ms i64 | store_host 8 or 20 | reconsume_times i32
-    | prepared_transaction_offset i64 | body_size i32 | body | topic_size i8 | topic | properties_size i16 | properties
+    fixed fields (engine.record.header) | body | topic_size i8 | topic | properties_size i16 | properties
 
-Big-endian, no padding. `size` counts every byte of it. A host has 20 bytes when its bit of sys_flag says IPv6. Version
-2, read but not written, has an i16 topic_size. A full file of the log ends in a filler: size = the bytes left, magic =
-BLANK_MAGIC.
+Big-endian, no padding. The size in the fixed fields counts every byte of the record. Version 2, read but not written,
+has an i16 topic_size. A full file of the log ends in a blank: size = the bytes left, magic = BLANK_MAGIC.
 
-The body's CRC-32 is the only checksum. Damage of the rest shows in the place (physical_offset must be where the record
-is) and in sizes that must add up; docs/format.md, 12 lists what nothing shows.
+The body's CRC-32 is the only checksum. Damage of the rest shows in physical_offset, which must be where the record is,
+and in sizes that must add up; docs/format.md, 12 lists what nothing shows.
 """
 
 import re
@@ -24,42 +21,37 @@ from isal.isal_zlib import crc32
 
 from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.record.hashes import tags_hash
-from engine.record.message import DecodedMessage, HeaderFields, Host, Message, RecordHeader
+from engine.record.header import (
+    BLANK_MAGIC,
+    BORN_HOST_POSITION,
+    CRC_MASK,
+    FAMILIES_POSITION,
+    HEADERS,
+    HOSTLESS_BYTES,
+    IPV6_FLAGS,
+    MAGIC_START,
+    MESSAGE_MAGIC,
+    MESSAGE_MAGIC_V2,
+    MIN_RECORD_BYTES,
+    QUEUE_OFFSET_POSITION,
+    HeaderFields,
+    RecordHeader,
+)
+from engine.record.message import DecodedMessage, Host, Message
 from engine.record.multi_dispatch import Place
 from engine.record.properties import encode_properties, split_keys
 
-MESSAGE_MAGIC = -626843481
-MESSAGE_MAGIC_V2 = -626843477
-BLANK_MAGIC = -875286124
-BLANK_BYTES = 8  # of a filler's header, and what must stay free behind each record
-
-IPV6_FLAGS = 0x30  # 0x10 the born host is IPv6, 0x20 the store host
-_NO_IPV6 = ~IPV6_FLAGS
-TRANSACTION_MASK = 0xC
-TRANSACTION_PREPARED = 0x4
-TRANSACTION_COMMIT = 0x8
-TRANSACTION_ROLLBACK = 0xC
-INNER_BATCH = 0x80  # a client's batch, kept as one record
-NEEDS_UNWRAPPING = 0x40  # and to be taken apart by who reads it
-
-MIN_RECORD_BYTES = 91
 CLOSING_ZEROS = 2  # with which a record without properties ends
 MAX_TOPIC_BYTES = 127
 SECTOR_BYTES = 512
 DEFAULT_BODY_LIMIT_BYTES = 16 * 4 * 1024 * 1024
 
-# The fixed fields by (sys_flag >> 4) & 3: bit 0 the born host is IPv6, bit 1 the store host is.
-HEADERS = tuple(Struct(f">iiiiiqqiq{born}sq{store}siqi") for store in (8, 20) for born in (8, 20))
-assert [header.size for header in HEADERS] == [88, 100, 100, 112]
-
+_NO_IPV6 = ~IPV6_FLAGS
 _BLANK = Struct(">ii")
 _PLACE = Struct(">qq")  # queue_offset, physical_offset
 _TIME = Struct(">q")
-_PLACE_POSITION = 20
-_MAGIC_START = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)[:3]
-assert MESSAGE_MAGIC_V2.to_bytes(4, "big", signed=True)[:3] == _MAGIC_START
-_RARE_BYTE = _MAGIC_START[0]
-_MAGIC_WORDS = int.from_bytes(_MAGIC_START[:2], "little"), int.from_bytes(_MAGIC_START[1:], "little")
+_RARE_BYTE = MAGIC_START[0]
+_MAGIC_WORDS = int.from_bytes(MAGIC_START[:2], "little"), int.from_bytes(MAGIC_START[1:], "little")
 _FEW_BYTES = 12 << 10
 _MANY_WORDS = 1_000
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}", re.ASCII)
@@ -93,7 +85,7 @@ class EncodedRecord(msgspec.Struct, gc=False):
 
     def place(self, queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
         """Fill in where and when the record is stored; may be done again after another try."""
-        _PLACE.pack_into(self.buffer, _PLACE_POSITION, queue_offset, physical_offset)
+        _PLACE.pack_into(self.buffer, QUEUE_OFFSET_POSITION, queue_offset, physical_offset)
         _TIME.pack_into(self.buffer, self.store_time_position, store_time_ms)
 
 
@@ -115,7 +107,7 @@ class Hosts(NamedTuple):
         """These two."""
         families = (len(born) == 20) + 2 * (len(store) == 20)
         layout = HEADERS[families]
-        return cls(born, store, families << 4, layout, layout.size + 2, 48 + len(born))
+        return cls(born, store, families << 4, layout, layout.size + 2, BORN_HOST_POSITION + len(born))
 
 
 class RecordEncoder:
@@ -147,7 +139,7 @@ class RecordEncoder:
             header = layout.pack(
                 fixed_bytes + body_size + len(topic) + properties_size,
                 MESSAGE_MAGIC,
-                crc32(body) & 0x7FFFFFFF,
+                crc32(body) & CRC_MASK,
                 queue_id,
                 message.flag,
                 0,
@@ -212,13 +204,13 @@ def _names_magic(buffer: bytearray, start: int) -> bool:
     """As `names_magic`: a few KB are searched from behind, which takes a third of the time; more by words, of which a
     magic holds one of two."""
     if len(buffer) < _FEW_BYTES:
-        return buffer.rfind(_MAGIC_START, start) >= 0
+        return buffer.rfind(MAGIC_START, start) >= 0
     words = np.frombuffer(buffer, "<u2", (len(buffer) - start) // 2, start)
     found = np.flatnonzero((words == _MAGIC_WORDS[0]) | (words == _MAGIC_WORDS[1]))
     if len(found) > _MANY_WORDS:
         return True
     places = (start + 2 * found).tolist()
-    return any(buffer.find(_MAGIC_START, max(place - 1, start), place + len(_MAGIC_START)) >= 0 for place in places)
+    return any(buffer.find(MAGIC_START, max(place - 1, start), place + len(MAGIC_START)) >= 0 for place in places)
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:
@@ -255,7 +247,7 @@ def read_header(view: memoryview, physical_offset: int) -> RecordHeader:
 
 def _fields(view: memoryview, physical_offset: int) -> HeaderFields:
     try:
-        fields: HeaderFields = HEADERS[view[39] >> 4 & 3].unpack_from(view)
+        fields: HeaderFields = HEADERS[view[FAMILIES_POSITION] >> 4 & 3].unpack_from(view)
         return fields
     except (IndexError, StructError):
         raise DamagedRecordError(physical_offset, f"only {len(view)} bytes are left for it") from None
@@ -303,7 +295,7 @@ def _framing(view: memoryview, physical_offset: int, fields: HeaderFields) -> tu
         raise DamagedRecordError(physical_offset, f"it says it is at {fields[6]}")
     if not MIN_RECORD_BYTES <= size <= len(view):
         raise DamagedRecordError(physical_offset, f"size {size} with {len(view)} bytes left")
-    topic_position = 73 + len(fields[9]) + len(fields[11]) + is_v2
+    topic_position = HOSTLESS_BYTES + 1 + len(fields[9]) + len(fields[11]) + is_v2
     if body_size > 0:
         topic_position += body_size
     if topic_position <= size - 2:
@@ -329,8 +321,8 @@ def _magic_problem(size: int, magic: int) -> str:
 def _verify(record: memoryview, physical_offset: int, fields: HeaderFields) -> None:
     body_size = fields[14]
     if body_size > 0:
-        start = 72 + len(fields[9]) + len(fields[11])
-        found = crc32(record[start : start + body_size]) & 0x7FFFFFFF
+        start = HOSTLESS_BYTES + len(fields[9]) + len(fields[11])
+        found = crc32(record[start : start + body_size]) & CRC_MASK
         if found != fields[2]:
             raise DamagedRecordError(physical_offset, f"body CRC {found:08x}, stored {fields[2] & 0xFFFFFFFF:08x}")
 
@@ -372,7 +364,7 @@ def frame_extent(view: memoryview, physical_offset: int) -> FrameExtent:
     size, body_size = fields[0], max(fields[14], 0)
     by_size = size if MIN_RECORD_BYTES <= size <= len(view) else None
     is_v2 = fields[1] == MESSAGE_MAGIC_V2
-    body = 72 + len(fields[9]) + len(fields[11])
+    body = HOSTLESS_BYTES + len(fields[9]) + len(fields[11])
     topic = body + body_size + 1 + is_v2
     properties = topic + 2
     if properties <= len(view):
@@ -384,7 +376,7 @@ def frame_extent(view: memoryview, physical_offset: int) -> FrameExtent:
     if end > len(view):
         return FrameExtent(by_size, None, False)
     is_legal = _TOPIC.fullmatch(str(view[topic : properties - 2], "latin-1")) and 0 not in view[properties:end]
-    fits = bool(is_legal) and body_size > 0 and crc32(view[body : topic - 1 - is_v2]) & 0x7FFFFFFF == fields[2]
+    fits = bool(is_legal) and body_size > 0 and crc32(view[body : topic - 1 - is_v2]) & CRC_MASK == fields[2]
     return FrameExtent(by_size, end, fits)
 
 
@@ -399,7 +391,7 @@ def property_crc_problem(record: memoryview) -> str | None:
     if not end.startswith(_PROPERTY_CRC_MARK):
         return None
     stored = end[len(_PROPERTY_CRC_MARK) : -1]
-    found = crc32(record[:-_PROPERTY_CRC_BYTES]) & 0x7FFFFFFF
+    found = crc32(record[:-_PROPERTY_CRC_BYTES]) & CRC_MASK
     return (
         None if stored == (b"%d" % found)[::-1].ljust(10, b"0") else f"record CRC {found}, stored {stored!r} reversed"
     )

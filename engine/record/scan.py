@@ -17,23 +17,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.record.byte_columns import items_at, pack_slices
+from engine.record.byte_columns import SPACE, items_at, pack_slices, word_ranges
 from engine.record.columns import damaged_rows, find_properties, topics_of
 from engine.record.framing import PLAIN, EntryNumber, Framing
 from engine.record.hashes import hash_slices, index_hash, topic_hashes, topic_key_hashes
+from engine.record.header import (
+    BLANK_BYTES,
+    MAGIC_POSITION,
+    MAGIC_START,
+    MIN_RECORD_BYTES,
+    PHYSICAL_OFFSET_POSITION,
+    are_magics,
+)
 from engine.record.inner_batch import wrapped_keys
 from engine.record.located import LocatedRecords, locate
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY
-from engine.record.record import (
-    BLANK_BYTES,
-    MESSAGE_MAGIC,
-    MESSAGE_MAGIC_V2,
-    MIN_RECORD_BYTES,
-    decode_record,
-    record_problem,
-)
+from engine.record.record import decode_record, record_problem
 
 Array = np.ndarray[Any, Any]
 
@@ -42,14 +43,12 @@ CHUNK_BYTES = 4 << 20
 _SEARCH_BYTES = 1 << 20
 _MOST_READ = 8
 """A search reads so many times the bytes that it covers, at most: what is no record may claim any length."""
-_MAGIC_POSITION, _PLACE_POSITION, _PLACE_BYTES = 4, 28, 8
-MAGICS = tuple(magic.to_bytes(4, "big", signed=True) for magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
+_OFFSET_BYTES = 8
 _LANES = 256
 _LEAST_LANE_BYTES = 1 << 10
 _SEARCHED_BYTES = 512
 """Of each lane: where records are longer than that, few lanes are enough."""
-_COMMON_BYTE = MAGICS[0][0]
-assert MAGICS[1][0] == _COMMON_BYTE
+_COMMON_BYTE = MAGIC_START[0]
 assert _SEARCHED_BYTES <= _LEAST_LANE_BYTES  # so none is found twice
 
 
@@ -178,13 +177,13 @@ def placed_heads(view: memoryview, start: int, end: int, base_physical_offset: i
     int64 (n,), ascending."""
     found = [np.empty(0, np.int64)]
     log = np.frombuffer(view, np.uint8)[:end]
-    last = end - _PLACE_POSITION - _PLACE_BYTES
+    last = end - PHYSICAL_OFFSET_POSITION - _OFFSET_BYTES
     for first in range(start, last + 1, _SEARCH_BYTES):
         after = min(first + _SEARCH_BYTES, last + 1)
-        at = first + np.flatnonzero(log[first + _MAGIC_POSITION : after + _MAGIC_POSITION] == MAGICS[0][0])
-        magics = items_at(log, at + _MAGIC_POSITION, 4).view(">i4")
-        at = at[(magics == MESSAGE_MAGIC) | (magics == MESSAGE_MAGIC_V2)]
-        found.append(at[items_at(log, at + _PLACE_POSITION, 8).view(">i8") == base_physical_offset + at])
+        at = first + np.flatnonzero(log[first + MAGIC_POSITION : after + MAGIC_POSITION] == _COMMON_BYTE)
+        magics = items_at(log, at + MAGIC_POSITION, 4).view(">i4")
+        at = at[are_magics(magics)]
+        found.append(at[items_at(log, at + PHYSICAL_OFFSET_POSITION, 8).view(">i8") == base_physical_offset + at])
     return np.concatenate(found)
 
 
@@ -277,18 +276,14 @@ def _lane_starts(log: Array, start: int, stop: int, base_physical_offset: int, f
     lane_bytes = max((stop - start) // _LANES, _LEAST_LANE_BYTES)
     lanes = np.arange(start + lane_bytes, min(stop, len(log) - _SEARCHED_BYTES), lane_bytes)
     seen = items_at(log, lanes, _SEARCHED_BYTES).view(np.uint8)
-    last = len(seen) - _PLACE_POSITION - 8  # where a record's place is still seen
-    at = np.flatnonzero(seen[_MAGIC_POSITION : last + _MAGIC_POSITION + 1] == _COMMON_BYTE)
-    at = at[_is_magic(items_at(seen, at + _MAGIC_POSITION, 4).view(">i4"))]
+    last = len(seen) - PHYSICAL_OFFSET_POSITION - 8  # where a record's place is still seen
+    at = np.flatnonzero(seen[MAGIC_POSITION : last + MAGIC_POSITION + 1] == _COMMON_BYTE)
+    at = at[are_magics(items_at(seen, at + MAGIC_POSITION, 4).view(">i4"))]
     rows, places = at // _SEARCHED_BYTES, at % _SEARCHED_BYTES + lanes[at // _SEARCHED_BYTES]
-    told = items_at(seen, at + _PLACE_POSITION, 8).view(">i8") - base_physical_offset
+    told = items_at(seen, at + PHYSICAL_OFFSET_POSITION, 8).view(">i8") - base_physical_offset
     rows, places = rows[told == places], places[told == places]
     is_first = np.diff(rows, prepend=-1) > 0
     return np.append(start, places[is_first & (places < stop)] - framing.header_bytes)
-
-
-def _is_magic(words: Array) -> Array:
-    return np.asarray((words == MESSAGE_MAGIC) | (words == MESSAGE_MAGIC_V2))
 
 
 def _steps(words: Array, positions: Array, stop: int, framing: Framing) -> list[Array]:
@@ -329,14 +324,9 @@ def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:
 
 
 def _words(log: Array, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:
-    """The words, parted by spaces, of texts in `log`: (row of the text, start, size), in order."""
+    """The words, separated by spaces, of texts in `log`: (row of the text, start, size), in order."""
     _, texts = pack_slices(log, starts, sizes)
-    if not (texts == ord(" ")).any():  # as it mostly is: each is one word, or empty
+    if not (texts == SPACE).any():  # as it mostly is: each is one word, or empty
         rows = np.flatnonzero(sizes)
         return rows, starts[rows], sizes[rows]
-    offsets, packed = pack_slices(log, starts, sizes, lead=ord(" "))
-    spaces = np.append(np.flatnonzero(packed == ord(" ")), len(packed))
-    word_sizes = np.diff(spaces) - 1
-    word_starts = spaces[:-1][word_sizes > 0] + 1
-    rows = np.searchsorted(offsets, word_starts, side="right") - 1
-    return rows, word_starts + (starts - offsets[:-1] - 1)[rows], word_sizes[word_sizes > 0]
+    return word_ranges(log, starts, sizes)

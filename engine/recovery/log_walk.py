@@ -29,20 +29,16 @@ from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_b
 from engine.record.byte_columns import items_at
 from engine.record.columns import lost_sector_rows
 from engine.record.framing import EntryNumber
+from engine.record.header import (
+    BLANK_BYTES,
+    MIN_RECORD_BYTES,
+    is_queued,
+    is_rolled_back,
+    position_of,
+)
 from engine.record.located import LocatedRecords
 from engine.record.message import StoredMessage
-from engine.record.record import (
-    BLANK_BYTES,
-    CLOSING_ZEROS,
-    MIN_RECORD_BYTES,
-    SECTOR_BYTES,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    TRANSACTION_ROLLBACK,
-    decode_record,
-    frame_extent,
-    read_header,
-)
+from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, frame_extent, read_header
 from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, scan_records
 from engine.recovery.tombstone import DAMAGE_TOPIC, is_damage_mark
 from engine.results import NewestRecord
@@ -53,7 +49,7 @@ Array = np.ndarray[Any, Any]
 SOON_MS = 10_000
 """A message is stored so soon after it was born, or its store time is not held against what follows: no checksum covers
 either, and one that a bit took to the future would make a stale tail of all behind it."""
-_BORN_TIME_POSITION = 40
+_BORN_TIME_POSITION = position_of("born_time_ms")
 _ENDING_BYTES = 3
 """A record without properties ends with its topic and two zeros, any other with text."""
 
@@ -435,7 +431,7 @@ class LogWalk:
         if self._claims.covers(message.physical_offset):
             return False
         place = (message.topic, message.queue_id, message.queue_offset)
-        return not _is_queued(message.sys_flag) or self._claims.lacks(*place)
+        return not is_queued(message.sys_flag) or self._claims.lacks(*place)
 
     def _went_on(self, message: StoredMessage) -> bool:
         """Whether a record shows that the log went on behind damage, and is not of an earlier life of it."""
@@ -483,7 +479,7 @@ class LogWalk:
         return False
 
     def _is_in_sequence(self, message: StoredMessage, damage_start: int) -> bool:
-        if not _is_queued(message.sys_flag):
+        if not is_queued(message.sys_flag):
             return True
         place = message.physical_offset
         lost_bytes = self._lost_bytes + place - damage_start
@@ -559,8 +555,7 @@ def _marked_rows(found: ScannedRecords) -> list[int]:
     if not names:
         return []
     headers = found.records.headers
-    is_rolled_back = headers["sys_flag"] & TRANSACTION_MASK == TRANSACTION_ROLLBACK
-    rows = np.flatnonzero(is_rolled_back & np.isin(found.topic_rows, names)).tolist()
+    rows = np.flatnonzero(is_rolled_back(headers["sys_flag"]) & np.isin(found.topic_rows, names)).tolist()
     topics = found.topics
     return [row for row in rows if is_damage_mark(topics[int(found.topic_rows[row])], int(headers["store_size"][row]))]
 
@@ -574,10 +569,6 @@ def _times(records: LocatedRecords) -> Array:
 
 def _misnumbered(queue_offset: int) -> str:
     return f"its queue offset {queue_offset} does not follow its queue's"
-
-
-def _is_queued(sys_flag: int) -> bool:
-    return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
 def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:

@@ -31,7 +31,8 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.parts import StoreParts
 from engine.log.queue_sequence import SPARE, Doubt, Seed
 from engine.record.framing import Framing
-from engine.record.record import MIN_RECORD_BYTES, decode_record
+from engine.record.header import MIN_RECORD_BYTES
+from engine.record.record import decode_record
 from engine.record.scan import ScannedRecords
 from engine.recovery.completeness import index_start, queues_complete, shows_multi_dispatch
 from engine.recovery.log_walk import DamagedStretch, DamageKind, LogWalk

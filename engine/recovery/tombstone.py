@@ -20,14 +20,8 @@ from isal.isal_zlib import crc32
 from engine.files.disk import Disk, make_directory, replace_file
 from engine.files.mapped_file import MappedFile
 from engine.files.paths import read_file
-from engine.record.record import (
-    BLANK_BYTES,
-    HEADERS,
-    MESSAGE_MAGIC,
-    MIN_RECORD_BYTES,
-    TRANSACTION_ROLLBACK,
-    encode_blank,
-)
+from engine.record.header import BLANK_BYTES, CRC_MASK, HEADERS, MESSAGE_MAGIC, MIN_RECORD_BYTES, TRANSACTION_ROLLBACK
+from engine.record.record import encode_blank
 
 DAMAGE_TOPIC = "DAMAGED-BYTES"
 HEADER = HEADERS[0]
@@ -59,7 +53,7 @@ def mark_damage(file: MappedFile, start: int, end: int, store_time_ms: int) -> N
     header = HEADER.pack(
         size,
         MESSAGE_MAGIC,
-        crc32(body) & 0x7FFFFFFF,
+        crc32(body) & CRC_MASK,
         0,
         0,
         NO_NUMBER,

@@ -29,6 +29,13 @@ from engine.settings.config_file import read_config
 
 _Parsed = tuple[str, Callable[[Any], Any]]
 
+COMMIT_LOG_BYTES = "mappedFileSizeCommitLog"
+CONSUME_QUEUE_BYTES = "mappedFileSizeConsumeQueue"
+INDEX_SLOTS = "maxHashSlotNum"
+INDEX_ENTRIES = "maxIndexNum"
+WRITABLE_PATHS = "storePathCommitLog"
+READ_ONLY_PATHS = "readOnlyCommitLogStorePaths"
+
 MOST = (1 << 31) - 1
 """A number in broker.conf is an int of Java's, but for sizes."""
 MOST_DIGITS = 18
@@ -143,18 +150,18 @@ _FLUSH: dict[str, _Parsed] = {
 }
 
 _SIZES: dict[str, _Parsed] = {
-    "mappedFileSizeCommitLog": ("commit_log_bytes", _bytes),
-    "mappedFileSizeConsumeQueue": ("consume_queue_entries", _queue_entries),
-    "maxHashSlotNum": ("index_slots", _whole),
-    "maxIndexNum": ("index_entries", _whole),
+    COMMIT_LOG_BYTES: ("commit_log_bytes", _bytes),
+    CONSUME_QUEUE_BYTES: ("consume_queue_entries", _queue_entries),
+    INDEX_SLOTS: ("index_slots", _whole),
+    INDEX_ENTRIES: ("index_entries", _whole),
 }
 
 _STORE: dict[str, _Parsed] = {
     "maxMessageSize": ("max_message_bytes", _bytes),
     "warmMapedFileEnable": ("warm_files", _switch),
     "enableMultiDispatch": ("multi_dispatch", _switch),
-    "storePathCommitLog": ("commit_log_paths", _paths),
-    "readOnlyCommitLogStorePaths": ("read_only_log_paths", _paths),
+    WRITABLE_PATHS: ("commit_log_paths", _paths),
+    READ_ONLY_PATHS: ("read_only_log_paths", _paths),
 }
 
 _POOL: dict[str, _Parsed] = {

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.files.disk import is_whole_number
 from engine.files.file_scan import MAX_OFFSET
 from engine.haste import require_time
 from engine.settings.config_file import Version, read_config, version_of
@@ -62,4 +63,4 @@ def _queue_offsets(queues: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _is_offset(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_OFFSET
+    return is_whole_number(value) and abs(value) <= MAX_OFFSET

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigFileError
-from engine.files.disk import Disk
+from engine.files.disk import Disk, is_whole_number
 from engine.files.layout import StoreLayout
+from engine.settings.broker_options import (
+    COMMIT_LOG_BYTES,
+    CONSUME_QUEUE_BYTES,
+    INDEX_ENTRIES,
+    INDEX_SLOTS,
+    READ_ONLY_PATHS,
+    WRITABLE_PATHS,
+)
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes
 from engine.settings.config_file import read_config, write_config
-
-COMMIT_LOG_BYTES = "mappedFileSizeCommitLog"
-CONSUME_QUEUE_BYTES = "mappedFileSizeConsumeQueue"
-INDEX_SLOTS = "maxHashSlotNum"
-INDEX_ENTRIES = "maxIndexNum"
-WRITABLE = "storePathCommitLog"
-READ_ONLY = "readOnlyCommitLogStorePaths"
 
 
 def read_sizes(path: Path) -> FileSizes | None:
@@ -56,7 +57,7 @@ def write_sizes(path: Path, sizes: FileSizes, disk: Disk) -> None:
 
 def _number(path: Path, content: dict[str, Any], name: str) -> int:
     number = content.get(name)
-    if not isinstance(number, int) or isinstance(number, bool):
+    if not is_whole_number(number):
         raise ConfigFileError(path, f"{name} is {number!r}, not a number")
     return number
 
@@ -64,7 +65,7 @@ def _number(path: Path, content: dict[str, Any], name: str) -> int:
 def read_used_paths(path: Path) -> dict[str, tuple[Path, ...]] | None:
     """The folders that the file at `path` names; None when it is not there or names none. ConfigFileError."""
     content = read_config(path)
-    used = {name: _paths(path, name, content.get(name, [])) for name in (WRITABLE, READ_ONLY)}
+    used = {name: _paths(path, name, content.get(name, [])) for name in (WRITABLE_PATHS, READ_ONLY_PATHS)}
     return used if any(used.values()) else None
 
 
@@ -76,7 +77,7 @@ def remember_paths(layout: StoreLayout, disk: Disk) -> None:
         known = {}
     paths = layout.commit_log
     is_default = paths.folders == (layout.default_commit_log,)
-    used = {} if is_default else {WRITABLE: paths.writable, READ_ONLY: paths.read_only}
+    used = {} if is_default else {WRITABLE_PATHS: paths.writable, READ_ONLY_PATHS: paths.read_only}
     if used != (known if known is not None else {}):
         write_config(layout.used_log_paths, {name: [str(path) for path in found] for name, found in used.items()}, disk)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigFileError, IllegalTopicError, StoreError, TopicExistsError
-from engine.files.disk import Disk
+from engine.files.disk import Disk, is_whole_number
 from engine.files.file_scan import MAX_OFFSET
 from engine.record.multi_dispatch import can_have_queues
 from engine.record.record import topic_problem
@@ -202,7 +202,7 @@ def _can_be_topic(name: str) -> bool:
 
 
 def _is_number(value: Any, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+    return is_whole_number(value) and 0 <= value <= most
 
 
 def _attributes(stored: Any) -> dict[str, str]:

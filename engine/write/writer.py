@@ -34,6 +34,7 @@ from engine.record.batch import (
     shares_of,
     split_lines,
 )
+from engine.record.header import TRANSACTION_MASK, is_queued
 from engine.record.message import Message
 from engine.record.multi_dispatch import (
     MAX_PLACES,
@@ -44,7 +45,7 @@ from engine.record.multi_dispatch import (
     place_queue_id,
     queue_names,
 )
-from engine.record.record import MAX_TOPIC_BYTES, TRANSACTION_COMMIT, TRANSACTION_MASK, EncodedRecord, RecordEncoder
+from engine.record.record import MAX_TOPIC_BYTES, EncodedRecord, RecordEncoder
 from engine.results import PutRange, PutResult
 from engine.settings.config import StoreConfig
 
@@ -162,7 +163,7 @@ class Writer:
             if self._refusal.error is not None:
                 self._refusal.require_none()
             queue_offset = 0
-            if message.sys_flag and not _is_queued(message):
+            if message.sys_flag and not is_queued(message.sys_flag):
                 queue = None
             else:
                 if queue is None or queue.is_stale:
@@ -347,7 +348,7 @@ class Writer:
 
     def _further_queues(self, message: Message, queue_id: int) -> list[tuple[str, int]]:
         """The queues that a message asks to stand in, too. IllegalMessageError when it may not."""
-        if not self._config.multi_dispatch or not _is_queued(message):
+        if not self._config.multi_dispatch or not is_queued(message.sys_flag):
             return []
         names = queue_names(message.properties)
         if len(names) > MAX_PLACES:
@@ -367,7 +368,7 @@ class Writer:
         """Number a message, its own queue first; `taken` counts the queue offsets given in this batch."""
         message, queue_id, record, further = routed
         queue, queue_offset = None, 0
-        if _is_queued(message):
+        if is_queued(message.sys_flag):
             queue = self._queues.get_or_create(message.topic, queue_id)
             queue_offset = _take(queue, taken)
         if further:
@@ -458,11 +459,6 @@ def _runs(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def _is_special(message: Message) -> bool:
     return any(name in message.properties for name in SPECIAL_PROPERTIES)
-
-
-def _is_queued(message: Message) -> bool:
-    """Whether it gets a number in its queue: a transaction that is prepared or rolled back does not."""
-    return message.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
 def _range_of(results: Sequence[PutResult]) -> PutRange:

@@ -23,9 +23,10 @@ from isal.isal_zlib import crc32
 
 from engine import Message, MessageStore, WriteError
 from engine.log.delay import SCHEDULE_TOPIC
+from engine.record.header import BLANK_BYTES, BLANK_MAGIC, HEADERS, MESSAGE_MAGIC
 from engine.record.multi_dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from engine.record.properties import encode_properties
-from engine.record.record import BLANK_BYTES, BLANK_MAGIC, HEADERS, MESSAGE_MAGIC, SECTOR_BYTES
+from engine.record.record import SECTOR_BYTES
 from engine.recovery.tombstone import DAMAGE_TOPIC
 from tests.durability.bodies import body_of
 

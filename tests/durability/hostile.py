@@ -41,8 +41,9 @@ from engine import (
     repair_store,
 )
 from engine.log.delay import SCHEDULE_TOPIC
+from engine.record.header import BLANK_BYTES, TRANSACTION_MASK
 from engine.record.multi_dispatch import MULTI_DISPATCH, queue_names
-from engine.record.record import BLANK_BYTES, SECTOR_BYTES, TRANSACTION_MASK
+from engine.record.record import SECTOR_BYTES
 from fsstore.tree.framing import parse_json_lines
 from fsstore.tree.names import AppendOptions
 from tests.durability.attacks import MALFORMED_LINES, Attacker, Queue, Sight

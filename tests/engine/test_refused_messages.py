@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from engine import IllegalMessageError, Message, MessageStore, TopicNotFoundError, WriteError
+from engine.record.header import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from engine.record.message import Host
-from engine.record.record import HEADERS, MESSAGE_MAGIC, MESSAGE_MAGIC_V2
 from tests.engine.storetools import SMALL, bodies, opened
 
 GOOD = Message("T", b"good")

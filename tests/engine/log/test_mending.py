@@ -14,7 +14,7 @@ import pytest
 
 from engine import DamagedRecordError, Message, MessageStore, OpenMode, ReadError, check_store
 from engine.log.entries import ENTRY
-from engine.record.record import HEADERS
+from engine.record.header import HEADERS
 from engine.repair import repair_store
 from tests.engine.storetools import SMALL, bodies, contents, letting_forgeries_in
 from tests.engine.test_planted import planted

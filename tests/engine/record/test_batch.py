@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from engine.errors import IllegalMessageError, MessageTooLargeError
 from engine.record.batch import Lines, encode_batch, encode_lines, line_bodies, shares_of
 from engine.record.hashes import index_hash, tags_hash
+from engine.record.header import HEADERS
 from engine.record.message import Host, Message
-from engine.record.record import HEADERS, RecordEncoder
+from engine.record.record import RecordEncoder
 from tests.engine.batches import QUEUE, check_facts, one_by_one, place
 from tests.engine.records import MAX_BODY_BYTES, encoder, keys, messages, names, texts
 

@@ -19,10 +19,11 @@ from engine.record.columns import (
     topics_of,
 )
 from engine.record.hashes import index_hash, java_hashes, tags_hash
+from engine.record.header import BLANK_MAGIC
 from engine.record.located import locate, read_sizes, strays
 from engine.record.message import Message
 from engine.record.properties import KEYS, TAGS, find_property, split_keys
-from engine.record.record import BLANK_MAGIC, decode_record, record_problem
+from engine.record.record import decode_record, record_problem
 from engine.record.scan import ScannedRecords, index_key_rows
 from tests.engine.record.test_record import EXAMPLE, version_2
 from tests.engine.records import BASE, Array, as_array, log_of, messages

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.record.columns import damaged_rows, lost_sector_rows
 from engine.record.hashes import tags_hash
+from engine.record.header import MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.record.located import locate
 from engine.record.message import Host, Message, message_id
 from engine.record.record import (
-    MESSAGE_MAGIC_V2,
-    MIN_RECORD_BYTES,
     SECTOR_BYTES,
     RecordEncoder,
     decode_record,

@@ -10,16 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.record.header import BLANK_BYTES, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.record.located import LocatedRecords
 from engine.record.message import Message
-from engine.record.record import (
-    BLANK_BYTES,
-    MESSAGE_MAGIC,
-    MESSAGE_MAGIC_V2,
-    MIN_RECORD_BYTES,
-    encode_blank,
-    record_problem,
-)
+from engine.record.record import encode_blank, record_problem
 from engine.record.scan import (
     ScannedRecords,
     ScanStop,

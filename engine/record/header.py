@@ -1,0 +1,123 @@
+"""Header: the fixed fields that every record begins with, stated once (docs/format.md, 2).
+
+RecordHeader is the layout: the struct formats, the numpy dtypes and all positions follow from it. Big-endian, no
+padding. A host has 20 bytes when its bit of sys_flag says IPv6, so there are four layouts: HEADERS and LAYOUTS are
+indexed by (sys_flag >> 4) & 3, where bit 0 says that the born host is IPv6, bit 1 that the store host is.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints, overload
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+MESSAGE_MAGIC = -626843481
+MESSAGE_MAGIC_V2 = -626843477
+BLANK_MAGIC = -875286124
+BLANK_BYTES = 8
+"""Of a blank's size and magic, and what must stay free behind each record."""
+
+IPV6_FLAGS = 0x30  # 0x10 the born host is IPv6, 0x20 the store host
+TRANSACTION_MASK = 0xC
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+INNER_BATCH = 0x80  # a client's batch, kept as one record
+NEEDS_UNWRAPPING = 0x40  # and to be unwrapped by who reads it
+
+CRC_MASK = 0x7FFFFFFF
+"""The bits of a CRC-32 that a record keeps."""
+
+
+I32 = Annotated[int, "i"]
+I64 = Annotated[int, "q"]
+HostBytes = Annotated[bytes, "8s"]
+"""Types of fields as they are stored: with the format code of `struct`, that of an IPv4 host."""
+
+
+class RecordHeader(NamedTuple):
+    """A record's fixed fields, in the order they are stored; hosts still encoded (`Host.decode`)."""
+
+    store_size: I32
+    magic: I32
+    body_crc: I32
+    queue_id: I32
+    flag: I32
+    queue_offset: I64
+    physical_offset: I64
+    sys_flag: I32
+    born_time_ms: I64
+    born_host: HostBytes
+    store_time_ms: I64
+    store_host: HostBytes
+    reconsume_times: I32
+    prepared_transaction_offset: I64
+    stored_body_size: I32
+
+
+# A RecordHeader as the plain tuple that decoding makes: naming its fields would be a third of the time.
+HeaderFields: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
+
+
+def big_endian(header: type, **other: str) -> tuple[Struct, np.dtype[Any]]:
+    """The fields that a class annotates, packed: for one record and for many. `other` format codes replace those of
+    their types."""
+    types = get_type_hints(header, include_extras=True)
+    codes = {name: other.get(name, kind.__metadata__[0]) for name, kind in types.items()}
+    formats = [f"V{code[:-1]}" if code.endswith("s") else f">{code}" for code in codes.values()]
+    return Struct(">" + "".join(codes.values())), np.dtype(list(zip(codes, formats, strict=True)))
+
+
+_PACKED = [
+    big_endian(RecordHeader, born_host=f"{born}s", store_host=f"{store}s") for store in (8, 20) for born in (8, 20)
+]
+HEADERS = tuple(header for header, _ in _PACKED)
+LAYOUTS = tuple(layout for _, layout in _PACKED)
+
+
+def position_of(name: str) -> int:
+    """Where a field up to the born host is in every record."""
+    return int(LAYOUTS[0].fields[name][1])  # type: ignore[index]
+
+
+HOSTLESS_BYTES = HEADERS[0].size - 8 - 8
+"""Of the fixed fields but hosts: with both hosts' bytes, where the body begins."""
+FAMILIES_POSITION = position_of("sys_flag") + 3
+"""The byte of the system flag that says which hosts are IPv6."""
+MAGIC_POSITION = position_of("magic")
+QUEUE_OFFSET_POSITION = position_of("queue_offset")
+PHYSICAL_OFFSET_POSITION = position_of("physical_offset")
+BORN_HOST_POSITION = position_of("born_host")
+MIN_RECORD_BYTES = HEADERS[0].size + 1 + 2
+"""No body, no topic, no properties: the sizes of the latter two are left."""
+
+MAGIC_START = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)[:3]
+"""The bytes that both magics begin with."""
+assert MESSAGE_MAGIC_V2.to_bytes(4, "big", signed=True)[:3] == MAGIC_START
+
+
+def are_magics(words: Array) -> Array:
+    """Which of `words` are a record's magic: bool (n,)."""
+    return np.asarray((words == MESSAGE_MAGIC) | (words == MESSAGE_MAGIC_V2))
+
+
+@overload
+def is_queued(sys_flag: int) -> bool: ...
+@overload
+def is_queued(sys_flag: Array) -> Array: ...
+def is_queued(sys_flag: int | Array) -> bool | Array:
+    """Whether a record with that system flag (or which of many) has a number in its queue: a transaction that is
+    prepared or rolled back has none."""
+    return sys_flag & TRANSACTION_PREPARED == 0  # the bit is part of TRANSACTION_ROLLBACK, not of TRANSACTION_COMMIT
+
+
+@overload
+def is_rolled_back(sys_flag: int) -> bool: ...
+@overload
+def is_rolled_back(sys_flag: Array) -> Array: ...
+def is_rolled_back(sys_flag: int | Array) -> bool | Array:
+    """Whether it is a transaction that was rolled back."""
+    return sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
