@@ -55,11 +55,6 @@ class CheckedQueue:
         self._gaps: list[tuple[int, int]] = []
         self._wrong: list[tuple[int, int, str]] = []
 
-    @property
-    def expected_offset(self) -> int:
-        """The queue offset that the next record should carry."""
-        return self.max_offset
-
     def append(self, queue_offset: int, entries: Entries) -> int:
         """The entries from `queue_offset` on should be these."""
         if self._first is None:

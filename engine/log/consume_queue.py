@@ -79,12 +79,6 @@ class ConsumeQueue:
         return self._max
 
     @property
-    def expected_offset(self) -> int:
-        """The queue offset that the next record should carry; 0 where no entry leads to a record, and any may be
-        right."""
-        return self._max if self._newest >= 0 else 0
-
-    @property
     def min_offset(self) -> int:
         """Queue offset of the first message at or after the log's start; max_offset when there is none."""
         found, log_begin = self._min, self._min_physical

@@ -27,7 +27,7 @@ from engine.log.consume_queue import ENTRY, ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import DelayLevels
 from engine.log.index import Index
-from engine.log.queue_rows import believable_runs, rows_by_queue
+from engine.log.queue_rows import consecutive_runs, rows_by_queue
 from engine.record.batch import Share
 from engine.record.hashes import java_hashes
 from engine.record.header import is_rolled_back
@@ -76,9 +76,9 @@ class Dispatcher:
         self._index = index
 
     def put_scanned(self, scanned: ScannedRecords) -> list[tuple[str, int]]:
-        """Dispatch what a scan of the log found; the queues that it belongs to. QueueGapError, StoreFullError: to be
-        called again with the same records when the cause is mended; the index gets its keys when all queues have their
-        entries."""
+        """Dispatch what a scan of the log found, whose queue offsets were judged (`QueueSequence`); the queues that it
+        belongs to. QueueGapError, StoreFullError: to be called again with the same records when the cause is mended;
+        the index gets its keys when all queues have their entries."""
         dispatched: list[tuple[str, int]] = []
         if not len(scanned):
             return dispatched
@@ -86,7 +86,7 @@ class Dispatcher:
         tags = java_hashes(records.log, *scanned.properties.tags).astype(np.int64)
         for rows in rows_by_queue(scanned, tags, self.levels):
             queue = self._queues.get_or_create(rows.topic, rows.queue_id)
-            for start, end in believable_runs(rows.queue_offsets, queue.expected_offset):
+            for start, end in consecutive_runs(rows.queue_offsets):
                 queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
             dispatched.append((rows.topic, rows.queue_id))
         self.index_scanned(scanned)

@@ -90,33 +90,7 @@ def _further_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int
     ]
 
 
-def believable_runs(queue_offsets: Array, expected: int) -> list[tuple[int, int]]:
-    """The stretches [start, end) of consecutive `queue_offsets` of one queue, in log order, that were really given.
-
-    A stretch off the line that goes on from `expected` follows damage, or was written by a broker that had lost its
-    queue. But no checksum covers a record's queue offset, so a single record off the line is damaged itself when the
-    next stretch takes the line up again, or when it alone says that the line goes back.
-    """
-    if len(queue_offsets) == 1 and queue_offsets[0] == expected:
-        return [(0, 1)]
+def consecutive_runs(queue_offsets: Array) -> Iterator[tuple[int, int]]:
+    """The ranges [start, end) of rows whose `queue_offsets` follow each other without a step."""
     breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
-    bounds = [0, *breaks.tolist(), len(queue_offsets)]
-    believed = []
-    for number, (start, end) in enumerate(pairwise(bounds)):
-        first = int(queue_offsets[start])
-        if end - start == 1 and first != expected:
-            following = int(queue_offsets[end]) if number + 2 < len(bounds) else None
-            if _is_stray(first, following, expected):
-                continue
-        believed.append((start, end))
-        expected = first + end - start
-    return believed
-
-
-def _is_stray(queue_offset: int, following: int | None, expected: int) -> bool:
-    """Whether one record's queue offset is no continuation of `expected`, judged by the stretch that follows it."""
-    if following is None:
-        return queue_offset < expected
-    if queue_offset < expected:
-        return following >= expected
-    return expected <= following < queue_offset
+    return pairwise([0, *breaks.tolist(), len(queue_offsets)])

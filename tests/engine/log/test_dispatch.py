@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels
 from engine.log.dispatch import Dispatcher, PlacedRun
 from engine.log.index import Index
-from engine.log.queue_rows import believable_runs
 from engine.log.queue_sequence import further_places, queued_rows
 from engine.record.batch import shares_of
 from engine.record.hashes import index_hashes
@@ -235,47 +233,6 @@ def test_a_gap_stops_a_scan_and_what_fills_it_lets_it_go_on(tmp_path: Path) -> N
     derived.dispatcher.put_scanned(parts[1])
     assert [entry[0] for entry in queue.entries(0, 20).tolist()] == [*places[:4], places[3], *places[5:9]]
     assert list(derived.index.candidates("t", "k")) == [*reversed(places[5:9]), *reversed(places[:3])]
-
-
-def test_numbering_that_a_broker_began_anew_is_followed_but_one_stray_number_is_not(tmp_path: Path) -> None:
-    store = SmallStore(tmp_path / "store", log_bytes=1 << 16)
-    places = [store.put(Message("t", b"x")) for _ in range(12)]
-    (file,) = store.log_files.files
-
-    def renumber(first: int, offsets: list[int]) -> None:
-        for place, offset in zip(places[first:], offsets, strict=False):
-            struct.pack_into(">q", file.writable(), place + 20, offset)
-
-    renumber(8, [0, 1, 2, 3])
-    derived = Derived(tmp_path / "restarted", 320, 7, 20)
-    derived.scan(store.log_files)
-    queue = derived.queues.get_or_create("t", 0)
-    assert [entry[0] for entry in queue.entries(0, 20).tolist()] == places[8:]
-    renumber(0, [0, 1, 2, 3 + (1 << 40), 4, 5, 6, 7, 8, 9, 10, 11])
-    derived = Derived(tmp_path / "stray", 320, 7, 20)
-    with pytest.raises(QueueGapError) as caught:
-        derived.scan(store.log_files)
-    assert (caught.value.expected, caught.value.found) == (3, 4)
-
-
-@pytest.mark.parametrize(
-    ("offsets", "expected", "believed"),
-    [
-        ([5, 6, 7], 5, [(0, 3)]),
-        ([5, 7, 8], 5, [(0, 1), (1, 3)]),
-        ([5, 99, 7], 5, [(0, 1), (2, 3)]),
-        ([5, 2, 7], 5, [(0, 1), (2, 3)]),
-        ([5, 6, 2], 5, [(0, 2)]),
-        ([5, 6, 0], 5, [(0, 2)]),
-        ([5, 6, 0, 1], 5, [(0, 2), (2, 4)]),
-        ([5, 6, 9], 5, [(0, 2), (2, 3)]),
-        ([40], 0, [(0, 1)]),
-    ],
-)
-def test_single_queue_offsets_off_the_line_are_damage(
-    offsets: list[int], expected: int, believed: list[tuple[int, int]]
-) -> None:
-    assert believable_runs(np.array(offsets, np.int64), expected) == believed
 
 
 def test_reserve_refuses_before_anything_is_stored(tmp_path: Path) -> None:

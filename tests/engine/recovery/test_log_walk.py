@@ -1,0 +1,77 @@
+"""Log scan: which queue offsets are believed, and what is dispatched of a log with wrong ones."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from engine.errors import QueueGapError
+from engine.files.mapped_file import Access
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.delay import DelayLevels
+from engine.log.dispatch import Dispatcher
+from engine.record.message import Message
+from engine.recovery.log_walk import DamageKind, LogWalk
+from tests.engine.logs import SmallStore
+
+
+def renumber(store: SmallStore, places: list[int], offsets: list[int]) -> None:
+    """Give the records at `places` these queue offsets, which no checksum covers."""
+    (file,) = store.log_files.files
+    for place, offset in zip(places, offsets, strict=False):
+        struct.pack_into(">q", file.writable(), place + 20, offset)
+
+
+def log_walk(store: SmallStore) -> LogWalk:
+    return LogWalk(store.log_files, 0, lambda topic, queue_id: 0)
+
+
+def dispatched(store: SmallStore, folder: Path) -> ConsumeQueues:
+    """The queues that a scan of the log fills."""
+    queues = ConsumeQueues(folder / "consumequeue", 320, Access.WRITE)
+    dispatcher = Dispatcher(queues, None, DelayLevels.parse())
+    for found in log_walk(store):
+        dispatcher.put_scanned(found)
+    return queues
+
+
+def test_numbering_that_a_broker_began_again_is_followed_but_one_stray_number_is_not(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path / "store", log_bytes=1 << 16)
+    places = [store.put(Message("t", b"x")) for _ in range(12)]
+    renumber(store, places[8:], [0, 1, 2, 3])
+    queue = dispatched(store, tmp_path / "restarted").get_or_create("t", 0)
+    assert [entry[0] for entry in queue.entries(0, 20).tolist()] == places[8:]
+    renumber(store, places, [0, 1, 2, 3 + (1 << 40), 4, 5, 6, 7, 8, 9, 10, 11])
+    with pytest.raises(QueueGapError) as caught:
+        dispatched(store, tmp_path / "stray")
+    assert (caught.value.expected, caught.value.found) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "believed"),
+    [
+        ([5, 6, 7], [5, 6, 7]),
+        ([5, 7, 8], [5, 7, 8]),
+        ([5, 99, 7], [5, 7]),
+        ([5, 2, 7], [5, 7]),
+        ([5, 6, 2], [5, 6]),
+        ([5, 6, 0], [5, 6]),
+        ([5, 6, 0, 1], [5, 6, 0, 1]),
+        ([5, 6, 8], [5, 6, 8]),
+        ([5, 6, 9], [5, 6]),
+        ([40], []),
+    ],
+)
+def test_a_queue_offset_is_believed_that_fits_its_neighbours(
+    tmp_path: Path, offsets: list[int], believed: list[int]
+) -> None:
+    store = SmallStore(tmp_path / "store", log_bytes=1 << 16)
+    places = [store.put(Message("t", bytes(100))) for _ in range(5 + len(offsets))]
+    renumber(store, places[5:], offsets)
+    walk = log_walk(store)
+    found = [offset for run in walk for offset in run.records.headers["queue_offset"].tolist()]
+    assert found == [0, 1, 2, 3, 4, *believed]
+    damaged = [one for one in walk.damaged if one.kind is DamageKind.MISNUMBERED]
+    assert len(damaged) == len(offsets) - len(believed)
