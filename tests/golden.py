@@ -75,17 +75,26 @@ class Golden:
         return self._lines("ops.jsonl")
 
     def _lines(self, name: str) -> list[dict[str, Any]]:
-        with (self.folder / name).open(encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
+        return json_lines(self.folder / name)
 
 
 def golden(name: str, folder: Path) -> Golden:
     """Unpack the archive `name` into a fresh folder below `folder`."""
-    target = folder / f"golden-{name}"
+    return Golden(name, unpacked(ARCHIVES / f"{name}.tar.xz", folder / f"golden-{name}"))
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines."""
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def unpacked(path: Path, target: Path) -> Path:
+    """Unpack an archive into the new folder `target`; that folder."""
     target.mkdir(parents=True)
-    with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
+    with tarfile.open(path) as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(target, filter="data")
         else:  # Debian 12's Python has no filters yet; the archives are our own
             archive.extractall(target)
-    return Golden(name, target)
+    return target

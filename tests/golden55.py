@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import tarfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from engine import MessageStore, StoredMessage
+from tests.golden import json_lines, unpacked
 
 ARCHIVES = Path(__file__).parent / "data" / "golden55"
 MOST_BYTES = 1 << 20
@@ -32,8 +31,7 @@ class Golden55:
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
         """Every line of what the client said."""
-        with (ARCHIVES / f"{self.name}.jsonl").open(encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
+        return json_lines(ARCHIVES / f"{self.name}.jsonl")
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -48,14 +46,7 @@ class Golden55:
 
 def golden55(name: str, folder: Path) -> Golden55:
     """Unpack the archive `name` into a fresh folder below `folder`."""
-    target = folder / f"golden55-{name}"
-    target.mkdir(parents=True)
-    with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
-        if hasattr(tarfile, "data_filter"):
-            archive.extractall(target, filter="data")
-        else:  # Debian 12's Python has no filters yet; the archives are our own
-            archive.extractall(target)
-    return Golden55(name, target)
+    return Golden55(name, unpacked(ARCHIVES / f"{name}.tar.xz", folder / f"golden55-{name}"))
 
 
 def traces(folder: Path) -> dict[str, tuple[int, int, bytes]]:

@@ -12,6 +12,7 @@ HELPERS = {
     "attacks",
     "figures",
     "bodies",
+    "cases",
     "ledger",
     "parsers",
     "publishers",

@@ -11,16 +11,10 @@ differ.
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import os
 import random
 import re
-import shutil
-import signal
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,20 +31,15 @@ from engine import (
     check_store,
     repair_store,
 )
-from tests.durability.figures import keep
+from tests.durability.cases import CaseTally, HangError, Tell, main, no_progress, run_cases
 from tests.durability.targets import Base, Place, bases, read_files, write_files
 
-DEADLINE_S = 60
 MODES = ("read", "write", "repair")
 WEIGHTS = (3, 3, 3, 1, 2, 2)
 """How often each of the stores is taken: the largest least."""
 
 Files = dict[str, bytes]
 Hurt = Callable[[Path, random.Random], None]
-
-
-class HangError(Exception):
-    """A case took longer than anything here may take."""
 
 
 # what can happen to a file
@@ -219,10 +208,9 @@ def _odd_file(base: Base, files: Files, gone: set[str]) -> str | None:
 
 
 @dataclass
-class Tally:
+class Tally(CaseTally):
     """What was tried, and what was found."""
 
-    cases: int = 0
     damages: Counter[str] = field(default_factory=Counter)
     looked_at: Counter[str] = field(default_factory=Counter)
     undamaged_messages_read: int = 0
@@ -232,17 +220,14 @@ class Tally:
     damage_that_must_show: int = 0
     shown_by_check: int = 0
     nothing_to_show: int = 0
-    slowest_case_s: float = 0.0
-    lost: int = 0
     wrong_bodies: int = 0
-    findings: list[str] = field(default_factory=list)
 
 
 class Case:
     """One damaged store."""
 
     def __init__(self, base: Base, path: Path, chance: random.Random, tally: Tally) -> None:
-        self.base = base
+        self._base = base
         self._path = path
         self._random = chance
         self._tally = tally
@@ -253,13 +238,14 @@ class Case:
 
     def run(self) -> list[str]:
         """Damage, look, and say what went wrong."""
-        write_files(self.base, self._path)
-        self.done = hurt(self._path, self._random)
+        write_files(self._base, self._path)
+        hurts = hurt(self._path, self._random)
+        self.done = [self._base.name, *hurts]
         mode = self._random.choice(MODES)
-        self._tally.damages.update(text.split()[0] for text in self.done)
+        self._tally.damages.update(text.split()[0] for text in hurts)
         self._tally.looked_at[mode] += 1
         files = read_files(self._path)
-        self._loss = loss_of(self.base, files)
+        self._loss = loss_of(self._base, files)
         try:
             with self._allowed_to_refuse(files):
                 self._check(files)
@@ -324,7 +310,7 @@ class Case:
 
     def _look(self, store: MessageStore) -> None:
         right = set(self._readable(store))
-        missing = self.base.messages.keys() - self._loss.touched - right
+        missing = self._base.messages.keys() - self._loss.touched - right
         unreachable = missing & self._loss.unreachable
         lost = missing - unreachable
         self._tally.undamaged_messages_read += len(right - self._loss.touched)
@@ -346,10 +332,10 @@ class Case:
                         body = bytes(store.get(topic, queue, queue_offset).body)
                     except ReadError:
                         continue
-                    known = self.base.messages.get((topic, queue, queue_offset))
+                    known = self._base.messages.get((topic, queue, queue_offset))
                     if known is not None and known.body == body:
                         yield topic, queue, queue_offset
-                    elif known is not None or body not in self.base.bodies:
+                    elif known is not None or body not in self._base.bodies:
                         self._tally.wrong_bodies += 1
                         self._wrong.append(f"a wrong body at {topic}/{queue}/{queue_offset}: {body[:60]!r}")
 
@@ -359,30 +345,14 @@ class Case:
         for queue in store.queues(topic)[:1] if topic else ():
             stream = store.stream(topic, queue)
             text = bytes(stream.read(0, stream.size))
-            for body in self.base.bodies_in(text):
+            for body in self._base.bodies_in(text):
                 self._wrong.append(f"{topic}/{queue}.log shows bytes that are no body: {body[:60]!r}")
 
     def _put(self, store: MessageStore) -> None:
         """The store goes on."""
-        result = store.put(self.base.another_message())
-        if store.get(result.topic, result.queue, result.queue_offset).body != self.base.another_message().body:
+        result = store.put(self._base.another_message())
+        if store.get(result.topic, result.queue, result.queue_offset).body != self._base.another_message().body:
             self._wrong.append("what was put reads otherwise")
-
-
-@contextmanager
-def deadline(seconds: int) -> Iterator[None]:
-    """HangError in the main thread when the block takes longer."""
-
-    def ring(number: int, frame: object) -> None:
-        raise HangError
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def damage(
@@ -392,59 +362,17 @@ def damage(
     *,
     first: int = 0,
     most_findings: int = 1,
-    tell: Callable[[Tally, list[str]], None] = lambda tally, wrong: None,
+    tell: Tell[Tally] = no_progress,
 ) -> Tally:
     """Cases `first` to `first` + `cases` of `seed`, below `folder`; stops when that many have found something."""
-    known = bases(folder / "bases")
-    tally = Tally()
-    failed = 0
-    for number in range(first, first + cases):
-        chance = random.Random(f"{seed}.{number}")
-        case = Case(chance.choices(known, WEIGHTS)[0], folder / "store", chance, tally)
-        began = time.monotonic()
-        with deadline(DEADLINE_S):
-            wrong = case.run()
-        tally.slowest_case_s = max(tally.slowest_case_s, round(time.monotonic() - began, 2))
-        shutil.rmtree(folder / "store")
-        tally.cases += 1
-        failed += bool(wrong)
-        where = f"case {number} ({case.base.name}: {', '.join(case.done)})"
-        found = [f"{where}: {text}" for text in wrong]
-        tally.findings += found
-        tell(tally, found)
-        if failed >= most_findings:
-            break
-    return tally
+    known, tally = bases(folder / "bases"), Tally()
 
+    def make(store: Path, chance: random.Random) -> Case:
+        return Case(chance.choices(known, WEIGHTS)[0], store, chance, tally)
 
-def main() -> int:
-    """The long form."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most-findings", type=int, default=20, help="stop after so many cases went wrong")
-    chosen = parser.parse_args()
-    faulthandler.enable()
-    began = time.monotonic()
-    memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="damage-", dir=place) as folder:
-        tally = damage(
-            Path(folder), chosen.cases, chosen.seed, first=chosen.first, most_findings=chosen.most_findings, tell=tell
-        )
-    keep("damage", {"seed": chosen.seed, **tally.__dict__, "seconds": round(time.monotonic() - began)})
-    print("NOT well: see the findings" if tally.findings else "nothing undamaged was lost, and no wrong body shown")
-    return 1 if tally.findings else 0
-
-
-def tell(tally: Tally, found: list[str]) -> None:
-    """How far it is, in a line now and then; what is wrong, at once."""
-    for text in found:
-        print(text[:1_000], flush=True)
-    if tally.cases % 250 == 0:
-        print(f"{tally.cases:7,} cases, {tally.lost} messages lost, {tally.wrong_bodies} wrong bodies", flush=True)
+    return run_cases(make, folder, tally, range(first, first + cases), seed, most_findings, tell)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    well = "nothing undamaged was lost, and no wrong body shown"
+    sys.exit(main("damage", __doc__, damage, {"lost": "messages lost", "wrong_bodies": "wrong bodies"}, well))

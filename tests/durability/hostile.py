@@ -10,13 +10,10 @@ place, found by its keys; nothing may be shown that nobody sent there; the store
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
 import os
 import random
 import shutil
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -48,8 +45,7 @@ from fsstore.tree.framing import parse_json_lines
 from fsstore.tree.names import AppendOptions
 from tests.durability.attacks import MALFORMED_LINES, Attacker, Queue, Sight
 from tests.durability.bodies import body_of
-from tests.durability.damage import HangError, deadline
-from tests.durability.figures import keep
+from tests.durability.cases import CaseTally, HangError, Tell, main, no_progress, run_cases
 from tests.engine.storetools import QUIET, HastyDisk, letting_forgeries_in
 
 SIZES = FileSizes(commit_log_bytes=16_384, consume_queue_entries=32, index_slots=17, index_entries=96)
@@ -59,7 +55,6 @@ OWN_TOPIC = "ordersAa"
 """The hostile publisher's. In Java "Aa" and "BB" have one hash, and so have equal keys in both topics."""
 
 KEYS = ("K0", "K1", "K2")
-DEADLINE_S = 60
 ENDS = ("closed", "killed", "torn")
 TRACES = ("as left", "as left", "copied", "bare", "log alone")
 """What is left besides the log: all; all with new times; all but marks and checkpoint; settings alone."""
@@ -164,10 +159,9 @@ DAMAGES: tuple[Damage, ...] = (
 
 
 @dataclass
-class Tally:
+class Tally(CaseTally):
     """What was tried, and what was found."""
 
-    cases: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     traces: Counter[str] = field(default_factory=Counter)
     damages: Counter[str] = field(default_factory=Counter)
@@ -177,10 +171,7 @@ class Tally:
     hostile_messages_refused: int = 0
     messages_required: int = 0
     damaged_messages_refused: int = 0
-    slowest_case_s: float = 0.0
-    lost: int = 0
     forged: int = 0
-    findings: list[str] = field(default_factory=list)
 
 
 class Case:
@@ -236,7 +227,7 @@ class Case:
             self._wrong.append("it hangs")
         except Exception as error:  # whatever it is, it is a finding, and the next case is to be tried
             self._wrong.append(f"{type(error).__name__}: {str(error)[:300]}")
-        return self._wrong
+        return self._wrong[:5]
 
     # publishing
 
@@ -637,57 +628,18 @@ def attack_stores(
     *,
     first: int = 0,
     most_findings: int = 1,
-    tell: Callable[[Tally, list[str]], None] = lambda tally, wrong: None,
+    tell: Tell[Tally] = no_progress,
 ) -> Tally:
     """Cases `first` to `first` + `cases` of `seed`, below `folder`; stops when that many have found something."""
-    tally, failed = Tally(), 0
-    for number in range(first, first + cases):
-        case = Case(folder / "store", random.Random(f"{seed}.{number}"), tally)
-        (folder / "store").mkdir()
-        began = time.monotonic()
-        with deadline(DEADLINE_S):
-            wrong = case.run()
-        tally.slowest_case_s = max(tally.slowest_case_s, round(time.monotonic() - began, 2))
-        shutil.rmtree(folder / "store")
-        tally.cases += 1
-        failed += bool(wrong)
-        found = [f"case {number}: {text}" for text in wrong[:5]]
-        found += [f"case {number}: {' | '.join(case.done)}"] if wrong else []
-        tally.findings += found
-        tell(tally, found)
-        if failed >= most_findings:
-            break
-    return tally
+    tally = Tally()
 
+    def make(store: Path, chance: random.Random) -> Case:
+        store.mkdir()
+        return Case(store, chance, tally)
 
-def main() -> int:
-    """The long form."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most-findings", type=int, default=20, help="stop after so many cases went wrong")
-    chosen = parser.parse_args()
-    faulthandler.enable()
-    began = time.monotonic()
-    memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="hostile-", dir=place) as folder:
-        tally = attack_stores(
-            Path(folder), chosen.cases, chosen.seed, first=chosen.first, most_findings=chosen.most_findings, tell=tell
-        )
-    keep("hostile", {"seed": chosen.seed, **tally.__dict__, "seconds": round(time.monotonic() - began)})
-    print("NOT well: see the findings" if tally.findings else "nothing was lost, and nothing forged was shown")
-    return 1 if tally.findings else 0
-
-
-def tell(tally: Tally, found: list[str]) -> None:
-    """How far it is, in a line now and then; what is wrong, at once."""
-    for text in found:
-        print(text[:3_000], flush=True)
-    if tally.cases % 250 == 0:
-        print(f"{tally.cases:7,} cases, {tally.lost} messages lost, {tally.forged} forged ones shown", flush=True)
+    return run_cases(make, folder, tally, range(first, first + cases), seed, most_findings, tell)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    well = "nothing was lost, and nothing forged was shown"
+    sys.exit(main("hostile", __doc__, attack_stores, {"lost": "messages lost", "forged": "forged ones shown"}, well))

@@ -14,7 +14,7 @@ import pytest
 from engine import DamagedRecordError, Message, MessageStore, check_store
 from engine.record.record import RecordEncoder
 from engine.repair import repair_store
-from tests.durability.damage import deadline
+from tests.durability.cases import deadline
 from tests.engine.pairs import pairs
 from tests.engine.records import encoder
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, killed, letting_forgeries_in
