@@ -12,9 +12,10 @@ from engine.files.mapped_file import Access
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import DelayLevels
 from engine.log.dispatch import Dispatcher
+from engine.log.index import Index
 from engine.record.message import Message
 from engine.recovery.log_walk import DamageKind, LogWalk
-from tests.engine.logs import SmallStore
+from tests.engine.logs import NOW_MS, SmallStore
 
 
 def renumber(store: SmallStore, places: list[int], offsets: list[int]) -> None:
@@ -31,7 +32,8 @@ def log_walk(store: SmallStore) -> LogWalk:
 def dispatched(store: SmallStore, folder: Path) -> ConsumeQueues:
     """The queues that a scan of the log fills."""
     queues = ConsumeQueues(folder / "consumequeue", 320, Access.WRITE)
-    dispatcher = Dispatcher(queues, None, DelayLevels.parse())
+    index = Index(folder / "index", 7, 20, Access.WRITE, lambda: NOW_MS)
+    dispatcher = Dispatcher(queues, index, DelayLevels.parse())
     for found in log_walk(store):
         dispatcher.put_scanned(found)
     return queues
