@@ -1,9 +1,8 @@
 """The filesystem core: paths, inodes and handles mapped to engine calls. It knows no FUSE type and no event loop.
 
-    tree.py links.py streams.py appending.py reports.py groups.py    what each name is (nodes)
-    streamtable.py                                                   which of its two files a stream is shown as
-    messages.py inodes.py                                            message files: computed inodes, no node, no table
-    here                                                             a short method a request: inodes, handles to nodes
+    directories computed_links streams append store_reports    what each name is (nodes)
+    messages inodes                                            message files: computed inodes, no node, no table
+    here                                                       a short method a request: inodes, handles to nodes
 
 Thread safety: none; an adapter calls it from one thread.
 """
@@ -30,21 +29,21 @@ from fsstore.interface import (
     Opened,
     OpenedDirectory,
 )
-from fsstore.parquet.view import ParquetView
+from fsstore.parquet.nodes import ParquetView
+from fsstore.tree.append import LongPuts
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.directories import RootDirectory, Tree
-from fsstore.tree.groups import GroupsDirectory
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.names import NAME_MAX_BYTES
 from fsstore.tree.nodes import Context, Node, OpenFile
-from fsstore.tree.putting import LongPuts
 from fsstore.tree.stale import StaleInodes
 from fsstore.tree.store_reports import (
     ControlFile,
+    GroupsDirectory,
     ReportFile,
     SlowReportFile,
     StoreDirectory,

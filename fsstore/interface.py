@@ -1,7 +1,7 @@
 """What the filesystem core and a FUSE adapter say to each other: plain records, no FUSE type among them.
 
 An adapter calls `fsstore.core.Filesystem` with inodes, names and handles and gets these records back. Every refusal
-is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for which `fsstore.fuse.errnos.errno_of`
+is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for which `fsstore.fuse.errors.errno_of`
 has one; `SlowWork` is no refusal, it asks for a thread.
 """
 

@@ -1,4 +1,4 @@
-"""What verbs ask of a store, mounted or not, and what they are answered."""
+"""What verbs ask of a store, mounted or not, and what they are answered; how a command line names messages."""
 
 from __future__ import annotations
 
@@ -116,3 +116,31 @@ def find_topic(access: Access, name: str) -> Topic:
             return topic
     known = ", ".join(visible(topic.name) for topic in topics[:10]) or "none yet"
     raise CommandError(f"no topic {name!r}", f"there are: {known}", os.EX_USAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic, narrowed to a queue and to a queue offset where those are given."""
+
+    topic: str
+    queue: int | None = None
+    offset: int | None = None
+
+
+def parse_target(text: str) -> Target:
+    """`TOPIC[/QUEUE[/OFFSET]]`, as the path below a mount point would be."""
+    topic, *numbers = text.strip("/").split("/")
+    if not topic or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+        raise CommandError(f"{text!r} names no messages", "give TOPIC, TOPIC/QUEUE or TOPIC/QUEUE/OFFSET", os.EX_USAGE)
+    return Target(topic, *map(int, numbers))
+
+
+def queues_of(access: Access, target: Target) -> tuple[Queue, ...]:
+    """The queues that `target` names, as they stand now."""
+    topic = find_topic(access, target.topic)
+    if target.queue is None:
+        return topic.queues
+    for queue in topic.queues:
+        if queue.number == target.queue:
+            return (queue,)
+    raise CommandError(f"topic {target.topic} has no queue {target.queue}", f"it has {len(topic.queues)}", os.EX_USAGE)

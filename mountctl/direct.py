@@ -22,9 +22,9 @@ from fsstore.tree.store_reports import status_of
 from fsstore.tree.xattrs import attributes_of
 from mountctl.access import ATTRIBUTE_PREFIX, Labels, Queue, Shown, Topic
 from mountctl.errors import CommandError
-from mountctl.limits import raise_open_files
 from mountctl.options import StoreSettings
 from mountctl.output import progress
+from mountctl.process import raise_open_files
 
 
 @contextmanager

@@ -1,9 +1,10 @@
-"""The C library's allocator, set up for a process that lives long and has a few threads."""
+"""What a process that opens a store needs of the system: open files, and an allocator for a long life with threads."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import resource
 import threading
 import time
 from contextlib import suppress
@@ -75,3 +76,9 @@ def _unused_bytes(libc: ctypes.CDLL) -> int:
     info = libc.mallinfo2()
     in_use: int = info.uordblks + info.hblkhd
     return (resident - shared) * mmap.PAGESIZE - in_use
+
+
+def raise_open_files() -> None:
+    """Allow as many descriptors as the system lets us have: the more there are, the more files a store keeps mapped."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

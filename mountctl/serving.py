@@ -29,10 +29,9 @@ from fsstore import ServeOptions, serve
 from fsstore.fuse.mount import ENDING_SIGNALS
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file
 from mountctl.errors import one_line
-from mountctl.limits import raise_open_files
 from mountctl.options import MountRequest
 from mountctl.output import human_seconds, human_size, throttled
-from mountctl.process import start_trimming
+from mountctl.process import raise_open_files, start_trimming
 
 log = logging.getLogger("mountctl")
 

@@ -175,7 +175,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(graph).prepare()  # CycleError names one
 
 
-@pytest.mark.parametrize("name", ["mount", "reading", "writing", "export_part"])
+@pytest.mark.parametrize("name", ["mount", "reading", "writing", "export"])
 def test_sparks_executors_load_nothing_of_the_engine(name: str) -> None:
     """They read and write mounted files; each executor loads the module anew."""
     program = f"import sys, fsstore.spark.{name}; print(*(one for one in sys.modules if one.startswith('engine')))"

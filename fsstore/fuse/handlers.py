@@ -20,15 +20,12 @@ from engine import MessageStore, OpenMode, StoreError
 from fsstore.core import Filesystem
 from fsstore.fuse import dirents
 from fsstore.fuse import protocol as wire
-from fsstore.fuse.answers import errno_for
-from fsstore.fuse.channel import Channel
-from fsstore.fuse.open_bodies import OpenBodies
+from fsstore.fuse.errors import errno_for
+from fsstore.fuse.notify import OpenBodies
 from fsstore.fuse.protocol import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
+from fsstore.fuse.session import Channel, Handler
 from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames, SlowWork
 from fsstore.tree.listing import MOST_DESCRIBED
-
-Handler = Callable[[int, int, memoryview], None]
-"""Takes `unique`, the inode, and the whole request, which is valid until it returns."""
 
 FEWEST_ROWS = 64
 """So many messages are asked of a listing at least: the core reads ahead by what was asked."""

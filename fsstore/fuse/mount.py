@@ -6,7 +6,7 @@
                                             ├─ signals that end it all
                                             ├─ expiry (what is gone)
                                             ├─ a look at the table of mounts
-                                            ├─ growth (streams that had come to rest)
+                                            ├─ sizes (idle streams that grew)
                                             └─ follow (a store that another process writes)
 
 All of it runs on trio's thread, which has to be the process's main thread (signals); expiry, follow and slow work use
@@ -30,14 +30,10 @@ import trio
 
 from engine import IndexState, MessageStore, OpenMode, StoreError
 from fsstore.core import Filesystem
-from fsstore.fuse.channel import Channel
-from fsstore.fuse.expiry import Expiry
-from fsstore.fuse.growth import Growth
 from fsstore.fuse.handlers import RequestHandlers
-from fsstore.fuse.invalidation import Invalidation
-from fsstore.fuse.rare import RareOperations
-from fsstore.fuse.relay import Relay
-from fsstore.fuse.request_loop import RequestLoop
+from fsstore.fuse.notify import Expiry, Invalidation, SizeNotifier
+from fsstore.fuse.rare import RareOperations, Relay
+from fsstore.fuse.session import Channel, RequestLoop
 from fsstore.interface import FilesystemOptions
 from fsstore.options import ServeOptions
 from fsstore.tree.complaints import COMPLAINTS
@@ -63,7 +59,7 @@ def run_mount(
     )
     channel = Channel.mount(mountpoint, fuse_options(store, options))
     mount = Mount(store, core, channel, options, ready)
-    with told_of_signals(mount.end), quick_turns():
+    with handling_signals(mount.end), quick_turns():
         try:
             trio.run(mount.serve)
         finally:
@@ -89,7 +85,7 @@ class Mount:
         self._options = options
         self._ready = ready
         self._everything = trio.CancelScope()
-        self._telling = trio.CancelScope()
+        self._end_asked = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
 
     async def serve(self) -> None:
@@ -102,16 +98,18 @@ class Mount:
         handlers = RequestHandlers(self._core, self._store, self._channel)
         expiry = Expiry(self._core, self._channel)
         invalidation = Invalidation(self._core, self._channel, expiry)
-        handlers.published = invalidation.tell_kernel
+        handlers.published = invalidation.notify_kernel
         handlers.growing = invalidation.growing
         loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow, self._core.ending)
+        sizes = SizeNotifier(self._core, self._channel, loop.holds)
         unsubscribe = self._store.subscribe(invalidation)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(relay.run)
                 nursery.start_soon(self._announce, relay)
                 nursery.start_soon(expiry.run)
-                nursery.start_soon(self._tell_growth, loop)
+                nursery.start_soon(sizes.run)
+                nursery.start_soon(self._end_when_asked, sizes)
                 nursery.start_soon(self._watch_mount)
                 if self._store.mode is OpenMode.FOLLOW:
                     nursery.start_soon(self._follow)
@@ -127,12 +125,12 @@ class Mount:
             self._everything.cancel()
             return
         with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._telling.cancel, idempotent=True)
+            self._token.run_sync_soon(self._end_asked.set, idempotent=True)
 
-    async def _tell_growth(self, loop: RequestLoop) -> None:
-        """Until the end, which waits for this: a notice may wait for requests, and they are served meanwhile."""
-        with self._telling:
-            await Growth(self._core, self._channel, loop.holds).run()
+    async def _end_when_asked(self, sizes: SizeNotifier) -> None:
+        """A notice of a size may wait for requests: they are served until it is through."""
+        await self._end_asked.wait()
+        await sizes.close()
         self._everything.cancel()
 
     async def _announce(self, relay: Relay) -> None:
@@ -203,7 +201,7 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU,
 
 
 @contextmanager
-def told_of_signals(end: Callable[[str], None]) -> Iterator[None]:
+def handling_signals(end: Callable[[str], None]) -> Iterator[None]:
     """Have ENDING_SIGNALS call `end` with their names meanwhile, however many an impatient person sends."""
 
     def handle(number: int, _: FrameType | None) -> None:

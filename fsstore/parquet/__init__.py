@@ -3,11 +3,10 @@
     names.py      what a name says                            no store
     segments.py   where a queue's files begin and end         entries of the consume queue
     layout.py     a file's size and its row groups            sizes of records: nothing is rendered
-    compact.py    how Parquet's metadata is written           Thrift's compact protocol
-    schema.py     the columns                                 and in what order they stand in a file
+    format.py     the columns, and how metadata is written    one table; Thrift's compact protocol
     pages.py      how values are encoded                      sized before they are made
-    rowgroup.py   the columns of some messages                engine's blocks
-    filemap.py    where each column stands, and the footer
+    row_groups.py the columns of some messages                engine's blocks
+    file_map.py   where each column stands, and the footer
     cache.py      rendered bytes, in memory and on disk
     dataset.py    ties them together                          any thread
     nodes.py      directories, files and handles              the filesystem's thread

@@ -29,9 +29,9 @@ from fsstore.interface import FilesystemError
 from fsstore.options import ParquetOptions
 from fsstore.parquet.cache import ChunkCache, DiskChunks, Recent
 from fsstore.parquet.file_map import FileMap, map_file, place_of
+from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
 from fsstore.parquet.row_groups import BoundError, Columns, read_columns
-from fsstore.parquet.schema import IN_FILE
 from fsstore.parquet.segments import QueueSegments, Segment
 
 QUICK_MESSAGES = 20_000
@@ -183,7 +183,7 @@ class Dataset:
         if chunk is None:
             row_group, column = place_of(number)
             columns = self._known_columns(layout, found, row_group)
-            if columns is not None and columns.chunks[IN_FILE[column]].is_quick:
+            if columns is not None and columns.chunks[SCHEMA.in_file[column].name].is_quick:
                 chunk = self._encode(number, columns)
                 self._chunks.put_in_memory(kept_as, chunk)
         return chunk
@@ -231,7 +231,7 @@ class Dataset:
         return columns if columns is not None and columns.sizes == found.sizes[row_group] else None
 
     def _encode(self, number: int, columns: Columns) -> memoryview:
-        chunk = columns.chunks[IN_FILE[place_of(number).column]].encode()
+        chunk = columns.chunks[SCHEMA.in_file[place_of(number).column].name].encode()
         with self._lock:
             self.rendered_chunks += 1
         return chunk

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.parquet.compact import Value, binary, i32, i64, items, struct, text
+from fsstore.parquet.format import SCHEMA, Column, Value, binary, i32, i64, items, struct, text
 from fsstore.parquet.layout import MAGIC, PAGE_BYTES, Layout, RangeKey, page_aligned
 from fsstore.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, Chunk
 from fsstore.parquet.row_groups import BoundError, Columns
-from fsstore.parquet.schema import COLUMNS, ELEMENTS, IN_FILE, Column
 
 Array = np.ndarray[Any, Any]
 
@@ -37,11 +36,11 @@ _PAGES = (
     items([_page_count(DATA_PAGE, PLAIN)]),
     items([_page_count(DICTIONARY_PAGE, PLAIN), _page_count(DATA_PAGE, RLE_DICTIONARY)]),
 )
-_PATHS = {column: items([text(name) for name in column.path]) for column in COLUMNS}
+_PATHS = {column: items([text(name) for name in column.name.split(".")]) for column in SCHEMA.columns}
 
 
 class Place(NamedTuple):
-    """A chunk of a file: column IN_FILE[column] of a row group, both by number."""
+    """A chunk of a file: column SCHEMA.in_file[column] of a row group, both by number."""
 
     row_group: int
     column: int
@@ -70,7 +69,7 @@ class FileMap:
 
 def place_of(number: int) -> Place:
     """Which chunk the one of that number is."""
-    return Place(*divmod(number, len(IN_FILE)))
+    return Place(*divmod(number, len(SCHEMA.in_file)))
 
 
 def map_file(layout: Layout, row_groups: Iterable[Columns]) -> FileMap:
@@ -80,7 +79,7 @@ def map_file(layout: Layout, row_groups: Iterable[Columns]) -> FileMap:
     for columns in row_groups:
         own = [*accumulate(map(page_aligned, columns.sizes), initial=starts[-1])]
         if columns.rows:
-            described.append(_row_group(columns, dict(zip(IN_FILE, own, strict=False))))
+            described.append(_row_group(columns, dict(zip(SCHEMA.in_file, own, strict=False))))
         starts += own[1:]
         sizes.append(columns.sizes)
         rows, left_out = rows + columns.rows, left_out + columns.left_out
@@ -95,12 +94,12 @@ def _metadata(key: RangeKey, row_groups: Sequence[Value], rows: int, left_out: i
     return struct(
         {
             1: i32(2),
-            2: items(ELEMENTS),
+            2: items(SCHEMA.elements),
             3: i64(rows),
             4: items(row_groups),
             5: items([struct({1: text(name), 2: text(value)}) for name, value in _facts(key, left_out)]),
             6: text(f"fsstore version {_VERSION}"),
-            7: items([struct({1: struct({})})] * len(COLUMNS)),
+            7: items([struct({1: struct({})})] * len(SCHEMA.columns)),
         }
     ).encoded
 
@@ -118,7 +117,7 @@ def _row_group(columns: Columns, starts: dict[Column, int]) -> Value:
     size = i64(sum(columns.sizes))
     return struct(
         {
-            1: items([_column_chunk(column, columns.chunks[column], starts[column]) for column in COLUMNS]),
+            1: items([_column_chunk(column, columns.chunks[column.name], starts[column]) for column in SCHEMA.columns]),
             2: size,
             3: i64(columns.rows),
             5: i64(min(starts.values())),

@@ -5,7 +5,7 @@
 A file is as long as it can become at most, whatever its texts are: a bound from sizes, which are the same each time
 that someone looks. A body counts by its bytes, and what else a record holds (topic, keys, properties) by what the worst
 text of that length would take in the columns that it goes to. Where everything stands is known when the messages have
-been read (`filemap.py`).
+been read (`file_map`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine import ExpiredMessageError, MessageNotFoundError, MessageStore, StoreError
+from fsstore.parquet.format import SCHEMA
 
 Array = np.ndarray[Any, Any]
 
@@ -30,11 +31,11 @@ ROW_GROUP_BYTES = 32 << 20
 """A row group ends before its bodies and what else its records hold are more than this, but for a single message."""
 
 _RECORD_BYTES = 91  # what a record takes at least beside its body, topic and properties
-_ROW_BYTES = 117  # numbers 44, two hosts 60 (a port has up to 31 bits), lengths of body, tags and unique key 12, levels
-_ITEM_SHARE = 4  # the dearest text is keys of one byte: two bytes of a record take seven
-_ROW_GROUP_BYTES = 16 * PAGE_BYTES + (2 << 10)  # chunks begin a page; heads of pages
+_ROW_BYTES = SCHEMA.row_bytes
+_ITEM_SHARE = 4  # the most expensive text is keys of one byte: two bytes of a record take seven
+_ROW_GROUP_BYTES = PAGE_BYTES + (PAGE_BYTES + 137) * len(SCHEMA.columns)  # each chunk begins a page; headers of pages
 _FOOTER_BYTES = 4 << 10
-_FOOTER_ROW_GROUP_BYTES = 3 << 10
+_FOOTER_ROW_GROUP_BYTES = 205 * len(SCHEMA.columns)
 
 _KEPT_BY_MALLOC_BYTES = 31 << 20
 

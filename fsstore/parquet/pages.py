@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
-from fsstore.parquet.compact import i32, struct, varint
+from fsstore.parquet.format import i32, struct, varint
 
 Array = np.ndarray[Any, Any]
 

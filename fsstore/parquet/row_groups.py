@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine import UNIQUE_KEY, Block, ByteColumn, ExpiredMessageError, MessageStore
-from fsstore.parquet import schema
+from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import RangeKey, RowGroup, page_aligned, range_key
 from fsstore.parquet.pages import Chunk, Texts, coded, levels_of, numbers, plain, texts_of
-from fsstore.parquet.schema import Column
 
 Array = np.ndarray[Any, Any]
 
 _FIRST_TIME_MS, _LAST_TIME_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which every reader can show: a publisher's clock may say anything."""
 
-_GATHERED_LATE = (schema.BODY, schema.UNIQUE_KEY, schema.PROPERTY_VALUES)
+_GATHERED_LATE = ("body", "unique_key", "properties.key_value.value")
 """Columns whose values are not kept: they are in the log, or among the properties."""
 
 _OBJECTS_BYTES = 16 << 10
@@ -32,10 +31,11 @@ class BoundError(Exception):
 
 
 class Columns(NamedTuple):
-    """The chunks of a row group, and their sizes as they stand in the file; how many rows it has, and how many messages
-    are left out because they are damaged; and the bytes of memory that this takes, more or less."""
+    """The chunks of a row group by the names of their columns, and their sizes as they stand in the file; how many rows
+    it has, and how many messages are left out because they are damaged; and the bytes of memory that this takes, more
+    or less."""
 
-    chunks: dict[Column, Chunk]
+    chunks: dict[str, Chunk]
     sizes: tuple[int, ...]
     rows: int
     left_out: int
@@ -71,15 +71,15 @@ def _require_range(store: MessageStore, key: RangeKey) -> None:
         raise ExpiredMessageError(key.topic, key.queue, key.begin, key.end)
 
 
-def _sizes(chunks: dict[Column, Chunk]) -> tuple[int, ...]:
-    return tuple(chunks[column].size for column in schema.IN_FILE)
+def _sizes(chunks: dict[str, Chunk]) -> tuple[int, ...]:
+    return tuple(chunks[column.name].size for column in SCHEMA.in_file)
 
 
 def _fits(sizes: tuple[int, ...], row_group: RowGroup) -> bool:
     return sum(map(page_aligned, sizes)) <= row_group.most_bytes
 
 
-def _chunks_of(store: MessageStore, block: Block, *, shortened: bool) -> dict[Column, Chunk]:
+def _chunks_of(store: MessageStore, block: Block, *, shortened: bool) -> dict[str, Chunk]:
     """The columns of a block; texts shortened if asked for, but names, for those of a row must go on to differ, and
     tags: thrice their bytes, and the same among the values once, are within the bound."""
     properties, bodies = block.properties, block.bodies
@@ -94,21 +94,21 @@ def _chunks_of(store: MessageStore, block: Block, *, shortened: bool) -> dict[Co
     unique_keys = text(properties.value_bytes(UNIQUE_KEY), lambda: properties.value(UNIQUE_KEY), len(block))
     values = text(properties.values_bytes, properties.values, int(properties.row_starts[-1]))
     return {
-        schema.QUEUE_OFFSET: numbers(block.queue_offset),
-        schema.PHYSICAL_OFFSET: numbers(block.physical_offset),
-        schema.BODY: plain(Texts(len(block), int(bodies.sizes.sum()), lambda: store.bodies(bodies))),
-        schema.KEYS: plain(texts_of(_shortened(keys) if shortened else keys), key_levels),
-        schema.TAGS: coded(block.tags()),
-        schema.UNIQUE_KEY: plain(unique_keys),
-        schema.PROPERTY_NAMES: coded(properties.names(), levels),
-        schema.PROPERTY_VALUES: plain(values, levels),
-        schema.BORN_TIME: numbers(_micros(block.born_time_ms)),
-        schema.STORE_TIME: numbers(_micros(block.store_time_ms)),
-        schema.BORN_HOST: coded(block.born_host),
-        schema.STORE_HOST: coded(block.store_host),
-        schema.FLAG: numbers(block.flag.astype(np.int32)),
-        schema.SYS_FLAG: numbers(block.sys_flag.astype(np.int32)),
-        schema.RECONSUME_TIMES: numbers(block.reconsume_times.astype(np.int32)),
+        "queue_offset": numbers(block.queue_offset),
+        "physical_offset": numbers(block.physical_offset),
+        "body": plain(Texts(len(block), int(bodies.sizes.sum()), lambda: store.bodies(bodies))),
+        "keys.list.element": plain(texts_of(_shortened(keys) if shortened else keys), key_levels),
+        "tags": coded(block.tags()),
+        "unique_key": plain(unique_keys),
+        "properties.key_value.key": coded(properties.names(), levels),
+        "properties.key_value.value": plain(values, levels),
+        "born_time": numbers(_micros(block.born_time_ms)),
+        "store_time": numbers(_micros(block.store_time_ms)),
+        "born_host": coded(block.born_host),
+        "store_host": coded(block.store_host),
+        "flag": numbers(block.flag.astype(np.int32)),
+        "sys_flag": numbers(block.sys_flag.astype(np.int32)),
+        "reconsume_times": numbers(block.reconsume_times.astype(np.int32)),
     }
 
 

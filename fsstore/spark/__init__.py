@@ -12,9 +12,8 @@ stream.writeStream.foreachBatch(lambda batch, _: write_topic(batch, "/mnt/mq", "
 """
 
 from fsstore.spark.frame import MESSAGE_SCHEMA, messages
-from fsstore.spark.mount import MountGoneError
-from fsstore.spark.offsets import DataLossError, SourceOptionError
-from fsstore.spark.source import FsstoreSource
+from fsstore.spark.mount import DataLossError, MountGoneError
+from fsstore.spark.source import FsstoreSource, SourceOptionError
 from fsstore.spark.writing import write_topic
 
 __all__ = [

@@ -1,37 +1,322 @@
 """Export: the messages of a mounted store as a Parquet dataset, partitioned by topic and date, in few large files.
 
-A unit at a time: Spark's tasks (`exportpart`) read it through `@parquet/`, write it beside the dataset and read that
-again; counts and checksums are compared, its files moved into the dataset, and it is marked as finished. What was
-interrupted is begun anew at the unit that it was at.
+A unit at a time: Spark's tasks (`bring`) read it through `@parquet/`, write it beside the dataset and read that again;
+counts and checksums are compared, its files moved into the dataset, and it is marked as finished. An interrupted export
+is resumed at the unit that it was at.
+
+DIR/_fsstore/plan.json             the queues' ranges, decided at the first start
+DIR/_fsstore/unit-00007.json       that unit is in the dataset: its ranges, counts, checksum and files
+DIR/topic=…/date=…/unit-00007-…    its messages
+
+Readers of datasets skip names that begin with an underscore. A task is a function of paths, on whatever host it runs:
+no Spark in it. Arrow's columns go from file to file, and nothing becomes a row in between.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from isal.isal_zlib import crc32
 
 from fsstore.parquet.names import topic_partition
-from fsstore.spark import export_part as exportpart
-from fsstore.spark.export_part import Part, total
-from fsstore.spark.export_plan import (
-    ExportError,
-    ExportFolder,
-    Unit,
-    Wanted,
-    left_of,
-    messages_in,
-    remove_tree,
-    sync_path,
-    without_expired,
-)
-from fsstore.spark.jobs import watched
 from fsstore.spark.mount import Bounds, Range, bounds, cut, range_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class ExportError(RuntimeError):
+    """An export can't go on, or isn't what it should be; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to export: topics (None: all) and times, epoch milliseconds, [from_ms, until_ms)."""
+
+    topics: tuple[str, ...] | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one job brought. `crc_sum` is the sum of the bodies' CRC-32; `expired` messages went before their turn."""
+
+    number: int
+    ranges: tuple[Range, ...]
+    messages: int
+    left_out: int
+    expired: int
+    crc_sum: int
+    files: tuple[str, ...]
+
+
+class ExportFolder:
+    """A dataset on disk with its plan and its finished units."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._state = path / "_fsstore"
+        self.staging = self._state / "staging"
+
+    def plan(self, wanted: Wanted, found: list[Range]) -> list[Range]:
+        """The ranges to bring: those of the first start where there was one, else `found`, which is remembered.
+
+        ExportError when the folder holds an export of something else, or other files.
+        """
+        asked = json.loads(json.dumps(asdict(wanted)))
+        file = self._state / "plan.json"
+        if not file.exists():
+            if self.path.exists() and any(self.path.iterdir()) and not self._state.exists():
+                raise ExportError(f"{self.path} is not empty, and nothing that an export began: name another directory")
+            self._state.mkdir(parents=True, exist_ok=True)
+            write_durably(file, {"wanted": asked, "ranges": found})
+        plan = json.loads(file.read_text())
+        if plan["wanted"] != asked:
+            raise ExportError(f"{self.path} was begun with other topics or times: name them, or another directory")
+        return [Range(*part) for part in plan["ranges"]]
+
+    def units(self) -> list[Unit]:
+        """What is finished, oldest first."""
+        return [_unit(json.loads(file.read_text())) for file in sorted(self._state.glob("unit-*.json"))]
+
+    def finish(self, unit: Unit) -> None:
+        """From now on `unit` is part of the dataset, whatever happens."""
+        write_durably(self._state / f"unit-{unit.number:05}.json", asdict(unit))
+
+    def clear(self, number: int) -> None:
+        """Remove what an interrupted start left of a unit."""
+        remove_tree(self.staging)
+        for file in self.path.glob(f"topic=*/date=*/unit-{number:05}-*"):
+            file.unlink()
+
+
+def left_of(plan: list[Range], units: list[Unit]) -> list[Range]:
+    """The plan without what is finished."""
+    done = {(part.topic, part.queue): part.end for unit in units for part in unit.ranges}
+    left = (part._replace(begin=max(part.begin, done.get((part.topic, part.queue), 0))) for part in plan)
+    return [part for part in left if part.begin < part.end]
+
+
+def without_expired(parts: list[Range], bounds: Bounds) -> Iterator[Range]:
+    """What is still there of ranges."""
+    for part in parts:
+        oldest, end = bounds.get(part.topic, {}).get(part.queue, (part.end, part.end))
+        there = part._replace(begin=max(part.begin, oldest), end=min(part.end, end))
+        if there.begin < there.end:
+            yield there
+
+
+def messages_in(parts: Sequence[Range]) -> int:
+    """How many queue offsets ranges have."""
+    return sum(part.end - part.begin for part in parts)
+
+
+def write_durably(file: Path, value: Any) -> None:
+    """A JSON file that is there whole, and on disk, or as it was."""
+    fresh = file.with_suffix(".new")
+    with fresh.open("w") as output:
+        json.dump(value, output)
+        output.flush()
+        os.fsync(output.fileno())
+    fresh.rename(file)
+    sync_path(file.parent)
+
+
+def sync_path(path: Path) -> None:
+    """A file or directory is on disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with everything in it, where there is one."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    if folder.exists():
+        folder.rmdir()
+
+
+def _unit(record: dict[str, Any]) -> Unit:
+    ranges = tuple(Range(*part) for part in record.pop("ranges"))
+    return Unit(ranges=ranges, files=tuple(record.pop("files")), **record)
+
+
+_MICROSECONDS_A_DAY = 86_400_000_000
+_ROW_GROUP_MESSAGES = 1 << 20  # what a file is made from is bounded: mostly it is one row group
+_FEW_VALUES = (
+    "tags",
+    "properties.key_value.key",
+    "properties.key_value.value",
+    "born_host",
+    "store_host",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "queue",
+)
+
+
+class Figures(NamedTuple):
+    """What is compared between what was read and what was written."""
+
+    messages: int
+    crc_sum: int
+
+
+class Part(NamedTuple):
+    """What a task brought: its files, what was read for them, what was found in them again, and how many damaged
+    messages `@parquet/` left out."""
+
+    files: tuple[str, ...]
+    read: Figures
+    found: Figures
+    left_out: int
+
+
+def bring(root: str, folder: str, most_bytes: int, task: tuple[int, Sequence[Range]]) -> Part:
+    """Write the ranges of a numbered task to `folder`/date=…/ and onto the disk, up to about `most_bytes` of messages a
+    file. A task that is done twice writes other files.
+
+    OSError where a range isn't there.
+    """
+    number, pieces = task
+    attempt, numbers = uuid.uuid4().hex, count()
+    files, read = [], []
+    for table in _gathered(_row_groups(root, pieces), most_bytes):
+        read.append(figures_of(table["body"]))
+        for date, messages in _by_date(table):
+            file = Path(folder, f"date={date}", f"part-{number:05}-{next(numbers):03}-{attempt}.parquet")
+            write_file(file, messages)
+            files.append(str(file))
+    left_out = 0
+    if total(read).messages != messages_in(pieces):
+        left_out = sum(_left_out(range_path(root, piece)) for piece in pieces)
+    return Part(tuple(files), total(read), total(map(_figures_in, files)), left_out)
+
+
+def total(figures: Iterable[Figures]) -> Figures:
+    """The sum of figures."""
+    parts = list(figures)
+    return Figures(sum(part.messages for part in parts), sum(part.crc_sum for part in parts))
+
+
+def figures_of(bodies: pa.ChunkedArray) -> Figures:
+    """The figures of a column of bodies, none of them null."""
+    return Figures(len(bodies), sum(map(_crc_sum, bodies.chunks)))
+
+
+def _crc_sum(bodies: pa.Array) -> int:
+    _, offsets, data = bodies.buffers()
+    if data is None:
+        return 0
+    bounds = np.frombuffer(offsets, np.int64 if pa.types.is_large_binary(bodies.type) else np.int32)
+    begins = bounds[bodies.offset : bodies.offset + len(bodies) + 1].tolist()
+    view = memoryview(data)
+    return sum(crc32(view[begin:end]) for begin, end in pairwise(begins))
+
+
+def _row_groups(root: str, pieces: Sequence[Range]) -> Iterator[pa.Table]:
+    """The messages of ranges, a row group of `@parquet/` at a time, with their queue."""
+    for piece in pieces:
+        with pq.ParquetFile(range_path(root, piece)) as file:
+            for index in range(file.num_row_groups):
+                table = file.read_row_group(index, use_threads=False)
+                yield table.append_column("queue", pa.repeat(pa.scalar(piece.queue, pa.int32()), len(table)))
+
+
+def _gathered(tables: Iterable[pa.Table], most_bytes: int) -> Iterator[pa.Table]:
+    """Tables put together until they have so many bytes."""
+    gathered: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        gathered.append(table)
+        size += table.nbytes
+        if size >= most_bytes:
+            yield pa.concat_tables(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield pa.concat_tables(gathered)
+
+
+def _by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """A table by the days of its store times, in UTC."""
+    days = table["store_time"].cast(pa.int64()).to_numpy() // _MICROSECONDS_A_DAY
+    found = np.unique(days)
+    for day in found:
+        rows = table if len(found) == 1 else table.filter(pa.array(days == day))
+        yield str(np.datetime64(int(day), "D")), rows
+
+
+def write_file(file: Path, table: pa.Table) -> None:
+    """Write a file of a dataset, and onto the disk."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(
+        table, file, row_group_size=_ROW_GROUP_MESSAGES, use_dictionary=list(_FEW_VALUES), store_schema=False
+    )
+    sync_path(file)
+
+
+def _figures_in(file: str) -> Figures:
+    with pq.ParquetFile(file) as written:
+        row_groups = range(written.num_row_groups)
+        return total(
+            figures_of(written.read_row_group(index, ["body"], use_threads=False)["body"]) for index in row_groups
+        )
+
+
+def _left_out(path: str) -> int:
+    """How many damaged messages a file of `@parquet/` leaves out."""
+    return int((pq.read_metadata(path).metadata or {}).get(b"fsstore.left_out", 0))
+
+
+INTERVAL_S = 0.5
+
+
+@contextmanager
+def watched(spark: SparkSession, tell: Callable[[float], None]) -> Iterator[None]:
+    """While the block runs, `tell` hears which share of the active stages' tasks is done, from a thread of its own."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(INTERVAL_S):
+            tell(_share_done(spark))
+
+    watcher = threading.Thread(target=watch, name="watch-jobs", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _share_done(spark: SparkSession) -> float:
+    tracker = spark.sparkContext.statusTracker()
+    stages = [info for info in map(tracker.getStageInfo, tracker.getActiveStageIds()) if info is not None]
+    tasks = sum(stage.numTasks for stage in stages)
+    return sum(stage.numCompletedTasks for stage in stages) / tasks if tasks else 0.0
+
 
 FILE_BYTES = 256 << 20
 """A file of the dataset comes from about so many bytes of `@parquet/`."""
@@ -156,9 +441,7 @@ def _run(spark: SparkSession, root: str, target: ExportFolder, pieces: list[Rang
     tasks = list(enumerate(_shares(pieces, [_size_of(root, piece) for piece in pieces])))
     if not tasks:
         return []
-    job = spark.sparkContext.parallelize(tasks, len(tasks)).map(
-        partial(exportpart.bring, root, str(target.staging), FILE_BYTES)
-    )
+    job = spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(bring, root, str(target.staging), FILE_BYTES))
     return list(job.collect())
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     MapType,
@@ -19,32 +20,32 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from fsstore.parquet.format import FIELDS, Field, Type
 from fsstore.parquet.names import topic_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MESSAGE_SCHEMA = StructType(
-    [
-        StructField("queue_offset", LongType()),
-        StructField("physical_offset", LongType()),
-        StructField("body", BinaryType()),
-        StructField("keys", ArrayType(StringType())),
-        StructField("tags", StringType()),
-        StructField("unique_key", StringType()),
-        StructField("properties", MapType(StringType(), StringType())),
-        StructField("born_time", TimestampType()),
-        StructField("store_time", TimestampType()),
-        StructField("born_host", StringType()),
-        StructField("store_host", StringType()),
-        StructField("flag", IntegerType()),
-        StructField("sys_flag", IntegerType()),
-        StructField("reconsume_times", IntegerType()),
-        StructField("topic", StringType()),
-        StructField("queue", IntegerType()),
-    ]
-)
-"""Columns of a message; topic and queue, the partitions, last, as Spark puts them."""
+_TYPES: dict[Type, DataType] = {
+    Type.INT: IntegerType(),
+    Type.LONG: LongType(),
+    Type.TIME: TimestampType(),
+    Type.BYTES: BinaryType(),
+    Type.TEXT: StringType(),
+    Type.HOST: StringType(),
+    Type.TEXTS: ArrayType(StringType()),
+    Type.MAP: MapType(StringType(), StringType()),
+}
+
+
+def schema_of(fields: Sequence[Field]) -> StructType:
+    """Spark's schema of messages with these fields; topic and queue, the partitions, last, as Spark puts them."""
+    columns = [StructField(field.name, _TYPES[field.type]) for field in fields]
+    return StructType([*columns, StructField("topic", StringType()), StructField("queue", IntegerType())])
+
+
+MESSAGE_SCHEMA = schema_of(FIELDS)
+"""Columns of a message."""
 
 
 def messages(spark: SparkSession, mount: str | os.PathLike[str], topics: Sequence[str] | None = None) -> DataFrame:

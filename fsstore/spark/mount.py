@@ -46,6 +46,22 @@ class MountGoneError(RuntimeError):
         return f"no store is mounted at {self.path}: mount it (mountctl mount STORE {self.path}) on this host, too"
 
 
+class DataLossError(RuntimeError):
+    """Messages between `expected` and `found` of a queue are gone, and the query is not to pass over that."""
+
+    def __init__(self, topic: str, queue: int, expected: int, found: int) -> None:
+        super().__init__(topic, queue, expected, found)
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        topic, queue, expected, found = self.args
+        return (
+            f"{topic}/{queue}: messages from queue offset {expected} were to be read, and {found} is what there is: "
+            "they expired, or the topic was deleted; failOnDataLoss=false goes on without them"
+        )
+
+
 def bounds(mount: str) -> Bounds:
     """The bounds of every queue now; waits for the mount while its daemon is gone. MountGoneError."""
     return while_gone(mount, lambda: _bounds(mount))

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from fsstore.spark.mount import PATIENCE_S, RETRY_PAUSE_S, Range, bounds, range_path
-from fsstore.spark.offsets import DataLossError
+from fsstore.spark.mount import PATIENCE_S, RETRY_PAUSE_S, DataLossError, Range, bounds, range_path
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

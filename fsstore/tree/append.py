@@ -4,8 +4,14 @@ frame=line     each line a message; the unterminated last one at fsync and close
 frame=write    each write request a message
 frame=file     everything until fsync or close one message
 
-Through O_APPEND, bytes come one behind the other. Without it a handle is a file that begins empty: frame=file keeps it
+Through O_APPEND, bytes come one after the other. Without it a handle is a file that begins empty: frame=file keeps it
 until it is published, the others have published what came before, and take only what follows that.
+
+A request of lines is taken in two steps, so that a refused one leaves no trace: `LineFramer.lines_with` says what it
+would complete, `keep_rest_of` takes it once that has been stored.
+
+Puts that take long are done in a thread: bytes and lines tell how long one takes, before it is begun. What is estimated
+is the time of the request loop's thread: some 5 ms at most for what is put at once.
 """
 
 from __future__ import annotations
@@ -13,9 +19,22 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 
-from engine import IllegalMessageError, Message, MessageStore, MessageTooLargeError, Stored, StoreError, check_message
+import numpy as np
+
+from engine import (
+    IllegalMessageError,
+    Message,
+    MessageTooLargeError,
+    Stored,
+    StoreError,
+    check_message,
+    split_text,
+    uncollected,
+)
 from fsstore.interface import (
     AT_END,
     NOBODY,
@@ -23,26 +42,101 @@ from fsstore.interface import (
     WHOLE_WRITE_BYTES,
     Attributes,
     FilesystemError,
+    Kind,
     Opened,
     SlowWork,
 )
 from fsstore.tree.complaints import COMPLAINTS
-from fsstore.tree.framing import (
-    LineFramer,
-    json_line_limit_bytes,
-    let_go,
-    parse_json_lines,
-    parse_json_message,
-    slices_of,
-)
+from fsstore.tree.json_messages import free_slowly, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.tree.memory import Holding, Purpose
 from fsstore.tree.names import AppendOptions, BodyFormat, Frame
 from fsstore.tree.nodes import Context, Node, OpenFile
-from fsstore.tree.putting import Put, takes_long
 
 log = logging.getLogger(__name__)
 
+LONG_BYTES = 5 << 18
+LONG_LINES = 12_000
+"""1 MiB of lines of 100 bytes, as a program with a buffer writes them, is no more."""
+LONG_JSON_BYTES = 1 << 16
+LONG_JSON_LINES = 256
+_NEWLINE = ord("\n")
+
+_SLICE_BYTES = 1 << 18
 _OPENED = Opened(0, True, False, None)
+
+
+class LineFramer:
+    """Cuts what one handle writes into lines; keeps the last one until its newline comes."""
+
+    __slots__ = ("_limit_bytes", "pending")
+
+    def __init__(self, limit_bytes: int) -> None:
+        """A line without its newline has at most `limit_bytes`."""
+        self._limit_bytes = limit_bytes
+        self.pending = bytearray()
+        """The line that has no newline yet."""
+
+    def rest_bytes_with(self, data: bytes) -> int:
+        """How long the line without its newline is, once `data` was taken. MessageTooLargeError: too long."""
+        end = data.rfind(b"\n") + 1
+        rest_bytes = len(data) - end if end else len(self.pending) + len(data)
+        if rest_bytes > self._limit_bytes:
+            raise MessageTooLargeError("line", rest_bytes, self._limit_bytes)
+        return rest_bytes
+
+    def lines_with(self, data: bytes) -> list[bytes]:
+        """The whole lines, newlines included, that `data` completes."""
+        lines = split_text(data)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+        if lines and self.pending:
+            lines[0] = b"".join((*slices_of(self.pending), lines[0]))
+        return lines
+
+    def completed_bytes_with(self, data: bytes) -> int:
+        """Of those lines."""
+        end = data.rfind(b"\n") + 1
+        return end + len(self.pending) if end else 0
+
+    def keep_rest_of(self, data: bytes) -> None:
+        """Take `data`, whose lines have been dealt with: keep what follows the last newline."""
+        end = data.rfind(b"\n") + 1
+        if end:
+            self.pending.clear()
+        if end < len(data):
+            self.pending += memoryview(data)[end:]
+
+    def drop(self) -> None:
+        """Forget the line that has no newline yet."""
+        self.pending = bytearray()
+
+
+def slices_of(buffer: bytearray) -> Iterator[bytes]:
+    """A copy of it in pieces: `join` lets other threads go on for these, and not for a `bytearray`."""
+    for start in range(0, len(buffer), _SLICE_BYTES):
+        yield bytes(buffer[start : start + _SLICE_BYTES])
+
+
+def _lines_in(text: bytes) -> int:
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _NEWLINE))  # `count` takes up to five times as long
+
+
+class LongPuts:
+    """Whether one is under way in this mount: it may have the log's lock, for which the request loop never waits.
+    Thread safety: one thread at a time is `under_way`; any thread may ask."""
+
+    def __init__(self) -> None:
+        self.is_under_way = False
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Meanwhile."""
+        self.is_under_way = True
+        try:
+            with uncollected():
+                yield
+        finally:
+            self.is_under_way = False
 
 
 class AppendFile(Node):
@@ -74,9 +168,7 @@ class AppendFile(Node):
         self._context.must_be_writable()
         store = self._context.store
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
-        memory = Holding(self._context.memory, Purpose.MESSAGES_BEGUN)
-        put = Put(self._context.long_puts, self._context.memory)
-        publisher = Publisher(store, self._topic, self._queue, self._options, self._generation, memory, put)
+        publisher = Publisher(self._context, self._topic, self._queue, self._options, self._generation)
         handle = _HANDLES[self._options.frame](publisher, sync, self._released)
         handle.appends = bool(flags & os.O_APPEND)
         return handle
@@ -107,77 +199,111 @@ class EmptyHandle(OpenFile):
 
 
 class Publisher:
-    """Puts framed bytes into one topic or queue, as its options say; ENOENT when that was deleted meanwhile."""
+    """Puts framed bytes into one topic or queue, as its options say; ENOENT when that was deleted meanwhile.
+
+    What takes long is put in a thread, while no other request for the handle is taken, and so is what meets another
+    long put: that may have the log's lock, for which the request loop never waits.
+    """
 
     __slots__ = (
+        "_done",
         "_generation",
         "_is_json",
+        "_long_bytes",
+        "_long_puts",
         "_options",
-        "_put",
         "_queue",
         "_topic",
+        "_waiting",
         "line_limit_bytes",
         "memory",
         "store",
     )
 
     def __init__(
-        self,
-        store: MessageStore,
-        topic: str,
-        queue: int | None,
-        options: AppendOptions,
-        generation: int,
-        memory: Holding,
-        put: Put,
+        self, context: Context, topic: str, queue: int | None, options: AppendOptions, generation: int
     ) -> None:
         """`generation` is the store's of when the topic was there."""
-        self._put = put
-        self.store = store
-        self.memory = memory
+        self.store = context.store
+        self.memory = Holding(context.memory, Purpose.MESSAGES_BEGUN)
         """For what is not published yet."""
+        self._waiting = Holding(context.memory, Purpose.PUBLISHING)
+        self._long_puts = context.long_puts
+        self._done: Future[int] | None = None
         self._topic = topic
         self._queue = queue
         self._options = options
         self._generation = generation
         self._is_json = options.format is BodyFormat.JSON
-        limit = store.config.max_message_bytes
+        self._long_bytes = LONG_JSON_BYTES if self._is_json else LONG_BYTES
+        limit = self.store.config.max_message_bytes
         self.line_limit_bytes = json_line_limit_bytes(limit) if self._is_json else limit
         """Longest frame that can be a message."""
 
     def one(self, frame: bytes | bytearray, request_bytes: int = 0) -> int:
         """Publish one message; the physical offset after it. `request_bytes` of it came with this request. Errors as
-        `Put.do`."""
-        is_long = takes_long(len(frame), b"", is_json=self._is_json)
-        return self._put.do(lambda _: self._one(frame), request_bytes, None, is_long=is_long)
+        `_in_thread`."""
+        is_long = len(frame) > self._long_bytes
+        if is_long or self._done is not None or self._long_puts.is_under_way:
+            return self._in_thread(lambda: self._one(frame), request_bytes, is_long=is_long)
+        return self._one(frame)
 
     def lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
         """Publish the lines that a request completes, all or none; the physical offset after them, 0 for no message.
-        Errors as `Put.do`."""
+        Errors as `_in_thread`; `stored` is called where it is done at once."""
         size = framer.completed_bytes_with(request)
         if not size:
             return 0
-        is_long = takes_long(size, request, is_json=self._is_json)
+        is_long = size > self._long_bytes or self._has_many_lines(request)
+        if is_long or self._done is not None or self._long_puts.is_under_way:
+            return self._in_thread(lambda: self._lines_of(framer, request, None), len(request), is_long=is_long)
+        return self._lines_of(framer, request, stored)
 
-        def put(told: Stored | None) -> int:
-            lines = framer.lines_with(request)
-            try:
-                return self._lines(lines, told)
-            finally:
-                let_go(lines)
+    def _has_many_lines(self, request: bytes) -> bool:
+        most = LONG_JSON_LINES if self._is_json else LONG_LINES
+        return len(request) > most and _lines_in(request) > most
 
-        return self._put.do(put, len(request), stored, is_long=is_long)
+    def _lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
+        lines = framer.lines_with(request)
+        try:
+            return self._lines(lines, stored)
+        finally:
+            free_slowly(lines)
+
+    def _in_thread(self, put: Callable[[], int], request_bytes: int, *, is_long: bool) -> int:
+        """What `put` returned or raised, when it is done. SlowWork until then: the same request asks again, and nothing
+        changes meanwhile. ENOBUFS: there is no memory to have a request of that size wait."""
+        if self._done is None:
+            self._waiting.resize(2 * request_bytes)  # the loop has a copy, too
+            raise SlowWork(lambda: self._do(put, is_long), Kind.PUBLISHING if is_long else Kind.PUBLISHING_LITTLE)
+        done, self._done = self._done, None
+        self._waiting.resize(0)
+        try:
+            return done.result()
+        finally:
+            del done  # else it and its error would hold each other, and all that was put
+
+    def _do(self, put: Callable[[], int], is_long: bool) -> None:
+        self._done = Future()
+        try:
+            with self._long_puts.under_way() if is_long else nullcontext():
+                self._done.set_result(put())
+        except StoreError as error:
+            error.__cause__ = error.__context__ = None
+            self._done.set_exception(error.with_traceback(None))  # all that was put is freed here, not on the loop
+        except Exception as error:
+            self._done.set_exception(error)
 
     def complain(self, error: StoreError) -> None:
         """Log why nothing of a request was published: its writer hears only an errno."""
-        place = self._topic if self._queue is None else f"{self._topic}/{self._queue}"
-        text = f"refused what was written to append of {place}: {error}"
-        COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, place, type(error)), text)
+        target = self._topic if self._queue is None else f"{self._topic}/{self._queue}"
+        text = f"refused what was written to append of {target}: {error}"
+        COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
 
     def release(self) -> None:
         """The handle is closed."""
         self.memory.resize(0)
-        self._put.release()
+        self._waiting.resize(0)
 
     def _one(self, frame: bytes | bytearray) -> int:
         self._must_exist()
@@ -205,7 +331,7 @@ class Publisher:
             self._blame_one_of(messages)
             raise
         finally:
-            let_go(messages)
+            free_slowly(messages)
 
     def _blame_one_of(self, messages: Sequence[Message]) -> None:
         """Raise what is wrong with the first that can be no message whatever stands beside it, with its number."""

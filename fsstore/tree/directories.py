@@ -26,8 +26,7 @@ from fsstore.tree.names import (
     to_name,
 )
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
-from fsstore.tree.stream_table import StreamTable
-from fsstore.tree.streams import newest_store_time_ms
+from fsstore.tree.streams import StreamTable, newest_store_time_ms
 
 MAX_QUEUES = 1024
 KEYS = b"keys"

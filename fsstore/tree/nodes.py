@@ -9,6 +9,7 @@ import errno
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine import MessageStore, OpenMode, Stored
 from fsstore.interface import (
@@ -25,7 +26,9 @@ from fsstore.tree.inodes import ComputedInodes, InodeTable
 from fsstore.tree.listing import Listing, NamesListing
 from fsstore.tree.memory import Holding, MemoryBudget, Purpose
 from fsstore.tree.names import never_exists
-from fsstore.tree.putting import LongPuts
+
+if TYPE_CHECKING:
+    from fsstore.tree.append import LongPuts
 
 NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
 

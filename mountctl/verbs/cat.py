@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 import click
 
-from mountctl.access import Access, Queue, Shown
+from mountctl.access import Access, Queue, Shown, Target, parse_target, queues_of
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json_line
 from mountctl.places import find
 from mountctl.reach import reach
-from mountctl.targets import Target, parse_target, queues_of
 
 
 @click.command("cat", short_help="Print messages.")

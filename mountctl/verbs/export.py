@@ -36,8 +36,7 @@ def command(
     """
     mountpoint = mountpoint_of(place)
     with spark_session(master) as spark, progress(quiet, counts=True) as show:
-        from fsstore.spark.export import export
-        from fsstore.spark.export_plan import ExportError, Wanted
+        from fsstore.spark.export import ExportError, Wanted, export
 
         wanted = Wanted(topics or None, _time(begin), _time(end))
         try:

@@ -51,7 +51,7 @@ def command(
     chosen = kind or _format_of(files)
     with spark_session(master) as spark, progress(quiet, counts=True) as show:
         from fsstore.spark import write_topic
-        from fsstore.spark.jobs import watched
+        from fsstore.spark.export import watched
 
         messages = _messages(spark, files, chosen, {_BODY: body, _KEY: key, _TAGS: tag})
         labels = {name: name for name, column in ((_KEY, key), (_TAGS, tag)) if column is not None}

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from mountctl import daemon, preflight
-from mountctl.broker_conf import root_of
-from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, settings_of
+from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, root_of, settings_of
 from mountctl.output import progress
 from mountctl.places import absolute
 from mountctl.process import set_up_allocator

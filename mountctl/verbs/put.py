@@ -10,12 +10,11 @@ from typing import BinaryIO
 
 import click
 
-from mountctl.access import Labels
+from mountctl.access import Labels, parse_target
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
 from mountctl.reach import reach
-from mountctl.targets import parse_target
 
 CHUNK_BYTES = 1 << 20
 STANDARD_INPUT = "-"

@@ -6,11 +6,10 @@ import time
 
 import click
 
-from mountctl.access import Access
+from mountctl.access import Access, parse_target, queues_of
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
 from mountctl.reach import reach
-from mountctl.targets import parse_target, queues_of
 from mountctl.verbs.cat import show
 
 POLL_SECONDS = 0.1

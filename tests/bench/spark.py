@@ -31,8 +31,7 @@ from fsstore.parquet.layout import measure, range_key
 from fsstore.parquet.row_groups import read_columns
 from fsstore.parquet.segments import QueueSegments
 from fsstore.spark import messages
-from fsstore.spark.export import export
-from fsstore.spark.export_plan import Wanted
+from fsstore.spark.export import Wanted, export
 from tests.bench.measure import interleave, seconds
 from tests.interop.mounts import mounted
 

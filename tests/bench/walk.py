@@ -25,7 +25,7 @@ from types import CodeType, FrameType
 
 from engine import Message, MessageStore
 from fsstore import ServeOptions, serve
-from fsstore.fuse.request_loop import RequestLoop
+from fsstore.fuse.session import RequestLoop
 from tests.interop.toolchain import PROJECT
 
 REQUEST = RequestLoop._take.__code__

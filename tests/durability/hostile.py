@@ -41,7 +41,7 @@ from engine.log.delay import SCHEDULE_TOPIC
 from engine.record.header import BLANK_BYTES, TRANSACTION_MASK
 from engine.record.multi_dispatch import MULTI_DISPATCH, queue_names
 from engine.record.record import SECTOR_BYTES
-from fsstore.tree.framing import parse_json_lines
+from fsstore.tree.json_messages import parse_json_lines
 from fsstore.tree.names import AppendOptions
 from tests.durability.attacks import MALFORMED_LINES, Attacker, Queue, Sight
 from tests.durability.bodies import body_of

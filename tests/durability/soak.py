@@ -51,7 +51,7 @@ HOSTILE = ("keys", "topics")
 SMALL, TARGET = "small", "plain"
 """Topics of the timed reader and of the hostile clients."""
 
-PROMISED = "WARNING fsstore.fuse.answers: read answered EIO: [Errno 5]"
+PROMISED = "WARNING fsstore.fuse.errors: read answered EIO: [Errno 5]"
 """Somebody read bytes of a stream that expired since it was opened."""
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")

@@ -11,7 +11,7 @@ import pytest
 
 from engine import MessageStore
 from fsstore.core import Filesystem
-from fsstore.fuse.errnos import errno_of
+from fsstore.fuse.errors import errno_of
 from fsstore.interface import (
     AT_END,
     ROOT_INODE,

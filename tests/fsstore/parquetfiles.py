@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from engine import FileSizes, MessageStore, StoreConfig, StoredMessage, StoreError
 from fsstore.parquet.file_map import FileMap, map_file, place_of
+from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import MAGIC, Layout, measure, range_key
 from fsstore.parquet.nodes import assembled
 from fsstore.parquet.row_groups import Columns, read_columns
-from fsstore.parquet.schema import IN_FILE
 
 SMALL_SIZES = FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=20_000)
 
@@ -40,7 +40,7 @@ def rendered(store: MessageStore, layout: Layout) -> tuple[bytes, FileMap]:
     parts = [(0, MAGIC), (layout.size - len(found.footer), found.footer)]
     for number, start in enumerate(found.starts[:-1].tolist()):
         row_group, column = place_of(number)
-        parts.append((start, bytes(columns[row_group].chunks[IN_FILE[column]].encode())))
+        parts.append((start, bytes(columns[row_group].chunks[SCHEMA.in_file[column].name].encode())))
         assert start % 4096 == 0
         assert start + len(parts[-1][1]) <= found.starts[number + 1]
     return assembled(0, layout.size, parts), found

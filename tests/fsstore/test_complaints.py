@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from engine import DamagedRecordError
-from fsstore.fuse import answers
-from fsstore.fuse.answers import errno_for
+from fsstore.fuse import errors
+from fsstore.fuse.errors import errno_for
 from fsstore.tree.complaints import MOST_LINES, QUIET_S, Complaints
 
 
@@ -32,7 +32,7 @@ def clock() -> Clock:
 def complaints(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Complaints:
     """Those that `errno_for` makes."""
     made = Complaints(clock)
-    monkeypatch.setattr(answers, "COMPLAINTS", made)
+    monkeypatch.setattr(errors, "COMPLAINTS", made)
     return made
 
 

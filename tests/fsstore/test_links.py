@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageNotFoundError, MessageStore, TopicNotFoundError
-from fsstore.fuse.errnos import errno_of
+from fsstore.fuse.errors import errno_of
 from fsstore.interface import FilesystemError, SlowWork
 from fsstore.tree.names import offset_name
 from tests.fsstore.conftest import Mount, refused_with

@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from engine import DamagedRecordError, ExpiredMessageError, Message, MessageNotFoundError
-from fsstore.fuse.errnos import errno_of
+from fsstore.fuse.errors import errno_of
 from fsstore.interface import SMALL_BODY_BYTES, FilesystemError
 from fsstore.tree.inodes import MESSAGE
 from fsstore.tree.messages import OBJECT_BYTES, SmallBodies, SmallBody

@@ -21,12 +21,13 @@ from fsstore.options import ParquetOptions
 from fsstore.parquet import dataset
 from fsstore.parquet import layout as layouts
 from fsstore.parquet.file_map import FileMap
+from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.names import segment_name
-from fsstore.parquet.schema import BODY, IN_FILE, QUEUE_OFFSET, STORE_TIME, TAGS
 from tests.fsstore.conftest import Mount, patiently, refused_with
 from tests.fsstore.parquetfiles import expected_rows, layout_of, mapped, rendered, rows, small_files
 
 QUEUE = "@parquet/topic=orders/queue=0"
+IN_FILE = [column.name for column in SCHEMA.in_file]
 
 
 class ParquetMount(Mount):
@@ -196,7 +197,7 @@ def test_only_the_columns_that_are_read_are_rendered(mount: ParquetMount, store:
     handle = mount.open(f"{QUEUE}/{name}").handle
     assert mount.read(handle, layout.size - len(found.footer), 1 << 20) == found.footer
     assert mount.parquet()["rendered_chunks"] == 0
-    for column in (BODY, TAGS, BODY):
+    for column in ("body", "tags", "body"):
         chunk = columns.chunks[column].encode()
         assert mount.read(handle, int(found.starts[IN_FILE.index(column)]), len(chunk)) == chunk
     assert mount.parquet()["rendered_chunks"] == 2
@@ -222,7 +223,7 @@ def test_what_was_rendered_for_a_read_is_there_for_it_whatever_is_read_meanwhile
     text, found = rendered(store, layout_of(store, "orders", end=int(name[21:41])))
     handle = mount.open(f"{QUEUE}/{name}").handle
     mount.read(handle, 0, 1)
-    body = int(found.starts[IN_FILE.index(BODY)])
+    body = int(found.starts[IN_FILE.index("body")])
     with pytest.raises(SlowWork) as slow:
         mount.fs.read(handle, body, 100)
     slow.value.work()
@@ -240,7 +241,7 @@ def opened_first(mount: ParquetMount, store: MessageStore) -> tuple[str, int, Fi
 def test_a_long_chunk_is_rendered_once_for_a_reader_whatever_is_kept(store: MessageStore) -> None:
     mount = mount_with(store, memory_bytes=0, disk_bytes=0)
     _, handle, found = opened_first(mount, store)
-    body = int(found.starts[IN_FILE.index(BODY)])
+    body = int(found.starts[IN_FILE.index("body")])
     for position in range(body, body + 800_000, 100_000):
         mount.read(handle, position, 100_000)
     assert mount.parquet()["rendered_chunks"] == 1
@@ -254,7 +255,7 @@ def test_messages_damaged_after_the_footer_was_read_are_an_error_and_no_wrong_ro
     with log.open("r+b") as file:
         file.seek(log.read_bytes().index(b"%0100d" % 7))
         file.write(b"X")
-    start = int(found.starts[IN_FILE.index(BODY)])
+    start = int(found.starts[IN_FILE.index("body")])
     assert refused_with(lambda: mount.read(handle, start, 100)) == errno.EIO
     assert refused_with(lambda: mount.cat(f"{QUEUE}/{name}")) == errno.EIO, "the kernel may still have the footer"
     again = mount_with(store, memory_bytes=0, disk_bytes=0)
@@ -269,10 +270,10 @@ def test_columns_of_numbers_wait_for_no_thread_once_the_messages_have_been_read(
     handle = mount.open(f"{QUEUE}/{name}").handle
     mount.read(handle, 0, 1)
     slow = mount.slow
-    for column in (QUEUE_OFFSET, STORE_TIME, TAGS):
+    for column in ("queue_offset", "store_time", "tags"):
         mount.read(handle, int(found.starts[IN_FILE.index(column)]), columns.chunks[column].size)
     assert mount.slow == slow
-    mount.read(handle, int(found.starts[IN_FILE.index(BODY)]), columns.chunks[BODY].size)
+    mount.read(handle, int(found.starts[IN_FILE.index("body")]), columns.chunks["body"].size)
     assert mount.slow == slow + 1
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from engine import Message, OpenMode
 from fsstore.interface import Attributes, SlowWork
-from fsstore.tree.stream_table import REST_S
-from fsstore.tree.streams import RestingStream
+from fsstore.tree.streams import REST_S, RestingStream
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
 

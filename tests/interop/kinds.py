@@ -12,7 +12,7 @@ from typing import Any
 
 from engine import Message, MessageStore, OpenMode, StoreConfig, UnsupportedStoreError, with_broker_conf
 from engine.follow.follower import INDEX_SECONDS
-from mountctl.broker_conf import parse_properties
+from mountctl.options import parse_properties
 from tests.golden55 import expected, seen
 from tests.interop.brokers import (
     LIMIT_SECONDS,

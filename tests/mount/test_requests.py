@@ -21,11 +21,11 @@ from pyfuse3 import EntryAttributes
 from engine import DamagedRecordError, MessageStore, OpenMode, Stored, StoreFullError
 from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
-from fsstore.fuse.channel import Channel
 from fsstore.fuse.handlers import RequestHandlers
-from fsstore.fuse.open_bodies import OpenBodies
+from fsstore.fuse.notify import OpenBodies
 from fsstore.fuse.protocol import Opcode
 from fsstore.fuse.rare import RareOperations
+from fsstore.fuse.session import Channel
 from fsstore.interface import (
     AT_END,
     WHOLE_WRITE_BYTES,

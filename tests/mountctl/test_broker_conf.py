@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from engine import MessageStore, OpenMode, StoreConfig, with_broker_conf
-from mountctl.broker_conf import parse_properties
 from mountctl.errors import CommandError
-from mountctl.options import parse, settings_of
+from mountctl.options import parse, parse_properties, settings_of
 from tests.golden55 import CLIENTS_OWN, Golden55, golden55, traces
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, clear, eventually, mountctl, succeed
 

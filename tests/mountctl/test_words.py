@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 import engine
 import mountctl.errors
 from fsstore import MountError, ParquetOptions
-from mountctl.access import Shown
+from mountctl.access import Shown, Target, parse_target
 from mountctl.direct import whole_lines
 from mountctl.errors import CommandError, exit_code, exit_codes, one_line
 from mountctl.options import parse, parse_mode
 from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
-from mountctl.targets import Target, parse_target
 
 
 @pytest.mark.parametrize(

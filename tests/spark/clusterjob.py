@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 import fsstore.spark.export as exporting
 from fsstore.spark import FsstoreSource, messages
-from fsstore.spark.export_plan import Wanted
+from fsstore.spark.export import Wanted
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

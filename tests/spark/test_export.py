@@ -13,10 +13,8 @@ from pyspark.sql import SparkSession
 
 import fsstore.spark.export as exporting
 from engine import FileSizes, Message, MessageStore, StoreConfig
-from fsstore.spark import export_part as exportpart
 from fsstore.spark import messages
-from fsstore.spark.export import export
-from fsstore.spark.export_plan import ExportError, ExportFolder, Wanted
+from fsstore.spark.export import ExportError, ExportFolder, Wanted, export
 from tests.mount.harness import Mounted, mounted, sh
 from tests.mountctl.conftest import mountctl, succeed
 
@@ -88,8 +86,8 @@ def test_an_interrupted_export_goes_on_and_has_nothing_twice(
 def test_what_was_written_wrongly_is_found(
     spark: SparkSession, mount: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bring_and_damage(*arguments: Any) -> exportpart.Part:  # on a worker, where nothing is patched
-        write_file = exportpart.write_file
+    def bring_and_damage(*arguments: Any) -> exporting.Part:  # on a worker, where nothing is patched
+        write_file = exporting.write_file
 
         def write_another_body(file: Path, table: pa.Table) -> None:
             body = table.schema.get_field_index("body")
@@ -97,10 +95,10 @@ def test_what_was_written_wrongly_is_found(
             write_file(file, table.set_column(body, "body", bodies))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(exportpart, "write_file", write_another_body)
-            return exportpart.bring(*arguments)
+            patch.setattr(exporting, "write_file", write_another_body)
+            return exporting.bring(*arguments)
 
-    monkeypatch.setattr(exportpart, "bring", bring_and_damage)
+    monkeypatch.setattr(exporting, "bring", bring_and_damage)
     with pytest.raises(ExportError, match="is not what was read"):
         export(spark, mount.root, tmp_path / "archive", Wanted(topics=("orders",)))
     assert not list((tmp_path / "archive").glob("topic=*"))

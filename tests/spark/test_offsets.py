@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fsstore.spark import DataLossError, SourceOptionError
 from fsstore.spark.mount import Range, cut
-from fsstore.spark.offsets import chosen, ends, limited, merged, ranges, resolve
+from fsstore.spark.source import chosen, ends, limited, merged, ranges, resolve
 
 BOUNDS = {"orders": {0: (10, 20), 1: (0, 5)}, "bills": {0: (0, 0)}}
 QUEUES = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 50), st.integers(50, 10_000)), min_size=1)

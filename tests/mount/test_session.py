@@ -10,10 +10,9 @@ from typing import cast
 
 import trio
 
-from fsstore.fuse.channel import Channel
 from fsstore.fuse.protocol import Opcode, done
-from fsstore.fuse.relay import Relay
-from fsstore.fuse.request_loop import LINGER_MS, RequestLoop
+from fsstore.fuse.rare import Relay
+from fsstore.fuse.session import LINGER_MS, Channel, RequestLoop
 from fsstore.interface import FilesystemError, Kind, SlowWork
 
 KNOWN = 999

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from engine import IllegalMessageError, Message, StoreError
 from engine.record.record import check_message
-from fsstore.tree import framing
-from fsstore.tree import long_json as longjson
-from fsstore.tree.framing import parse_json_message
-from fsstore.tree.long_json import MOST_REST_CHARACTERS, LongString, parse_long
+from fsstore.tree import json_messages
+from fsstore.tree.json_messages import MOST_REST_CHARACTERS, LongString, parse_json_message, parse_long
 from fsstore.tree.names import PLAIN_APPEND
 
 FRAGMENTS = [
@@ -63,8 +61,8 @@ def texts(draw: st.DrawFn) -> bytes:
 def small_pieces(piece: int, short: int, kept: int) -> Iterator[None]:
     """Have a few bytes be long."""
     with (
-        patch.multiple(longjson, PIECE_BYTES=piece, _SHORT=short, MOST_KEPT_BYTES=kept),
-        patch.multiple(framing, _JSON_AT_ONCE_BYTES=0, _BASE64_AT_ONCE_BYTES=8),
+        patch.multiple(json_messages, PIECE_BYTES=piece, _SHORT=short, MOST_KEPT_BYTES=kept),
+        patch.multiple(json_messages, _AT_ONCE_BYTES=0, _BASE64_AT_ONCE_BYTES=8),
     ):
         yield
 
@@ -118,7 +116,7 @@ def test_a_long_line_is_the_message_that_a_short_one_is(text: bytes, pieces: tup
     piece, short, kept = pieces
     kept = 32_767 if kept % 2 else kept + 8  # no name of a field is cut out
     with patch("engine.record.properties.MAX_PROPERTIES_BYTES", kept):
-        with patch.object(framing, "_JSON_AT_ONCE_BYTES", 1 << 30):
+        with patch.object(json_messages, "_AT_ONCE_BYTES", 1 << 30):
             expected = outcome(text)
         with small_pieces(piece, short, kept):
             found = outcome(text)

@@ -16,7 +16,7 @@ from engine import (
     StoreError,
     StoreFullError,
 )
-from fsstore.fuse.errnos import ERRNOS, errno_of
+from fsstore.fuse.errors import ERRNOS, errno_of
 from fsstore.interface import FilesystemError
 
 

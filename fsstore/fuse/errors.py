@@ -1,8 +1,13 @@
-"""The one table from errors to errnos."""
+"""From exceptions to errnos: one table, and the one place where every exception of a handler ends.
+
+Nothing else may leave a handler, or it would take the mount down: a refusal of the core or the engine has its errno, a
+defect of ours is logged with its traceback and answered EIO.
+"""
 
 from __future__ import annotations
 
 import errno
+import logging
 
 from engine import (
     BodyTooLargeError,
@@ -33,6 +38,7 @@ from engine import (
     UnreadableRangeError,
     UnsupportedStoreError,
 )
+from fsstore.tree.complaints import COMPLAINTS
 
 ERRNOS: dict[type[StoreError], int] = {
     NotAStoreError: errno.EIO,
@@ -71,3 +77,30 @@ def errno_of(error: BaseException) -> int | None:
     if isinstance(error, StoreError):
         return next((ERRNOS[kind] for kind in type(error).__mro__ if kind in ERRNOS), errno.EIO)
     return None
+
+
+log = logging.getLogger(__name__)
+
+
+def errno_for(error: BaseException, during: str) -> int:
+    """The errno that answers `error`. A defect is logged with its traceback, damage in a line, as often as
+    `Complaints` lets them."""
+    number = errno_of(error)
+    if number is None:
+        defect = during, type(error), _place_of(error)
+        COMPLAINTS.tell(log, logging.ERROR, defect, f"{during} failed, answered EIO", error)
+        return errno.EIO
+    if number == errno.EIO:
+        text = f"{during} answered EIO: {error}"
+        COMPLAINTS.tell(log, logging.WARNING, text, text)
+    return number
+
+
+def _place_of(error: BaseException) -> tuple[str, int] | None:
+    """File and line where it was raised."""
+    trace = error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename, trace.tb_lineno

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from fsstore.core import Filesystem
-from fsstore.fuse.channel import Channel
-from fsstore.fuse.growth import Growth
+from fsstore.fuse.notify import SizeNotifier
+from fsstore.fuse.session import Channel
 from fsstore.tree.streams import RestingStream
 
 INODE = 7
@@ -78,9 +78,9 @@ class RecordingChannel:
 
 async def tell(core: FakeCore, channel: RecordingChannel, holds: Callable[[int], bool] = lambda inode: False) -> None:
     """Tell the kernel until the stream has caught up."""
-    growth = Growth(cast(Filesystem, core), cast(Channel, channel), holds)
+    sizes = SizeNotifier(cast(Filesystem, core), cast(Channel, channel), holds)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(growth.run)
+        nursery.start_soon(sizes.run)
         await core.caught_up.wait()
         nursery.cancel_scope.cancel()
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.spark import export as exporting
-from fsstore.spark.export_part import Figures, bring, figures_of
+from fsstore.spark.export import Figures, bring, figures_of
 from fsstore.spark.mount import Range, range_path
 
 ROW_GROUP = 10

@@ -1,23 +1,35 @@
-"""Long JSON, read in pieces: no call into C takes more of it at once than a millisecond's worth.
+"""Messages written as JSON, as `append@format=json` takes them; long ones read in pieces.
 
     {"keys": ["K"], "body": "…megabytes…"}
     {"keys": ["K"], "body": "9f02…xxxx"}   + what stands for 9f02…xxxx: the string, unescaped, in parts of UTF-8
 
-A thread that parses 24 MiB in one call keeps the interpreter from all others meanwhile. So long strings are cut out and
-unescaped piece by piece; what is left is short, and the parser's. It says of the whole what it would have said at once,
-but for one thing: what would still be long is refused (MOST_TOKENS, MOST_REST_CHARACTERS), and not parsed.
+A thread that parses 24 MiB in one call keeps the interpreter from all others meanwhile, so no call into C takes more of
+it at once than a millisecond's worth. Long strings are cut out and unescaped piece by piece; what is left is short, and
+the parser's. It says of the whole what it would have said at once, but for one thing: what would still be long is
+refused (MOST_TOKENS, MOST_REST_CHARACTERS), and not parsed.
 """
 
 from __future__ import annotations
 
+import base64
 import codecs
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined] # not in the stubs; it is what a string of JSON means
 from typing import Any
+
+from engine import IllegalMessageError, Message
+from fsstore.tree.names import AppendOptions
+
+_FIELDS = frozenset(("body", "body_base64", "keys", "tags", "properties"))
+_ESCAPE_BYTES = 6
+_PROPERTIES_BYTES = 1 << 18
+_AT_ONCE_BYTES = 1 << 16
+_BASE64_AT_ONCE_BYTES = 1 << 18
+_FREED_AT_ONCE = 8_192
 
 PIECE_BYTES = 1 << 14
 """What is decoded, searched and unescaped at a time."""
@@ -42,6 +54,122 @@ at."""
 _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 _SPECIAL = ("\0", "\1", "\2", " ")
 """Characters for which a property is refused, whatever its length."""
+
+
+def json_line_limit_bytes(body_limit_bytes: int) -> int:
+    """Longest line of JSON whose body can be within the limit: each byte may have been written as an escape."""
+    return body_limit_bytes * _ESCAPE_BYTES + _PROPERTIES_BYTES
+
+
+def parse_json_lines(topic: str, lines: Sequence[bytes], options: AppendOptions) -> list[Message]:
+    """A message of each line that is not empty. IllegalMessageError for the first that is no message."""
+    messages = []
+    for number, line in enumerate(lines, 1):
+        if line != b"\n":
+            try:
+                messages.append(parse_json_message(topic, memoryview(line)[:-1], options))
+            except IllegalMessageError as error:
+                free_slowly(messages)
+                raise IllegalMessageError(f"line {number} of {len(lines)}: {error.reason}") from error
+    return messages
+
+
+def parse_json_message(topic: str, text: bytes | memoryview, options: AppendOptions) -> Message:
+    """The message that one JSON object says: body, and keys, tags, properties where `options` are not to hold. A body
+    that is no text is `body_base64` instead.
+
+    IllegalMessageError when it is malformed, has another field, or no body.
+    """
+    record, long = _json_object(text)
+    unknown = record.keys() - _FIELDS
+    if unknown:
+        raise IllegalMessageError(
+            f"unknown field {min(unknown)[:64]!r}; there are body, body_base64, keys, tags and properties"
+        )
+    return Message(
+        topic,
+        _json_body(record, long),
+        keys=_json_keys(record.get("keys", options.keys)),
+        tags=_json_text("tags", record.get("tags", options.tags)),
+        properties=_json_properties(record.get("properties", {})),
+    )
+
+
+def _json_object(text: bytes | memoryview) -> tuple[dict[str, Any], Mapping[str, LongString]]:
+    """The object, and its strings that are too long to be parsed at once."""
+    long: Mapping[str, LongString] = {}
+    try:
+        if len(text) <= _AT_ONCE_BYTES:
+            record = json.loads(bytes(text))
+        else:
+            record, long = parse_long(text)
+    except (ValueError, RecursionError) as error:
+        raise IllegalMessageError(f"not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise IllegalMessageError("not a JSON object")
+    return record, long
+
+
+def _json_body(record: dict[str, Any], long: Mapping[str, LongString]) -> bytes:
+    if ("body" in record) == ("body_base64" in record):
+        raise IllegalMessageError("both body and body_base64" if "body" in record else "no body")
+    if "body_base64" in record:
+        return _json_bytes(record["body_base64"], long)
+    body = _json_text("body", record["body"])
+    try:
+        if body not in long:
+            return body.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalMessageError("body is not valid Unicode") from error
+    if not long[body].is_unicode:
+        raise IllegalMessageError("body is not valid Unicode")
+    return b"".join(long[body].parts)
+
+
+def _json_bytes(value: object, long: Mapping[str, LongString]) -> bytes:
+    text = _json_text("body_base64", value)
+    try:
+        if text not in long:
+            return base64.b64decode(text, validate=True)
+        return _decoded_base64(b"".join(long[text].parts))
+    except ValueError as error:
+        raise IllegalMessageError(f"body_base64: {error}") from error
+
+
+def _decoded_base64(text: bytes) -> bytes:
+    """As `b64decode` with `validate`, so much at a time that no other thread waits for long. ValueError."""
+    parts = []
+    for start in range(0, len(text), _BASE64_AT_ONCE_BYTES):
+        part = text[start : start + _BASE64_AT_ONCE_BYTES]
+        if b"=" in part and start + len(part) < len(text):
+            raise ValueError("padding within it")
+        parts.append(base64.b64decode(part, validate=True))
+    return b"".join(parts)
+
+
+def _json_text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise IllegalMessageError(f"{field} is not a string")
+    return value
+
+
+def _json_keys(value: object) -> list[str]:
+    keys = [value] if isinstance(value, str) else value
+    if not isinstance(keys, list | tuple):
+        raise IllegalMessageError("keys is neither a string nor a list of strings")
+    return [_json_text("a key", key) for key in keys]
+
+
+def _json_properties(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise IllegalMessageError("properties is not an object")
+    return {name: _json_text(f"property {name[:64]!r}", text) for name, text in value.items()}
+
+
+def free_slowly(rows: list[Any]) -> None:
+    """Empty a long list, some at a time: to free a hundred thousand objects at once keeps all threads for 6 ms."""
+    while rows:
+        del rows[-_FREED_AT_ONCE:]
 
 
 @dataclass(slots=True)
