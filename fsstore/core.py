@@ -54,7 +54,6 @@ from fsstore.tree.store_reports import (
     status_of,
     to_json,
 )
-from fsstore.tree.streams import RestingStream
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 
@@ -90,13 +89,15 @@ class Filesystem:
             LongPuts(),
         )
         self._messages = MessageFiles(store, appearance, self._computed, self.memory)
-        self._tree = Tree(self._context, self._messages)
+        tree = Tree(self._context, self._messages)
+        self.streams = tree.streams
+        """Which of them have grown, for the adapter."""
         self._stale = StaleInodes(self._context)
         self._files: dict[int, OpenFile] = {}
         self._listings: dict[int, Listing] = {}
         self._next_handle = 1
         self._stored = DoneInThread[int]()
-        root = RootDirectory(self._tree)
+        root = RootDirectory(tree)
         self._inodes.pin(root)
         root.add(b"@store", self._store_directory(options, status or dict))
         self._parquet = ParquetView(self._context, options.parquet)
@@ -134,11 +135,11 @@ class Filesystem:
         self._parquet.ending()
 
     def close(self) -> int:
-        """After the last request: let go of everything. Returns how many open handles had bytes that were not published
-        yet: half a message, as far as anybody knows, so they are dropped, and whoever closes them now is told."""
+        """After the last request: free everything. Returns how many open handles had bytes that were not published
+        yet: half a message, as far as anybody knows, so they are dropped, and whoever closes them now gets an error."""
         unfinished = sum(file.is_unfinished for file in self._files.values())
         for file in self._files.values():
-            file.release()
+            file.abandon()
         self._files.clear()
         self._listings.clear()
         self._messages.let_go()
@@ -153,8 +154,9 @@ class Filesystem:
 
         ENAMETOOLONG for a name over 255 bytes, here and wherever a name is given.
         """
-        must_not_be_too_long(name)
-        attributes = self._inodes.node(parent_inode).lookup(name)
+        if len(name) > NAME_MAX_BYTES:
+            raise FilesystemError(errno.ENAMETOOLONG)
+        attributes = self._inodes.nodes[parent_inode].lookup(name)
         inode = attributes.inode
         if 0 < inode < COMPUTED:
             self._inodes.count(inode)
@@ -163,7 +165,7 @@ class Filesystem:
     def getattr(self, inode: int) -> Attributes:
         """Attributes of an inode; ESTALE for an expired message not open: the kernel looks its path up again."""
         if inode < COMPUTED:
-            return self._inodes.node(inode).attributes()
+            return self._inodes.nodes[inode].attributes()
         try:
             return self._messages.attributes(inode)
         except FilesystemError:
@@ -175,11 +177,11 @@ class Filesystem:
     def setattr(self, inode: int, size: int | None = None, handle: int | None = None) -> Attributes:
         """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else. `size` is given where
         that is to be set, and `handle` where it is to be set through one: only then it may change anything."""
-        if inode >= COMPUTED or not self._inodes.node(inode).ignores_setattr:
+        if inode >= COMPUTED or not self._inodes.nodes[inode].ignores_setattr:
             raise self._context.refusal()
         if size is not None and handle is not None:
             self._files[handle].truncate(size)
-        return self._inodes.node(inode).attributes()
+        return self._inodes.nodes[inode].attributes()
 
     def readlink(self, inode: int) -> bytes:
         """Where a symbolic link points; EINVAL for anything else."""
@@ -242,10 +244,8 @@ class Filesystem:
 
     def release(self, handle: int) -> None:
         """Close a handle: what flush could not publish is dropped, what it was not to publish is published."""
-        file = self._files[handle]
-        file.finish()
+        self._files[handle].release()
         del self._files[handle]
-        file.release()
 
     # directories
 
@@ -271,19 +271,19 @@ class Filesystem:
 
     def mkdir(self, parent_inode: int, name: bytes) -> Attributes:
         """Make a topic, or grow one; counted as one lookup. SlowWork: it waits for the disk."""
-        must_not_be_too_long(name)
+        _require_length(name)
         self._node(parent_inode).mkdir(name)
         return self.lookup(parent_inode, name)
 
     def create(self, parent_inode: int, name: bytes) -> NoReturn:
         """No file is ever made: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
-        must_not_be_too_long(name)
+        _require_length(name)
         raise self._node(parent_inode).create(name)
 
     def refuse(self, *names: bytes) -> NoReturn:
         """Answer to unlink, rmdir, rename, link, symlink of `names`: EPERM, EROFS on a read-only mount."""
         for name in names:
-            must_not_be_too_long(name)
+            _require_length(name)
         raise self._context.refusal()
 
     # extended attributes
@@ -300,7 +300,7 @@ class Filesystem:
 
     def setxattr(self, inode: int) -> NoReturn:
         """Answer to setxattr and removexattr: ENOTSUP for `append`, EPERM or EROFS for everything else."""
-        if inode < COMPUTED and self._inodes.node(inode).ignores_setattr:
+        if inode < COMPUTED and self._inodes.nodes[inode].ignores_setattr:
             raise no_attribute(b"")
         raise self._context.refusal()
 
@@ -319,23 +319,6 @@ class Filesystem:
         )
 
     # what a kernel has to forget, when the store says that something happened
-
-    def grown(self, topic: str, queue: int) -> list[int]:
-        """Inodes whose attributes were answered and have changed since; each once until it is answered again. Streams
-        at rest are not among them: they fall behind."""
-        return self._tree.streams.grown(topic, queue)
-
-    def on_streams_behind(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called when `streams_behind` has something to give."""
-        self._tree.streams.fell_behind = listener
-
-    def streams_behind(self) -> list[RestingStream]:
-        """Streams that the kernel is to be told more of; each once until `stream_caught_up`."""
-        return self._tree.streams.behind()
-
-    def stream_caught_up(self, stream: RestingStream) -> None:
-        """The kernel was told what there was when the stream was taken."""
-        self._tree.streams.caught_up(stream)
 
     def expired(self, expired: Expired) -> Iterator[int]:
         """Inodes of what went with the oldest messages of a queue."""
@@ -368,7 +351,7 @@ class Filesystem:
         """The node of an inode that is no message and no link to one: those are none of the things asked for here."""
         if inode >= COMPUTED:
             raise self._context.refusal()
-        return self._inodes.node(inode)
+        return self._inodes.nodes[inode]
 
     def _everything(self, physical_end: int) -> int:
         """Wait for all that was published by now."""
@@ -377,7 +360,7 @@ class Filesystem:
         return max(physical_end, self._store.physical_end)
 
 
-def must_not_be_too_long(name: bytes) -> None:
+def _require_length(name: bytes) -> None:
     """ENAMETOOLONG for what statfs says no name is."""
     if len(name) > NAME_MAX_BYTES:
         raise FilesystemError(errno.ENAMETOOLONG)

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fsstore.tree.xattrs import NUMBERS
 from mountctl.errors import CommandError
 from mountctl.output import visible
-
-ATTRIBUTE_PREFIX = "user.mq."
-_TEXTS = frozenset({"keys", "tags", "unique_key", "msg_id", "born_host", "store_host"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Shown:
             if name.startswith("property."):
                 properties[name.removeprefix("property.")] = text
             elif name != "queue_offset":
-                shown[name] = text if name in _TEXTS else int(text)
+                shown[name] = int(text) if name in NUMBERS else text
         try:
             body = {"body": self.body.decode()}
         except UnicodeDecodeError:

@@ -19,8 +19,8 @@ from engine import (
 )
 from fsstore.tree.names import parse_time_ms
 from fsstore.tree.store_reports import status_of
-from fsstore.tree.xattrs import attributes_of
-from mountctl.access import ATTRIBUTE_PREFIX, Labels, Queue, Shown, Topic
+from fsstore.tree.xattrs import PREFIX, attributes_of
+from mountctl.access import Labels, Queue, Shown, Topic
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import progress
@@ -111,7 +111,7 @@ def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> 
     facts = {}
     if attributes:
         named = attributes_of(message).items()
-        facts = {name.removeprefix(ATTRIBUTE_PREFIX): value.decode("utf-8", "replace") for name, value in named}
+        facts = {name.removeprefix(PREFIX): value.decode("utf-8", "replace") for name, value in named}
     return Shown(topic, queue, message.queue_offset, bytes(message.body), facts)
 
 

@@ -24,13 +24,13 @@ from typing import NoReturn, TypeVar
 
 import click
 
+from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from mountctl.errors import CommandError
 from mountctl.output import visible
 
 T = TypeVar("T")
 
 FILESYSTEM_TYPE = "fuse.fsstore"
-MOUNT_TABLE = Path("/proc/self/mountinfo")
 PATIENCE_SECONDS = 2.0
 
 
@@ -66,20 +66,10 @@ def mounts(table: Path = MOUNT_TABLE) -> list[Mount]:
 
 
 def _parse(table: str) -> Iterator[Mount]:
-    for line in table.splitlines():
-        # 36 35 98:0 ROOT MOUNTPOINT OPTIONS OPTIONAL... - TYPE SOURCE SUPER_OPTIONS   (proc_pid_mountinfo(5))
-        before, _, after = line.partition(" - ")
-        fields, (kind, source, options, *_) = before.split(" "), [*after.split(" "), ""]
-        if kind == FILESYSTEM_TYPE:
-            read_only = "ro" in fields[5].split(",")
-            user = re.search(r"(?:^|,)user_id=(\d+)", options)
-            mountpoint, store = Path(_unescape(fields[4])), Path(_unescape(source))
-            yield Mount(mountpoint, store, read_only, int(user[1]) if user else -1, fields[2])
-
-
-def _unescape(field: str) -> str:
-    """The table writes space, tab, newline, backslash and '#' as three octal digits."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+    for row in parse_mounts(table):
+        if row.kind == FILESYSTEM_TYPE:
+            user = re.search(r"(?:^|,)user_id=(\d+)", row.super_options)
+            yield Mount(row.mountpoint, row.source, "ro" in row.options, int(user[1]) if user else -1, row.device)
 
 
 def patiently(ask: Callable[[], T], late: T) -> T:

@@ -20,7 +20,8 @@ from engine import (
     topic_problem,
 )
 from fsstore.tree.names import NAME_MAX_BYTES, encode_key, offset_name
-from mountctl.access import ATTRIBUTE_PREFIX, Labels, Queue, Shown, Topic
+from fsstore.tree.xattrs import PREFIX
+from mountctl.access import Labels, Queue, Shown, Topic
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 
@@ -162,8 +163,8 @@ def _queue(number: int, bounds: dict[str, int]) -> Queue:
 
 
 def _attributes(path: Path) -> dict[str, str]:
-    names = (name for name in os.listxattr(path) if name.startswith(ATTRIBUTE_PREFIX))
-    return {name.removeprefix(ATTRIBUTE_PREFIX): os.getxattr(path, name).decode("utf-8", "replace") for name in names}
+    names = (name for name in os.listxattr(path) if name.startswith(PREFIX))
+    return {name.removeprefix(PREFIX): os.getxattr(path, name).decode("utf-8", "replace") for name in names}
 
 
 def _options(labels: Labels) -> tuple[str, ...]:

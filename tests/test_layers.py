@@ -149,12 +149,13 @@ MAY_IMPORT = {
     },
     "fsstore": {
         "options": set(),
+        "mount_table": set(),
         "interface": {"options"},
         "tree": {"interface"},
         "parquet": {"options", "interface", "tree"},
         "spark": {"interface", "parquet"},
         "core": {"interface", "tree", "parquet"},
-        "fuse": {"options", "interface", "tree", "core"},
+        "fuse": {"options", "mount_table", "interface", "tree", "core"},
     },
 }
 """Packages and modules of a room, from the bottom up, and what each may import of those below. What is not named may

@@ -24,7 +24,7 @@ from fsstore.fuse.errors import errno_for
 from fsstore.fuse.notify import OpenBodies
 from fsstore.fuse.protocol import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
 from fsstore.fuse.session import Channel, Handler
-from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, MessageColumns, MessageNames, SlowWork
+from fsstore.interface import AT_END, MessageColumns, MessageNames, SlowWork
 from fsstore.tree.listing import MOST_DESCRIBED
 
 FEWEST_ROWS = 64
@@ -158,7 +158,8 @@ class RequestHandlers:
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
         self._core.release(handle)
         self._bodies.released(handle)
-        self._finish(unique, NOTHING_TO_WAIT_FOR, wire.done(unique))
+        self.published()
+        self._send(wire.done(unique))
 
     # directories
 

@@ -35,6 +35,7 @@ from fsstore.fuse.notify import Expiry, Invalidation, SizeNotifier
 from fsstore.fuse.rare import RareOperations, Relay
 from fsstore.fuse.session import Channel, RequestLoop
 from fsstore.interface import FilesystemOptions
+from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
 from fsstore.tree.complaints import COMPLAINTS
 
@@ -101,7 +102,7 @@ class Mount:
         handlers.published = invalidation.notify_kernel
         handlers.growing = invalidation.growing
         loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow, self._core.ending)
-        sizes = SizeNotifier(self._core, self._channel, loop.holds)
+        sizes = SizeNotifier(self._core.streams, self._channel, loop.holds)
         unsubscribe = self._store.subscribe(invalidation)
         try:
             async with trio.open_nursery() as nursery:
@@ -194,7 +195,6 @@ def quick_turns() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-MOUNT_TABLE = Path("/proc/self/mountinfo")
 STILL_SERVED_SECONDS = 2.0
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR)
 """Each of them ends a mount as unmounting does."""
@@ -241,23 +241,19 @@ def wait_until_unmounted(mountpoint: Path) -> None:
     with open(MOUNT_TABLE, "rb", buffering=0) as table:
         changed = select.poll()
         changed.register(table, select.POLLPRI)
-        rows = table.readall()
+        rows = os.fsdecode(table.readall())
         device = _device_in(rows, mountpoint)
-        while device is not None and any(row.split(b" ")[2] == device.encode() for row in rows.splitlines()):
+        while device is not None and any(row.device == device for row in parse_mounts(rows)):
             changed.poll()
             table.seek(0)
-            rows = table.readall()
+            rows = os.fsdecode(table.readall())
 
 
 def device_of(mountpoint: Path) -> str | None:
     """`major:minor` of the mount at a resolved path, from the table of mounts: the mount itself would wait for us."""
-    return _device_in(MOUNT_TABLE.read_bytes(), mountpoint)
+    return _device_in(os.fsdecode(MOUNT_TABLE.read_bytes()), mountpoint)
 
 
-def _device_in(table: bytes, mountpoint: Path) -> str | None:
-    found = None
-    for line in table.splitlines():
-        fields = line.split(b" ")
-        if fields[4].decode("unicode_escape").encode("latin-1") == os.fsencode(mountpoint):
-            found = fields[2].decode()  # the last one mounted there is on top
-    return found
+def _device_in(table: str, mountpoint: Path) -> str | None:
+    devices = [row.device for row in parse_mounts(table) if row.mountpoint == mountpoint]
+    return devices[-1] if devices else None  # the last one mounted there is on top

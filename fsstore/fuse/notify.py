@@ -21,7 +21,7 @@ import trio
 from engine import Expired, StoreListener
 from fsstore.core import Filesystem
 from fsstore.fuse.session import Channel
-from fsstore.tree.streams import RestingStream
+from fsstore.tree.streams import IdleStream, StreamTable
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Invalidation(StoreListener):
         """Drop the kernel's attributes of everything that grew since they were answered."""
         grown = self._grown
         while grown:
-            for inode in self._core.grown(*grown.popleft()):
+            for inode in self._core.streams.grown(*grown.popleft()):
                 self._channel.drop_attributes(inode)
 
     def _on_trio(self, call: Callable[..., None], *arguments: object) -> None:
@@ -177,15 +177,15 @@ class SizeNotifier:
     Thread safety: trio's thread only.
     """
 
-    def __init__(self, core: Filesystem, channel: Channel, holds: Callable[[int], bool]) -> None:
+    def __init__(self, streams: StreamTable, channel: Channel, holds: Callable[[int], bool]) -> None:
         """`holds(inode)`: whether a request for it was received and takes long to be answered."""
-        self._core = core
+        self._streams = streams
         self._channel = channel
         self._holds = holds
         self._woken = trio.Event()
         self._running = trio.CancelScope()
         self._ended = trio.Event()
-        core.on_streams_behind(self._wake)
+        streams.on_outdated = self._wake
 
     def _wake(self) -> None:
         self._woken.set()
@@ -208,28 +208,28 @@ class SizeNotifier:
             while True:
                 await self._woken.wait()
                 self._woken = trio.Event()
-                for stream in self._core.streams_behind():
+                for stream in self._streams.take_outdated():
                     nursery.start_soon(self._step, stream)
 
-    async def _step(self, stream: RestingStream) -> None:
+    async def _step(self, stream: IdleStream) -> None:
         await trio.sleep(CALM_S)
         size = await trio.to_thread.run_sync(lambda: stream.size)
-        if size > stream.told_bytes:
+        if size > stream.known_bytes:
             await self._notify(stream, self._drop_end)
             await trio.sleep(GRACE_S)
             await self._notify(stream, lambda stream: self._tell(stream, size))
-        self._core.stream_caught_up(stream)
+        self._streams.updated(stream)
         self._channel.drop_attributes(stream.inode)  # whoever asks now finds out what came meanwhile
 
-    async def _notify(self, stream: RestingStream, notice: Callable[[RestingStream], None]) -> None:
+    async def _notify(self, stream: IdleStream, notice: Callable[[IdleStream], None]) -> None:
         while self._holds(stream.inode):
             await trio.sleep(LOOK_AGAIN_S)
         await trio.to_thread.run_sync(notice, stream)
 
-    def _drop_end(self, stream: RestingStream) -> None:
-        self._channel.drop_data(stream.inode, stream.told_bytes)
+    def _drop_end(self, stream: IdleStream) -> None:
+        self._channel.drop_data(stream.inode, stream.known_bytes)
 
-    def _tell(self, stream: RestingStream, size: int) -> None:
+    def _tell(self, stream: IdleStream, size: int) -> None:
         stream.tell(size, lambda end: self._channel.extend(stream.inode, end, LAST_BYTE))
 
 

@@ -75,6 +75,7 @@ ATTRIBUTES_FORMAT = "QQQQQQIIIIIIIIII"
 """inode, size, blocks, atime, mtime, ctime, their nanoseconds, mode, nlink, uid, gid, rdev, block size, flags"""
 ENTRY_FORMAT = "QQQQII" + ATTRIBUTES_FORMAT
 """node, generation, seconds the name and the attributes may be believed, their nanoseconds, attributes"""
+_NODE_FIELDS = len(ENTRY_FORMAT) - len(ATTRIBUTES_FORMAT)
 _ENTRY = Struct("=IiQ" + ENTRY_FORMAT)
 _ATTRIBUTES = Struct("=IiQQII" + ATTRIBUTES_FORMAT)
 _OPENED = Struct("=IiQQII")
@@ -119,12 +120,18 @@ def header(unique: int, size: int) -> bytes:
     return REPLY.pack(REPLY.size + size, 0, unique)
 
 
-def attribute_fields(attributes: Attributes) -> tuple[int, ...]:
-    """The fields of ATTRIBUTES_FORMAT."""
-    inode, mode, size, mtime_ns, nlink, uid, gid, _, _, shown_inode = attributes
+def entry_fields(attributes: Attributes) -> tuple[int, ...]:
+    """The fields of ENTRY_FORMAT."""
+    inode, mode, size, mtime_ns, nlink, uid, gid, entry_timeout, attr_timeout, shown_inode = attributes
     seconds, ns = divmod(mtime_ns, _NS)
     blocks = (size + 511) >> 9
     return (
+        inode,
+        0,
+        entry_timeout,
+        attr_timeout,
+        0,
+        0,
         shown_inode or inode,
         size,
         blocks,
@@ -144,12 +151,6 @@ def attribute_fields(attributes: Attributes) -> tuple[int, ...]:
     )
 
 
-def entry_fields(attributes: Attributes) -> tuple[int, ...]:
-    """The fields of ENTRY_FORMAT."""
-    known = (attributes.inode, 0, attributes.entry_timeout, attributes.attr_timeout, 0, 0)
-    return known + attribute_fields(attributes)
-
-
 def entry(unique: int, attributes: Attributes) -> bytes:
     """The reply to a look-up; inode 0: no such name, for as long as it says."""
     return _ENTRY.pack(_ENTRY.size, 0, unique, *entry_fields(attributes))
@@ -157,7 +158,8 @@ def entry(unique: int, attributes: Attributes) -> bytes:
 
 def attributes_of(unique: int, attributes: Attributes) -> bytes:
     """The reply to getattr."""
-    return _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, unique, attributes.attr_timeout, 0, 0, *attribute_fields(attributes))
+    attribute_fields = entry_fields(attributes)[_NODE_FIELDS:]
+    return _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, unique, attributes.attr_timeout, 0, 0, *attribute_fields)
 
 
 def opened(unique: int, file: Opened, *, nothing_to_flush: bool) -> bytes:

@@ -381,7 +381,8 @@ class AppendHandle(OpenFile):
         return 0 if self.appends else self._end
 
     def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
-        self._must_make_sense()
+        if self._refusal:
+            raise FilesystemError(self._refusal)
         self.appends = position == AT_END
         try:
             end = self._take(position, data, None if self._sync else stored)
@@ -413,16 +414,16 @@ class AppendHandle(OpenFile):
         self._report_lost()
         return self._physical_end if self._sync else NOTHING_TO_WAIT_FOR
 
-    def finish(self) -> None:
-        if not self.is_unfinished or self._is_refused:
-            return
-        try:
-            self._publish_rest()
-        except (StoreError, OSError) as error:
-            text = f"what a process that is gone has left behind is not published: {error}"
-            COMPLAINTS.tell(log, logging.WARNING, (self.finish.__qualname__, type(error)), text)
-
     def release(self) -> None:
+        if self.is_unfinished and not self._is_refused:
+            try:
+                self._publish_rest()
+            except (StoreError, OSError) as error:
+                text = f"what a process that is gone has left is not published: {error}"
+                COMPLAINTS.tell(log, logging.WARNING, (self.release.__qualname__, type(error)), text)
+        self.abandon()
+
+    def abandon(self) -> None:
         self._publisher.release()
         self._released(self)
 

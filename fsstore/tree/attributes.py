@@ -81,7 +81,7 @@ class Appearance:
         """A `<queue>.log` as it grows; its name means another inode when it comes to rest, or begins later."""
         return self._stream(inode, shown_inode, size, mtime_ms, self._growing_timeout)
 
-    def resting_stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None) -> Attributes:
+    def idle_stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None) -> Attributes:
         """A `<queue>.log` at rest; as above. The kernel is told when its size changes, whoever writes."""
         return self._stream(inode, shown_inode, size, mtime_ms, CHANGES_ARE_TOLD_S)
 

@@ -77,24 +77,22 @@ class Numbered(Protocol):
 N = TypeVar("N", bound=Numbered)
 
 
+class _Nodes(dict[int, N]):
+    def __missing__(self, inode: int) -> N:
+        raise FilesystemError(errno.ESTALE)
+
+
 class InodeTable(Generic[N]):
     """The nodes that a kernel may ask for by number, until it forgets them or they are let go."""
 
     def __init__(self) -> None:
-        self.nodes: dict[int, N] = {}
-        """Node of each number; look it up here where speed matters, else with `node`."""
+        self.nodes: dict[int, N] = _Nodes()
+        """Node of each number; ESTALE (`[]`) when it stands for nothing (any more)."""
         self._numbers: dict[Hashable, int] = {}
         self._names: dict[int, Hashable] = {}
         self._lookups: dict[int, int] = {}
         self._pinned: set[int] = set()
         self._next_inode = ROOT_INODE
-
-    def node(self, inode: int) -> N:
-        """The node of a number; ESTALE when it stands for nothing (any more)."""
-        try:
-            return self.nodes[inode]
-        except KeyError:
-            raise FilesystemError(errno.ESTALE) from None
 
     def pin(self, node: N) -> int:
         """As `add`, for a node that is there as long as the mount, whether or not the kernel knows it."""

@@ -86,18 +86,18 @@ class MemoryBudget:
         """Keep `size` bytes as `key`, used this moment; 0 is nothing. `let_go` is called, on any thread, when they have
         to go, and drops them."""
         with self._lock:
-            self._take_back(key)
+            known = self._kept.pop(key, None)
+            if known is not None:
+                if known[1] == size:
+                    self._kept[key] = known
+                    return
+                self._count(known[0], -known[1])
             if size:
                 self._kept[key] = purpose, size, let_go
                 self._count(purpose, size)
             gone = self._make_room()
         for let_one_go in gone:
             let_one_go()
-
-    def _take_back(self, key: Hashable) -> None:
-        known = self._kept.pop(key, None)
-        if known is not None:
-            self._count(known[0], -known[1])
 
     def _make_room(self) -> list[Callable[[], None]]:
         """What has to go: never the newest, which somebody is about to use."""

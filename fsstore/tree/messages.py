@@ -84,6 +84,8 @@ class DecompressedBodies:
 
     def size_of(self, message: StoredMessage) -> int:
         """Bytes of a message's body. SlowWork where only decompressing tells."""
+        if not message.is_compressed:
+            return message.body_size
         size = self._store.known_body_size(message)
         if size is None:
             raise SlowWork(lambda: self._body(message), Kind.DECOMPRESSING)
@@ -159,10 +161,10 @@ class SmallBodies:
     def add(self, body: SmallBody) -> None:
         """Keep a body; the oldest ones make room."""
         self._bodies[body.inode] = body
-        self._bytes += body.size + OBJECT_BYTES
+        self._bytes += len(body.body) + OBJECT_BYTES
         while self._bytes > self._limit_bytes:
             oldest = self._bodies.pop(next(iter(self._bodies)))
-            self._bytes -= oldest.size + OBJECT_BYTES
+            self._bytes -= len(oldest.body) + OBJECT_BYTES
 
     def clear(self) -> None:
         """Forget them all."""
@@ -236,9 +238,10 @@ class MessageFiles:
         if known is not None:
             return known
         message = self.message(inode)
-        size = self._decompressed.size_of(message)
+        is_compressed = message.is_compressed
+        size = self._decompressed.size_of(message) if is_compressed else message.body_size
         if size <= SMALL_BODY_BYTES:
-            body = self._decompressed.read(message, 0, size) if message.is_compressed else message.body
+            body = self._decompressed.read(message, 0, size) if is_compressed else message.body
             small = SmallBody(bytes(body), inode, message.store_time_ms)
             self._small.add(small)
             return small
@@ -246,7 +249,7 @@ class MessageFiles:
             hold = self._store.hold(message.physical_offset)
         except (ExpiredMessageError, MessageNotFoundError):
             raise FilesystemError(errno.ESTALE) from None
-        if message.is_compressed:
+        if is_compressed:
             return CompressedBody(self._decompressed, message, hold, inode, size)
         return HeldBody(message.body, hold, inode, message.store_time_ms)
 

@@ -57,16 +57,18 @@ class OpenFile:
         went wrong; as `write`."""
         return NOTHING_TO_WAIT_FOR
 
-    def finish(self) -> None:
-        """The last descriptor was closed: publish what no `flush` was to; nobody hears of a failure any more."""
-
     @property
     def is_unfinished(self) -> bool:
         """Whether bytes were taken that are not published yet."""
         return False
 
     def release(self) -> None:
-        """Let go of what the handle holds."""
+        """The last descriptor was closed: publish what no `flush` was to, and nobody hears of a failure any more; then
+        free what the handle holds."""
+
+    def abandon(self) -> None:
+        """The mount ends: free what the handle holds, and publish nothing."""
+        self.release()
 
 
 class TextFile(OpenFile):

@@ -4,15 +4,15 @@ A file stands for (queue, first offset): a handle keeps its positions when reten
 new look-up gets a new file that begins at the new first message. There are two of it, with inodes of their own:
 
     StreamFile      of a stream that grows: the kernel asks for each read, and for the size whenever that has changed
-    RestingStream   of an idle stream: the kernel caches its bytes
+    IdleStream   of an idle stream: the kernel caches its bytes
 
-    look up ──► nothing came for REST_S, and the kernel knows its whole size ──► RestingStream, else StreamFile
+    look up ──► nothing came for IDLE_S, and the kernel knows its whole size ──► IdleStream, else StreamFile
     grown   ──► StreamFile: its attributes are to be dropped
-            ──► RestingStream: its size is outdated; the kernel is notified in steps (`fsstore.fuse.notify.Growth`)
+            ──► IdleStream: its size is outdated; the kernel is notified in steps (`fsstore.fuse.notify.Growth`)
 
 The kernel keeps the last page of a file with zeros after the end. Were it notified of a larger size while a reader has
 that page in its hands, the reader would be given those zeros. That is why what grows is not cached, and why the kernel
-learns in steps of what came to an idle stream (`RestingStream.tell`).
+learns in steps of what came to an idle stream (`IdleStream.tell`).
 
 Both show one inode number, so programs that compare what they opened with what they find under the name see one file.
 The name is looked up each time: whoever comes by path sees the exact size. Only a handle that was opened on an idle
@@ -36,8 +36,8 @@ from fsstore.tree.nodes import Context, Node, OpenFile
 QUICK_SUM_MESSAGES = 2_000
 """More messages than this are summed in a thread: about a millisecond's work."""
 
-TELLING_S = 0.01
-"""How long a request waits in a thread, before it makes room for others, while the kernel is told a size."""
+NOTIFYING_S = 0.01
+"""How long a request waits in a thread, before it makes room for others, while the kernel is notified of a size."""
 
 _CACHED = Opened(0, False, True, None)
 _UNCACHED = Opened(0, True, False, None)
@@ -53,8 +53,8 @@ class StreamName:
 
 
 @dataclass(frozen=True, slots=True)
-class RestingName(StreamName):
-    """What a RestingStream is known by in the inode table; never equal to a StreamName."""
+class IdleName(StreamName):
+    """What a IdleStream is known by in the inode table; never equal to a StreamName."""
 
 
 class StreamFile(Node):
@@ -63,7 +63,7 @@ class StreamFile(Node):
     def __init__(
         self, context: Context, name: StreamName, stream: QueueStream, answered: Callable[[StreamFile], None]
     ) -> None:
-        """`answered` is told whenever a size is given away."""
+        """`answered` is called whenever a size is given away."""
         self.name = name
         self._context = context
         self._stream = stream
@@ -99,8 +99,8 @@ class StreamFile(Node):
         return _UNCACHED
 
 
-class RestingStream(StreamFile):
-    """The same at rest. Only what its kernel was told of is shown, so that a size never runs ahead of cached bytes.
+class IdleStream(StreamFile):
+    """The same of an idle stream. Only the size that its kernel knows is shown: one never runs ahead of cached bytes.
 
     Thread safety: `size` and `tell` from a thread, of one caller at a time, while requests are answered.
     """
@@ -110,7 +110,7 @@ class RestingStream(StreamFile):
     ) -> None:
         """`size` is that of the stream now."""
         super().__init__(context, name, stream, answered)
-        self.told_bytes = size
+        self.known_bytes = size
         """The size that the kernel knows."""
         self._is_settled = threading.Event()
         self._is_settled.set()
@@ -123,26 +123,26 @@ class RestingStream(StreamFile):
     @property
     def is_exact(self) -> bool:
         """Whether the kernel knows all there is. False where finding that out would take long."""
-        return self._is_settled.is_set() and quick_size(self._stream) == self.told_bytes
+        return self._is_settled.is_set() and quick_size(self._stream) == self.known_bytes
 
-    def tell(self, size: int, told: Callable[[int], bool]) -> None:
-        """Have the kernel know a larger size, by `told(size)`, which may have to wait for a reader whom we are about to
-        answer; False: it doesn't know the file.
+    def tell(self, size: int, notify: Callable[[int], bool]) -> None:
+        """Have the kernel know a larger size, by `notify(size)`, which may have to wait for a reader whom we are about
+        to answer; False: it doesn't know the file.
 
         Meanwhile no size is answered: the kernel would take the old one for a newer one.
         """
         self._is_settled.clear()
         try:
-            if told(size):
-                self.told_bytes = size
+            if notify(size):
+                self.known_bytes = size
         finally:
             self._is_settled.set()
 
     def described(self, newest_ms: int | None) -> Attributes:
         if not self._is_settled.is_set():
-            raise SlowWork(lambda: self._is_settled.wait(TELLING_S))
+            raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S))
         self._answered(self)
-        return self._context.appearance.resting_stream(self.inode, self._shown_inode, self.told_bytes, newest_ms)
+        return self._context.appearance.idle_stream(self.inode, self._shown_inode, self.known_bytes, newest_ms)
 
     def _opened(self) -> Opened:
         return _CACHED
@@ -205,23 +205,23 @@ def newest_store_time_ms(context: Context, topic: str, queue: int) -> int | None
         return None
 
 
-REST_S = 10
-"""A stream whose newest message is older than this has come to rest."""
+IDLE_S = 10
+"""A stream whose newest message is older than this is idle."""
 
 _NS_PER_MS = 1_000_000
-_REST_NS = REST_S * 1_000 * _NS_PER_MS
+_IDLE_NS = IDLE_S * 1_000 * _NS_PER_MS
 
 
 class StreamTable:
     """The streams of one mount. Thread safety: one thread."""
 
     def __init__(self, context: Context) -> None:
-        self.fell_behind: Callable[[], None] = lambda: None
-        """Called when there is something to take with `behind`."""
+        self.on_outdated: Callable[[], None] = lambda: None
+        """Called when there is something to take with `take_outdated`."""
         self._context = context
         self._answered: dict[tuple[str, int], set[StreamFile]] = {}
-        self._behind: set[RestingStream] = set()
-        self._under_way: set[RestingStream] = set()
+        self._outdated: set[IdleStream] = set()
+        self._updating: set[IdleStream] = set()
 
     def look_up(self, topic: str, queue: int) -> Attributes:
         """Attributes of the stream of a queue as it begins now. SlowWork where its size takes long to find out."""
@@ -241,60 +241,62 @@ class StreamTable:
         """The file to show, and when its newest message was stored."""
         stream = self._context.store.stream(topic, queue)
         newest_ms = newest_store_time_ms(self._context, topic, queue)
-        size = quick_size(stream) if self._has_come_to_rest(newest_ms) else None
+        size = quick_size(stream) if self._is_idle(newest_ms) else None
         if size is not None:
-            resting = self._resting(RestingName(topic, queue, stream.first_offset), stream, size)
-            if resting.is_exact:
-                return resting, newest_ms
-            self._falls_behind(resting)
+            idle = self._idle(IdleName(topic, queue, stream.first_offset), stream, size)
+            if idle.is_exact:
+                return idle, newest_ms
+            self._note_outdated(idle)
         name = StreamName(topic, queue, stream.first_offset)
         node = self._context.inodes.named(name, lambda: StreamFile(self._context, name, stream, self._was_answered))
         assert isinstance(node, StreamFile)
         return node, newest_ms
 
-    def _has_come_to_rest(self, newest_ms: int | None) -> bool:
+    def _is_idle(self, newest_ms: int | None) -> bool:
         if self._context.store.mode is OpenMode.READ_ONLY:
             return True
-        return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _REST_NS
+        return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _IDLE_NS
 
-    def _resting(self, name: RestingName, stream: QueueStream, size: int) -> RestingStream:
-        """The file at rest. If the kernel does not know the one there is, a new one, which needs no telling."""
-        node = self._named_resting(name, stream, size)
+    def _idle(self, name: IdleName, stream: QueueStream, size: int) -> IdleStream:
+        """The file of an idle stream; a new one, which needs no notice, where the kernel knows none."""
+        node = self._named_idle(name, stream, size)
         if not node.is_exact and self._context.inodes.drop_unknown(node.inode):
-            node = self._named_resting(name, stream, size)
+            node = self._named_idle(name, stream, size)
         return node
 
-    def _named_resting(self, name: RestingName, stream: QueueStream, size: int) -> RestingStream:
+    def _named_idle(self, name: IdleName, stream: QueueStream, size: int) -> IdleStream:
         node = self._context.inodes.named(
-            name, lambda: RestingStream(self._context, name, stream, self._was_answered, size)
+            name, lambda: IdleStream(self._context, name, stream, self._was_answered, size)
         )
-        assert isinstance(node, RestingStream)
+        assert isinstance(node, IdleStream)
         return node
 
     def grown(self, topic: str, queue: int) -> list[int]:
         """The inodes whose exact size was answered since the last call, to be asked for again."""
-        files = self._answered.pop((topic, queue), set())
-        resting = {file for file in files if isinstance(file, RestingStream)}
-        for file in resting:
-            self._falls_behind(file)
-        return sorted(file.inode for file in files - resting)
+        files = self._answered.pop((topic, queue), None)
+        if files is None:
+            return []
+        idle = {file for file in files if isinstance(file, IdleStream)}
+        for file in idle:
+            self._note_outdated(file)
+        return sorted(file.inode for file in files - idle)
 
-    def behind(self) -> list[RestingStream]:
-        """Those that fell behind since the last call; say of each when it has `caught_up`."""
-        taken, self._behind = self._behind, set()
-        self._under_way |= taken
+    def take_outdated(self) -> list[IdleStream]:
+        """Idle streams that grew since the last call, beyond what the kernel knows; call `updated` for each."""
+        taken, self._outdated = self._outdated, set()
+        self._updating |= taken
         return list(taken)
 
-    def caught_up(self, stream: RestingStream) -> None:
+    def updated(self, stream: IdleStream) -> None:
         """The kernel knows what there was when the step began; what came since is for the next one."""
-        self._under_way.discard(stream)
+        self._updating.discard(stream)
 
     def _was_answered(self, file: StreamFile) -> None:
         self._answered.setdefault((file.name.topic, file.name.queue), set()).add(file)
-        if isinstance(file, RestingStream) and not file.is_exact:
-            self._falls_behind(file)
+        if isinstance(file, IdleStream) and not file.is_exact:
+            self._note_outdated(file)
 
-    def _falls_behind(self, stream: RestingStream) -> None:
-        if stream not in self._under_way:
-            self._behind.add(stream)
-            self.fell_behind()
+    def _note_outdated(self, stream: IdleStream) -> None:
+        if stream not in self._updating:
+            self._outdated.add(stream)
+            self.on_outdated()

@@ -15,28 +15,33 @@ NAME_MAX_BYTES = 255
 LIST_MAX_BYTES = 65_536
 """The kernel's bound on a list, a NUL after each name."""
 
-_FIELDS: dict[str, Callable[[StoredMessage], str]] = {
+_TEXTS: dict[str, Callable[[StoredMessage], str]] = {
     "keys": lambda message: " ".join(message.keys),
     "tags": lambda message: message.tags,
     "unique_key": lambda message: message.unique_key,
     "msg_id": lambda message: message.msg_id,
-    "queue_offset": lambda message: str(message.queue_offset),
-    "physical_offset": lambda message: str(message.physical_offset),
-    "store_size": lambda message: str(message.store_size),
-    "born_time": lambda message: str(message.born_time_ms),
-    "store_time": lambda message: str(message.store_time_ms),
     "born_host": lambda message: str(message.born_host),
     "store_host": lambda message: str(message.store_host),
-    "sys_flag": lambda message: str(message.sys_flag),
-    "flag": lambda message: str(message.flag),
-    "reconsume_times": lambda message: str(message.reconsume_times),
-    "body_crc": lambda message: str(message.body_crc),
 }
+_NUMBERS: dict[str, Callable[[StoredMessage], int]] = {
+    "queue_offset": lambda message: message.queue_offset,
+    "physical_offset": lambda message: message.physical_offset,
+    "store_size": lambda message: message.store_size,
+    "born_time": lambda message: message.born_time_ms,
+    "store_time": lambda message: message.store_time_ms,
+    "sys_flag": lambda message: message.sys_flag,
+    "flag": lambda message: message.flag,
+    "reconsume_times": lambda message: message.reconsume_times,
+    "body_crc": lambda message: message.body_crc,
+}
+_FIELDS: dict[str, Callable[[StoredMessage], str | int]] = {**_TEXTS, **_NUMBERS}
+NUMBERS = frozenset(_NUMBERS)
+"""Names of those that are numbers, in decimal."""
 
 
 def attributes_of(message: StoredMessage) -> dict[str, bytes]:
     """All attributes of a message that have a value, by full name, properties last."""
-    fields = {PREFIX + name: read(message).encode() for name, read in _FIELDS.items()}
+    fields = {PREFIX + name: str(read(message)).encode() for name, read in _FIELDS.items()}
     present = {name: value for name, value in fields.items() if value}
     return present | {PROPERTY_PREFIX + name: value.encode() for name, value in message.properties.items()}
 
@@ -58,7 +63,7 @@ def read_value(message: StoredMessage, name: bytes) -> bytes:
     text = name.decode("utf-8", "replace")
     field = _FIELDS.get(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else None
     if field is not None:
-        value = field(message)
+        value = str(field(message))
     else:
         found = message.properties.get(text.removeprefix(PROPERTY_PREFIX)) if text.startswith(PROPERTY_PREFIX) else None
         value = found or ""

@@ -40,13 +40,13 @@ def test_the_stream_grows_and_keeps_its_inode(mount: Mount, store: FakeStore) ->
 
 def test_growth_is_told_once_for_each_time_attributes_were_answered(mount: Mount, store: FakeStore) -> None:
     store.put(Message("orders", b"one"), 0)
-    assert mount.fs.grown("orders", 0) == []
+    assert mount.fs.streams.grown("orders", 0) == []
     inode = mount.stat("orders/0.log").inode
-    assert mount.fs.grown("orders", 1) == []
-    assert mount.fs.grown("orders", 0) == [inode]
-    assert mount.fs.grown("orders", 0) == []
+    assert mount.fs.streams.grown("orders", 1) == []
+    assert mount.fs.streams.grown("orders", 0) == [inode]
+    assert mount.fs.streams.grown("orders", 0) == []
     mount.fs.getattr(inode)
-    assert mount.fs.grown("orders", 0) == [inode]
+    assert mount.fs.streams.grown("orders", 0) == [inode]
 
 
 def test_after_retention_a_new_lookup_begins_at_the_new_first_message(mount: Mount, store: FakeStore) -> None:

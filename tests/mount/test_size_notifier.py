@@ -1,4 +1,4 @@
-"""The steps in which the kernel is told of growth: their order, what lies between them, and how they end. No kernel."""
+"""The steps in which the kernel is notified of a size: their order, what lies between them, how they end. No kernel."""
 
 from __future__ import annotations
 
@@ -9,43 +9,44 @@ from typing import cast
 import trio
 import trio.testing
 
-from fsstore.core import Filesystem
 from fsstore.fuse.notify import SizeNotifier
 from fsstore.fuse.session import Channel
-from fsstore.tree.streams import RestingStream
+from fsstore.tree.streams import IdleStream, StreamTable
 
 INODE = 7
 
 
 class FakeStream:
-    """A stream that the kernel was told ten bytes of, of twenty."""
+    """A stream of twenty bytes, of which the kernel knows ten."""
 
     inode = INODE
-    told_bytes = 10
+    known_bytes = 10
     size = 20
 
     def tell(self, size: int, told: Callable[[int], bool]) -> None:
         if told(size):
-            self.told_bytes = size
+            self.known_bytes = size
 
 
-class FakeCore:
-    """Has one stream that fell behind."""
+class FakeStreams:
+    """Has one stream that grew."""
 
     def __init__(self) -> None:
         self.stream = FakeStream()
-        self.caught_up = trio.Event()
-        self._behind = [cast(RestingStream, self.stream)]
+        self.is_updated = trio.Event()
+        self._outdated = [cast(IdleStream, self.stream)]
 
-    def on_streams_behind(self, listener: Callable[[], None]) -> None:
-        listener()
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "on_outdated":
+            cast(Callable[[], None], value)()
 
-    def streams_behind(self) -> list[RestingStream]:
-        taken, self._behind = self._behind, []
+    def take_outdated(self) -> list[IdleStream]:
+        taken, self._outdated = self._outdated, []
         return taken
 
-    def stream_caught_up(self, _: RestingStream) -> None:
-        self.caught_up.set()
+    def updated(self, _: IdleStream) -> None:
+        self.is_updated.set()
 
 
 class RecordingChannel:
@@ -76,12 +77,14 @@ class RecordingChannel:
         self.times_s.append(trio.from_thread.run_sync(trio.current_time))
 
 
-async def tell(core: FakeCore, channel: RecordingChannel, holds: Callable[[int], bool] = lambda inode: False) -> None:
-    """Tell the kernel until the stream has caught up."""
-    sizes = SizeNotifier(cast(Filesystem, core), cast(Channel, channel), holds)
+async def tell(
+    streams: FakeStreams, channel: RecordingChannel, holds: Callable[[int], bool] = lambda inode: False
+) -> None:
+    """Notify the kernel until it knows the size."""
+    sizes = SizeNotifier(cast(StreamTable, streams), cast(Channel, channel), holds)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sizes.run)
-        await core.caught_up.wait()
+        await streams.is_updated.wait()
         nursery.cancel_scope.cancel()
 
 
@@ -91,39 +94,61 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_the_old_end_is_dropped_a_grace_before_the_new_size_is_told() -> None:
-    core, channel = FakeCore(), RecordingChannel()
-    run(lambda: tell(core, channel))
+    streams, channel = FakeStreams(), RecordingChannel()
+    run(lambda: tell(streams, channel))
     assert channel.notices == [("drop", INODE, 10), ("extend", INODE, 20), ("attributes", INODE, 0)]
     assert channel.times_s[1] - channel.times_s[0] >= 1
-    assert core.stream.told_bytes == 20
+    assert streams.stream.known_bytes == 20
 
 
 def test_a_stream_that_did_not_grow_is_only_asked_for_again() -> None:
-    core, channel = FakeCore(), RecordingChannel()
-    core.stream.size = 10
-    run(lambda: tell(core, channel))
+    streams, channel = FakeStreams(), RecordingChannel()
+    streams.stream.size = 10
+    run(lambda: tell(streams, channel))
     assert channel.notices == [("attributes", INODE, 0)]
 
 
 def test_no_notice_is_begun_while_a_request_for_the_file_is_in_hand() -> None:
-    core, channel, seen = FakeCore(), RecordingChannel(), []
+    streams, channel, seen = FakeStreams(), RecordingChannel(), []
     answers = [True, True, False, True, False]
 
     def holds(inode: int) -> bool:
         seen.append((inode, len(channel.notices)))
         return answers[len(seen) - 1]
 
-    run(lambda: tell(core, channel, holds))
+    run(lambda: tell(streams, channel, holds))
     assert seen == [(INODE, 0)] * 3 + [(INODE, 1)] * 2
 
 
+def test_closing_waits_for_a_notice_that_is_being_written() -> None:
+    streams, channel, closed = FakeStreams(), RecordingChannel(), trio.Event()
+    channel.pages_are_free.clear()
+
+    async def close(sizes: SizeNotifier) -> None:
+        await sizes.close()
+        closed.set()
+
+    async def main() -> None:
+        sizes = SizeNotifier(cast(StreamTable, streams), cast(Channel, channel), lambda inode: False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sizes.run)
+            await channel.is_dropping.wait()
+            nursery.start_soon(close, sizes)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not closed.is_set()
+            channel.pages_are_free.set()
+
+    trio.run(main)
+    assert closed.is_set()
+
+
 def test_the_end_waits_for_a_notice_that_is_being_written() -> None:
-    core, channel, ended = FakeCore(), RecordingChannel(), trio.Event()
+    streams, channel, ended = FakeStreams(), RecordingChannel(), trio.Event()
     channel.pages_are_free.clear()
 
     async def until_cancelled(scope: trio.CancelScope) -> None:
         with scope:
-            await tell(core, channel)
+            await tell(streams, channel)
         ended.set()
 
     async def main() -> None:

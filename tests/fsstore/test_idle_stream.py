@@ -10,7 +10,7 @@ import pytest
 
 from engine import Message, OpenMode
 from fsstore.interface import Attributes, SlowWork
-from fsstore.tree.streams import REST_S, RestingStream
+from fsstore.tree.streams import IDLE_S, IdleStream
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
 
@@ -25,7 +25,7 @@ def publish(store: FakeStore, *bodies: bytes) -> None:
 def rest(mount: Mount, store: FakeStore) -> None:
     """Let time pass until the newest message is old enough."""
     newest = store.get("orders", 0, store.bounds("orders", 0).max_offset - 1)
-    mount.now_ms = newest.store_time_ms + REST_S * 1_000
+    mount.now_ms = newest.store_time_ms + IDLE_S * 1_000
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def at_rest(mount: Mount, store: FakeStore) -> Attributes:
     return mount.stat(LOG)
 
 
-def behind(mount: Mount) -> RestingStream:
+def behind(mount: Mount) -> IdleStream:
     """The one stream that its kernel is to be told more of."""
-    (stream,) = mount.fs.streams_behind()
+    (stream,) = mount.fs.streams.take_outdated()
     return stream
 
 
@@ -46,7 +46,7 @@ def catch_up(mount: Mount) -> None:
     """Tell the kernel, as growth.py does."""
     stream = behind(mount)
     stream.tell(stream.size, lambda size: True)
-    mount.fs.stream_caught_up(stream)
+    mount.fs.streams.updated(stream)
 
 
 def test_a_stream_is_cached_from_the_moment_that_its_newest_message_is_old(mount: Mount, store: FakeStore) -> None:
@@ -95,7 +95,7 @@ def test_who_opened_it_at_rest_sees_what_came_when_the_kernel_was_told(
 ) -> None:
     handle = mount.fs.open(at_rest.inode, os.O_RDONLY).handle
     publish(store, b"two")
-    assert mount.fs.grown("orders", 0) == []
+    assert mount.fs.streams.grown("orders", 0) == []
     assert mount.fs.getattr(at_rest.inode).size == 4
     assert bytes(mount.fs.read(handle, 0, 100)) == b"one\ntwo\n"  # a page that is read now has to hold all there is
     catch_up(mount)
@@ -106,31 +106,31 @@ def test_growth_is_told_once_for_each_time_attributes_were_answered(
     mount: Mount, store: FakeStore, at_rest: Attributes
 ) -> None:
     publish(store, b"two")
-    mount.fs.grown("orders", 0)
+    mount.fs.streams.grown("orders", 0)
     catch_up(mount)
     publish(store, b"three")
-    mount.fs.grown("orders", 0)
-    assert mount.fs.streams_behind() == []
+    mount.fs.streams.grown("orders", 0)
+    assert mount.fs.streams.take_outdated() == []
     assert mount.fs.getattr(at_rest.inode).size == 8
-    assert behind(mount).told_bytes == 8
+    assert behind(mount).known_bytes == 8
 
 
 def test_a_stream_that_is_being_told_of_is_not_taken_twice(mount: Mount, store: FakeStore, at_rest: Attributes) -> None:
     publish(store, b"two")
-    mount.fs.grown("orders", 0)
+    mount.fs.streams.grown("orders", 0)
     stream = behind(mount)
     mount.fs.getattr(at_rest.inode)
     rest(mount, store)
     mount.stat(LOG)
-    assert mount.fs.streams_behind() == []
-    mount.fs.stream_caught_up(stream)
+    assert mount.fs.streams.take_outdated() == []
+    mount.fs.streams.updated(stream)
     mount.fs.getattr(at_rest.inode)
-    assert mount.fs.streams_behind() == [stream]
+    assert mount.fs.streams.take_outdated() == [stream]
 
 
 def test_no_size_is_answered_while_the_kernel_is_told_one(mount: Mount, store: FakeStore, at_rest: Attributes) -> None:
     publish(store, b"two")
-    mount.fs.grown("orders", 0)
+    mount.fs.streams.grown("orders", 0)
     rest(mount, store)
     looks = []
 
@@ -148,7 +148,7 @@ def test_no_size_is_answered_while_the_kernel_is_told_one(mount: Mount, store: F
 
 def test_what_the_kernel_did_not_take_was_not_told(mount: Mount, store: FakeStore, at_rest: Attributes) -> None:
     publish(store, b"two")
-    mount.fs.grown("orders", 0)
+    mount.fs.streams.grown("orders", 0)
     behind(mount).tell(8, lambda size: False)
     assert mount.fs.getattr(at_rest.inode).size == 4
 
