@@ -142,7 +142,7 @@ class Filesystem:
             file.abandon()
         self._files.clear()
         self._listings.clear()
-        self._messages.let_go()
+        self._messages.forget()
         self._parquet.close()
         self._background.shutdown(cancel_futures=True)
         return unfinished
@@ -230,7 +230,7 @@ class Filesystem:
         """Publish what one write request completes: all is taken, or none and it raises. See `OpenFile.write`.
 
         The physical offset to wait for before it is answered, or NOTHING_TO_WAIT_FOR; so do flush, fsync, fsyncdir.
-        `stored` may be called meanwhile: nothing can go wrong any more that the writer would have to hear of.
+        `stored` may be called meanwhile: nothing can go wrong any more that the writer has to know.
         """
         return self._files[handle].write(position, data, owner, stored)
 
@@ -322,24 +322,24 @@ class Filesystem:
 
     def expired(self, expired: Expired) -> Iterator[int]:
         """Inodes of what went with the oldest messages of a queue."""
-        self._messages.let_go()
+        self._messages.forget()
         ranges = self._parquet.expired(expired.topic, expired.queue, expired.new_min)
         return itertools.chain(ranges, self._stale.expired(expired))
 
     def queue_gone(self, topic: str, queue: int) -> list[int]:
-        """Inodes of a queue that went, or was made anew, and of all that was in it."""
-        self._messages.let_go()
+        """Inodes of a queue that went, or was recreated, and of all that was in it."""
+        self._messages.forget()
         return [*self._stale.queue_gone(topic, queue), *self._parquet.queue_gone(topic, queue)]
 
     def topics_changed(self) -> list[int]:
         """Inodes of topics and queues that went since the last call, and of all that was in them."""
-        self._messages.let_go()
+        self._messages.forget()
         return [*self._stale.gone(), *self._parquet.gone(frozenset(self._store.topics()))]
 
     def log_rewritten(self, physical_end: int) -> list[int]:
         """Another log came in place of the one that was shown up to `physical_end`: no number that was given away
         stands for anything any more. Inodes of topics, queues and of all that was in them."""
-        self._messages.let_go()
+        self._messages.forget()
         for file in self._files.values():
             if isinstance(file, HeldBody):
                 file.log_rewritten()

@@ -34,7 +34,7 @@ BLOCK_BYTES = 4096
 SMALL_BODY_BYTES = 4096
 
 
-# The position of a write through a descriptor with O_APPEND: behind whatever was written before.
+# The position of a write through a descriptor with O_APPEND: after whatever was written before.
 AT_END = -1
 
 # The owner of descriptors that did what is not known to be anybody's.

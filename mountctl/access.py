@@ -129,7 +129,7 @@ def parse_target(text: str) -> Target:
     """`TOPIC[/QUEUE[/OFFSET]]`, as the path below a mount point would be."""
     topic, *numbers = text.strip("/").split("/")
     if not topic or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
-        raise CommandError(f"{text!r} names no messages", "give TOPIC, TOPIC/QUEUE or TOPIC/QUEUE/OFFSET", os.EX_USAGE)
+        raise CommandError(f"{text!r} is not a message path (TOPIC[/QUEUE[/OFFSET]])", exit_code=os.EX_USAGE)
     return Target(topic, *map(int, numbers))
 
 

@@ -67,7 +67,7 @@ class Reporter:
             self.close()
 
     def close(self) -> None:
-        """Nothing more will be told."""
+        """Nothing more will be reported."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -147,7 +147,7 @@ def _tell_violent_end(pid: int, status: int, log_file: Path) -> None:
 
 
 def _serve(server: Server, reporter: Reporter) -> int:
-    """The server: whatever ends it, the log and the waiting command hear why."""
+    """The server: whatever ends it, the log and the waiting command say why."""
     reporter.tell(Report("started", pid=os.getpid()))
     try:
         server(reporter)
@@ -157,8 +157,8 @@ def _serve(server: Server, reporter: Reporter) -> int:
         reporter.tell(Report("failed", one_line(error), code))
         return code
     except KeyboardInterrupt:
-        log.critical("the daemon ends: it was told to before the store was open")
-        reporter.tell(Report("failed", "the daemon was told to end before the store was open", os.EX_TEMPFAIL))
+        log.critical("the daemon ends: a signal came before the store was open")
+        reporter.tell(Report("failed", "a signal ended the daemon before the store was open", os.EX_TEMPFAIL))
         return os.EX_TEMPFAIL
     finally:
         logging.shutdown()
@@ -183,7 +183,7 @@ def hold_hangups() -> None:
 
 
 def log_to_file(log_file: Path) -> None:
-    """Send this process's own output to `log_file` from here on; a file that was renamed is let go of."""
+    """Send this process's own output to `log_file` from here on; a file that was renamed is closed."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     _redirect(os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640))
 

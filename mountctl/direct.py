@@ -37,15 +37,15 @@ def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) 
     with ExitStack() as stack:
         show = stack.enter_context(progress())
 
-        def told(now: RecoveryProgress) -> None:
+        def report(now: RecoveryProgress) -> None:
             show(now.stage, now.done_bytes, now.total_bytes)
 
         try:
-            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[0], progress=told)))
+            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[0], progress=report)))
         except StoreLockedError:
             if len(modes) == 1:
                 raise
-            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[1], progress=told)))
+            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[1], progress=report)))
         yield OpenedStore(stack.enter_context(store))
 
 
@@ -87,7 +87,7 @@ class OpenedStore:
     def offset_at(self, topic: str, queue: int, when: str) -> int:
         time_ms = parse_time_ms(when.removeprefix("@").encode())
         if time_ms is None:
-            raise CommandError(f"{when!r} is no time", "give ISO 8601, like 2026-01-31T09:30", os.EX_USAGE)
+            raise CommandError(f"invalid time {when!r}", "give ISO 8601, like 2026-01-31T09:30", os.EX_USAGE)
         return self._store.offset_at(topic, queue, time_ms)
 
     def body_limit_bytes(self) -> int:

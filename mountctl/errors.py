@@ -1,4 +1,4 @@
-"""What a person is told when a verb fails: one line, what to do about it, and an exit code.
+"""What a person reads when a verb fails: one line, what to do about it, and an exit code.
 
     CommandError     a verb can't do what was asked; raised here in mountctl
     StoreError       the engine's tree; `exit_codes` says how each leaves the process

@@ -100,7 +100,7 @@ def require_same_store(settings: Mapping[str, str], store: Path, conf: Path) -> 
     root = root_of(settings)
     if root is not None and os.path.realpath(root) != os.path.realpath(store):
         raise CommandError(
-            f"{conf} is not of {store}: its {ROOT} is {root}",
+            f"{conf} belongs to another store than {store}: its {ROOT} is {root}",
             "name its paths by -o storePathCommitLog=PATH",
             os.EX_USAGE,
         )
@@ -213,7 +213,7 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
         elif name in _KERNEL:
             kernel.append(name)
         elif name and name not in _FOR_OTHERS and not name.startswith("x-"):
-            raise CommandError(f"-o {word} is not known", "see `mountctl mount --help`", 64)
+            raise CommandError(f"unknown option: -o {word}", "see `mountctl mount --help`", 64)
     return ParsedOptions(frozenset(switches), append_mode, log_file, broker_conf, cache, store, tuple(kernel), parquet)
 
 
@@ -275,7 +275,7 @@ def parse_size(text: str) -> int:
     digits, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     exponent = "KMGT".find(unit) + 1 if unit else 0
     if not digits.isdecimal() or (unit and not exponent):
-        raise CommandError(f"{text!r} is no size", "give bytes, or a number with K, M, G or T, like 256M", 64)
+        raise CommandError(f"invalid size {text!r}", "give bytes, or a number with K, M, G or T, like 256M", 64)
     return int(digits) << 10 * exponent
 
 
@@ -286,5 +286,5 @@ def parse_mode(text: str) -> int:
     except ValueError:
         mode = -1
     if not 0 <= mode <= 0o777:
-        raise CommandError(f"{text!r} is no file mode", "give octal digits, like 222", 64)
+        raise CommandError(f"invalid file mode {text!r}", "give octal digits, like 222", 64)
     return mode

@@ -82,7 +82,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 @contextmanager
 def progress(quiet: bool = False, *, counts: bool = False) -> Iterator[Show]:
-    """A progress bar on standard error while the block runs; silent when that is no terminal.
+    """A progress bar on standard error while the block runs; silent when that is not a terminal.
 
     What is done is bytes, or with `counts` things.
     """

@@ -170,7 +170,7 @@ def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     for candidate in (path, *path.parents):
         if mount := mount_at(candidate, table):
             if not mount.is_trusted:
-                raise CommandError(_untrusted(mount), "only mounts of theirs are believed", os.EX_NOPERM)
+                raise CommandError(_untrusted(mount), "only their mounts are trusted", os.EX_NOPERM)
             return Place(mount.store, mount, named_mount=True)
     if mount := mount_of(path, table):
         return Place(path, mount)

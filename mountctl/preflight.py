@@ -58,7 +58,9 @@ def check_apart(store: Path, mountpoint: Path) -> None:
     """Neither lies in the other: the daemon would wait for itself."""
     if mountpoint == store or store in mountpoint.parents or mountpoint in store.parents:
         raise CommandError(
-            f"store {store} and mount point {mountpoint} lie in one another", "keep them apart", os.EX_USAGE
+            f"store {store} and mount point {mountpoint} overlap",
+            "the mount point must not be inside the store, nor the store inside the mount point",
+            os.EX_USAGE,
         )
 
 

@@ -40,7 +40,7 @@ SHOW_INTERVAL_SECONDS = 0.1
 
 
 def serve_request(request: MountRequest, reporter: Reporter, log_file: Path | None) -> None:
-    """Open the store, serve it at the mount point until it is unmounted or told to end, and close it.
+    """Open the store, serve it at the mount point until it is unmounted or a signal ends it, and close it.
 
     The caller has held back SIGHUP (`daemon.hold_hangups`).
     """
@@ -91,7 +91,7 @@ def _ignore(numbers: Iterable[int]) -> None:
 
 
 class Hangups:
-    """Answers SIGHUP in a thread: the log file is opened anew, and the store's retention read again.
+    """Answers SIGHUP in a thread: the log file is reopened, and the store's retention read again.
 
     In the foreground of a terminal it means that the terminal is gone: the mount ends.
     """
@@ -164,15 +164,15 @@ def _log_recovery(store: MessageStore) -> None:
     if not found.clean:
         log.warning("the store was not closed by its last writer: it was recovered")
     log.info(
-        "opened in %s: %s of log read, %s of torn tail cut, %d damaged stretches",
+        "opened in %s: %s of log read, %s of torn tail cut, %d damaged ranges",
         human_seconds(found.seconds),
         human_size(found.scanned_bytes),
         human_size(found.cut_bytes),
         len(found.damaged),
     )
     if found.damaged:
-        places = ", ".join(map(str, found.damaged[:10])) + (" ..." if len(found.damaged) > 10 else "")
-        log.error("the log is damaged at physical offset %s: what is there reads as an I/O error", places)
+        ranges = ", ".join(map(str, found.damaged[:10])) + (" ..." if len(found.damaged) > 10 else "")
+        log.error("the log is damaged at physical offset %s: what is there reads as an I/O error", ranges)
     for name in found.rebuilt:
         log.info("rebuilt: %s", name)
     for note in found.notes:
@@ -207,11 +207,11 @@ def retention_in_words(retention: Retention | None) -> str:
     hours = ", ".join(f"{hour:02d}" for hour in retention.delete_when_hours)
     words = []
     if retention.max_age_hours is not None:
-        words.append(f"files older than {retention.max_age_hours:g} h go at {hours} o'clock")
+        words.append(f"files older than {retention.max_age_hours:g} h are deleted at {hours} o'clock")
     if retention.max_bytes is not None:
-        words.append(f"the oldest files go while the log is larger than {retention.max_bytes:,} bytes")
-    words.append(f"old files go at any hour while the disk is more than {retention.disk_use_ratio:.0%} full")
+        words.append(f"the oldest files are deleted while the log is larger than {retention.max_bytes:,} bytes")
+    words.append(f"old files are deleted at any hour while the disk is more than {retention.disk_use_ratio:.0%} full")
     if retention.clean_forcibly:
-        words.append(f"the oldest files go whatever their age above {retention.disk_clean_ratio:.0%}")
+        words.append(f"the oldest files are deleted whatever their age above {retention.disk_clean_ratio:.0%}")
     words.append(f"writes are refused above {retention.disk_warn_ratio:.0%}")
     return f"on: {'; '.join(words)}"

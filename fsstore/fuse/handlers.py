@@ -1,4 +1,4 @@
-"""The requests that come often, answered: each asks the core and packs its answer.
+"""Handlers for the frequent FUSE opcodes: call the core, pack the reply.
 
 What is decided here: which bodies go into the kernel's cache with `open`, how a writer waits for the disk, how a
 listing fits the kernel's buffer. Which error a refusal is, and what may be cached how long, is the core's to say.
@@ -36,7 +36,7 @@ class RequestHandlers:
     nothing. Thread safety: one thread.
 
     `published` is called after each request that may have published, to tell the kernel which sizes have grown before
-    the writer hears of its success; `growing`, with topic and queues, before a writer hears of it early.
+    the writer is answered; `growing`, with topic and queues, before a writer is answered early.
     """
 
     def __init__(self, core: Filesystem, store: MessageStore, channel: Channel) -> None:
@@ -81,11 +81,11 @@ class RequestHandlers:
         self._send(wire.header(unique, len(target)) + target)
 
     def forget(self, _: int, inode: int, request: memoryview) -> None:
-        """The kernel hears no answer."""
+        """Without a reply."""
         self._forget(inode, LOOKUPS.unpack_from(request, ARGUMENTS)[0])
 
     def forget_many(self, _: int, __: int, request: memoryview) -> None:
-        """The kernel hears no answer."""
+        """Without a reply."""
         for inode, count in FORGOTTEN.iter_unpack(request[FORGOTTEN_BEGIN:]):
             self._forget(inode, count)
 
@@ -109,7 +109,7 @@ class RequestHandlers:
     def write(self, unique: int, _: int, request: memoryview) -> None:
         """A writer of lines is answered when they are in the log: they are dispatched while its next request is made.
 
-        Nobody sees the difference, since no other request is taken before. A failure behind the answer is logged as any
+        Nobody sees the difference, since no other request is taken before. A failure after the answer is logged as any
         other, and the kernel drops its reply; the store takes no more then, and says why.
         """
         handle, position, size, _, owner, flags = wire.WRITE.unpack_from(request, ARGUMENTS)

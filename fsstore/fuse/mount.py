@@ -65,7 +65,7 @@ def run_mount(
             trio.run(mount.serve)
         finally:
             if unfinished := core.close():
-                log.info("open files with bytes that were no whole message yet, not published: %d", unfinished)
+                log.info("open files with an incomplete message, not published: %d", unfinished)
             channel.close()
 
 
@@ -147,7 +147,7 @@ class Mount:
         try:
             await trio.to_thread.run_sync(watch, abandon_on_cancel=True, limiter=own_thread)
         except OSError as error:
-            log.warning("whether the mount is still in the tree can't be told: %s", error)
+            log.warning("cannot tell whether the mount is still in the tree: %s", error)
             return
         await trio.sleep(STILL_SERVED_SECONDS)
         log.warning(
@@ -157,7 +157,7 @@ class Mount:
         )
 
     async def _follow(self) -> None:
-        told: IndexState | None = None
+        logged: IndexState | None = None
         derived: str | None = None
         while True:
             if self._store.queues_derived != derived:
@@ -167,14 +167,14 @@ class Mount:
             try:
                 await trio.to_thread.run_sync(self._store.refresh)
                 index = self._store.index_state
-                if index != told and index.state in ("none", "not proved"):
-                    log.warning("keys are not found, or not each: index %s: %s", index.state, index.reason)
-                told = index
+                if index != logged and index.state in ("none", "not proved"):
+                    log.warning("keys may not be found: index %s: %s", index.state, index.reason)
+                logged = index
             except (StoreError, OSError) as error:
-                text = f"looking for what the writer did: {error}"
+                text = f"following the writer failed: {error}"
                 COMPLAINTS.tell(log, logging.WARNING, text, text)
             except Exception as error:  # what else goes wrong must not end the mount: the next look may succeed
-                text = f"looking for what the writer did: {error!r}"
+                text = f"following the writer failed: {error!r}"
                 COMPLAINTS.tell(log, logging.ERROR, text, text, error)
 
 

@@ -163,7 +163,7 @@ class SizeNotifier:
 
         size noted ─► the page that holds the end known so far, dropped ──GRACE_S──► the new size, with its last byte
 
-    Whoever reads that page from the first notice on gets it anew, with all that there was when the size was noted.
+    Whoever reads that page from the first notice on gets it again, with all that there was when the size was noted.
     Whoever had it in hand before the notice has copied what it wanted from it long before the second one: between
     taking a page and looking at the file's size, a reader in the kernel does nothing that waits. So nobody sees the
     zeros that stood after the old end. The size comes with a byte (the newline that ends the last message), not as an

@@ -121,7 +121,7 @@ class Channel:
     # replies and notices
 
     def send(self, reply: bytes) -> None:
-        """Answer a request. One that was taken back meanwhile, or whose mount is gone, has nobody who would hear it."""
+        """Answer a request. One that was taken back meanwhile, or whose mount is gone, has nobody to read it."""
         try:
             os.write(self._descriptor, reply)
         except (FileNotFoundError, ConnectionAbortedError):
@@ -215,7 +215,7 @@ class RequestLoop:
         self._threads = {kind: trio.CapacityLimiter(THREADS.get(kind, max_slow)) for kind in Kind}
         self._ending = ending
         self._slow: list[int] = []
-        self._behind: dict[int, deque[bytes]] = {}  # requests that wait for another one's turn, by inode
+        self._queued: dict[int, deque[bytes]] = {}  # requests that wait for another one's turn, by inode
 
     def holds(self, inode: int) -> bool:
         """Whether a request for an inode is at slow work."""
@@ -246,8 +246,8 @@ class RequestLoop:
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
         _, opcode, unique, inode = REQUEST.unpack_from(request)
-        if inode in self._behind:
-            self._behind[inode].append(bytes(request))
+        if inode in self._queued:
+            self._queued[inode].append(bytes(request))
             return
         handler = self._handlers.get(opcode)
         if handler is None:
@@ -258,7 +258,7 @@ class RequestLoop:
         except SlowWork as slow:
             self._slow.append(inode)
             if slow.is_in_turn:
-                self._behind[inode] = deque()
+                self._queued[inode] = deque()
             nursery.start_soon(self._after, slow, handler, memoryview(bytes(request)), nursery)
         except Exception as error:
             self._refuse(error, handler, unique, request)
@@ -266,7 +266,7 @@ class RequestLoop:
     def _refuse(self, error: Exception, handler: Handler, unique: int, request: memoryview) -> None:
         """Answer a failure with its errno."""
         number = errno_for(error, handler.__name__)
-        if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # those hear no answer
+        if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # those have no reply
             self._channel.send(failed(unique, number))
 
     async def _after(self, slow: SlowWork, handler: Handler, request: memoryview, nursery: trio.Nursery) -> None:
@@ -277,7 +277,7 @@ class RequestLoop:
         finally:
             self._slow.remove(inode)
         if slow.is_in_turn:
-            self._take_those_behind(inode, nursery)
+            self._take_queued(inode, nursery)
 
     async def _work(self, slow: SlowWork, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
         while True:
@@ -292,11 +292,11 @@ class RequestLoop:
             else:
                 return
 
-    def _take_those_behind(self, inode: int, nursery: trio.Nursery) -> None:
-        """In their order; the first that has a turn of its own has the others behind it."""
-        behind = self._behind.pop(inode)
-        while behind:
-            self._take(memoryview(behind.popleft()), nursery)
-            if inode in self._behind:
-                self._behind[inode].extend(behind)
+    def _take_queued(self, inode: int, nursery: trio.Nursery) -> None:
+        """In their order; the first that has a turn of its own has the others after it."""
+        queued = self._queued.pop(inode)
+        while queued:
+            self._take(memoryview(queued.popleft()), nursery)
+            if inode in self._queued:
+                self._queued[inode].extend(queued)
                 return

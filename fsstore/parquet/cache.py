@@ -30,7 +30,7 @@ _REMEMBERED = 65_536
 """Keys of chunks that memory had no room for once."""
 
 ENTRY_BYTES = 2 << 10
-"""Memory that a kept chunk takes beside its bytes, more or less: its objects and key, and what was room behind it."""
+"""Memory that a kept chunk takes beside its bytes, more or less: its objects and key, and what was room after it."""
 
 
 class Recent(Generic[K, V]):
@@ -188,7 +188,7 @@ class ChunkCache:
             self._evicted_once.put(key, True, 1)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Free everything."""
         with self._memory_lock:
             self._memory = Recent(0, lambda _key, _chunk: None)
         self._give_up_disk()

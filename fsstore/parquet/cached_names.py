@@ -11,9 +11,9 @@ The kernel has one cache a directory, and puts an entry into it where the positi
 what is there, whichever handle that is. So all handles that may use it at one time show one snapshot, however often
 they rewind.
 
-What the kernel could not get rid of must not get in. All that it drops is pages, and the cache of an empty directory
-has none. And if a listing stopped halfway before the names changed, what the kernel then has can be neither completed
-nor begun anew: until it forgets the directory, each listing asks us, as all do elsewhere.
+Never let anything into the kernel's cache that we cannot invalidate later. All that it drops is pages, and the cache
+of an empty directory has none. And if a listing stopped halfway before the names changed, what the kernel then has can
+be neither completed nor started again: until it forgets the directory, each listing asks us, as all do elsewhere.
 """
 
 from __future__ import annotations

@@ -283,5 +283,5 @@ class Dataset:
         self._is_ending = True
 
     def close(self) -> None:
-        """Let go of everything that is kept."""
+        """Free everything that is kept."""
         self._chunks.close()

@@ -49,7 +49,7 @@ class Place(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class FileMap:
     """Chunk i, in file order, begins at starts[i] and ends before starts[i + 1] (int64 (n + 1,)); `sizes` are those of
-    each row group's chunks; `footer` ends the file, with all that stands behind the metadata."""
+    each row group's chunks; `footer` ends the file, with all that follows the metadata."""
 
     starts: Array
     sizes: tuple[tuple[int, ...], ...]

@@ -110,7 +110,7 @@ def measure(store: MessageStore, key: RangeKey) -> Layout:
 @lru_cache(maxsize=1)
 def _keep_freed_memory() -> None:
     """Once glibc has seen a block of that length come and go, it keeps what is freed up to twice of it, and does not
-    map shorter ones anew each time, which costs page faults. A daemon that nobody asks for Parquet keeps nothing."""
+    map shorter ones again each time, which costs page faults. A daemon that nobody asks for Parquet keeps nothing."""
     np.empty(_KEPT_BY_MALLOC_BYTES, np.uint8)
 
 

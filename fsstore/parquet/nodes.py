@@ -134,7 +134,7 @@ class QueuePartition(Directory):
         except TakesLongError:
             dataset, topic, queue = self._dataset, self._topic, self._queue
             raise SlowWork(lambda: dataset.listed_layout(topic, queue, *found), Kind.DECOMPRESSING) from None
-        if has_expired(self._context.store, layout.key):  # the kernel would not be told a second time
+        if has_expired(self._context.store, layout.key):  # the kernel would not be notified a second time
             raise not_found()
         return self._file(layout)
 
@@ -263,13 +263,13 @@ class OpenRange(OpenFile):
             number: self._chunk(found, number) or self._dataset.fetch(self._layout, found, number)
             for number in found.chunks(position, end)
         }
-        self._memory.keep(id(self), Purpose.PARQUET, sum(map(len, self._fetched.values())), self._let_go)
+        self._memory.keep(id(self), Purpose.PARQUET, sum(map(len, self._fetched.values())), self._evict)
 
-    def _let_go(self) -> None:
+    def _evict(self) -> None:
         self._fetched = {}
 
     def release(self) -> None:
-        self._memory.keep(id(self), Purpose.PARQUET, 0, self._let_go)
+        self._memory.keep(id(self), Purpose.PARQUET, 0, self._evict)
 
 
 def assembled(position: int, end: int, parts: Sequence[tuple[int, bytes | memoryview]]) -> bytes:
@@ -326,5 +326,5 @@ class ParquetView:
         self._dataset.ending()
 
     def close(self) -> None:
-        """Let go of what is kept."""
+        """Free what is kept."""
         self._dataset.close()

@@ -101,7 +101,7 @@ def numbers(values: Array) -> Chunk:
 
 
 def plain(texts: Texts, levels: Levels | None = None) -> Chunk:
-    """A column of texts, one behind the other."""
+    """A column of texts, one after the other."""
     entries, prefix = levels or (texts.count, b"")
     size = texts.size + _SIZE_BYTES * texts.count
     head = _data_head(entries, PLAIN, prefix, size)

@@ -85,12 +85,12 @@ class ExportFolder:
         file = self._state / "plan.json"
         if not file.exists():
             if self.path.exists() and any(self.path.iterdir()) and not self._state.exists():
-                raise ExportError(f"{self.path} is not empty, and nothing that an export began: name another directory")
+                raise ExportError(f"{self.path} is not empty and holds no export: name another directory")
             self._state.mkdir(parents=True, exist_ok=True)
             write_durably(file, {"wanted": asked, "ranges": found})
         plan = json.loads(file.read_text())
         if plan["wanted"] != asked:
-            raise ExportError(f"{self.path} was begun with other topics or times: name them, or another directory")
+            raise ExportError(f"{self.path} was started with other topics or times: name them, or another directory")
         return [Range(*part) for part in plan["ranges"]]
 
     def units(self) -> list[Unit]:
@@ -295,7 +295,7 @@ INTERVAL_S = 0.5
 
 @contextmanager
 def watched(spark: SparkSession, tell: Callable[[float], None]) -> Iterator[None]:
-    """While the block runs, `tell` hears which share of the active stages' tasks is done, from a thread of its own."""
+    """While the block runs, call `tell` with the share of the active stages' tasks that is done, from a thread."""
     ended = threading.Event()
 
     def watch() -> None:

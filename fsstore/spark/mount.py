@@ -70,8 +70,8 @@ def bounds(mount: str) -> Bounds:
 def _bounds(mount: str) -> Bounds:
     status = json.loads((Path(mount) / "@store/status.json").read_bytes())
     return {
-        topic: {int(queue): (at["min_offset"], at["max_offset"]) for queue, at in told["queues"].items()}
-        for topic, told in status["topics"].items()
+        topic: {int(queue): (at["min_offset"], at["max_offset"]) for queue, at in known["queues"].items()}
+        for topic, known in status["topics"].items()
     }
 
 

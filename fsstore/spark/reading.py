@@ -22,7 +22,7 @@ _PARTITION_COLUMNS = ("topic", "queue")
 def read_range(mount: str, part: Range, schema: StructType, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
     """The messages of a range in queue order, each once, with the columns of `schema`.
 
-    Where the daemon ends meanwhile, reading goes on behind the last message when it is there again. DataLossError where
+    Where the daemon ends meanwhile, reading goes on after the last message when it is there again. DataLossError where
     messages expired (without `fail_on_data_loss` they are passed over), MountGoneError.
     """
     wanted = to_arrow_schema(schema, timezone="UTC")
@@ -51,7 +51,7 @@ def _what_is_left(mount: str, part: Range, fail_on_data_loss: bool) -> Range:
 
 
 def _batches(mount: str, part: Range, wanted: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches, each with the queue offset behind its last message."""
+    """Batches, each with the queue offset after its last message."""
     columns = [name for name in wanted.names if name not in _PARTITION_COLUMNS]
     with pq.ParquetFile(range_path(mount, part), pre_buffer=False) as file:  # else all of it is in memory at once
         for batch in file.iter_batches(BATCH_MESSAGES, columns=list({*columns, "queue_offset"})):

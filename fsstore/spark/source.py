@@ -33,7 +33,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 class SourceOptionError(ValueError):
-    """An option of the source that says nothing it knows."""
+    """An unknown option of the source, or an invalid value."""
 
 
 def chosen(bounds: Bounds, subscribe: str | None, pattern: str | None) -> Bounds:
@@ -80,7 +80,7 @@ def _parsed(option: str, text: str) -> dict[str, dict[str, int]]:
         well_formed = False
     if not well_formed:
         raise SourceOptionError(
-            f'{option} is "earliest", "latest" or JSON like {{"orders": {{"0": 17, "1": -2}}}}: {text!r}'
+            f'{option} must be "earliest", "latest" or JSON like {{"orders": {{"0": 17, "1": -2}}}}: {text!r}'
         )
     return dict(asked)
 
@@ -175,7 +175,7 @@ class _Options:
         if unknown:
             raise SourceOptionError(f"unknown option {min(unknown)!r}; there are {', '.join(_OPTIONS)}")
         if "path" not in given:
-            raise SourceOptionError('which mount? spark.read.format("fsstore").load("/mnt/mq")')
+            raise SourceOptionError('no mount given: spark.read.format("fsstore").load("/mnt/mq")')
         self.mount = given["path"].removeprefix("file://").rstrip("/")
         self.starting, self.ending = given.get("startingoffsets"), given.get("endingoffsets")
         self.most = _positive("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger"))
@@ -191,13 +191,13 @@ def _positive(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or not int(text):
-        raise SourceOptionError(f"{name} is a number of messages: {text!r}")
+        raise SourceOptionError(f"{name} must be a number of messages: {text!r}")
     return int(text)
 
 
 def _boolean(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise SourceOptionError(f"{name} is true or false: {text!r}")
+        raise SourceOptionError(f"{name} must be true or false: {text!r}")
     return text.lower() == "true"
 
 

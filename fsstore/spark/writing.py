@@ -132,5 +132,5 @@ class BulkAppend:
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            with suppress(OSError):  # what counts has been told by write and fsync
+            with suppress(OSError):  # write and fsync have reported what counts
                 os.close(descriptor)

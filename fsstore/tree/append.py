@@ -177,7 +177,7 @@ class AppendFile(Node):
         """Let the inode go with its last handle: no path leads to it again, but a kernel may know it for days."""
         self._handles.remove(handle)
         if not self._handles:
-            self._context.inodes.let_go(self.inode)
+            self._context.inodes.drop(self.inode)
 
     @property
     def ignores_setattr(self) -> bool:
@@ -295,7 +295,7 @@ class Publisher:
             self._done.set_exception(error)
 
     def complain(self, error: StoreError) -> None:
-        """Log why nothing of a request was published: its writer hears only an errno."""
+        """Log why nothing of a request was published: its writer gets only an errno."""
         target = self._topic if self._queue is None else f"{self._topic}/{self._queue}"
         text = f"refused what was written to append of {target}: {error}"
         COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
@@ -353,7 +353,7 @@ class AppendHandle(OpenFile):
     """What all framings share: what a handle owes its writer.
 
     A frame over the message limit is dropped, and the handle answers EFBIG until closed: what follows would be its
-    tail. So it is with bytes at another place than behind those before (ESPIPE), where those are published already. A
+    tail. So it is with bytes at another position than after those before (ESPIPE), where those are published already. A
     malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again. So it is
     when there is no memory for what has no end yet (ENOBUFS).
 
@@ -446,7 +446,7 @@ class AppendHandle(OpenFile):
 
     @property
     def _end(self) -> int:
-        """Position behind the last byte."""
+        """Position after the last byte."""
         raise NotImplementedError
 
     @property

@@ -1,7 +1,7 @@
 """What stat shows of each kind of file, and how long a kernel may believe it.
 
 Messages never change: cached for a day, and the kernel asks again when retention removed one. What grows is cached for
-long only where the adapter hears of every change (mode WRITE): it then invalidates the attributes. Where another
+long only where the adapter is notified of every change (mode WRITE): it then invalidates the attributes. Where another
 process writes (FOLLOW), it is not cached at all. Names whose meaning moves (`append`, streams, links to the newest)
 never are.
 """
@@ -14,7 +14,7 @@ from engine import OpenMode
 from fsstore.interface import Attributes, FilesystemOptions
 
 IMMUTABLE_S = 86_400
-CHANGES_ARE_TOLD_S = 300
+NOTIFIED_S = 300
 BRIEF_S = 1
 
 _NS_PER_MS = 1_000_000
@@ -30,9 +30,9 @@ class Appearance:
         self._started_ns = started_ns
         self._append_mode = stat.S_IFREG | options.append_mode
         self._directory_mode = stat.S_IFDIR | options.directory_mode
-        self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
+        self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else NOTIFIED_S
         self._unchanging_timeout = BRIEF_S if mode is OpenMode.FOLLOW else IMMUTABLE_S
-        self._growing_timeout = 0 if mode is OpenMode.FOLLOW else CHANGES_ARE_TOLD_S
+        self._growing_timeout = 0 if mode is OpenMode.FOLLOW else NOTIFIED_S
         self.message_template = Attributes(
             0, stat.S_IFREG | 0o444, 0, 0, 1, self._uid, self._gid, IMMUTABLE_S, IMMUTABLE_S
         )
@@ -78,12 +78,12 @@ class Appearance:
         return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, known, known)
 
     def growing_stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None) -> Attributes:
-        """A `<queue>.log` as it grows; its name means another inode when it comes to rest, or begins later."""
+        """A `<queue>.log` as it grows; its name means another inode when it is idle, or begins later."""
         return self._stream(inode, shown_inode, size, mtime_ms, self._growing_timeout)
 
     def idle_stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None) -> Attributes:
-        """A `<queue>.log` at rest; as above. The kernel is told when its size changes, whoever writes."""
-        return self._stream(inode, shown_inode, size, mtime_ms, CHANGES_ARE_TOLD_S)
+        """An idle `<queue>.log`; as above. The kernel is notified when its size changes, whoever writes."""
+        return self._stream(inode, shown_inode, size, mtime_ms, NOTIFIED_S)
 
     def unsummed_stream(self, inode: int, shown_inode: int) -> Attributes:
         """A `<queue>.log` in a listing whose size is not known yet: to be asked for again."""

@@ -21,7 +21,7 @@ _KNOWN = 1_000
 
 
 @dataclass(slots=True)
-class _Told:
+class _Logged:
     at_s: float
     left_out: int = 0
 
@@ -32,7 +32,7 @@ class Complaints:
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._told: dict[Hashable, _Told] = {}
+        self._logged: dict[Hashable, _Logged] = {}
         self._period_began_s = clock_s() - QUIET_S
         self._lines = 0
         self.made = 0
@@ -56,21 +56,21 @@ class Complaints:
         now_s = self._clock_s()
         if now_s - self._period_began_s >= QUIET_S:
             self._period_began_s, self._lines = now_s, 0
-        told = self._told.get(about)
-        if told is not None and now_s - told.at_s < QUIET_S:
-            told.left_out += 1
+        logged = self._logged.get(about)
+        if logged is not None and now_s - logged.at_s < QUIET_S:
+            logged.left_out += 1
         elif self._lines < MOST_LINES:
             self._lines += 1
             self._remember(about, now_s)
-            return told.left_out if told is not None else 0
+            return logged.left_out if logged is not None else 0
         self.left_out += 1
         return None
 
     def _remember(self, about: Hashable, now_s: float) -> None:
-        self._told.pop(about, None)
-        self._told[about] = _Told(now_s)
-        if len(self._told) > _KNOWN:
-            del self._told[next(iter(self._told))]
+        self._logged.pop(about, None)
+        self._logged[about] = _Logged(now_s)
+        if len(self._logged) > _KNOWN:
+            del self._logged[next(iter(self._logged))]
 
 
 COMPLAINTS = Complaints()

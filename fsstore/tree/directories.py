@@ -124,7 +124,7 @@ class Tree:
 
 
 def refused_creation(context: Context, name: bytes) -> FilesystemError:
-    """Why no file `name` is made where messages are published: an `append@…` that is none does not exist."""
+    """Why no file `name` is made where messages are published: an `append@…` with invalid options does not exist."""
     is_append = name.startswith(APPEND + b"@") and not context.read_only
     return not_found() if is_append else context.refusal()
 
@@ -269,7 +269,7 @@ class QueueDirectory(Directory):
             lambda: self._tree.listed_append(self._topic, self._queue),
         )
         # Not to be cached: there may be a million names, and nobody here knows which of them the kernel has forgotten.
-        # To look each of those up takes five times as long as to list them anew, with their attributes.
+        # To look each of those up takes five times as long as to list them again, with their attributes.
         return listing, NOT_CACHED
 
     def create(self, name: bytes) -> FilesystemError:

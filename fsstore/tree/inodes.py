@@ -11,7 +11,7 @@ So a million messages that the kernel has seen cost no memory here, and a number
 log would need 2**60 bytes for the ranges to meet.
 
 Where another process writes, another log may come in place of the one that was shown, and its physical offsets mean
-other messages. Its numbers begin behind those of the log before it.
+other messages. Its numbers begin after those of the log before it.
 
 Each look-up of an `append` gives a number of its own, so that the kernel lets writers go at once. Programs that compare
 what they looked up with what they opened (cp, tar) must not see that: stat answers one number for the name. So it does
@@ -69,7 +69,7 @@ def shown_stream_inode(topic: str, queue: int, first_offset: int) -> int:
 
 
 class Numbered(Protocol):
-    """What a table can hold: it is told its number."""
+    """What a table can hold: it gets its number."""
 
     inode: int
 
@@ -83,7 +83,7 @@ class _Nodes(dict[int, N]):
 
 
 class InodeTable(Generic[N]):
-    """The nodes that a kernel may ask for by number, until it forgets them or they are let go."""
+    """The nodes that a kernel may ask for by number, until it forgets them or they are dropped."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, N] = _Nodes()
@@ -124,7 +124,7 @@ class InodeTable(Generic[N]):
         return self._numbers.get(name)
 
     def count(self, inode: int) -> None:
-        """Note that the kernel was told this number once more."""
+        """Note that the kernel was given this number once more."""
         self._lookups[inode] = self._lookups.get(inode, 0) + 1
 
     def are_valid(self, inodes: Set[int]) -> bool:
@@ -147,7 +147,7 @@ class InodeTable(Generic[N]):
         self.forget(inode, 0)
         return inode not in self.nodes
 
-    def let_go(self, inode: int) -> None:
+    def drop(self, inode: int) -> None:
         """Drop a node that has no name before the kernel forgets it: nobody will ask for that number again."""
         if inode not in self._names:
             self._lookups.pop(inode, None)

@@ -42,14 +42,14 @@ class Listing:
     """An open directory."""
 
     def read(self, position: int, limit: int, *, with_attributes: bool) -> Batch:
-        """Up to `limit` entries after `position`; an empty list at the end. Position 0 begins anew.
+        """Up to `limit` entries after `position`; an empty list at the end. Position 0 starts again.
 
         Where there may be millions of messages, they come as names alone unless `with_attributes`.
         """
         raise NotImplementedError
 
     def release(self) -> None:
-        """Let go of what the handle holds."""
+        """Free what the handle holds."""
 
 
 class Described(Protocol):

@@ -79,11 +79,11 @@ class MemoryBudget:
             self._held += more
             self._count(purpose, more)
             gone = self._make_room()
-        for let_go in gone:
-            let_go()
+        for evict in gone:
+            evict()
 
-    def keep(self, key: Hashable, purpose: Purpose, size: int, let_go: Callable[[], None]) -> None:
-        """Keep `size` bytes as `key`, used this moment; 0 is nothing. `let_go` is called, on any thread, when they have
+    def keep(self, key: Hashable, purpose: Purpose, size: int, evict: Callable[[], None]) -> None:
+        """Keep `size` bytes as `key`, used this moment; 0 is nothing. `evict` is called, on any thread, when they have
         to go, and drops them."""
         with self._lock:
             known = self._kept.pop(key, None)
@@ -93,19 +93,19 @@ class MemoryBudget:
                     return
                 self._count(known[0], -known[1])
             if size:
-                self._kept[key] = purpose, size, let_go
+                self._kept[key] = purpose, size, evict
                 self._count(purpose, size)
             gone = self._make_room()
-        for let_one_go in gone:
-            let_one_go()
+        for evict in gone:
+            evict()
 
     def _make_room(self) -> list[Callable[[], None]]:
         """What has to go: never the newest, which somebody is about to use."""
         gone = []
         while self._total > self.limit_bytes and len(self._kept) > 1:
-            _, (purpose, size, let_go) = self._kept.popitem(last=False)
+            _, (purpose, size, evict) = self._kept.popitem(last=False)
             self._count(purpose, -size)
-            gone.append(let_go)
+            gone.append(evict)
         return gone
 
     def _count(self, purpose: Purpose, more: int) -> None:

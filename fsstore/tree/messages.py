@@ -116,10 +116,10 @@ class DecompressedBodies:
         return body
 
     def _keep(self, key: BodyKey, body: memoryview) -> None:
-        def let_go() -> None:
+        def evict() -> None:
             self._bodies.pop(key, None)
 
-        self._memory.keep(key, Purpose.BODIES, len(body), let_go)
+        self._memory.keep(key, Purpose.BODIES, len(body), evict)
 
 
 def _key_of(message: StoredMessage) -> BodyKey:
@@ -253,7 +253,7 @@ class MessageFiles:
             return CompressedBody(self._decompressed, message, hold, inode, size)
         return HeldBody(message.body, hold, inode, message.store_time_ms)
 
-    def let_go(self) -> None:
+    def forget(self) -> None:
         """Forget what is remembered: a file of the log is to go, and what was in it is not to be found any more."""
         self._last = None
         self._last_offset = -1

@@ -63,7 +63,7 @@ class OpenFile:
         return False
 
     def release(self) -> None:
-        """The last descriptor was closed: publish what no `flush` was to, and nobody hears of a failure any more; then
+        """The last descriptor was closed: publish what no `flush` was to, with nobody to report a failure to; then
         free what the handle holds."""
 
     def abandon(self) -> None:

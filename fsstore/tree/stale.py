@@ -1,8 +1,8 @@
 """What a kernel may know that has gone: by retention, or with its topic.
 
-The kernel is told by inode, never by name: dropping a name takes its directory's lock, which a look-up that waits for
-us may hold; a daemon that is killed at that moment could not end. So what went is asked for again (attributes alone
-are dropped), is answered ESTALE, and the kernel then walks the path anew and finds that the name is gone.
+The kernel is notified by inode, never by name: dropping a name takes its directory's lock, which a look-up that waits
+for us may hold; a daemon that is killed at that moment could not end. So what went is asked for again (attributes alone
+are dropped), is answered ESTALE, and the kernel then walks the path again and finds that the name is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StaleInodes:
         self._context = context
 
     def expired(self, expired: Expired) -> Iterator[int]:
-        """The message files. (A stream's name is looked up each time: it needs no telling.)
+        """The message files. (A stream's name is looked up each time: it needs no notice.)
 
         Where some of them are not known any more, the queue's directory instead: the kernel then forgets all its names.
         """

@@ -356,7 +356,7 @@ def _children_of(context: Context, parts: tuple[str, ...]) -> Mapping[str, objec
 
 
 def _offsets(context: Context) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
-    """Group -> topic -> queue -> next queue offset. SlowWork when a broker has written them anew."""
+    """Group -> topic -> queue -> next queue offset. SlowWork when a broker has written them again."""
     try:
         with in_haste():
             return context.store.consumer_offsets()

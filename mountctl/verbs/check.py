@@ -53,7 +53,7 @@ def _check(path: Path, config: StoreConfig, as_json: bool) -> int:
     """Print each finding; returns how many there were."""
     count = 0
     with progress() as show:
-        for problem in check_store(path, _told(show), config):
+        for problem in check_store(path, _reporting(show), config):
             count += 1
             if as_json:
                 print_json_line(
@@ -74,12 +74,12 @@ def _check(path: Path, config: StoreConfig, as_json: bool) -> int:
 def _repair(path: Path, config: StoreConfig, as_json: bool) -> None:
     """Repair, and print a sentence for each thing done."""
     with progress() as show:
-        for done in repair_store(path, _told(show), config):
+        for done in repair_store(path, _reporting(show), config):
             if as_json:
                 print_json_line({"repaired": done})
             else:
                 click.echo(f"repaired: {visible(done)}")
 
 
-def _told(show: Show) -> Callable[[CheckProgress], None]:
+def _reporting(show: Show) -> Callable[[CheckProgress], None]:
     return lambda now: show(now.stage, now.done_bytes, now.total_bytes)

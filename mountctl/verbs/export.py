@@ -56,5 +56,5 @@ def _time(text: str | None) -> int | None:
         return None
     time_ms = parse_time_ms(text.encode())
     if time_ms is None:
-        raise CommandError(f"{text!r} is no time", "epoch milliseconds, or like 2026-11-22T10:00", os.EX_USAGE)
+        raise CommandError(f"invalid time {text!r}", "epoch milliseconds, or like 2026-11-22T10:00", os.EX_USAGE)
     return time_ms

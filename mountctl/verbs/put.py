@@ -46,7 +46,7 @@ def command(
     """
     wanted = parse_target(target)
     if wanted.offset is not None:
-        raise CommandError(f"{target!r} names one message", "publish to TOPIC or TOPIC/QUEUE", os.EX_USAGE)
+        raise CommandError(f"{target!r} is the path of one message", "publish to TOPIC or TOPIC/QUEUE", os.EX_USAGE)
     if messages.count(STANDARD_INPUT) > 1:
         raise CommandError("standard input can be read once", "give '-' once", os.EX_USAGE)
     labels = Labels(keys, tag)

@@ -47,7 +47,7 @@ def command(place: Path) -> None:
 def _mounted(path: Path) -> Mount:
     mount = mount_at(path) or mount_of(path)
     if not mount:
-        raise CommandError(f"no store is mounted at {path}", "see what is with `mountctl status`", os.EX_USAGE)
+        raise CommandError(f"no store is mounted at {path}", "see what is mounted with `mountctl status`", os.EX_USAGE)
     return mount
 
 
@@ -73,7 +73,7 @@ def _writer_of(mount: Mount, error: OSError) -> int:
     pid = None if mount.read_only else writer_of(mount.store)
     if pid:
         return pid
-    reason = f"who serves {mount.mountpoint} can't be told ({one_line(error)})"
+    reason = f"cannot tell which process serves {mount.mountpoint} ({one_line(error)})"
     raise CommandError(reason, "look into its log, and try again", os.EX_TEMPFAIL)
 
 

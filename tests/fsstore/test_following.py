@@ -44,4 +44,4 @@ def test_a_look_that_fails_is_told_and_does_not_end_the_mount(
 
     with caplog.at_level(logging.WARNING):
         trio.run(follow)
-    assert any("looking for what the writer did" in record.getMessage() for record in caplog.records)
+    assert any("following the writer failed" in record.getMessage() for record in caplog.records)

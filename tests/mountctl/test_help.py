@@ -33,7 +33,7 @@ def typed(example: str, site: Site) -> str:
     for path in ("/mnt/mq", "/mnt/broker"):
         example = example.replace(path, str(site.mountpoint))
     example = example.replace("mountctl mount", f"mountctl mount --log-file {site.log}").replace(
-        "mountctl", f"{sys.executable} -m mountctl.main", 1
+        "mountctl", f"{sys.executable} -m mountctl", 1
     )
     if " tail -f" in example:  # runs until it is interrupted
         return f"timeout --preserve-status -s INT 2 {example} || [ $? = 130 ]"

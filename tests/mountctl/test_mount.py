@@ -174,7 +174,7 @@ def test_a_hangup_reads_the_stores_retention_again(site: Site) -> None:
     pid = daemon_pid(site)
     hang_up(site, pid, site.log, "SIGHUP: retention is off")
     asked.write_text('{"fileReservedTime": 72}')
-    hang_up(site, pid, site.log, "SIGHUP: retention is on: files older than 72 h go at 04 o'clock; ")
+    hang_up(site, pid, site.log, "SIGHUP: retention is on: files older than 72 h are deleted at 04 o'clock; ")
     asked.write_text('{"fileReservedTime": "three days"}')
     hang_up(site, pid, site.log, f"ERROR SIGHUP: {asked}: ")
     asked.unlink()
@@ -184,7 +184,9 @@ def test_a_hangup_reads_the_stores_retention_again(site: Site) -> None:
 def test_options_of_the_mount_stay_whatever_the_stores_retention_says(site: Site) -> None:
     site.mounted("-o", "fileReservedTime=72")
     (site.store / "config/retention.json").write_text('{"fileReservedTime": 1}')
-    hang_up(site, daemon_pid(site), site.log, "SIGHUP: retention is on: files older than 72 h go at 04 o'clock; ")
+    hang_up(
+        site, daemon_pid(site), site.log, "SIGHUP: retention is on: files older than 72 h are deleted at 04 o'clock; "
+    )
 
 
 def test_a_mount_in_the_foreground_ends_with_its_terminal(site: Site) -> None:
@@ -341,8 +343,8 @@ def test_a_directory_that_is_no_store_is_refused_and_left_alone(site: Site) -> N
     ("options", "words"),
     [
         (["-o", "fileReservedTme=72"], "did you mean fileReservedTime"),
-        (["-o", "nonsense"], "-o nonsense is not known"),
-        (["--append-mode", "rw"], "is no file mode"),
+        (["-o", "nonsense"], "unknown option: -o nonsense"),
+        (["--append-mode", "rw"], "invalid file mode"),
         (["--read-only"], "a read-only mount creates nothing"),
     ],
 )

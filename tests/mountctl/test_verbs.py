@@ -228,7 +228,7 @@ def test_a_new_store_is_its_owners_alone_unless_asked_otherwise(tmp_path: Path) 
     assert mode_of(tmp_path / "own") == 0o711
     fill(tmp_path / "deep/engine")
     assert mode_of(tmp_path / "deep/engine") == 0o700
-    assert "is no file mode" in mountctl("init", tmp_path / "odd", "--mode", "rwx").stderr
+    assert "invalid file mode" in mountctl("init", tmp_path / "odd", "--mode", "rwx").stderr
     assert not (tmp_path / "odd").exists()
 
 
@@ -258,7 +258,7 @@ def test_check_asks_for_a_store_that_is_at_rest(site: Site) -> None:
 
 
 def test_a_reader_that_went_away_is_no_error(store: Path) -> None:
-    command = f"{sys.executable} -m mountctl.main cat {store} orders | head -n 1"
+    command = f"{sys.executable} -m mountctl cat {store} orders | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=DEADLINE_SECONDS, check=False)
     assert (done.stdout, done.stderr) == (b"order 0\n", b"")
 
