@@ -3,7 +3,7 @@
     00000000000000000000  00000000000016777216  00000000000033554432      named by the offset of byte 0, 20 digits
 
 Files before the last are full. Older files may be gone (retention), and a damaged store may miss one in between. A file
-may lie ready behind the last one; it is empty, and belongs to the queue when writing gets there.
+may lie ready after the last one; it is empty, and belongs to the queue when writing gets there.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FileQueue:
 
         `source` makes files; by default one is made when it is needed. With a `pool`, files are written through its
         buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at,
-        and let go as `open_files` has it. `reads_ahead`: whether the kernel may read more of them than was looked at.
+        and evicted as `open_files` decides. `reads_ahead`: whether the kernel may read more of them than was looked at.
         """
         queue = cls(
             directory,
@@ -209,7 +209,7 @@ class FileQueue:
     # growing
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Write behind the newest byte, in a new file when the last is full; the offset written at.
+        """Write after the newest byte, in a new file when the last is full; the offset written at.
 
         `data` never straddles files: the caller's unit divides the file size, or it rolls before. StoreFullError.
         """
@@ -253,7 +253,7 @@ class FileQueue:
         return file
 
     def skip_to(self, offset: int) -> None:
-        """Add the file that holds `offset`, which lies behind the last one: files in between stay missing.
+        """Add the file that holds `offset`, which lies past the last one: files in between stay missing.
         StoreFullError, OSError."""
         self._add(self._take(offset - offset % self.file_bytes))
 
@@ -330,7 +330,7 @@ class FileQueue:
         self._sync_directories()
 
     def _remove(self, file: MappedFile) -> None:
-        """Remove the file's name, as `MappedFile.retire`; that of one which may not be written goes, too."""
+        """Remove the file's name, as `MappedFile.retire`; that of one which may not be written is removed, too."""
         file.retire()
         if self.access is Access.WRITE and file.access is Access.READ:
             unlink(file.path)
@@ -424,7 +424,7 @@ class FileQueue:
         return file
 
     def sweep(self, now_ms: int, forced_interval_ms: int) -> int:
-        """Let retired files go that nobody holds, or that were held for that long; how many are still held."""
+        """Close retired files that nobody holds, or that were held for that long; how many are still held."""
         with self._change_lock:
             for file, retired_ms in self._retired:
                 if now_ms - retired_ms >= forced_interval_ms:
@@ -472,7 +472,7 @@ class FileQueue:
             return True
 
     def forget(self, file_bytes: int) -> None:
-        """READ: let go of every file. The next `refresh` looks for files of `file_bytes` each."""
+        """READ: close every file. The next `refresh` looks for files of `file_bytes` each."""
         with self._change_lock:
             files = self._files
             self._set_files([])
@@ -487,7 +487,7 @@ class FileQueue:
         return file
 
     def close(self) -> None:
-        """Let go of all files; delete those that were made ahead and not used."""
+        """Close all files; delete those that were made ahead and not used."""
         for file in self._reserved:
             self._source.restore(file)
         self._reserved.clear()

@@ -20,7 +20,7 @@ from engine.files.paths import open_file
 NAME_DIGITS = 20
 HEAD_BYTES = 8
 MAX_OFFSET = (1 << 63) - 1
-"""No byte of a queue can lie behind: its offset would be no int64."""
+"""No byte of a queue can lie past it: its offset would be no int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class LogPaths:
         return tuple(dict.fromkeys((*self.writable, *self.read_only)))
 
     def in_turn(self, number: int, full: frozenset[Path] = frozenset()) -> list[Path]:
-        """Where the `number`-th file of the log goes, the best place first; in one of `full` if there is no other.
+        """The folders for the `number`-th file of the log, the best first; in one of `full` if there is no other.
 
         A broker does the same: of the paths with space, sorted, the one that the file's number names.
         """

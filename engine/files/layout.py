@@ -61,7 +61,7 @@ class StoreLayout:
         return self.commit_log_paths is not None or bool(self.read_only_log_paths)
 
     def shown(self, path: Path) -> str:
-        """`path` as people are told of it: below the store's folder, or absolute."""
+        """`path` as messages show it: below the store's folder, or absolute."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     @property

@@ -1,4 +1,4 @@
-"""One file of fixed size, mapped (docs/format.md, 3). Nothing about its state is stored in the file.
+"""MappedFile: one file of fixed size, mapped (docs/format.md, 3). Nothing about its state is stored in the file.
 
     0 ..... flushed ..... readable ..... wrote ..... size
       on disk      visible       buffered     free
@@ -69,7 +69,7 @@ class WriteDescriptor:
         self._number = number
 
     def open(self) -> int:
-        """The descriptor. OSError, also when another thing has taken the file's place."""
+        """The descriptor. OSError, also when something else has the file's name."""
         if self._number < 0:
             try:
                 self._number = open_file(self._path, os.O_RDWR)
@@ -114,7 +114,7 @@ def next_data(descriptor: int, position: int, size: int) -> int:
     reading it. OSError."""
     try:
         return os.lseek(descriptor, position, os.SEEK_DATA)
-    except OSError as error:  # ENXIO: only holes behind; others: the filesystem can't tell
+    except OSError as error:  # ENXIO: only holes follow; others: the filesystem can't tell
         return size if error.errno == errno.ENXIO else position
 
 
@@ -135,12 +135,12 @@ class MappedFile:
 
     __slots__ = (
         "_anonymous",
+        "_blank_from",
         "_buffer",
         "_closed",
         "_commit_lock",
         "_descriptor",
         "_disk",
-        "_filled_from",
         "_held",
         "_holders",
         "_inode",
@@ -173,7 +173,7 @@ class MappedFile:
         self._inode = 0  # of the file that was mapped last
         self._target: memoryview | None = None  # what the writer writes to, once that was made ready
         self._buffer: memoryview | None = None
-        self._filled_from = size  # bytes from there on are filler: never copied from the buffer
+        self._blank_from = size  # bytes from there on are blank: never copied from the buffer
         self._descriptor = WriteDescriptor(path, self._disk)  # open only while there is something to write or sync
         self._anonymous = False  # memory without a file (PRIVATE)
         self._held = 0  # so many of its first bytes came from the file
@@ -339,7 +339,7 @@ class MappedFile:
 
     def writable(self) -> memoryview:
         """The whole file for writing in place (WRITE, PRIVATE): moves no position. StoreFullError."""
-        target = self._target  # one look: `let_go` may take it back at any moment
+        target = self._target  # one look: `evict` may take it back at any moment
         return target if target is not None else self._prepare_target()
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
@@ -360,7 +360,7 @@ class MappedFile:
     def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
         """As `append`, but the first 8 bytes are written when the others are there: what tells a record from zeros.
 
-        OSError: nothing of it is left, so that no whole record of a batch can ever be found behind the next append.
+        OSError: nothing of it is left, so that no whole record of a batch can ever be found after the next append.
         """
         target = self._target
         if target is None:
@@ -395,9 +395,9 @@ class MappedFile:
         if self._buffer is None:
             self.readable = end
 
-    def publish_filled(self, end: int) -> None:
+    def publish_to_end(self, end: int) -> None:
         """Bytes before `end` are written, and the rest of the file counts as written, whatever is there."""
-        self._filled_from = end
+        self._blank_from = end
         self.publish(self.size)
 
     def _prepare_target(self) -> memoryview:
@@ -439,7 +439,7 @@ class MappedFile:
             buffer, end = self._buffer, self.wrote
             if buffer is None or self._closed or not self.due(self.readable, end, least_pages):
                 return None
-            if not self._descriptor.write(buffer[self.readable : min(end, self._filled_from)], self.readable):
+            if not self._descriptor.write(buffer[self.readable : min(end, self._blank_from)], self.readable):
                 raise OSError(errno.EBADF, "closed before its write buffer was committed", str(self.path))
             self.readable = end
             if end < self.size:
@@ -464,11 +464,11 @@ class MappedFile:
 
     def set_end(self, position: int) -> None:
         """All positions to `position`: what recovery found. The bytes stay."""
-        self._filled_from = self.size
+        self._blank_from = self.size
         self.wrote = self.readable = self.flushed = position
 
     def truncate(self, position: int) -> None:
-        """All positions to `position`; the bytes behind are zeroed so that they never come back, the file is synced.
+        """All positions to `position`; the bytes after are zeroed so that they never come back, the file is synced.
 
         READ: positions only. StoreFullError, OSError.
         """
@@ -542,7 +542,7 @@ class MappedFile:
         if open_files is not None and self._mapped is not None:
             open_files.add(self)
 
-    def let_go(self) -> bool:
+    def evict(self) -> bool:
         """Give map and descriptor back until they are needed again, what is not on disk brought there first.
 
         False, and nothing is done, while somebody holds the file or is at work on it, or when the disk refuses (the
@@ -615,7 +615,7 @@ class MappedFile:
                 self._mapped = self._target = None
 
     def close(self) -> None:
-        """Let go of map and descriptor; later views raise RetiredFileError. Holders are not waited for."""
+        """Drop map and descriptor; later views raise RetiredFileError. Holders are not waited for."""
         with self._lock:
             self._closed = True
             self._mapped = self._target = None
@@ -626,7 +626,7 @@ class MappedFile:
 
 
 def used_end(file: MappedFile, start: int = 0) -> int:
-    """The position behind the last readable byte of a file, from `start` on, that is not zero; `start` when all are.
+    """The position after the last readable byte of a file, from `start` on, that is not zero; `start` when all are.
     Space that was never written is not read. ReadError, OSError."""
     view = file.pages()
     for first, after in reversed(list(file.data_ranges(start))):

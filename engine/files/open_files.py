@@ -1,8 +1,8 @@
 """Open files: how many a store keeps mapped at once, whatever the number of its queues.
 
 A map holds a descriptor, and so does a file that is written to; a process has few of them (1,024 where nobody says
-otherwise). So files are counted when they are mapped, and beyond a limit those that were mapped longest ago are let go;
-whoever needs one again maps it again. One that was written lately costs a sync then: who publishes to more queues than
+otherwise). So files are counted when they are mapped; beyond a limit, those that were mapped longest ago are evicted.
+Whoever needs one again maps it again. One that was written lately costs a sync then: who publishes to more queues than
 that, in turn, needs more descriptors to be fast.
 """
 
@@ -20,10 +20,10 @@ MOST_FILES = 16_384
 TRIES = 4
 
 
-class Releasable(Protocol):
-    """What can be let go: a mapped file."""
+class Evictable(Protocol):
+    """What can be evicted: a mapped file."""
 
-    def let_go(self) -> bool:
+    def evict(self) -> bool:
         """Give map and descriptors back, if nobody is at work on the file; whether that was so. Never waits."""
 
 
@@ -34,10 +34,10 @@ class OpenFiles:
         """`limit` files are kept; None: as many as suit the process's limit of descriptors."""
         self._limit = limit or files_allowed()
         self._lock = threading.Lock()
-        self._files: OrderedDict[Releasable, None] = OrderedDict()
+        self._files: OrderedDict[Evictable, None] = OrderedDict()
 
-    def add(self, file: Releasable) -> None:
-        """`file` was mapped: let others go while there are too many. Those that somebody uses just now stay."""
+    def add(self, file: Evictable) -> None:
+        """`file` was mapped: evict others while there are too many. Those in use stay."""
         with self._lock:
             self._files[file] = None
             self._files.move_to_end(file)
@@ -45,15 +45,15 @@ class OpenFiles:
             oldest = self._take_surplus()
             if oldest is None:
                 return
-            if not oldest.let_go():
+            if not oldest.evict():
                 with self._lock:
                     self._files[oldest] = None
 
-    def _take_surplus(self) -> Releasable | None:
+    def _take_surplus(self) -> Evictable | None:
         with self._lock:
             return self._files.popitem(last=False)[0] if len(self._files) > self._limit else None
 
-    def discard(self, file: Releasable) -> None:
+    def discard(self, file: Evictable) -> None:
         """`file` is not mapped any more."""
         with self._lock:
             self._files.pop(file, None)

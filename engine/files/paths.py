@@ -89,7 +89,7 @@ def require_file(path: Path) -> None:
     Opens nothing: to close a descriptor of the store's lock would drop it.
     """
     with suppress(FileNotFoundError, NotADirectoryError), _folder_of(path) as (folder, _):
-        last_folder, name = _walk(path)
+        last_folder, name = _resolve(path)
         try:
             found = os.stat(name, dir_fd=last_folder, follow_symlinks=False)
         finally:
@@ -163,7 +163,7 @@ def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> No
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give what is at `source` the name `target`; a file that is there goes. OSError."""
+    """Give what is at `source` the name `target`; a file that is there is replaced. OSError."""
     with _folder_of(source) as (here, name), _folder_of(target) as (there, new_name):
         os.replace(name, new_name, src_dir_fd=here, dst_dir_fd=there)
 
@@ -206,14 +206,14 @@ def _enter(folder: Path) -> int:
         if os.readlink(f"/proc/self/fd/{descriptor}") == str(folder):
             return descriptor
     os.close(descriptor)
-    parent, name = _walk(folder)
+    parent, name = _resolve(folder)
     try:
         return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
     finally:
         os.close(parent)
 
 
-def _walk(path: Path) -> tuple[int, str]:
+def _resolve(path: Path) -> tuple[int, str]:
     """The folder (O_PATH) and name that `path` leads to, each link on the way looked at. ObstructedError, OSError."""
     waiting = _names(str(path.absolute()))
     here, links = os.open("/", _FOLDER), 0
@@ -268,7 +268,7 @@ def _target(path: Path, name: str, found: int) -> str | None:
 
 
 def _open_through_link(path: Path, flags: int) -> int:
-    folder, name = _walk(path)
+    folder, name = _resolve(path)
     try:
         return os.open(name, flags | _FILE, dir_fd=folder)
     finally:

@@ -209,8 +209,3 @@ class BufferPool:
         """Return a buffer that `take` gave."""
         with self._lock:
             self._free.append(buffer)
-
-    @property
-    def free(self) -> int:
-        """Buffers that nobody uses."""
-        return len(self._free)

@@ -226,7 +226,7 @@ class _Check:
                 rest = file.whole()[start:]
             except ReadError:
                 continue  # its size was reported
-            if is_used and not self._log.framing.is_filler(rest):
+            if is_used and not self._log.framing.is_blank(rest):
                 place = max(end, file.start)
                 yield self._at(ProblemKind.STALE_TAIL, place, "no record follows here, but bytes that an opening cuts")
 

@@ -31,7 +31,7 @@ from engine.files.mapped_file import MappedFile
 from engine.record.framing import Framing
 from engine.record.header import BLANK_BYTES
 from engine.record.record import encode_blank
-from engine.record.scan import placed_heads
+from engine.record.scan import placed_headers
 from engine.settings.config import Clock
 
 assert BLANK_BYTES == HEAD_BYTES
@@ -202,7 +202,7 @@ class CommitLog:
     def _publish(self, files: Sequence[MappedFile], ends: Sequence[int]) -> None:
         """Files but the last are full now; each of the others becomes the current one in its turn."""
         for file, end in zip(files[:-1], ends, strict=False):
-            file.publish_filled(min(end + HEAD_BYTES, file.size))
+            file.publish_to_end(min(end + HEAD_BYTES, file.size))
             self._current = self.files.roll(buffered=False)
         files[-1].publish(ends[-1])
 
@@ -213,7 +213,7 @@ class CommitLog:
         file = self._current
         if file is not None and not file.full:
             _write_blank(file, file.wrote)
-            file.publish_filled(min(file.wrote + HEAD_BYTES, file.size))
+            file.publish_to_end(min(file.wrote + HEAD_BYTES, file.size))
         self._current = self.files.roll()
         return self._current
 
@@ -281,7 +281,7 @@ def refuse_forged(record: Encoded, physical_offset: int) -> None:
     Where the bytes around it are damaged, and nothing else is left, no recovery could tell that it is none.
     """
     buffer = memoryview(record.buffer)
-    if len(placed_heads(buffer, 0, len(buffer), physical_offset)) > record.records:
+    if len(placed_headers(buffer, 0, len(buffer), physical_offset)) > record.records:
         raise IllegalMessageError("a body holds a record made for the very place in the log where it would stand")
 
 

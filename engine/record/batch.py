@@ -35,9 +35,9 @@ Body: TypeAlias = bytes | bytearray | memoryview
 Lines: TypeAlias = bytes | bytearray | memoryview | Sequence[bytes]
 """Text, or its lines; each line ends in a newline, the last one, too."""
 
-HEAD = np.dtype(LAYOUTS[0].descr[:7])
+HEADER_START = np.dtype(LAYOUTS[0].descr[:7])
 """How every record begins (docs/format.md, 2): up to its physical offset."""
-assert HEAD.itemsize == 36
+assert HEADER_START.itemsize == 36
 
 _SPLIT_AT_ONCE_BYTES = 1 << 17
 """What one call splits: others who want the interpreter wait for no more."""
@@ -47,14 +47,14 @@ _NO_ROWS = np.empty(0, np.int64)
 _NO_HASHES = np.empty(0, np.int32)
 
 
-def alike_heads(head: bytes, sizes: Array, crcs: Array, body_sizes: Array) -> Array:
-    """Heads of records that begin as `head` (all fixed fields) does, but for their sizes and body CRC-32s, and without
-    their places: one of LAYOUTS, (n,)."""
-    layout = LAYOUTS[head[FAMILIES_POSITION] >> 4 & 3]
-    heads = np.frombuffer(bytearray(head) * len(sizes), layout)
-    heads["store_size"], heads["stored_body_size"] = sizes, body_sizes
-    heads["body_crc"] = crcs & CRC_MASK
-    return heads
+def alike_headers(header: bytes, sizes: Array, crcs: Array, body_sizes: Array) -> Array:
+    """Headers of records that begin as `header` (all fixed fields) does, but for sizes and body CRC-32s, and without
+    offsets: one of LAYOUTS, (n,)."""
+    layout = LAYOUTS[header[FAMILIES_POSITION] >> 4 & 3]
+    headers = np.frombuffer(bytearray(header) * len(sizes), layout)
+    headers["store_size"], headers["stored_body_size"] = sizes, body_sizes
+    headers["body_crc"] = crcs & CRC_MASK
+    return headers
 
 
 class Share(NamedTuple):
@@ -87,10 +87,10 @@ def shares_of(queue_ids: Sequence[int], queue_offsets: Sequence[int], start: int
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Records of one topic to be appended together: complete but for their heads and store times.
+    """Records of one topic to be appended together: complete but for their headers and store times.
 
-    `buffer` holds all records, the i-th at starts[i] with sizes[i] bytes (int64, (n,)). `heads` (n,) miss their places.
-    They are all fixed fields (one of LAYOUTS), or HEAD alone where hosts of both families make fields lie differently:
+    `buffer` holds all records, the i-th at starts[i] with sizes[i] bytes (int64, (n,)). `headers` (n,) lack offsets.
+    They are all fixed fields (one of LAYOUTS), or HEADER_START alone where hosts of both families give several layouts:
     then the store time belongs at `store_time_positions` (int64 (n,)). `tags_codes` (int64 (n,), or one number for all)
     and the keys (`key_rows` ascending, `key_hashes` of topic#key: int64 and int32 (k,), a row's unique key first) are
     what dispatch wants to know. `names_magic`: as the function in `record` says of the bodies. Thread safety: one
@@ -100,7 +100,7 @@ class EncodedBatch:
     buffer: memoryview
     starts: Array
     sizes: Array
-    heads: Array
+    headers: Array
     tags_codes: Array | int
     key_rows: Array
     key_hashes: Array
@@ -114,16 +114,16 @@ class EncodedBatch:
         """Fill in where and when: the queues' shares, the buffer's first byte at `physical_offset`. May be done again
         after another try."""
         for queue_id, queue_offset, rows in shares:
-            heads = self.heads[rows]
-            heads["queue_id"] = queue_id
-            heads["queue_offset"] = np.arange(queue_offset, queue_offset + len(heads))
-        self.heads["physical_offset"] = self.starts + physical_offset
+            headers = self.headers[rows]
+            headers["queue_id"] = queue_id
+            headers["queue_offset"] = np.arange(queue_offset, queue_offset + len(headers))
+        self.headers["physical_offset"] = self.starts + physical_offset
         data = np.frombuffer(self.buffer, np.uint8)
         if self.store_time_positions is None:
-            self.heads["store_time_ms"] = store_time_ms
+            self.headers["store_time_ms"] = store_time_ms
         else:
             put_items(data, self.store_time_positions, np.full(len(self), store_time_ms, ">i8"))
-        put_items(data, self.starts, self.heads)
+        put_items(data, self.starts, self.headers)
 
     def cut(self, limit_bytes: int) -> Iterator[EncodedBatch]:
         """The batch in parts of at most `limit_bytes` each, over the same buffer. MessageTooLargeError for a record."""
@@ -147,7 +147,7 @@ class EncodedBatch:
             self.buffer[start:end],
             self.starts[first:after] - start,
             self.sizes[first:after],
-            self.heads[first:after],
+            self.headers[first:after],
             self.tags_codes if isinstance(self.tags_codes, int) else self.tags_codes[first:after],
             self.key_rows[keys] - first,
             self.key_hashes[keys],
@@ -187,7 +187,7 @@ def encode_batch(encoder: RecordEncoder, messages: Sequence[Message], now_ms: in
 
 
 def _are_alike(messages: Sequence[Message]) -> bool:
-    """Whether nothing differs but body, keys, tags and properties: told at one look at each, which may miss equal
+    """Whether nothing differs but body, keys, tags and properties. It compares by identity, so it may miss equal
     times and hosts that are not the same objects."""
     first = messages[0]
     topic, flag, sys_flag = first.topic, first.flag, first.sys_flag
@@ -212,7 +212,7 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
     sample = encoder.encode(alike, 0, now_ms)
     topic = alike.topic
     middle = encoder.encode_topic(topic) + b"\0\0"
-    head = bytes(sample.buffer[: -len(middle)])
+    header = bytes(sample.buffer[: -len(middle)])
     bodies = columns.body
     if {*map(type, bodies)} != {bytes}:
         bodies = [encoder.check_body(body) for body in bodies]
@@ -222,7 +222,7 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
     check_size(int(property_sizes.max()))
     sizes = body_sizes + property_sizes + sample.size
     starts = np.cumsum(sizes) - sizes
-    buffer = _interleaved(len(head), bodies, middle, properties)
+    buffer = _interleaved(len(header), bodies, middle, properties)
     found = names_magic(buffer, 0)
     data = np.frombuffer(buffer, np.uint8)
     put_items(data, starts + sizes - property_sizes - 2, property_sizes.astype(">u2"))
@@ -230,7 +230,7 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
         memoryview(buffer),
         starts,
         sizes,
-        alike_heads(head, sizes, np.fromiter(map(crc32, bodies), np.uint32, len(bodies)), body_sizes),
+        alike_headers(header, sizes, np.fromiter(map(crc32, bodies), np.uint32, len(bodies)), body_sizes),
         tags_codes,
         key_rows,
         index_hashes(topic, keys),
@@ -238,9 +238,9 @@ def _encode_columns(encoder: RecordEncoder, alike: Message, columns: MessageColu
     )
 
 
-def _interleaved(head_bytes: int, bodies: Sequence[Body], middle: bytes, properties: Sequence[bytes]) -> bytearray:
-    """Room for a head, body, middle, properties of each record, one record after the other."""
-    parts: list[Body] = [bytes(head_bytes)] * (4 * len(bodies))
+def _interleaved(header_bytes: int, bodies: Sequence[Body], middle: bytes, properties: Sequence[bytes]) -> bytearray:
+    """Room for a header, body, middle, properties of each record, one record after the other."""
+    parts: list[Body] = [bytes(header_bytes)] * (4 * len(bodies))
     parts[1::4] = bodies
     parts[2::4] = [middle] * len(bodies)
     parts[3::4] = properties
@@ -275,7 +275,7 @@ def _encode_each(encoder: RecordEncoder, messages: Sequence[Message], now_ms: in
         memoryview(buffer),
         starts,
         sizes,
-        items_at(np.frombuffer(buffer, np.uint8), starts, HEAD.itemsize).view(HEAD),
+        items_at(np.frombuffer(buffer, np.uint8), starts, HEADER_START.itemsize).view(HEADER_START),
         np.fromiter((record.tags_code for record in records), np.int64, len(records)),
         _rows_of([record.keys for record in records], len(keys)),
         index_hashes(messages[0].topic, keys),
@@ -339,19 +339,19 @@ def encode_lines(
     """
     rows, row_sizes = _measured(split_lines(lines))
     sample = encoder.encode(Message(topic, b"", keys, tags, properties or {}), 0, now_ms)
-    head_bytes = HEADERS[3 if encoder.store_host.is_ipv6 else 0].size
-    head, tail = bytes(sample.buffer[:head_bytes]), bytes(sample.buffer[head_bytes:])
+    header_bytes = HEADERS[3 if encoder.store_host.is_ipv6 else 0].size
+    header, tail = bytes(sample.buffer[:header_bytes]), bytes(sample.buffer[header_bytes:])
     sizes, body_sizes = row_sizes + (sample.size - 1), row_sizes - 1
     ends = np.cumsum(sizes)
     if rows and ends[-1] > encoder.max_message_bytes:
         encoder.check_body_size(int(body_sizes.max()))
     starts = ends - sizes
-    buffer = _joined(rows, starts + head_bytes + body_sizes, head_bytes, tail)
+    buffer = _joined(rows, starts + header_bytes + body_sizes, header_bytes, tail)
     return EncodedBatch(
-        memoryview(buffer)[len(tail) - 1 : len(buffer) - head_bytes],
+        memoryview(buffer)[len(tail) - 1 : len(buffer) - header_bytes],
         starts,
         sizes,
-        alike_heads(head, sizes, _body_crcs(rows), body_sizes),
+        alike_headers(header, sizes, _body_crcs(rows), body_sizes),
         sample.tags_code,
         *_shared_keys(topic, sample.keys, len(rows)),
         names_magic(buffer, 0),
@@ -368,14 +368,14 @@ def _measured(rows: Sequence[bytes]) -> tuple[Sequence[bytes], Array]:
     return rows, sizes
 
 
-def _joined(rows: Sequence[bytes], tails: Array, head_bytes: int, tail: bytes) -> bytearray:
-    """Each line, without its newline, between room for a head and `tail`; all but a tail's first byte in front of it,
-    and room for a head behind it. IllegalMessageError when a line has no newline.
+def _joined(rows: Sequence[bytes], tails: Array, header_bytes: int, tail: bytes) -> bytearray:
+    """Each line, without its newline, between room for a header and `tail`; all but a tail's first byte in front of it,
+    and room for a header after it. IllegalMessageError when a line has no newline.
 
     One join makes it: the newlines come to lie at `tails` of what is between, where a tail's first byte belongs.
     """
     rest = tail[1:]
-    buffer = bytearray(rest + bytes(head_bytes)).join([b"", *rows, b""])
+    buffer = bytearray(rest + bytes(header_bytes)).join([b"", *rows, b""])
     data = np.frombuffer(buffer, np.uint8)[len(rest) :]
     if (data[tails] != _NEWLINE).any():
         raise IllegalMessageError(_NO_NEWLINE)

@@ -19,7 +19,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 MAX_ITEM_BYTES = 1024
-"""From here on, a copy of its own for each range is as fast. What `pack_into` wants behind the last range."""
+"""From here on, a copy of its own for each range is as fast. What `pack_into` wants after the last range."""
 
 _GROUP_BYTES = 1 << 17  # what lies between gather and scatter stays in the processor's cache
 _GROUP_ROWS = 4096
@@ -28,7 +28,7 @@ SPACE = ord(" ")
 _SIZE = np.dtype("<i4")
 
 MOST_OVERRUN_BYTES = MAX_ITEM_BYTES
-"""What `put_sized` may write behind the end."""
+"""What `put_sized` may write past the end."""
 
 _MOST_DIFFERENT, _LEAST_ALIKE, _LONGEST_BYTES = 64, 32, 1 << 15
 """So many different texts of a size, and sizes, are looked for at most, and no longer than each found one stands for so
@@ -48,7 +48,7 @@ def put_items(data: Array, positions: Array, items: Array) -> None:
 
 
 def _put_evenly(packed: Array, items: Array, gap: int) -> None:
-    """Write `items` (void, n) one behind the other, `gap` bytes before each left alone."""
+    """Write `items` (void, n) one after the other, `gap` bytes before each left alone."""
     size = items.dtype.itemsize
     np.ndarray(items.shape, items.dtype, packed, gap, (size + gap,))[:] = items
 
@@ -84,7 +84,7 @@ def rows_by_size(sizes: Array) -> Iterator[tuple[int, Array]]:
 
 
 def pack_slices(data: Array, starts: Array, sizes: Array, lead: int | None = None) -> tuple[Array, Array]:
-    """The ranges data[start:start + size] one behind the other: (offsets int64 (n + 1,), packed uint8).
+    """The ranges data[start:start + size] one after the other: (offsets int64 (n + 1,), packed uint8).
 
     With `lead`, that byte stands before each: then range i is packed[offsets[i] + 1:offsets[i + 1]].
     """
@@ -97,10 +97,10 @@ def pack_slices(data: Array, starts: Array, sizes: Array, lead: int | None = Non
 
 
 def pack_into(packed: Array, data: Array, starts: Array, sizes: Array, gap: int = 0) -> Array:
-    """Write the ranges data[start:start + size] to `packed` one behind the other, `gap` bytes before each; the offsets
+    """Write the ranges data[start:start + size] to `packed` one after the other, `gap` bytes before each; the offsets
     where these begin, and where all ends (int64 (n + 1,)).
 
-    Gaps, and the MAX_ITEM_BYTES behind the end, which must be there, are left with anything in them.
+    Gaps, and the MAX_ITEM_BYTES past the end, which must be there, are left with anything in them.
     """
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(sizes + gap if gap else sizes, out=offsets[1:])
@@ -115,7 +115,7 @@ def pack_into(packed: Array, data: Array, starts: Array, sizes: Array, gap: int 
         _put_short(packed, data, starts, sizes, targets, longest)
         return offsets
     _put_short(packed, data, starts[short], sizes[short], targets[short], longest)
-    alone = ~short  # after the short ones: nothing is put down behind these
+    alone = ~short  # after the short ones: nothing is put down after these
     _put_each(packed, data, starts[alone], sizes[alone], targets[alone])
     return offsets
 
@@ -216,12 +216,12 @@ class SliceColumn:
         return SliceColumn(self.data, self.starts[rows], self.sizes[rows])
 
     def packed(self) -> ByteColumn:
-        """The same, copied, one behind the other."""
+        """The same, copied, one after the other."""
         return ByteColumn(*pack_slices(self.data, self.starts, self.sizes))
 
     def put_sized(self, target: Array) -> None:
-        """Write them to `target` (uint8) one behind the other, the size of each, i32 little-endian, before it. There
-        must be MOST_OVERRUN_BYTES behind the end."""
+        """Write them to `target` (uint8) one after the other, the size of each, i32 little-endian, before it. There
+        must be MOST_OVERRUN_BYTES past the end."""
         offsets = pack_into(target, self.data, self.starts, self.sizes, _SIZE.itemsize)
         put_items(target, offsets[:-1], self.sizes.astype(_SIZE))
 

@@ -109,7 +109,7 @@ def lost_sector_rows(records: LocatedRecords) -> list[int]:
 
 
 def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
-    """The few records behind whose body a sector begins with a zero, ascending: only they can have a lost one."""
+    """The few records after whose body a sector begins with a zero, ascending: only they can have a lost one."""
     headers = records.headers
     ends = records.positions + headers["store_size"]
     topic_offsets = headers["physical_offset"] - records.positions + records.topic_starts

@@ -139,8 +139,8 @@ _UNDO: dict[int, Callable[[memoryview, _Body], bool]] = {
 
 
 class BodySizes:
-    """How long compressed bodies are, as far as they were decompressed lately: by place and CRC, so that a record that
-    came in the place of another is not taken for it. Thread safety: any thread."""
+    """How long compressed bodies are, as far as they were decompressed lately: by physical offset and CRC, so that a
+    record that replaced another is not taken for it. Thread safety: any thread."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}

@@ -6,7 +6,7 @@ A CRC is linear. Let R(x) be that of x when its register starts at zero; then
     R(zeros, x) = R(x)          leading zeros change nothing
     R(x, R(x)) = 0              as little-endian bytes: the register is at zero again
 
-So the bodies are laid one behind the other, each followed by the R(x) that its stored CRC claims, and the register
+So the bodies are laid one after the other, each followed by the R(x) that its stored CRC claims, and the register
 must end at zero. One wrong body leaves another value there whatever follows, since each step can be undone; several
 hide each other as rarely as one hides itself, once in 2**32.
 
@@ -92,7 +92,7 @@ def _group_is_whole(rows: Array, sums: Array) -> bool:
 
 
 def _top_bits(rows: Array) -> Array:
-    """The highest bit, in its place, of R of each body: uint32."""
+    """The highest bit, in position, of R of each body: uint32."""
     words = rows.reshape(-1)
     row_starts = np.arange(0, len(words), rows.shape[1])
     folded = np.bitwise_xor.reduceat(words & _masks(rows.shape[1])[: len(words)], row_starts)

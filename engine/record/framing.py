@@ -1,10 +1,10 @@
 """Log framing: what stands between the records of a commit log (docs/format.md, 2 and 14).
 
-RocketMQ's own log holds records one behind the other. DLedger's holds entries, of a header and one record each:
+RocketMQ's own log holds records one after the other. DLedger's holds entries, of a header and one record each:
 
     magic i32, size i32, index i64, term i64, position i64, channel i32, chain CRC i32, body CRC i32, body size i32
 
-`size` counts the header, `position` is the entry's own physical offset, the record's is behind the header. Entries with
+`size` counts the header, `position` is the entry's own physical offset, the record's is after the header. Entries with
 other magics have no record: DLedger keeps its own accounts in them. A frame is a record with all that belongs to it.
 """
 
@@ -63,7 +63,7 @@ class Framing:
     """Records alone, as RocketMQ's own commit log has them. Stateless."""
 
     kind = "RocketMQ"
-    """What people are told of such a log."""
+    """What reports call such a log."""
     header_bytes = 0
     """Of what stands before each record."""
     size_position = 0
@@ -80,15 +80,15 @@ class Framing:
         return record_problem(view, frame_offset)
 
     def header_problem(self, header: memoryview, physical_offset: int, record_bytes: int) -> str | None:
-        """Why `header` does not stand before a record of that place and size, None when it does."""
+        """Why `header` does not stand before a record of that physical offset and size, None when it does."""
         return None
 
-    def told_size(self, frame: memoryview) -> int | None:
+    def claimed_size(self, frame: memoryview) -> int | None:
         """Bytes of the record in a frame that may be damaged, by its header alone; None when that does not tell."""
         return None
 
-    def is_filler(self, frame: memoryview) -> bool:
-        """Whether `frame` is what fills a file behind its last frame, up to the end of the view."""
+    def is_blank(self, frame: memoryview) -> bool:
+        """Whether `frame` is the blank that fills a file after its last frame, up to the end of the view."""
         if len(frame) < BLANK_BYTES:
             return False
         size, magic = _START.unpack_from(frame)
@@ -101,7 +101,7 @@ class Framing:
         return are_magics(magics)
 
     def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
-        """How many of the good frames at `positions`, one behind the other, have the numbers to come after `before`."""
+        """How many of the good frames at `positions`, one after the other, have the numbers to come after `before`."""
         return len(positions)
 
     def number(self, log: Array, positions: Array) -> EntryNumber | None:
@@ -109,7 +109,7 @@ class Framing:
         return None
 
     def goes_on(self, frame: memoryview, before: EntryNumber | None) -> bool:
-        """Whether a whole frame may come somewhere behind that one."""
+        """Whether a whole frame may come some way after that one."""
         return True
 
     def records(self, log: Array, frames: Array) -> Array:
@@ -151,8 +151,8 @@ class LedgerFraming(Framing):
             return f"its entry has sizes {size} and {body_bytes}, the record {record_bytes}"
         return None
 
-    def told_size(self, frame: memoryview) -> int | None:
-        """As `Framing.told_size`."""
+    def claimed_size(self, frame: memoryview) -> int | None:
+        """As `Framing.claimed_size`."""
         if len(frame) < self.header_bytes:
             return None
         header = _SCALARS.unpack_from(frame)
@@ -161,8 +161,8 @@ class LedgerFraming(Framing):
             body_bytes if size == body_bytes + self.header_bytes and self.header_bytes <= size <= len(frame) else None
         )
 
-    def is_filler(self, frame: memoryview) -> bool:
-        """As `Framing.is_filler`."""
+    def is_blank(self, frame: memoryview) -> bool:
+        """As `Framing.is_blank`."""
         return len(frame) >= BLANK_BYTES and _START.unpack_from(frame) == (_BLANK_ENTRY, len(frame))
 
     def are_frames(self, log: Array, positions: Array, sizes: Array, base: int) -> Array:

@@ -18,12 +18,11 @@ MESSAGE_MAGIC = -626843481
 MESSAGE_MAGIC_V2 = -626843477
 BLANK_MAGIC = -875286124
 BLANK_BYTES = 8
-"""Of a blank's size and magic, and what must stay free behind each record."""
+"""Of a blank's size and magic, and what must stay free after each record."""
 
 IPV6_FLAGS = 0x30  # 0x10 the born host is IPv6, 0x20 the store host
-TRANSACTION_MASK = 0xC
+TRANSACTION_MASK = 0xC  # 0x8 of it: committed
 TRANSACTION_PREPARED = 0x4
-TRANSACTION_COMMIT = 0x8
 TRANSACTION_ROLLBACK = 0xC
 INNER_BATCH = 0x80  # a client's batch, kept as one record
 NEEDS_UNWRAPPING = 0x40  # and to be unwrapped by who reads it
@@ -111,7 +110,7 @@ def is_queued(sys_flag: Array) -> Array: ...
 def is_queued(sys_flag: int | Array) -> bool | Array:
     """Whether a record with that system flag (or which of many) has a number in its queue: a transaction that is
     prepared or rolled back has none."""
-    return sys_flag & TRANSACTION_PREPARED == 0  # the bit is part of TRANSACTION_ROLLBACK, not of TRANSACTION_COMMIT
+    return sys_flag & TRANSACTION_PREPARED == 0  # the bit is part of TRANSACTION_ROLLBACK, not of a commit
 
 
 @overload

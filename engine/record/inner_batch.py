@@ -126,7 +126,7 @@ def _item_starts(wrapper: StoredMessage) -> list[int]:
 
 
 def _item_end(body: memoryview, position: int) -> int | None:
-    """Where the item at `position` ends; None when its sizes do not add up, or it goes on behind the body."""
+    """Where the item at `position` ends; None when its sizes do not add up, or it reaches past the body."""
     if position + _ITEM.size > len(body):
         return None
     size, _, _, _, body_size = _ITEM.unpack_from(body, position)

@@ -37,7 +37,7 @@ HEADER = np.dtype(
         ("sys_flag", "i4"),
         ("ok", "?"),
     ],
-    align=True,  # numpy takes several times as long for a field at odd places
+    align=True,  # numpy takes several times as long for a field at odd positions
 )
 
 
@@ -68,10 +68,10 @@ _BATCH_FLAGS = INNER_BATCH | NEEDS_UNWRAPPING
 class LocatedRecords:
     """Records at `positions` of `log` (uint8); all arrays have shape (n,) and are int64 unless said.
 
-    `headers` is HEADER; its `ok` says that magic, place and sizes hold (no CRC). Where it is false, starts and sizes
-    are 0 and the rest means nothing. `body_sizes` are as stored. Starts are positions in `log`. `topic` is that of all
-    `ok` records, `fixed` are the fixed fields of all as stored (LAYOUTS[0]): None where they have several, and maybe
-    where some are not `ok`.
+    `headers` is HEADER; its `ok` says that magic, physical offset and sizes hold (no CRC). Where it is false, starts
+    and sizes are 0 and the rest means nothing. `body_sizes` are as stored. Starts are positions in `log`. `topic` is
+    that of all `ok` records, `fixed` are the fixed fields of all as stored (LAYOUTS[0]): None where they have several,
+    and maybe where some are not `ok`.
     """
 
     log: Array
@@ -198,8 +198,8 @@ def _put_fields(fixed: Array, rows: Array, stored: Array) -> None:
 
 def read_sizes(log: Array, positions: Array) -> tuple[Array, Array]:
     """Store sizes and body sizes (int64 (n,)) of records at `positions` of `log` (uint8): both 0 where no record is, -1
-    for a body that is compressed. By their fixed fields alone: what `locate` finds is told, and maybe more, but nothing
-    of what may be a batch kept as one record."""
+    for a body that is compressed. By their fixed fields alone: all that `locate` finds, and maybe more, but
+    nothing of what may be a batch kept as one record."""
     fixed, header_bytes = _fixed_fields(log, positions, _SIZED)
     sizes, magics = fixed["store_size"].astype(np.int64), fixed["magic"]
     bodies = np.maximum(fixed["stored_body_size"], 0).astype(np.int64)  # a negative size is read as none

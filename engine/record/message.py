@@ -131,7 +131,8 @@ class StoredMessage:
 
     @property
     def place(self) -> int:
-        """Another one for each message, in the order of the log: where it begins, or, within a batch, behind that."""
+        """Another one for each message, in the order of the log: where its record begins; in a batch,
+        plus its number there."""
         return self.physical_offset
 
     @property
@@ -216,7 +217,7 @@ class StoredMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties that have a name and a value, decoded anew at each call; the last of equal names wins."""
+        """All properties that have a name and a value, decoded at each call; the last of equal names wins."""
         return decode_properties(self.raw_properties)
 
     def find_property(self, name: bytes) -> str:
@@ -270,7 +271,7 @@ class DecodedMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
 
 
 def decompressed_body(message: StoredMessage, limit_bytes: int) -> memoryview:
-    """The body of a compressed message, made anew. BodyTooLargeError, DamagedRecordError; TakesLongError in haste."""
+    """The body of a compressed message. BodyTooLargeError, DamagedRecordError; TakesLongError in haste."""
     try:
         body = decompress(message.stored_body, message.sys_flag, limit_bytes)
     except ValueError as error:

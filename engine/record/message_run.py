@@ -1,4 +1,4 @@
-"""Message runs: messages of a queue in a row, made from columns: for who goes through a queue message by message
+"""Message runs: messages of a queue in a row, made from columns: for readers that iterate over a queue
 (docs/format.md, 2).
 
 All that can be looked at in arrays is looked at before the first message is made; what is left to do for each is a view
@@ -41,7 +41,7 @@ class Run(Struct, frozen=True, gc=False, eq=False):
 
 
 class RunMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
-    """A message whose body, keys, tags and place are known; the rest is decoded each time it is asked for.
+    """A message whose body, keys, tags and offsets are known; the rest is decoded each time it is asked for.
 
     Its body is not compressed, and it stands in its own queue, at its own offset.
     """
@@ -111,7 +111,7 @@ def message_run(
     keys, tags = property_texts(records, [KEYS, TAGS])
     ends = starts + sizes
     run = Run(topic, queue_id, records.log.data, log_offset)
-    log, places = run.log, headers["physical_offset"]
+    log, offsets = run.log, headers["physical_offset"]
 
     def made(rows: slice) -> tuple[Iterable[StoredMessage], Array]:
         bodies = [log[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
@@ -119,7 +119,7 @@ def message_run(
         if not are_whole:
             crcs = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
             is_good = is_good & (crcs & CRC_MASK == wanted_crcs[rows])
-        queue_offsets, physical_offsets = count(first + rows.start), places[rows].tolist()
+        queue_offsets, physical_offsets = count(first + rows.start), offsets[rows].tolist()
         messages = map(RunMessage, bodies, tags[rows], keys[rows], queue_offsets, physical_offsets, repeat(run))
         return messages if is_good.all() else compress(messages, is_good.tolist()), is_good
 

@@ -1,4 +1,4 @@
-"""Places: in which queues a message stands besides its own (multi-dispatch, LMQ; docs/format.md, 6).
+"""Multi-dispatch: further queues that a message is in besides its own (LMQ; docs/format.md, 6).
 
 INNER_MULTI_DISPATCH      names, joined by commas: what the publisher asks for
 INNER_MULTI_QUEUE_OFFSET  the queue offset in each, in the same order: what the store answers, in the record

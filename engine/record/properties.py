@@ -61,7 +61,7 @@ def _encode_all(keys: Sequence[str], tags: str, properties: Mapping[str, str]) -
 
 
 def _tags_ending(tags: str) -> bytes:
-    """The property TAGS behind others: their separator, then itself; nothing without tags."""
+    """The property TAGS after others: their separator, then itself; nothing without tags."""
     return _short_ending(tags) if len(tags) <= _REMEMBERED_CHARACTERS else _ending(tags)
 
 

@@ -65,33 +65,33 @@ def alike_values(log: Array, starts: Array, sizes: Array, names: Sequence[bytes]
     if not 0 < size < MAX_ITEM_BYTES or not (sizes == size).all():
         return None
     rows = items_at(log, starts, size).view(np.uint8).reshape(-1, size)
-    places = value_places(rows[0].tobytes())
-    if places is None or not alike_rows(rows, places.values()).all():
+    positions = value_positions(rows[0].tobytes())
+    if positions is None or not alike_rows(rows, positions.values()).all():
         return None
-    return [places.get(name, (0, 0)) for name in names]
+    return [positions.get(name, (0, 0)) for name in names]
 
 
-def value_places(properties: bytes) -> dict[bytes, tuple[int, int]] | None:
+def value_positions(properties: bytes) -> dict[bytes, tuple[int, int]] | None:
     """(position, size) of each value by its name, in stored order, of equal names the last; what has no name, or is
     empty, is left out. None where the byte 1 stands in a value."""
-    places: dict[bytes, tuple[int, int]] = {}
+    positions: dict[bytes, tuple[int, int]] = {}
     start = 0
     for item in properties.split(b"\x02"):
         name, _, value = item.partition(b"\x01")
         if b"\x01" in value:
             return None
         if name and value:
-            places.pop(name, None)
-            places[name] = start + len(name) + 1, len(value)
+            positions.pop(name, None)
+            positions[name] = start + len(name) + 1, len(value)
         start += len(item) + 1
-    return places
+    return positions
 
 
-def alike_rows(rows: Array, places: Iterable[tuple[int, int]]) -> Array:
-    """Which of `rows` (uint8, (n, size)) have what the first has outside of the values at `places`, and no other
+def alike_rows(rows: Array, positions: Iterable[tuple[int, int]]) -> Array:
+    """Which of `rows` (uint8, (n, size)) have what the first has outside of the values at `positions`, and no other
     separator: bool (n,)."""
     is_fixed = np.ones(rows.shape[1], np.bool_)
-    for start, size in places:
+    for start, size in positions:
         is_fixed[start : start + size] = False
     if _are_all_alike(rows, is_fixed):  # as it mostly is
         return np.ones(len(rows), np.bool_)
@@ -181,8 +181,8 @@ class _Shape(NamedTuple):
 class ShapedProperties:
     """What `PropertyItems` tells of n records, known from their shapes.
 
-    Row i has the items [row_starts[i], row_starts[i + 1]) (int64 (n + 1,)), in stored order. Values are gathered by who
-    asks for them.
+    Row i has the items [row_starts[i], row_starts[i + 1]) (int64 (n + 1,)), in stored order. Values are copied when
+    they are asked for.
     """
 
     shapes: list[_Shape]
@@ -270,17 +270,17 @@ def _starts(count: int, numbers: list[tuple[Array, int]]) -> Array:
 
 
 def _joined_values(shape: _Shape) -> Array:
-    """The values of each row, one behind the other: void items (n,)."""
+    """The values of each row, one after the other: void items (n,)."""
     joined = np.empty((len(shape.rows), shape.value_bytes), np.uint8)
-    place = 0
+    position = 0
     for item in shape.items:
-        np.ndarray(len(joined), f"V{item.size}", joined, place, joined.strides[:1])[:] = shape.values_of(item)
-        place += item.size
+        np.ndarray(len(joined), f"V{item.size}", joined, position, joined.strides[:1])[:] = shape.values_of(item)
+        position += item.size
     return joined.view(f"V{shape.value_bytes}")[:, 0]
 
 
 def _shapes_of(log: Array, starts: Array, sizes: Array) -> list[_Shape] | None:
-    """The shapes of the properties log[start:start + size]; None where they are too many, or not to be told."""
+    """The shapes of the properties log[start:start + size]; None where they are too many, or can't be told."""
     if sizes.max(initial=0) >= MAX_ITEM_BYTES or np.count_nonzero(np.bincount(sizes)) > _most_shapes(len(sizes)):
         return None
     shapes: list[_Shape] = []
@@ -318,11 +318,11 @@ def _are_text(texts: Array) -> bool:
 
 
 def _items(properties: bytes) -> list[_Item] | None:
-    """The properties as `value_places` finds them."""
-    places = value_places(properties)
-    if places is None:
+    """The properties as `value_positions` finds them."""
+    positions = value_positions(properties)
+    if positions is None:
         return None
-    return [_Item(name, *place) for name, place in places.items()]
+    return [_Item(name, *found) for name, found in positions.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +349,9 @@ class PropertyItems:
             *pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=_VALUE_END)
         )
         marks = np.flatnonzero(data - np.uint8(_NAME_END) < 2)  # each 1 and 2
-        begins = np.flatnonzero(data[marks] == _VALUE_END)  # marks that an item stands behind
+        begins = np.flatnonzero(data[marks] == _VALUE_END)  # marks that an item stands after
         starts, ends = marks[begins] + 1, np.append(marks[begins[1:]], len(data))
-        name_ends = np.append(marks, len(data))[begins + 1]  # the mark behind: where no name ends, the item's end
+        name_ends = np.append(marks, len(data))[begins + 1]  # the mark after: where no name ends, the item's end
         firsts = np.searchsorted(starts, offsets + 1)
         rows = np.repeat(np.arange(len(records)), np.diff(firsts))
         real = (name_ends > starts) & (name_ends + 1 < ends)
@@ -423,7 +423,7 @@ def words(texts: ByteColumn) -> tuple[Array, ByteColumn]:
 
 
 def _valid_text(offsets: Array, data: Array) -> tuple[Array, Array]:
-    """The same texts, one behind the other, with U+FFFD for what is not UTF-8."""
+    """The same texts, one after the other, with U+FFFD for what is not UTF-8."""
     try:
         str(data.data, "utf-8")
     except UnicodeDecodeError:

@@ -61,7 +61,7 @@ class EncodedRecord(msgspec.Struct, gc=False):
     """One record to be appended: complete but for what only the append lock can say.
 
     `buffer` holds all of it; `place` fills in the rest. The others are what dispatch wants to know of it: `sys_flag`,
-    `tags_code` (`schedule.tags_code`), `keys` (the unique key first, when it has one), `places`, its further queues.
+    `tags_code` (`delay.tags_code`), `keys` (the unique key first, when it has one), `places`, its further queues.
     `names_magic`: see there.
     """
 
@@ -201,7 +201,7 @@ def names_magic(buffer: bytearray, start: int) -> bool:
 
 
 def _names_magic(buffer: bytearray, start: int) -> bool:
-    """As `names_magic`: a few KB are searched from behind, which takes a third of the time; more by words, of which a
+    """As `names_magic`: a few KB are searched from the end, which takes a third of the time; more by words, of which a
     magic holds one of two."""
     if len(buffer) < _FEW_BYTES:
         return buffer.rfind(MAGIC_START, start) >= 0
@@ -209,8 +209,8 @@ def _names_magic(buffer: bytearray, start: int) -> bool:
     found = np.flatnonzero((words == _MAGIC_WORDS[0]) | (words == _MAGIC_WORDS[1]))
     if len(found) > _MANY_WORDS:
         return True
-    places = (start + 2 * found).tolist()
-    return any(buffer.find(MAGIC_START, max(place - 1, start), place + len(MAGIC_START)) >= 0 for place in places)
+    positions = (start + 2 * found).tolist()
+    return any(buffer.find(MAGIC_START, max(at - 1, start), at + len(MAGIC_START)) >= 0 for at in positions)
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:
@@ -235,7 +235,7 @@ def index_keys(keys: Sequence[str], properties: Mapping[str, str]) -> Sequence[s
 
 
 def encode_blank(size: int) -> bytes:
-    """The header of the filler that takes the last `size` bytes of a file of the log."""
+    """The header of the blank that takes the last `size` bytes of a file of the log."""
     return _BLANK.pack(size, BLANK_MAGIC)
 
 
@@ -256,10 +256,10 @@ def _fields(view: memoryview, physical_offset: int) -> HeaderFields:
 def decode_record(
     view: memoryview, physical_offset: int, *, verify: bool = True, body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
 ) -> DecodedMessage:
-    """The message whose record starts at the start of `view` (which may go on behind it) and at `physical_offset` of
+    """The message whose record starts at the start of `view` (which may go on after it) and at `physical_offset` of
     the log.
 
-    Framing and place are always checked; the body's CRC if `verify`. DamagedRecordError. The result is a
+    Sizes and physical offset are always checked; the body's CRC if `verify`. DamagedRecordError. The result is a
     view of the same memory. `body_limit_bytes` bounds what a compressed body may become.
     """
     fields = _fields(view, physical_offset)
@@ -272,7 +272,8 @@ def decode_record(
 
 
 def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool = False) -> str | None:
-    """Why there is no whole record at the start of `view`, None when there is: framing, place, body CRC.
+    """Why there is no whole record at the start of `view`, None when there is: sizes, physical offset, body
+    CRC.
 
     With `property_crc`, the checksum over the whole record that RocketMQ 5 can be told to write is verified as well,
     where there is one.
@@ -312,7 +313,7 @@ def _framing(view: memoryview, physical_offset: int, fields: HeaderFields) -> tu
 
 def _magic_problem(size: int, magic: int) -> str:
     if magic == BLANK_MAGIC:
-        return "the log's filler at a file's end, no record"
+        return "the log's blank at a file's end, no record"
     if magic == size == 0:
         return "zeros, no record"
     return f"no record's magic but {magic & 0xFFFFFFFF:08x}"
@@ -330,7 +331,7 @@ def _verify(record: memoryview, physical_offset: int, fields: HeaderFields) -> N
 def has_lost_sector(
     view: memoryview, size: int, physical_offset: int, topic_position: int, properties_position: int
 ) -> bool:
-    """Whether a disk sector that begins behind the body of the record at the start of `view`, `size` bytes long, reads
+    """Whether a disk sector that begins after the body of the record at the start of `view`, `size` bytes long, reads
     as zeros to its end: as a write that power loss tore leaves it.
 
     Only recovery asks, of records that our own writer may not have brought to disk: we write no zeros there, others
@@ -356,7 +357,7 @@ class FrameExtent(NamedTuple):
 
 
 def frame_extent(view: memoryview, physical_offset: int) -> FrameExtent:
-    """What the sizes in a record at the start of `view` say, whatever its magic and place are."""
+    """What the sizes in a record at the start of `view` say, whatever its magic and physical offset are."""
     try:
         fields = _fields(view, physical_offset)
     except DamagedRecordError:

@@ -56,7 +56,7 @@ class ScanStop(Enum):
     """Why a scan went no further."""
 
     END = "the end that was asked for"
-    BLANK = "the filler at the file's end"
+    BLANK = "the blank at the file's end"
     ZEROS = "zeros: nothing was written there"
     DAMAGED = "no record"
 
@@ -80,7 +80,7 @@ class ScannedRecords:
     `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past
     the last frame; `bare_frames` of those have no record. `stop` is set in the last chunk of a scan only: why it ends
     at `end`; `problem` says what is wrong there when that is DAMAGED. `number` is that of the newest frame, if frames
-    have any. `places` are the further places of rows by multi-dispatch; a scan believes in none, see `sequence`.
+    have any. `places` are the further places of rows by multi-dispatch; a scan believes in none, see `QueueSequence`.
     """
 
     records: LocatedRecords
@@ -117,7 +117,7 @@ def scan_records(
     begins, in chunks: those that begin within `chunk_bytes`.
 
     None goes past `end`. There is always a last chunk, perhaps empty, with `stop` set: END exactly at `end`, BLANK at a
-    filler that ends at the view's end, ZEROS at eight zero bytes or fewer left, DAMAGED at anything else.
+    blank that ends at the view's end, ZEROS at eight zero bytes or fewer left, DAMAGED at anything else.
     `verify` checks bodies' CRCs too. `before` is the number of the frame before `start`, None if that is not known.
     """
     log = np.frombuffer(view, np.uint8)
@@ -156,25 +156,25 @@ def stop_at(view: memoryview, position: int, end: int, framing: Framing = PLAIN)
         return ScanStop.END
     if end - position < BLANK_BYTES:
         return ScanStop.DAMAGED if any(view[position:end]) else ScanStop.ZEROS
-    if framing.is_filler(view[position:]):
+    if framing.is_blank(view[position:]):
         return ScanStop.BLANK
     return ScanStop.DAMAGED if any(view[position : position + BLANK_BYTES]) else ScanStop.ZEROS
 
 
 def record_starts(view: memoryview, start: int, end: int, base_physical_offset: int) -> tuple[Array, Array]:
-    """Positions in [start, end) of a file where what looks like a record begins, and ends by `end`: magic and place are
-    right; and the sizes that they name. int64 (n,), ascending. A body may hold such. Of framed records, those are
-    positions behind their headers."""
+    """Positions in [start, end) of a file where what looks like a record begins, and ends by `end`: magic and physical
+    offset are right; and the sizes that they name. int64 (n,), ascending. A body may hold such. Of framed records,
+    those are positions after the frames' headers."""
     log = np.frombuffer(view, np.uint8)[:end]
-    starts = placed_heads(view, start, end, base_physical_offset)
+    starts = placed_headers(view, start, end, base_physical_offset)
     sizes = items_at(log, starts, 4).view(">i4").astype(np.int64)
     fits = (sizes >= MIN_RECORD_BYTES) & (starts + sizes <= end)
     return starts[fits], sizes[fits]
 
 
-def placed_heads(view: memoryview, start: int, end: int, base_physical_offset: int) -> Array:
-    """Positions in [start, end) of a file where magic and place are those of a record there, which may reach further:
-    int64 (n,), ascending."""
+def placed_headers(view: memoryview, start: int, end: int, base_physical_offset: int) -> Array:
+    """Positions in [start, end) of a file where magic and physical offset are those of a record there, which may reach
+    further: int64 (n,), ascending."""
     found = [np.empty(0, np.int64)]
     log = np.frombuffer(view, np.uint8)[:end]
     last = end - PHYSICAL_OFFSET_POSITION - _OFFSET_BYTES
@@ -197,7 +197,7 @@ def find_chained_record(
     framing: Framing = PLAIN,
 ) -> int | None:
     """The first position in [start, end) of a file where a frame with a whole record begins, from which one frame
-    follows another to a place that `ends_well`.
+    follows another to a position that `ends_well`.
 
     A record in somebody's body is followed by the rest of what holds it, which is none. However many seem to begin
     there, little more than the bytes between are read.
@@ -247,7 +247,7 @@ def follow_chain(
 ) -> tuple[Array, int, bool]:
     """The chain of what look like frames from `start` on in `log` (uint8, at `base_physical_offset` of the log).
 
-    (positions of those that begin before `stop` and end by `end`, int64 (n,); the position behind the last; whether it
+    (positions of those that begin before `stop` and end by `end`, int64 (n,); the position after the last; whether it
     was broken there). What stands before a record holds, of the record magic and size, and no more is checked. It may
     end early, unbroken: then go on from there.
     """
@@ -269,21 +269,21 @@ def follow_chain(
 
 
 def _lane_starts(log: Array, start: int, stop: int, base_physical_offset: int, framing: Framing) -> Array:
-    """`start`, and a place behind it where a frame seems to begin for each lane of [start, stop): int64, ascending.
+    """`start`, and for each lane of [start, stop) a position where a frame seems to begin: int64, ascending.
 
-    There a record's magic and its own place stand as they must.
+    There a record's magic and physical offset are right.
     """
     lane_bytes = max((stop - start) // _LANES, _LEAST_LANE_BYTES)
     lanes = np.arange(start + lane_bytes, min(stop, len(log) - _SEARCHED_BYTES), lane_bytes)
     seen = items_at(log, lanes, _SEARCHED_BYTES).view(np.uint8)
-    last = len(seen) - PHYSICAL_OFFSET_POSITION - 8  # where a record's place is still seen
+    last = len(seen) - PHYSICAL_OFFSET_POSITION - 8  # where a record's physical offset is still seen
     at = np.flatnonzero(seen[MAGIC_POSITION : last + MAGIC_POSITION + 1] == _COMMON_BYTE)
     at = at[are_magics(items_at(seen, at + MAGIC_POSITION, 4).view(">i4"))]
-    rows, places = at // _SEARCHED_BYTES, at % _SEARCHED_BYTES + lanes[at // _SEARCHED_BYTES]
-    told = items_at(seen, at + PHYSICAL_OFFSET_POSITION, 8).view(">i8") - base_physical_offset
-    rows, places = rows[told == places], places[told == places]
+    rows, positions = at // _SEARCHED_BYTES, at % _SEARCHED_BYTES + lanes[at // _SEARCHED_BYTES]
+    stored = items_at(seen, at + PHYSICAL_OFFSET_POSITION, 8).view(">i8") - base_physical_offset
+    rows, positions = rows[stored == positions], positions[stored == positions]
     is_first = np.diff(rows, prepend=-1) > 0
-    return np.append(start, places[is_first & (places < stop)] - framing.header_bytes)
+    return np.append(start, positions[is_first & (positions < stop)] - framing.header_bytes)
 
 
 def _steps(words: Array, positions: Array, stop: int, framing: Framing) -> list[Array]:

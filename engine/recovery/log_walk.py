@@ -339,7 +339,7 @@ class LogWalk:
                     if self._framing.goes_on(view[end:], self._before):
                         return file.start + end
                     break
-                if self._framing.is_filler(view[end:]) and self._files_behind(file.start + len(view)):
+                if self._framing.is_blank(view[end:]) and self._files_behind(file.start + len(view)):
                     return file.start + end
                 position = end
             start = file.start + position
@@ -360,7 +360,7 @@ class LogWalk:
         """
         framing, claims = self._framing, self._claims
         start = position + framing.header_bytes
-        extent, told = frame_extent(view[start:], file_start + start), framing.told_size(view[position:])
+        extent, told = frame_extent(view[start:], file_start + start), framing.claimed_size(view[position:])
         entry_size = claims.size_at(file_start + start)
         if entry_size is not None and entry_size in (extent.by_size, extent.by_parts, told):
             return start + entry_size
@@ -416,7 +416,7 @@ class LogWalk:
         written = min(used_end(file, position), len(view))
 
         def ends_well(end: int) -> bool:
-            return end >= written or self._framing.is_filler(view[end:])
+            return end >= written or self._framing.is_blank(view[end:])
 
         def is_believed(message: StoredMessage) -> bool:
             frame = view[self._framing.frame_start(message.physical_offset) - file.start :]

@@ -45,14 +45,14 @@ _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def _whole(value: Any) -> int:
     text = str(value).strip()
     if not text.isdecimal() or len(text) > len(str(MOST)) or int(text) > MOST:
-        raise ValueError(f"is no whole number up to {MOST}")
+        raise ValueError(f"is not a whole number up to {MOST}")
     return int(text)
 
 
 def _interval(value: Any) -> int:
     milliseconds = _whole(value)
     if not milliseconds:
-        raise ValueError("is no interval: at least 1 ms")
+        raise ValueError("is not an interval: at least 1 ms")
     return milliseconds
 
 
@@ -60,21 +60,21 @@ def _number(value: Any) -> float:
     try:
         return float(value)
     except (ValueError, OverflowError):
-        raise ValueError("is no number") from None
+        raise ValueError("is not a number") from None
 
 
 def _bytes(value: Any) -> int:
     """A number of bytes; text may end in K, M, G or T (powers of 1024)."""
     match = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", str(value).strip().lower())
     if not match or len(match[1]) > MOST_DIGITS:
-        raise ValueError("is no size: 1073741824, 512M or 10G")
+        raise ValueError("is not a size: 1073741824, 512M or 10G")
     return int(match[1]) * _SUFFIXES[match[2]]
 
 
 def _hours(value: Any) -> float:
     hours = _number(value)
     if not 0 <= hours <= MOST:
-        raise ValueError("is no number of hours")
+        raise ValueError("is not a number of hours")
     return hours
 
 
@@ -88,16 +88,16 @@ def _switch(value: Any) -> bool:
 def _day_hours(value: Any) -> tuple[int, ...]:
     hours = tuple(_whole(hour) for hour in str(value).split(";") if hour.strip())
     if not hours or not all(0 <= hour <= 23 for hour in hours):
-        raise ValueError("names no hours of the day: 04 or 4;16")
+        raise ValueError("is not a list of hours of the day: 04 or 4;16")
     return hours
 
 
 def _ratio(value: Any) -> float:
-    """A share of the disk: 75 (percent, as 5.x writes it) or 0.75 (as 4.x does)."""
+    """A fraction of the disk: 75 (percent, as 5.x writes it) or 0.75 (as 4.x does)."""
     ratio = _number(value)
     ratio = ratio / 100 if ratio > 1 else ratio
     if not 0 < ratio <= 1:
-        raise ValueError("is no share of a disk: 75 or 0.75")
+        raise ValueError("is not a ratio: 75 or 0.75")
     return ratio
 
 

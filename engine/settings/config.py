@@ -87,13 +87,14 @@ class FlushPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What may be deleted, and when (docs/format.md, 10). A whole commit log file goes at a time, never the newest.
+    """What may be deleted, and when (docs/format.md, 10). A whole commit log file is deleted at a time, never the
+    newest.
 
-    max_age_hours              files not written for so long go at the hours of `delete_when_hours`; None: never by age
-    max_bytes                  oldest files go while the commit log is larger; None: no bound
-    delete_when_hours          local hours of the day in which old files go
-    disk_use_ratio             above it old files go at any hour
-    disk_clean_ratio           above it the oldest files go whatever their age (if `clean_forcibly`)
+    max_age_hours              files not written for so long are deleted, at `delete_when_hours`; None: never by age
+    max_bytes                  oldest files are deleted while the commit log is larger; None: no bound
+    delete_when_hours          local hours of the day in which old files are deleted
+    disk_use_ratio             above it old files are deleted at any hour
+    disk_clean_ratio           above it the oldest files are deleted whatever their age (if `clean_forcibly`)
     disk_warn_ratio            above it writes are refused
     clean_forcibly             whether a filling disk may cost files that are not old
     forced_destroy_interval_ms how long a reader may keep a deleted file
@@ -128,9 +129,9 @@ class RecoveryProgress:
 class StoreConfig:
     """How to open a store.
 
-    mode                     writer, reader of a store at rest, or follower of a live one
+    mode                     writer, reader of an idle store, or follower of a live one
     sizes                    None: as the store was made; EMBEDDED_SIZES for a new one
-    commit_log_paths         folders of the commit log's files, which new files are dealt to; None: STORE/commitlog
+    commit_log_paths         folders that the commit log's new files are distributed over; None: STORE/commitlog
     read_only_log_paths      further folders with files of the commit log, in which none is made or written
     flush                    when bytes are brought to disk
     retention                None: as config/retention.json says, and nothing is deleted when that is missing

@@ -344,7 +344,7 @@ def test_a_filled_file_returns_its_buffer_and_none_of_the_buffers_old_bytes(path
     file = MappedFile.create(path, SIZE, Access.WRITE)
     file.attach_buffer(buffer)
     file.append(b"record")
-    file.publish_filled(6)
+    file.publish_to_end(6)
     assert file.commit(least_pages=4) is buffer
     assert file.readable == SIZE
     assert path.read_bytes() == b"record" + bytes(SIZE - 6)

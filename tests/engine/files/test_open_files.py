@@ -1,4 +1,4 @@
-"""Files are let go beyond a limit, and want of a descriptor is no failure of the disk."""
+"""Files are evicted beyond a limit, and want of a descriptor is no failure of the disk."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SIZE = 2 * LARGE_BYTES
 
 
 class CountedFile:
-    """Can be let go, or not."""
+    """Can be evicted, or not."""
 
     def __init__(self, idle: bool = True) -> None:
         self.idle = idle
         self.gone = 0
 
-    def let_go(self) -> bool:
+    def evict(self) -> bool:
         self.gone += self.idle
         return self.idle
 
@@ -74,7 +74,7 @@ def test_a_closed_file_counts_no_more(tmp_path: Path) -> None:
     assert not idle.gone
 
 
-def test_the_file_that_was_mapped_longest_ago_is_let_go() -> None:
+def test_the_file_that_was_mapped_longest_ago_is_evicted() -> None:
     open_files = OpenFiles(2)
     files = [CountedFile() for _ in range(5)]
     for file in files:
@@ -111,12 +111,12 @@ def test_the_limit_follows_the_process(monkeypatch: pytest.MonkeyPatch, soft: in
 # one file
 
 
-def test_a_file_let_go_is_on_disk_and_mapped_again_when_needed(tmp_path: Path) -> None:
+def test_an_evicted_file_is_on_disk_and_mapped_again_when_needed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = MappedFile.create(path, SIZE, Access.WRITE)
     file.append(b"123")
     assert descriptors(tmp_path) == 2
-    assert file.let_go()
+    assert file.evict()
     assert (file.flushed, descriptors(tmp_path)) == (3, 0)
     assert bytes(file.view(0, 3)) == b"123"
     file.append(b"x" * LARGE_BYTES)
@@ -131,14 +131,14 @@ def test_views_of_a_file_outlive_its_letting_go(tmp_path: Path) -> None:
     file.append(b"123")
     array = file.array(np.uint8)
     target = file.writable()
-    assert file.let_go()
+    assert file.evict()
     target[0:1] = b"9"
     assert array[0] == ord("9")
     assert bytes(file.view(0, 1)) == b"9"
     file.close()
 
 
-def test_a_file_that_somebody_holds_or_that_is_only_in_memory_is_not_let_go(tmp_path: Path) -> None:
+def test_a_file_that_somebody_holds_or_that_is_only_in_memory_is_not_evicted(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(SIZE))
     held = MappedFile(path, SIZE, Access.WRITE)
@@ -149,20 +149,20 @@ def test_a_file_that_somebody_holds_or_that_is_only_in_memory_is_not_let_go(tmp_
     buffered.attach_buffer(memoryview(bytearray(SIZE)))
     unfiled = MappedFile.create(tmp_path / "none", SIZE, Access.PRIVATE)
     files = (held, overlaid, buffered, unfiled)
-    assert not any(file.let_go() for file in files)
+    assert not any(file.evict() for file in files)
     assert bytes(overlaid.view(0, 1)) == b"x"
     held.release()
-    assert held.let_go()
+    assert held.evict()
     for file in files:
         file.close()
 
 
-def test_a_file_whose_sync_fails_is_not_let_go_and_the_next_sync_says_so(tmp_path: Path) -> None:
+def test_a_file_whose_sync_fails_is_not_evicted_and_the_next_sync_says_so(tmp_path: Path) -> None:
     disk = MoodyDisk()
     file = MappedFile.create(tmp_path / "file", SIZE, Access.WRITE, disk=disk)
     file.append(b"123")
     disk.error = OSError(errno.EIO, "no")
-    assert not file.let_go()
+    assert not file.evict()
     disk.error = None
     with pytest.raises(OSError, match="no"):
         file.sync()
@@ -201,7 +201,7 @@ def test_a_store_of_many_queues_keeps_few_descriptors(tmp_path: Path, mode: Open
 
 
 @pytest.mark.usefixtures("few_files")
-def test_what_was_let_go_before_its_names_were_on_disk_is_flushed_with_them(tmp_path: Path) -> None:
+def test_what_was_evicted_before_its_names_were_on_disk_is_flushed_with_them(tmp_path: Path) -> None:
     class Names(Disk):
         synced: set[Path]
 

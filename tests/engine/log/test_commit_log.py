@@ -359,7 +359,7 @@ def test_with_a_pool_files_fill_in_order_and_buffers_go_round(tmp_path: Path) ->
     for number in range(6):
         log.append(Record(3_000, bytes([97 + number])), number)
         assert log.readable_end == number * SIZE, "the file before was committed when this one began"
-        assert pool.free == 0
+        assert pool.take() is None
     log.append_all([Record(500), Record(3_000), Record(3_000)], [6, 7, 8])
     log.files.commit()
     assert log.readable_end == log.wrote_end == 7 * SIZE + 3_000

@@ -245,7 +245,7 @@ def damaged(position: int, found: bytes) -> bytes:
         (EXAMPLE[:169], "size 170 with 169 bytes left"),
         (damaged(4, b"\0"), "magic"),
         (bytes(200), "zeros"),
-        (encode_blank(200) + bytes(192), "filler"),
+        (encode_blank(200) + bytes(192), "blank"),
         (damaged(0, b"\0\0\0\x5a"), "size 90"),
         (damaged(0, b"\x80"), "size -"),
         (damaged(0, b"\0\0\0\xa9"), "add up"),

@@ -84,13 +84,13 @@ def test_crcs_are_left_alone_if_not_asked_for() -> None:
     assert positions(scan(log)) == wanted[:5]
 
 
-def test_a_filler_that_does_not_end_with_the_file_is_damage() -> None:
+def test_a_blank_that_does_not_end_with_the_file_is_damage() -> None:
     log, _ = log_of(SOME)
     end = len(log)
     log += encode_blank(100) + bytes(93)
     last = scan(log)[-1]
     assert (last.stop, last.end) == (ScanStop.DAMAGED, end)
-    assert "filler" in str(last.problem)
+    assert "blank" in str(last.problem)
 
 
 def test_a_record_cut_off_by_the_end_is_damage() -> None:
