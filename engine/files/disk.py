@@ -156,10 +156,10 @@ def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) ->
 
 
 def replace_file(path: Path, content: bytes, disk: Disk) -> None:
-    """Make `path` hold `content`, durably: who opens it, even after a power cut, finds the old or the new one whole."""
+    """Make `path` hold `content`, durably: a reader finds the old or the new content whole, even after a power cut."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
-        unlink(temporary)  # of one who was killed
+        unlink(temporary)  # left by a process that was killed
         write_durably(temporary, content, disk)
         rename(temporary, path)
     except OSError:

@@ -35,7 +35,7 @@ class StoreLayout:
 
     @property
     def framing(self) -> Framing:
-        """What stands between the records of the commit log."""
+        """What is between the records of the commit log."""
         return LEDGER if self.ledgers() else PLAIN
 
     @property
@@ -85,7 +85,7 @@ class StoreLayout:
 
     @property
     def abort(self) -> Path:
-        """There while the store is open for writing: found at open, it tells of a crash."""
+        """There while the store is open for writing: found at open, it means a crash."""
         return self.root / "abort"
 
     @property

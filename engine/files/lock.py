@@ -50,7 +50,7 @@ class StoreLock:
             try:
                 self._take()
                 self._file_id = file_id(os.fstat(self._descriptor))
-                if os.pread(self._descriptor, len(CONTENT), 0) != CONTENT:  # its mtime tells when another program did
+                if os.pread(self._descriptor, len(CONTENT), 0) != CONTENT:  # its mtime shows when another program did
                     os.pwrite(self._descriptor, CONTENT, 0)
                 self._held[self._file_id] = os.getpid()
             except BaseException:
@@ -66,7 +66,7 @@ class StoreLock:
             raise StoreLockedError(self.path.parent, _holder_of(self._descriptor)) from error
 
     def sync(self, disk: Disk) -> None:
-        """Bring the file's time to disk: marks speak of it. OSError."""
+        """Bring the file's time to disk: the clean mark refers to it. OSError."""
         disk.sync(self._descriptor, self.path)
 
     @classmethod
@@ -124,7 +124,7 @@ def lock_mtime_ns(path: Path) -> int:
 
 
 def file_id(found: os.stat_result) -> FileId:
-    """What tells one file from another, whatever its paths are."""
+    """Identity of a file, whatever its paths are."""
     return found.st_dev, found.st_ino
 
 

@@ -91,7 +91,7 @@ class WriteDescriptor:
 
     def sync(self) -> None:
         """Return when all that was written is on disk. OSError; what the disk refused once is refused for ever, because
-        the kernel tells only once of a page that it could not write."""
+        the kernel reports only once that it could not write a page."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         number = self.open()
@@ -258,7 +258,7 @@ class MappedFile:
         return self.rest(0)
 
     def whole(self) -> memoryview:
-        """Read-only view of every byte that the file has, readable or not: for those who find out where data ends.
+        """Read-only view of every byte that the file has, readable or not: for finding out where data ends.
 
         TruncatedFileError when the file is shorter now than its map (one fstat): touching lost pages kills us.
         """
@@ -358,7 +358,7 @@ class MappedFile:
         self.wrote = self.readable = position + layout.size
 
     def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
-        """As `append`, but the first 8 bytes are written when the others are there: what tells a record from zeros.
+        """As `append`, but the first 8 bytes, which distinguish a record from zeros, are written last.
 
         OSError: nothing of it is left, so that no whole record of a batch can ever be found after the next append.
         """

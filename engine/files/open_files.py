@@ -2,8 +2,8 @@
 
 A map holds a descriptor, and so does a file that is written to; a process has few of them (1,024 where nobody says
 otherwise). So files are counted when they are mapped; beyond a limit, those that were mapped longest ago are evicted.
-Whoever needs one again maps it again. One that was written lately costs a sync then: who publishes to more queues than
-that, in turn, needs more descriptors to be fast.
+Whoever needs one again maps it again. Evicting a file that was written lately costs a sync: a publisher that cycles
+through more queues than that needs more descriptors to be fast.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Paths below a store: opened, made, renamed and removed without being led anywhere else.
 
-A store may belong to a user who is not us: root serves or mends what a broker's user owns. Who may write a folder can
+A store may belong to a user who is not us: root serves or repairs what a broker's user owns. Who may write a folder can
 plant links there, and a name that root follows would change a file of somebody else. So this module alone opens, makes
 and removes what is below a store, and keeps these rules:
 

@@ -13,7 +13,7 @@ class PeriodicThread:
     def __init__(
         self, name: str, interval_ms: int, work: Callable[[], None], *, failed: Callable[[Exception], None]
     ) -> None:
-        """`work` answers for the errors that it expects. Another one is logged, `failed` hears of it, and the thread
+        """`work` handles the errors that it expects. Another one is logged and passed to `failed`, and the thread
         ends."""
         self._interval_seconds = interval_ms / 1000
         self._work = work

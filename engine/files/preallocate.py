@@ -93,7 +93,7 @@ class DirectSource:
 class Preallocator:
     """Makes the file that is asked for and the one after it, durably named, on a thread of its own.
 
-    So the file after the one being written is normally there before it is needed. A full disk is answered to the one
+    So the file after the one being written is normally there before it is needed. A full disk is raised to the one
     who takes the file; each demand tries again. Thread safety: any thread.
     """
 

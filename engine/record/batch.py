@@ -1,10 +1,10 @@
 """Batches: many messages of one topic, encoded into one buffer before the append lock is taken (docs/format.md, 2).
 
 Messages of a batch mostly differ in body, keys and tags alone. Then one record is encoded as a sample, and the batch is
-encoded in columns: one join makes the buffer, numpy writes the fields that differ. What only the append lock can tell,
-queue offsets, physical offsets and the time, is written by one numpy call later (`EncodedBatch.place`).
+encoded in columns: one join makes the buffer, numpy writes the fields that differ. What is known only under the append
+lock, queue offsets, physical offsets and the time, is written later (`EncodedBatch.place`).
 
-Records of lines of text share everything but the body. So one join of the lines by what stands between two bodies (the
+Records of lines of text share everything but the body. So one join of the lines by what is between two bodies (the
 rest of one record, the header of the next) makes the log's bytes. Python has one object a line, and calls one C
 function with it, for its CRC.
 """
@@ -40,7 +40,7 @@ HEADER_START = np.dtype(LAYOUTS[0].descr[:7])
 assert HEADER_START.itemsize == 36
 
 _SPLIT_AT_ONCE_BYTES = 1 << 17
-"""What one call splits: others who want the interpreter wait for no more."""
+"""What one call splits: other threads wait for the interpreter no longer than that."""
 _NEWLINE = ord("\n")
 _NO_NEWLINE = "a line does not end in a newline"
 _NO_ROWS = np.empty(0, np.int64)

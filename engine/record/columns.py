@@ -1,8 +1,9 @@
 """Columns: many records of a mapped file of the log at once, as numpy arrays, with no object for a message
 (docs/format.md, 2).
 
-`find_properties` finds named properties of all located records in one pass; `read_bodies` tells bodies that are whole.
-A `Columns` is a copy that stands alone.
+`find_properties` finds named properties of all located records in one pass; `read_bodies` finds the bodies that are
+whole.
+A `Columns` is a copy, independent of the log.
 """
 
 from collections.abc import Sequence

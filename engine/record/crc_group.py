@@ -39,9 +39,9 @@ _GROUP_BYTES = 1 << 18  # stays in the processor's cache while it is looked at s
 
 def proved_whole(data: Array, starts: Array, sizes: Array, crcs: Array) -> Array:
     """Which of the bodies data[start:start + size] (uint8) have the CRC-32 that `crcs` (uint32, 31 bits) says, as far
-    as groups tell: bool (n,).
+    as groups prove it: bool (n,).
 
-    Where it is false, a call for the body must tell: it is long, or there are few of about its size, or one of its
+    Where it is false, the body needs a call of its own: it is long, or there are few of about its size, or one of its
     group is not whole, or it is at the very begin or end of `data`.
     """
     proved = np.zeros(len(starts), np.bool_)
@@ -66,7 +66,7 @@ def _are_for_groups(data: Array, starts: Array, sizes: Array, ends: Array) -> bo
 
 
 def _prove(data: Array, ends: Array, sizes: Array, crcs: Array, row_words: int) -> Array:
-    """What the groups tell of bodies that fit, with a sum, into `row_words` words: bool (n,)."""
+    """Which bodies the groups prove, of those that fit, with a sum, into `row_words` words: bool (n,)."""
     proved = np.empty(len(ends), np.bool_)
     sizes = sizes[:1] if (sizes == sizes[0]).all() else sizes
     sums = crcs ^ _zeros_crcs()[sizes]

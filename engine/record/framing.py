@@ -1,4 +1,4 @@
-"""Log framing: what stands between the records of a commit log (docs/format.md, 2 and 14).
+"""Framing: what is between the records of a commit log (docs/format.md, 2 and 14).
 
 RocketMQ's own log holds records one after the other. DLedger's holds entries, of a header and one record each:
 
@@ -34,7 +34,7 @@ _START = Struct(">ii")
 
 
 class _EntryHeader:
-    """What stands before each record of DLedger's log."""
+    """What comes before each record of DLedger's log."""
 
     magic: I32
     size: I32
@@ -65,7 +65,7 @@ class Framing:
     kind = "RocketMQ"
     """What reports call such a log."""
     header_bytes = 0
-    """Of what stands before each record."""
+    """Of the header before each record."""
     size_position = 0
     """Of a frame's size, in the frame."""
     least_bytes = MIN_RECORD_BYTES
@@ -80,11 +80,11 @@ class Framing:
         return record_problem(view, frame_offset)
 
     def header_problem(self, header: memoryview, physical_offset: int, record_bytes: int) -> str | None:
-        """Why `header` does not stand before a record of that physical offset and size, None when it does."""
+        """Why `header` is not that of a record of that physical offset and size, None when it does."""
         return None
 
     def claimed_size(self, frame: memoryview) -> int | None:
-        """Bytes of the record in a frame that may be damaged, by its header alone; None when that does not tell."""
+        """Bytes of the record in a frame that may be damaged, by its header alone; None when the header is damaged."""
         return None
 
     def is_blank(self, frame: memoryview) -> bool:

@@ -82,7 +82,7 @@ def topic_hashes(topics: Sequence[str]) -> Array:
 
 
 def topic_key_hashes(topic_hashes: Array, hashes: Array, units: Array) -> Array:
-    """Index hashes of topic#key from `topic_hashes` and what `hash_slices` tells of the keys, all (n,): int32 (n,)."""
+    """Index hashes of topic#key from `topic_hashes` and what `hash_slices` returns for keys, all (n,): int32 (n,)."""
     joined = (topic_hashes * _powers(units) + hashes).view(np.int32)
     return np.abs(joined) & np.int32(0x7FFFFFFF)
 

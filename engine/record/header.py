@@ -25,7 +25,7 @@ TRANSACTION_MASK = 0xC  # 0x8 of it: committed
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_ROLLBACK = 0xC
 INNER_BATCH = 0x80  # a client's batch, kept as one record
-NEEDS_UNWRAPPING = 0x40  # and to be unwrapped by who reads it
+NEEDS_UNWRAPPING = 0x40  # and to be unwrapped by readers
 
 CRC_MASK = 0x7FFFFFFF
 """The bits of a CRC-32 that a record keeps."""

@@ -103,7 +103,7 @@ class LocatedRecords:
 
 
 def strays(records: LocatedRecords, topic: str, queue_id: int, first: int) -> Array:
-    """Which `ok` records (bool (n,)) say that they stand elsewhere than at queue offsets `first`, `first` + 1 … of that
+    """Which `ok` records (bool (n,)) name another position than queue offsets `first`, `first` + 1 … of that
     queue."""
     headers, name = records.headers, topic.encode()
     found = headers["queue_offset"] != np.arange(first, first + len(records))
@@ -219,7 +219,7 @@ class _OneTopic(NamedTuple):
 
 
 def _one_topic(log: Array, topic_starts: Array) -> _OneTopic | None:
-    """The topic of all records, if it is one, and the size of the properties of each: by one look at both."""
+    """The topic of all records, if it is one, and the size of the properties of each: in one gather of both."""
     if not len(topic_starts):
         return None
     first, *samples = (topic_starts[[0, len(topic_starts) // 2, -1]] - 1).tolist()

@@ -1,8 +1,8 @@
 """Message runs: messages of a queue in a row, made from columns: for readers that iterate over a queue
 (docs/format.md, 2).
 
-All that can be looked at in arrays is looked at before the first message is made; what is left to do for each is a view
-of its body, that body's CRC, and the object.
+All that arrays can check is checked before the first message is made. What is left for each message is a view of its
+body, that body's CRC, and the object.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Run(Struct, frozen=True, gc=False, eq=False):
 class RunMessage(StoredMessage, Struct, frozen=True, gc=False, eq=False):
     """A message whose body, keys, tags and offsets are known; the rest is decoded each time it is asked for.
 
-    Its body is not compressed, and it stands in its own queue, at its own offset.
+    Its body is not compressed, and it is in its own queue, at its own offset.
     """
 
     body: memoryview
@@ -98,8 +98,8 @@ def message_run(
     """The messages at queue offsets `first`, `first` + 1 …, to which entries of the queue lead, in groups: (messages,
     which rows of the group they are: bool).
 
-    A row without a message must be looked at alone: its record is damaged, compressed, a batch, or says that it
-    stands elsewhere. `log_offset` is the physical offset of the first byte of `records.log`.
+    A row without a message must be read alone: its record is damaged, compressed, a batch, or names another
+    position. `log_offset` is the physical offset of the first byte of `records.log`.
     """
     headers = records.headers
     is_plain = headers["ok"] & ~strays(records, topic, queue_id, first) & (headers["sys_flag"] & COMPRESSED_FLAG == 0)

@@ -34,13 +34,13 @@ class Place(NamedTuple):
 
 
 def queue_names(properties: Mapping[str, str]) -> list[str]:
-    """The queues that a message asks to stand in, too, in order."""
+    """The further queues that a message asks for, in order."""
     names = properties.get(MULTI_DISPATCH, "")
     return names.split(",") if names else []
 
 
 def place_queue_id(name: str, queue_id: int) -> int:
-    """The queue of `name` that a message of queue `queue_id` stands in: a light queue (LMQ) has only queue 0."""
+    """The queue of `name` that a message of queue `queue_id` is put in: a light queue (LMQ) has only queue 0."""
     return 0 if name.startswith(LMQ_PREFIX) else queue_id
 
 

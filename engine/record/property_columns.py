@@ -73,7 +73,7 @@ def alike_values(log: Array, starts: Array, sizes: Array, names: Sequence[bytes]
 
 def value_positions(properties: bytes) -> dict[bytes, tuple[int, int]] | None:
     """(position, size) of each value by its name, in stored order, of equal names the last; what has no name, or is
-    empty, is left out. None where the byte 1 stands in a value."""
+    empty, is left out. None where a value holds the byte 1."""
     positions: dict[bytes, tuple[int, int]] = {}
     start = 0
     for item in properties.split(b"\x02"):
@@ -179,7 +179,7 @@ class _Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShapedProperties:
-    """What `PropertyItems` tells of n records, known from their shapes.
+    """As `PropertyItems`, of n records of few shapes.
 
     Row i has the items [row_starts[i], row_starts[i + 1]) (int64 (n + 1,)), in stored order. Values are copied when
     they are asked for.
@@ -301,7 +301,7 @@ def _shapes_of(log: Array, starts: Array, sizes: Array) -> list[_Shape] | None:
 
 
 def _most_shapes(rows: int) -> int:
-    """How many shapes `rows` may have: with more, to look at each item costs less."""
+    """How many shapes `rows` may have: with more, splitting each record costs less."""
     return _FEW_SHAPES + rows // _ROWS_A_SHAPE
 
 
@@ -349,7 +349,7 @@ class PropertyItems:
             *pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=_VALUE_END)
         )
         marks = np.flatnonzero(data - np.uint8(_NAME_END) < 2)  # each 1 and 2
-        begins = np.flatnonzero(data[marks] == _VALUE_END)  # marks that an item stands after
+        begins = np.flatnonzero(data[marks] == _VALUE_END)  # marks that an item follows
         starts, ends = marks[begins] + 1, np.append(marks[begins[1:]], len(data))
         name_ends = np.append(marks, len(data))[begins + 1]  # the mark after: where no name ends, the item's end
         firsts = np.searchsorted(starts, offsets + 1)
@@ -465,7 +465,7 @@ def _last_of_equals(data: Array, rows: Array, name_starts: Array, name_sizes: Ar
 
 
 def _has_equals(groups: Array, rows: Array) -> bool:
-    """Whether two of `groups` (uint64) are equal that stand in one of `rows`, which ascend; True may be wrong."""
+    """Whether two of `groups` (uint64) are equal in one of `rows`, which ascend; True may be wrong."""
     for distance in range(1, _FEW_ITEMS):
         if not (rows[distance:] == rows[:-distance]).any():
             return False

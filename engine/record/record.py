@@ -114,7 +114,7 @@ class RecordEncoder:
     """Makes records for one store. Thread safety: any thread may use it."""
 
     def __init__(self, store_host: Host, max_message_bytes: int) -> None:
-        """`store_host` stands in records of messages that name none; a body may have `max_message_bytes`."""
+        """`store_host` is written to records of messages that name none; a body may have `max_message_bytes`."""
         self.store_host = store_host
         self.max_message_bytes = max_message_bytes
         self._own_hosts = Hosts.of(store_host.encode(), store_host.encode())
@@ -193,7 +193,7 @@ class RecordEncoder:
 
 
 def names_magic(buffer: bytearray, start: int) -> bool:
-    """Whether a record's magic may stand in `buffer` from position `start` on: almost never in what is no record.
+    """Whether a record's magic may occur in `buffer` from position `start` on: almost never in what is no record.
 
     No text in UTF-8 holds one, few hold its first byte, and looking for one byte costs next to nothing.
     """

@@ -1,10 +1,11 @@
-"""Scan: finds the records of a file of the commit log, checks each, and tells where they end (docs/format.md, 8).
+"""Scan: finds the records of a file of the commit log, checks each, and says where they end (docs/format.md, 8).
 
 All is checked for many records at once. No object is made for a message.
 
-A record tells where the next one begins, which would be one step of Python for each. But it also tells its own physical
-offset, so that a record can be recognised wherever one looks: the chain of records is followed from many positions at
-once, a numpy step for all of them, and believed as far as each record ends where the next begins.
+The size of a record says where the next one begins; to follow it would be one step of Python for each record. But a
+record also holds its own physical offset, so that it can be recognised at any position. So the chain of records is
+followed from many positions at once, a numpy step for all of them, and believed as far as each record ends where the
+next begins.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ScanStop(Enum):
 
 
 class FoundProperties(NamedTuple):
-    """The values of the properties that dispatch asks for: each (starts, sizes), as `find_properties` tells them."""
+    """The values of the properties that dispatch asks for: each (starts, sizes), as `find_properties` returns them."""
 
     tags: tuple[Array, Array]
     unique_key: tuple[Array, Array]
@@ -230,7 +231,7 @@ def find_chained_record(
 
 
 def holds_record(view: memoryview, start: int, end: int, base_physical_offset: int) -> bool:
-    """Whether a whole record begins anywhere in [start, end); also when that would take too long to tell."""
+    """Whether a whole record begins anywhere in [start, end); also when finding out would take too long."""
     read = 0
     starts, sizes = record_starts(view, start, end, base_physical_offset)
     for position, size in zip(starts.tolist(), sizes.tolist(), strict=True):
@@ -248,7 +249,7 @@ def follow_chain(
     """The chain of what look like frames from `start` on in `log` (uint8, at `base_physical_offset` of the log).
 
     (positions of those that begin before `stop` and end by `end`, int64 (n,); the position after the last; whether it
-    was broken there). What stands before a record holds, of the record magic and size, and no more is checked. It may
+    was broken there). Checked are the frame's header, and the record's magic and size; no more. It may
     end early, unbroken: then go on from there.
     """
     if start + framing.least_bytes > end:

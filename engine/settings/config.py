@@ -98,7 +98,7 @@ class Retention:
     disk_warn_ratio            above it writes are refused
     clean_forcibly             whether a filling disk may cost files that are not old
     forced_destroy_interval_ms how long a reader may keep a deleted file
-    clean_interval_ms          how often all this is looked at
+    clean_interval_ms          how often all this is checked
     delete_pause_ms            pause between two deletions
     delete_batch_files         files deleted in one round at most
     """

@@ -30,7 +30,7 @@ BACKUP_SUFFIX = ".bak"
 MOST_BYTES = 64 << 20
 """Some 300,000 topics: a longer file is not read."""
 
-# A string (kept as it is, whatever is in it), or an integer that stands where a key does.
+# A string (kept as it is, whatever is in it), or an integer in the position of a key.
 # A string without an end goes to the end of the text, so that it is looked for once.
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([{,]\s*)(-?\d+)(?=\s*:)', re.DOTALL)
 

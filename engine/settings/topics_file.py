@@ -158,7 +158,7 @@ class TopicTable:
         self._content, self._topics = content, parse_topics(content)
 
     def _next_version(self, version: Any) -> dict[str, Any]:
-        """A broker tells by it that the file changed."""
+        """A broker sees by it that the file changed."""
         known = version if isinstance(version, dict) else {}
         counter = known.get("counter")
         return {

@@ -50,7 +50,7 @@ def test_a_created_file_is_allocated_and_empty(path: Path) -> None:
     file.close()
 
 
-def test_a_loaded_file_counts_as_written_until_told_otherwise(path: Path) -> None:
+def test_a_loaded_file_counts_as_written_until_set_end(path: Path) -> None:
     path.write_bytes(bytes(SIZE))
     file = MappedFile(path, SIZE, Access.READ)
     assert file.full
@@ -223,7 +223,7 @@ def test_a_foreign_file_gets_its_space_before_our_first_write(path: Path, found:
     file.close()
 
 
-def test_truncate_keeps_what_is_before_and_zeroes_what_is_behind(path: Path) -> None:
+def test_truncate_keeps_what_is_before_and_zeroes_what_is_after(path: Path) -> None:
     disk = RecordingDisk()
     path.write_bytes(b"k" * 5000 + b"s" * 3000 + bytes(SIZE - 8000 - 7) + b"stale!!")
     file = MappedFile(path, SIZE, Access.WRITE, disk=disk)
@@ -234,7 +234,7 @@ def test_truncate_keeps_what_is_before_and_zeroes_what_is_behind(path: Path) -> 
     file.close()
 
 
-def test_truncate_finds_stale_bytes_behind_holes(path: Path) -> None:
+def test_truncate_finds_stale_bytes_after_holes(path: Path) -> None:
     size = 8 << 20
     with path.open("wb") as file_object:
         file_object.write(b"k" * 10)

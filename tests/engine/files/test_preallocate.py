@@ -91,7 +91,7 @@ def test_taking_after_close_is_refused(tmp_path: Path) -> None:
         source.take(0)
 
 
-def test_a_full_disk_is_told_to_the_taker_and_tried_again_at_the_next_demand(tmp_path: Path) -> None:
+def test_a_full_disk_is_raised_to_the_taker_and_tried_again_at_the_next_demand(tmp_path: Path) -> None:
     disk = SmallDisk()
     disk.full_from = SIZE
     source = Preallocator(tmp_path, SIZE, disk)
@@ -107,7 +107,7 @@ def test_a_full_disk_is_told_to_the_taker_and_tried_again_at_the_next_demand(tmp
     source.close()
 
 
-def test_an_unforeseen_error_is_told_too(tmp_path: Path) -> None:
+def test_an_unforeseen_error_is_raised_too(tmp_path: Path) -> None:
     source = Preallocator(tmp_path / "missing", SIZE, Disk())
     with pytest.raises(FileNotFoundError):
         source.take(0)

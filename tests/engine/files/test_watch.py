@@ -22,7 +22,7 @@ def test_a_change_is_said_until_its_time_is_past(tmp_path: Path, monkeypatch: py
     assert [watch.changed() for _ in range(3)] == [True, False, False]
 
 
-def test_a_directory_that_comes_or_goes_has_changed(tmp_path: Path) -> None:
+def test_a_directory_that_appears_or_disappears_has_changed(tmp_path: Path) -> None:
     watch = Watch(tmp_path / "later")
     assert [watch.changed() for _ in range(3)] == [True, False, False]
     (tmp_path / "later").mkdir()

@@ -54,7 +54,7 @@ def test_messages_with_only_body_keys_and_tags_are_their_records(drawn: list[Mes
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_a_message_may_differ_in_one_field_of_its_head(other: dict[str, Any]) -> None:
+def test_a_message_may_differ_in_one_field_of_its_header(other: dict[str, Any]) -> None:
     plain, different = (
         Message("orders", b"first", ["key"], "tag"),
         Message("orders", b"second", ["key"], "tag", **other),

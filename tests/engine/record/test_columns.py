@@ -132,7 +132,7 @@ def test_each_row_has_its_own_values(stored: list[bytes]) -> None:
         assert texts_at(log, *found) == [(find_property(raw, name) or b"").decode() for raw in stored]
 
 
-def test_version_2_records_stand_beside_others() -> None:
+def test_version_2_records_are_located_among_others() -> None:
     log = bytearray(version_2(EXAMPLE, b"t" * 200))
     second = bytearray(EXAMPLE)
     second[28:36] = (1048576 + len(log)).to_bytes(8, "big")
@@ -166,7 +166,7 @@ def test_a_row_is_good_exactly_if_the_record_is_whole(damage: list[tuple[int, in
 
 
 @pytest.mark.parametrize("position", [102, 112, 113])
-def test_sizes_behind_the_body_are_judged_in_records_of_one_topic_as_in_one_record(position: int) -> None:
+def test_sizes_after_the_body_are_checked_in_records_of_one_topic_as_in_one_record(position: int) -> None:
     """Those of the topic and of the properties, at the end of the log."""
     for value in range(256):
         log = bytearray(EXAMPLE)
@@ -224,7 +224,7 @@ def test_a_record_that_the_end_cuts_off_is_not_ok(size: int) -> None:
         ("TopicTest", 1, 4, True),
     ],
 )
-def test_a_record_that_names_another_place_is_a_stray(topic: str, queue_id: int, first: int, found: bool) -> None:
+def test_a_record_of_another_queue_or_offset_is_a_stray(topic: str, queue_id: int, first: int, found: bool) -> None:
     records = locate(as_array(EXAMPLE), np.zeros(1, np.int64), np.array([1048576]))
     assert strays(records, topic, queue_id, first).tolist() == [found]
     damaged = locate(as_array(EXAMPLE), np.zeros(1, np.int64), np.array([7]))
@@ -274,7 +274,7 @@ def test_compressed_bodies_are_decompressed_within_the_limit() -> None:
     assert sizes_at(log, *positions) == (records.headers["store_size"].tolist(), [-1, 5, -1, -1])
 
 
-def test_columns_are_put_one_behind_the_other() -> None:
+def test_columns_are_concatenated() -> None:
     log, positions = log_of([Message("T", b"one", ["k"], "t"), Message("T", b"two"), Message("T", b"three", ["l"])])
     whole = read_columns(locate(*located(log, positions)), LIMIT)
     parts = [read_columns(locate(*located(log, part)), LIMIT) for part in (positions[:1], [], positions[1:])]
@@ -368,7 +368,7 @@ def test_hosts_that_the_end_cuts_off_are_of_no_record(family: int) -> None:
     st.lists(messages(few_topics), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 119), st.integers(0, 255)), max_size=6),
 )
-def test_sizes_of_all_that_is_located_are_told(stored: list[Message], damage: list[tuple[int, int, int]]) -> None:
+def test_read_sizes_finds_all_that_is_located(stored: list[Message], damage: list[tuple[int, int, int]]) -> None:
     log, positions = log_of(stored)
     for row, position, value in damage:
         at = positions[row % len(positions)] + position

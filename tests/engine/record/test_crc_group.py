@@ -67,7 +67,7 @@ def test_one_bit_of_one_crc_is_enough(size: int, row: int, bit: int) -> None:
     assert not whole(bodies, crcs)[row]
 
 
-def test_bodies_that_took_each_others_place_are_seen() -> None:
+def test_swapped_bodies_are_detected() -> None:
     bodies = bodies_of(64, LEAST_ROWS)
     crcs = crcs_of(bodies)
     assert not whole(np.roll(bodies, 1, axis=0), crcs).any()

@@ -45,7 +45,7 @@ def test_an_address_has_four_or_sixteen_bytes() -> None:
 @pytest.mark.parametrize(
     ("host", "host_bytes"), [("10.0.0.5:10911", "0A000005"), ("[2001:db8::1]:10911", "20010DB8" + "00" * 11 + "01")]
 )
-def test_a_message_id_tells_host_and_physical_offset(host: str, host_bytes: str) -> None:
+def test_a_message_id_is_made_of_host_and_physical_offset(host: str, host_bytes: str) -> None:
     assert message_id(Host.parse(host).encode(), 1 << 40) == host_bytes + "00002A9F" + "0000010000000000"
 
 

@@ -12,7 +12,7 @@ def test_light_queues_have_only_queue_0() -> None:
     assert place_queue_id("other", 5) == 5
 
 
-def test_names_and_offsets_of_a_record_make_its_places() -> None:
+def test_names_and_offsets_of_a_record_make_its_further_queues() -> None:
     properties = {"INNER_MULTI_DISPATCH": "%LMQ%one,other", "INNER_MULTI_QUEUE_OFFSET": offsets_property([7, 0])}
     assert queue_names(properties) == ["%LMQ%one", "other"]
     assert places(properties, 5) == [Place("%LMQ%one", 0, 7), Place("other", 5, 0)]
@@ -22,5 +22,5 @@ def test_names_and_offsets_of_a_record_make_its_places() -> None:
     ("names", "offsets"),
     [("", ""), ("a", ""), ("a,b", "1"), ("", "1"), ("a/b", "1"), ("..", "1"), ("a", "x"), ("a", "-1"), ("a", "9" * 20)],
 )
-def test_what_does_not_match_or_fit_a_directory_is_no_place(names: str, offsets: str) -> None:
+def test_names_that_match_no_offset_or_no_directory_are_skipped(names: str, offsets: str) -> None:
     assert places({"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}, 0) == []

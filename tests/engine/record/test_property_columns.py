@@ -35,7 +35,7 @@ def texts(column: ByteColumn | CodedColumn) -> list[bytes]:
     return [column[row] for row in range(len(column))]
 
 
-def told(properties: ShapedProperties | PropertyItems) -> dict[str, Any]:
+def contents_of(properties: ShapedProperties | PropertyItems) -> dict[str, Any]:
     values = {name.decode(): properties.value(name) for name in NAMES}
     gathered = {name.decode(): properties.value_bytes(name) for name in NAMES}
     assert gathered == {name: sum(map(len, texts(column))) for name, column in values.items()}
@@ -56,8 +56,8 @@ def shaped(properties: Sequence[bytes]) -> dict[str, Any] | None:
     found = ShapedProperties.of(records)
     if found is None:
         return None
-    assert told(found) == told(PropertyItems.of(records))
-    return told(found)
+    assert contents_of(found) == contents_of(PropertyItems.of(records))
+    return contents_of(found)
 
 
 def one_by_one(items: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -77,12 +77,12 @@ rows = st.lists(usual | odd.map(b"".join), max_size=4).flatmap(
 @example([b"\xb8\x01v", b"a\x01v\xd0"])
 @example([b"a\x01\xd0", b"\xb8\x01v"])
 @example([b"a\x01xx\x02b", b"a\x01xxxxx", b"a\x01x\x02xx"])
-def test_shapes_tell_what_all_separators_tell(properties: list[bytes]) -> None:
+def test_shapes_give_what_splitting_at_separators_gives(properties: list[bytes]) -> None:
     shaped(properties)
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.booleans()), min_size=1, max_size=800))
-def test_values_of_different_lengths_are_told_apart(wanted: list[tuple[int, int, bool]]) -> None:
+def test_values_of_different_lengths_are_distinguished(wanted: list[tuple[int, int, bool]]) -> None:
     properties = [
         one_by_one([(b"KEYS", b"kkk"[:key]), (b"TAGS" if tagged else b"LAGS", b"ttt"[:tag]), (b"a", b"%04d" % row)])
         for row, (key, tag, tagged) in enumerate(wanted)
@@ -209,7 +209,7 @@ def found_in(rows: list[bytes]) -> list[tuple[int, int]] | None:
     return alike_values(np.frombuffer(b"".join(b"\2" + row for row in rows), np.uint8), starts, sizes, SHAPE_NAMES)
 
 
-def test_values_stand_where_they_stand_in_the_first() -> None:
+def test_alike_records_have_values_at_the_positions_of_the_first() -> None:
     assert found_in([SHAPE, SHAPE.replace(b"100", b"101"), SHAPE.replace(b"paid", b"sent")]) == [
         (5, 5),
         (16, 4),
@@ -229,7 +229,7 @@ def test_values_stand_where_they_stand_in_the_first() -> None:
         b"",
     ],
 )
-def test_one_of_another_shape_is_enough_to_tell_nothing(other: bytes) -> None:
+def test_one_record_of_another_shape_makes_records_not_alike(other: bytes) -> None:
     assert found_in([SHAPE, other, SHAPE]) is None
     assert found_in([other, SHAPE, SHAPE]) is None
 
@@ -238,7 +238,7 @@ def test_the_last_of_equal_names_wins_unless_it_is_empty() -> None:
     assert found_in([b"K\x011\x02K\x012\x02K\x01"] * 2) == [(0, 0), (0, 0), (6, 1)]
 
 
-def test_nothing_is_told_of_no_records_nor_of_a_value_with_a_separator() -> None:
+def test_no_records_and_values_with_a_separator_are_not_alike() -> None:
     assert found_in([]) is None
     assert found_in([b"K\x01a\x01b"] * 2) is None
 
@@ -257,7 +257,7 @@ changes = st.lists(st.tuples(st.integers(0, 18), st.sampled_from(b"\x01\x02KTAGS
 
 
 @given(st.lists(changes, min_size=1, max_size=6), changes)
-def test_what_is_told_is_what_each_record_says(
+def test_alike_values_are_what_each_record_says(
     changed: list[list[tuple[int, int]]], common: list[tuple[int, int]]
 ) -> None:
     rows = []

@@ -262,7 +262,7 @@ def damaged(position: int, found: bytes) -> bytes:
         (damaged(113, b"\x37"), "add up"),
     ],
 )
-def test_damage_is_told(record: bytes, reason: str) -> None:
+def test_damage_is_reported(record: bytes, reason: str) -> None:
     problem = record_problem(memoryview(record), 1048576)
     assert problem is not None
     assert reason in problem
@@ -288,7 +288,7 @@ def lost(log: bytes | bytearray, physical_offset: int) -> bool:
 
 
 @given(st.integers(0, 1023), st.integers(0, 5000), st.booleans())
-def test_each_sector_that_a_torn_write_left_zero_is_told(shift: int, properties_bytes: int, ipv6: bool) -> None:
+def test_each_sector_that_a_torn_write_left_zero_is_reported(shift: int, properties_bytes: int, ipv6: bool) -> None:
     host = Host(bytes(range(1, 17)), 80) if ipv6 else None
     message = Message("topic", b"body" * 10, properties={"n": "v" * properties_bytes}, born_host=host)
     physical_offset = BASE + shift

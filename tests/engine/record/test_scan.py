@@ -100,7 +100,7 @@ def test_a_record_cut_off_by_the_end_is_damage() -> None:
     assert "left" in str(last.problem)
 
 
-def test_a_scan_begins_where_it_is_told_and_ends_there_too() -> None:
+def test_a_scan_begins_and_ends_at_the_given_positions() -> None:
     log, wanted = log_of(SOME)
     (only,) = scan_records(memoryview(log), wanted[3], BASE, wanted[7])
     assert (only.records.positions.tolist(), only.end, only.stop) == (wanted[3:7], wanted[7], ScanStop.END)
@@ -131,7 +131,7 @@ def chained(log: bytes | bytearray, start: int, end: int) -> int | None:
     return find_chained_record(memoryview(log), start, end, BASE, lambda after: after == end, lambda message: True)
 
 
-def test_a_record_is_found_behind_damage_from_which_others_follow() -> None:
+def test_a_record_followed_by_others_is_found_after_damage() -> None:
     log, wanted = log_of(SOME)
     end = len(log)
     assert chained(log, 0, end) == 0
@@ -157,7 +157,7 @@ def test_records_are_seen_across_the_border_of_a_search_step(around: int) -> Non
     assert not holds_record(view, 0, len(view) - 1, BASE)
 
 
-def test_a_body_full_of_heads_costs_no_more_than_a_few_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_full_of_headers_is_read_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them says that it reaches to the end."""
     log = bytearray(1 << 20)
     for position in range(0, len(log) - 200, 100):
@@ -189,8 +189,8 @@ def test_taking_rows_of_records_takes_all_their_parts() -> None:
     assert len(some.properties_sizes) == len(some) == 2
 
 
-def walked(log: bytes | bytearray, start: int, stop: int, end: int) -> tuple[list[int], int]:
-    """The places and the end of a walk step by step."""
+def stepped(log: bytes | bytearray, start: int, stop: int, end: int) -> tuple[list[int], int]:
+    """Positions and the end of a scan from one record to the next."""
     found = []
     while start < stop and start + MIN_RECORD_BYTES <= end:
         size, magic = struct.unpack_from(">ii", log, start)
@@ -218,45 +218,45 @@ def long_log(count: int, seed: int) -> tuple[bytearray, list[int]]:
 
 
 @given(st.integers(1, 300), st.integers(0, 9), st.integers(0, 99), st.integers(0, 99), st.booleans())
-def test_a_chain_is_what_a_walk_finds(count: int, seed: int, stop: int, end: int, blank: bool) -> None:
+def test_a_chain_is_what_a_stepwise_scan_finds(count: int, seed: int, stop: int, end: int, blank: bool) -> None:
     log, _ = long_log(count, seed)
     log += encode_blank(BLANK_BYTES + 40) + bytes(40) if blank else bytes(8)
     span = (stop * len(log) // 99, len(log) - end * len(log) // 990)
     span = (min(max(span[0], 1), span[1]), span[1])
-    assert followed(log, 0, *span) == walked(log, 0, *span)
+    assert followed(log, 0, *span) == stepped(log, 0, *span)
 
 
 @given(st.integers(0, 199), st.integers(0, 27), st.integers(0, 255))
-def test_a_changed_byte_ends_the_chain_where_it_ends_the_walk(number: int, position: int, value: int) -> None:
-    log, places = long_log(200, 3)
-    log[places[number] + position] = value
-    assert followed(log, 0, len(log), len(log)) == walked(log, 0, len(log), len(log))
+def test_a_changed_byte_ends_the_chain_where_it_ends_a_stepwise_scan(number: int, position: int, value: int) -> None:
+    log, begins = long_log(200, 3)
+    log[begins[number] + position] = value
+    assert followed(log, 0, len(log), len(log)) == stepped(log, 0, len(log), len(log))
 
 
 @pytest.mark.parametrize("size", [92, 500, 5_000])
 def test_a_body_that_looks_like_the_record_it_would_be_there_leads_nowhere_else(size: int) -> None:
     fake_at = []
     messages = [Message("orders", b"y" * 2_000, ["k"]) for _ in range(60)]
-    log, places = log_of(messages)
-    for place in places:
+    log, begins = log_of(messages)
+    for place in begins:
         for inside in (200, 900, 1_500):
             struct.pack_into(">ii", log, place + inside, size, MESSAGE_MAGIC)
             struct.pack_into(">q", log, place + inside + 28, BASE + place + inside)
             fake_at.append(place + inside)
-    assert followed(log, 0, len(log), len(log)) == (places, len(log))
-    assert not set(fake_at) & set(places)
+    assert followed(log, 0, len(log), len(log)) == (begins, len(log))
+    assert not set(fake_at) & set(begins)
 
 
-def test_a_stretch_of_another_place_in_the_log_is_followed_all_the_same() -> None:
-    log, places = long_log(300, 5)
+def test_a_chain_copied_from_another_offset_is_followed_all_the_same() -> None:
+    log, begins = long_log(300, 5)
     positions, end, broken = follow_chain(np.frombuffer(log, np.uint8), 0, len(log), len(log), BASE + 4096)
-    assert (positions.tolist(), end, broken) == (places, len(log), False)
+    assert (positions.tolist(), end, broken) == (begins, len(log), False)
 
 
 @pytest.mark.parametrize("before", range(1, 41))
 def test_a_record_that_begins_just_before_the_end_of_what_is_searched_of_a_lane(before: int) -> None:
     begin = 1024 + 512 - before  # one lane begins at 1,024; 512 bytes of it are searched
     (head, _), (plain, _) = (log_of([Message("orders", body)]) for body in (b"", b"x" * 600))
-    log, places = log_of([Message("orders", b"x" * (begin - len(head))), Message("orders", b"x" * 600)])
-    assert (places, len(log)) == ([0, begin], begin + len(plain))
-    assert followed(log, 0, len(log), len(log)) == (places, len(log))
+    log, begins = log_of([Message("orders", b"x" * (begin - len(head))), Message("orders", b"x" * 600)])
+    assert (begins, len(log)) == ([0, begin], begin + len(plain))
+    assert followed(log, 0, len(log), len(log)) == (begins, len(log))

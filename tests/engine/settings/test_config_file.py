@@ -49,13 +49,13 @@ def test_plain_json_means_the_same(content: dict[str, object]) -> None:
 
 
 @given(st.dictionaries(st.integers(), st.text(), min_size=1))
-def test_any_integer_key_may_stand_without_quotes(content: dict[int, str]) -> None:
+def test_any_integer_key_may_be_unquoted(content: dict[int, str]) -> None:
     text = "{" + ",".join(f"{key}:{json.dumps(value)}" for key, value in content.items()) + "}"
     assert parse_config(text) == {str(key): value for key, value in content.items()}
 
 
 @pytest.mark.parametrize("main", [None, b"", b"  \n", bytes(300), b'{"cut', b"\xff\xfe", b"[1]"])
-def test_the_backup_stands_in_for_a_file_that_is_missing_empty_or_damaged(tmp_path: Path, main: bytes | None) -> None:
+def test_the_backup_replaces_a_file_that_is_missing_empty_or_damaged(tmp_path: Path, main: bytes | None) -> None:
     path = tmp_path / "topics.json"
     if main is not None:
         path.write_bytes(main)
