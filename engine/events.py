@@ -1,4 +1,4 @@
-"""Who wants to hear what happens in a store, and how they are told."""
+"""Events of a store, and the listeners that are notified of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 class Expired:
     """Messages of one queue that are gone: queue offsets [old_min, new_min).
 
-    `physical_offsets`, int64 (n,): where their records were, in queue order, as far as the queue's files still told it.
+    `physical_offsets`, int64 (n,): where their records were, in queue order, as far as the queue's files still held it.
     """
 
     topic: str
@@ -25,7 +25,7 @@ class Expired:
 
 
 class StoreListener:
-    """Override what you want to hear. Methods are called from any thread, and must be quick and not raise.
+    """Override the events that you want. Methods are called from any thread, and must be quick and not raise.
 
     They may be called while the store's own locks are held: note the fact, wake your thread, return.
     """
@@ -37,7 +37,7 @@ class StoreListener:
         """The oldest messages of a queue are gone."""
 
     def queue_gone(self, topic: str, queue: int) -> None:
-        """FOLLOW: a queue went with all that was in it, and another of its name may be there already."""
+        """FOLLOW: a queue was deleted with all that was in it; another of its name may be there already."""
 
     def topics_changed(self) -> None:
         """A topic or a queue came or went."""
@@ -67,26 +67,26 @@ class Listeners:
         return unsubscribe
 
     def appended(self, topic: str, queue: int) -> None:
-        """Tell everyone that messages became readable."""
+        """Notify all that messages became readable."""
         for listener in self._subscribed:
             listener.appended(topic, queue)
 
     def expired(self, expired: Expired) -> None:
-        """Tell everyone that the oldest messages of a queue are gone."""
+        """Notify all that the oldest messages of a queue are gone."""
         for listener in self._subscribed:
             listener.expired(expired)
 
     def queue_gone(self, topic: str, queue: int) -> None:
-        """Tell everyone that a queue went, and perhaps came anew."""
+        """Notify all that a queue was deleted, and perhaps recreated."""
         for listener in self._subscribed:
             listener.queue_gone(topic, queue)
 
     def log_rewritten(self, physical_end: int) -> None:
-        """Tell everyone that another log came in place of the one that was shown up to `physical_end`."""
+        """Notify all that another log came in place of the one that was shown up to `physical_end`."""
         for listener in self._subscribed:
             listener.log_rewritten(physical_end)
 
     def topics_changed(self) -> None:
-        """Tell everyone that topics or queues came or went."""
+        """Notify all that topics or queues came or went."""
         for listener in self._subscribed:
             listener.topics_changed()

@@ -68,7 +68,7 @@ class RecoveryReport:
     """What opening found and did.
 
     `clean` is true when the last writer closed the store; `scanned_bytes` of the commit log were read and checked;
-    `cut_bytes` of a torn or stale tail were dropped; `damaged` are the physical offsets of damaged stretches that
+    `cut_bytes` of a torn or stale tail were dropped; `damaged` are the physical offsets of damaged ranges that
     stay in the log and read as errors; `rebuilt` names the derived data made again; `notes` are sentences for people.
     """
 

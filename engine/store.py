@@ -154,7 +154,7 @@ class MessageStore:
             self._follower.begin()
 
     def close(self) -> None:
-        """Flush, mark the store as cleanly closed, let go of everything. Calling it twice is harmless.
+        """Flush, mark the store as cleanly closed, close every file. Calling it twice is harmless.
 
         FlushFailedError: not everything reached the disk; the store is closed all the same, and the next opening
         recovers it.
@@ -177,7 +177,7 @@ class MessageStore:
             raise self._refusal.flush_failure.with_traceback(None)
 
     def _abandon(self) -> None:
-        """Let go of everything without a mark: as if the process had died."""
+        """Close everything without a mark: as if the process had died."""
         self._closed = True
         self._refusal.close()
         if self._write_side is not None:
@@ -327,7 +327,7 @@ class MessageStore:
     def put_batch(self, messages: Sequence[Message], queue: int | None = None) -> PutRange:
         """Store messages of one topic, all or none. Errors as `put`.
 
-        `queue` None deals them over the topic's queues in turn; the range's queue and offset are then the first's.
+        `queue` None distributes them over the topic's queues in turn; queue and offset of the range are the first's.
         """
         return (self._writer or self._require_write_side().writer).put_batch(messages, queue)
 
@@ -430,7 +430,7 @@ class MessageStore:
         return self._reader.entries(topic, queue, start, count)
 
     def headers(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
-        """Facts of messages (dtype HEADER, shape (n,)), gathered without an object each; row i is offset start + i.
+        """Facts of messages (dtype HEADER, shape (n,)), read without an object each; row i is offset start + i.
 
         `ok` is false where the message is damaged or expired (CRCs are not looked at).
         """
@@ -527,7 +527,7 @@ class MessageStore:
         return retention
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
-        """Tell `listener` what happens from now on; the returned function ends that."""
+        """Notify `listener` of what happens from now on; the returned function ends that."""
         return self._listeners.subscribe(listener)
 
     def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:

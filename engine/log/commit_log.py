@@ -1,6 +1,6 @@
 """The commit log: every record of the store, one after another (docs/format.md, 2 and 3).
 
-A record (or a batch, whole) goes into the current file when 8 bytes are left behind it; else a BLANK record fills the
+A record (or a batch, whole) goes into the current file when 8 bytes are left after it; else a BLANK record fills the
 file and the next one takes it:
 
     ... record | record | BLANK: remaining i32, magic i32, anything ...
@@ -288,7 +288,7 @@ def refuse_forged(record: Encoded, physical_offset: int) -> None:
 def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, int]]:
     """Where parts of these sizes go: (0: the current file, k: the k-th after it; position in it) for each.
 
-    `wrote` is the current file's write position. A part goes where it and a BLANK behind it have room.
+    `wrote` is the current file's write position. A part is stored where it and a BLANK after it have room.
     """
     places: list[tuple[int, int]] = []
     number, position = 0, wrote
@@ -307,8 +307,8 @@ def _write_blank(file: MappedFile, position: int) -> None:
 
 
 def _erase(files: Sequence[MappedFile], wrote: int, ends: Sequence[int]) -> None:
-    """Zero what was written behind `wrote` of the first file and into the others, and never published: else whole
-    records of it would stand behind the next one that is stored, and be found there after a crash."""
+    """Zero what was written after `wrote` of the first file and into the others, and never published: else whole
+    records of it would follow the next one that is stored, and be found there after a crash."""
     for file, start, end in zip(files, [wrote, *[0] * (len(files) - 1)], ends, strict=True):
         stop = min(end + HEAD_BYTES, file.size)  # a BLANK, too
         file.writable()[start:stop] = bytes(stop - start)

@@ -58,15 +58,15 @@ class ConsumeQueue:
         self._first = 0
         self._max = 0
         self._min: tuple[int, int, int] | None = None  # min_offset; for which log's begin; max_offset if all expired
-        self.told_min: int | None = None
+        self.notified_min: int | None = None
         """The lowest `min_offset` that was given to anyone since this was set; None: nobody asked. What lies between
-        the two was taken by retention, and nobody was told."""
+        the two was deleted by retention, and nobody was notified."""
         self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
         self._appended_to: MappedFile | None = None  # the newest file, once an entry came alone
         self._watch = Watch(files.directory)
-        self._untold: tuple[int, int, int] | None = None  # how it was before a refresh that failed
+        self._before_failed_refresh: tuple[int, int, int] | None = None  # how it was before a refresh that failed
 
     @property
     def first_offset(self) -> int:
@@ -84,9 +84,9 @@ class ConsumeQueue:
         found, log_begin = self._min, self._min_physical
         if found is None or found[1] != log_begin or found[2] not in (-1, self._max):
             found = self._min = self._find_min(self._first)
-            told = self.told_min
-            if told is None or (found[0] < told and found[1] == self._min_physical):
-                self.told_min = found[0]
+            notified = self.notified_min
+            if notified is None or (found[0] < notified and found[1] == self._min_physical):
+                self.notified_min = found[0]
         return found[0]
 
     def _find_min(self, low: int) -> tuple[int, int, int]:
@@ -115,7 +115,7 @@ class ConsumeQueue:
         scanned = files[-SCANNED_FILES:]
         end = scanned_end(scanned) if scan else searched_end(files)
         if scan and scanned and end == scanned[0].start:
-            end = scanned_end(files)  # nothing is in the newest: their writer makes the queue anew just now
+            end = scanned_end(files)  # nothing is in the newest: their writer is recreating the queue
         if scan and self.files.access is not Access.READ and holds_more(files, end):
             self.files.truncate(end)
         elif files and self.files.access is not Access.READ:
@@ -125,7 +125,7 @@ class ConsumeQueue:
 
     def resume(self, max_offset: int, physical_end: int) -> None:
         """After a clean close: the end is where the mark says, of a log that ended at `physical_end`, unless the files
-        say otherwise. A newest entry that leads behind that log is damaged: what comes is not held against it."""
+        say otherwise. A newest entry that leads past that log is damaged: later entries are not compared with it."""
         files = unbroken_tail(self.files.files, self.files.missized)
         if not files or not ends_at(files, max_offset * ENTRY.itemsize):
             self.recover(scan=False)
@@ -158,8 +158,8 @@ class ConsumeQueue:
         fresh = entries[present:]
         if len(fresh):
             if self.files.last is not None and queue_offset + present > self._max:
-                place = int(fresh["physical_offset"][0]), int(fresh["size"][0])
-                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset + present, *place)
+                record = int(fresh["physical_offset"][0]), int(fresh["size"][0])
+                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset + present, *record)
             self._begin(queue_offset + present)
             self._write(fresh)
         return len(fresh)
@@ -169,9 +169,9 @@ class ConsumeQueue:
         one."""
         if self._newest < 0 or not len(entries) or self._newest < entries[0].item()[0]:
             return 0
-        places = entries["physical_offset"].astype(np.int64)
-        present = int(np.searchsorted(places, self._newest, side="left"))
-        if present < len(places) and places[present] == self._newest and queue_offset + present < self._max:
+        offsets = entries["physical_offset"].astype(np.int64)
+        present = int(np.searchsorted(offsets, self._newest, side="left"))
+        if present < len(offsets) and offsets[present] == self._newest and queue_offset + present < self._max:
             present += 1
         return present
 
@@ -193,7 +193,7 @@ class ConsumeQueue:
         if blanks:
             self.files.append(ENTRY_STRUCT.pack(0, PRE_BLANK_SIZE, 0) * blanks)
         self._moved(queue_offset)
-        self._min = self.told_min = None
+        self._min = self.notified_min = None
 
     def _write(self, entries: Entries) -> None:
         """Append file by file, publishing each part once its bytes are there."""
@@ -387,7 +387,7 @@ class ConsumeQueue:
     def begin_at(self, min_physical_offset: int) -> None:
         """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
         self._min_physical = min_physical_offset
-        self._min = self.told_min = None
+        self._min = self.notified_min = None
 
     def delete_expired(self, now_ms: int) -> int:
         """Delete the files whose every entry is before min_offset, never the last one; return how many."""
@@ -403,9 +403,12 @@ class ConsumeQueue:
     def refresh(self, physical_end: int) -> bool:
         """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
         changed. Nothing is taken in once the queue `is_stale`. After an error (ReadError, OSError) the next call
-        begins anew, and tells all of it."""
-        before, failed_before = self._untold or (self._first, self._max, self._newest), self._untold is not None
-        self._untold = before
+        starts over, and reports all of it."""
+        before, failed_before = (
+            self._before_failed_refresh or (self._first, self._max, self._newest),
+            self._before_failed_refresh is not None,
+        )
+        self._before_failed_refresh = before
         is_listed = self._list_files(failed_before)
         is_overtaken = self._newest >= 0 and self._max * ENTRY.itemsize <= self.files.min_offset  # by retention
         if not is_overtaken and self._has_other_entries():
@@ -421,7 +424,7 @@ class ConsumeQueue:
         if self._min is not None and self._min[0] < self._first:
             self._min = None
         self.take_in(physical_end)
-        self._untold = None
+        self._before_failed_refresh = None
         return before != (self._first, self._max, self._newest)
 
     def _list_files(self, surely: bool) -> bool:
@@ -441,13 +444,13 @@ class ConsumeQueue:
         return newest is None or (newest[0], record_end(newest)) != (self._newest, self._physical_end)
 
     def _has_next(self) -> bool:
-        """Whether anything stands where the next entry goes."""
+        """Whether anything is stored where the next entry belongs."""
         if self.files.find(self._max * ENTRY.itemsize) is None:
             return False
         return self._raw(self._max)[1] > 0
 
     def take_in(self, physical_end: int) -> None:
-        """FOLLOW: publish entries of another process behind the newest, of records that end by `physical_end`."""
+        """FOLLOW: publish entries of another process after the newest, of records that end by `physical_end`."""
         while self._has_next() and self._take_in(physical_end):
             pass
 
@@ -460,14 +463,14 @@ class ConsumeQueue:
         count = shown_prefix(found, self._newest, physical_end)
         if count:
             self._moved(self._max + count)
-            if self.told_min is not None and self.told_min >= self._max - count:
-                self.told_min = None  # the queue was empty, and may begin later than it ended
+            if self.notified_min is not None and self.notified_min >= self._max - count:
+                self.notified_min = None  # the queue was empty, and may begin later than it ended
         return 0 < count == len(found)
 
     # life
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Unmap and close all files."""
         self.files.close()
 
     def destroy(self, *, durably: bool = True) -> None:

@@ -128,7 +128,7 @@ class ConsumeQueues:
         if self._visible_end is not None:
             queue.truncate(self._visible_end)
             if self.access is Access.READ:
-                queue.take_in(self._visible_end)  # behind an entry that leads astray
+                queue.take_in(self._visible_end)  # after an entry that leads astray
         queue.begin_at(self._min_physical)
         self._queues[topic, queue_id] = queue
         return queue
@@ -232,8 +232,8 @@ class ConsumeQueues:
 
     def expire(self, min_physical_offset: int) -> list[Expired]:
         """The log now begins there: what went, of the used queues whose minimum moved. After an error (ReadError,
-        NoDescriptorError) the next call goes on, and tells all of it."""
-        with self._lock:  # a queue that is being opened knows the one beginning, or is told of the other
+        NoDescriptorError) the next call goes on, and returns all of it."""
+        with self._lock:  # a queue that is being opened starts from the new beginning, or is expired below
             if min_physical_offset != self._min_physical:
                 self._min_physical = min_physical_offset
                 self._to_expire = self.opened()
@@ -244,7 +244,7 @@ class ConsumeQueues:
         return moved
 
     def _expire(self, queue: ConsumeQueue) -> None:
-        old = queue.told_min
+        old = queue.notified_min
         if self._queues.get((queue.topic, queue.queue_id)) is not queue:
             return  # its topic was deleted since the call that failed
         if old is None:
@@ -254,10 +254,10 @@ class ConsumeQueues:
         if new > old:
             gone = queue.physical_offsets(old, new)
             self._expired.append(Expired(queue.topic, queue.queue_id, old, new, gone))
-        queue.told_min = new
+        queue.notified_min = new
 
     def contents(self, topic: str) -> list[Expired]:
-        """All that a topic's queues hold, as what goes when the topic goes."""
+        """All that a topic's queues hold, as what is gone when the topic is deleted."""
         found = []
         for queue_id in self.queue_ids(topic):
             queue = self.get(topic, queue_id)
@@ -271,7 +271,7 @@ class ConsumeQueues:
         return sum(queue.delete_expired(now_ms) for queue in self)
 
     def sweep(self, now_ms: int, forced_interval_ms: int) -> None:
-        """Let deleted files go whose readers are done, or had that long."""
+        """Unmap deleted files whose readers are done, or had that long."""
         for queue in self.opened():
             queue.files.sweep(now_ms, forced_interval_ms)
 
@@ -305,7 +305,7 @@ class ConsumeQueues:
                 self._drop(key)
 
     def forget(self, file_bytes: int) -> None:
-        """FOLLOW: let go of every queue; `load` lists those that are there, with files of `file_bytes` each. `gone`
+        """FOLLOW: close every queue; `load` lists those that are there, with files of `file_bytes` each. `gone`
         tells of those that were used."""
         with self._lock:
             for key in list(self._queues):
@@ -372,7 +372,7 @@ class ConsumeQueues:
             self._disk.sync_directory(self.directory)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Unmap and close all files."""
         for queue in self.opened():
             queue.close()
         self._queues.clear()

@@ -1,7 +1,7 @@
 """Delay levels: how a delayed message is stored (docs/format.md, 2 and 5). Nobody here delivers it.
 
-It goes to SCHEDULE_TOPIC_XXXX, queue level - 1, with its own topic and queue as the properties REAL_TOPIC and REAL_QID;
-the consume queue's tags code is then the time at which it is due.
+It is stored in SCHEDULE_TOPIC_XXXX, queue level - 1, with its own topic and queue as the properties REAL_TOPIC and
+REAL_QID; the consume queue's tags code is then the time at which it is due.
 """
 
 from __future__ import annotations

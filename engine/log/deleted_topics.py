@@ -5,8 +5,8 @@
 The log keeps a deleted topic's records until retention takes their file; without this note a rebuild would bring them
 back.
 
-The note is what deletes a topic: it is made first, and whatever is left of the topic then goes by itself, at the next
-opening if the disk refuses before.
+The note is what deletes a topic: it is written first; whatever is left of the topic is deleted
+after that, at the next opening if the disk refuses before.
 """
 
 from __future__ import annotations

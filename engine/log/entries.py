@@ -33,35 +33,35 @@ Entries = np.ndarray[Any, Any]
 
 
 def valid_prefix(entries: Entries, after: int = -1) -> int:
-    """Count of leading entries to trust: sizes are positive, and each record starts behind the one before (or
+    """Count of leading entries to trust: sizes are positive, and each record starts after the one before (or
     `after`)."""
     before = after
-    for row, (place, size, _) in enumerate(
+    for row, (physical_offset, size, _) in enumerate(
         ENTRY_STRUCT.iter_unpack(entries[:FEW].tobytes())
     ):  # many queues have no more
-        if size <= 0 or (size != PRE_BLANK_SIZE and place < before):
+        if size <= 0 or (size != PRE_BLANK_SIZE and physical_offset < before):
             return row
-        before = place if size != PRE_BLANK_SIZE else after
-    places = entries["physical_offset"].astype(np.int64)
+        before = physical_offset if size != PRE_BLANK_SIZE else after
+    offsets = entries["physical_offset"].astype(np.int64)
     blank = is_pre_blank(entries)
-    starts = np.concatenate(([after], np.where(blank, after, places)[:-1]))
-    trusted = (entries["size"] > 0) & (blank | (places >= starts))
+    starts = np.concatenate(([after], np.where(blank, after, offsets)[:-1]))
+    trusted = (entries["size"] > 0) & (blank | (offsets >= starts))
     return len(entries) if trusted.all() else int(trusted.argmin())
 
 
 def shown_prefix(entries: Entries, after: int, physical_end: int) -> int:
     """Count of leading entries that lead to records of a log up to `physical_end`, from `after` on. One that leads
     elsewhere counts when a later one leads there: its writer has gone on, so it is damaged."""
-    places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
     written = np.logical_and.accumulate(sizes > 0)
     led = np.flatnonzero(
-        written & (is_pre_blank(entries) | (places >= max(after, 0)) & (places <= physical_end - sizes))
+        written & (is_pre_blank(entries) | (offsets >= max(after, 0)) & (offsets <= physical_end - sizes))
     )
     return int(led[-1]) + 1 if len(led) else 0
 
 
 def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
-    """Which entries are fillers before a queue's first message: bool (n,)."""
+    """Which entries are blanks before a queue's first message: bool (n,)."""
     blank: np.ndarray[Any, Any] = entries["size"] == PRE_BLANK_SIZE
     return blank
 
@@ -119,7 +119,7 @@ def searched_end(files: Sequence[MappedFile]) -> int:
 
 
 def holds_more(files: Sequence[MappedFile], end: int) -> bool:
-    """Whether anything but zeros stands behind `end`, or a whole further file."""
+    """Whether anything but zeros follows `end`, or a whole further file."""
     if not files:
         return False
     last = files[-1]

@@ -352,13 +352,13 @@ class Index:
         return before != (self._files, self.foreign)
 
     def reopen(self, slots: int, entries: int) -> None:
-        """FOLLOW: let go of every file, and list those of these sizes."""
+        """FOLLOW: close every file, and list those of these sizes."""
         self._files = ()
         self.slots, self.entries = slots, entries
         self.refresh()
 
     def move(self, directory: Path, slots: int, entries: int, access: Access) -> None:
-        """FOLLOW: let go of every file, and take those below `directory` from now on. READ: another process's, which
+        """FOLLOW: close every file, and take those below `directory` from now on. READ: another process's, which
         `refresh` lists; otherwise they are made by us, and none is there yet."""
         with self._lock:
             for file in self._files:
@@ -380,7 +380,7 @@ class Index:
             self.foreign = ()
 
     def close(self) -> None:
-        """Let go of all files; keys that wait in memory are lost unless `flush` came before."""
+        """Close all files; keys that wait in memory are lost unless `flush` came before."""
         for file in self._files:
             file.file.close()
         self._files = ()
@@ -392,7 +392,7 @@ def is_index_name(name: str) -> bool:
 
 
 def next_name(now_ms: int, previous: str) -> str:
-    """A name for a file made at `now_ms`, behind `previous` ("" for none): clocks go back, names never."""
+    """A name for a file made at `now_ms`, after `previous` ("" for none): clocks go back, names never."""
     name = _name(datetime.fromtimestamp(now_ms / 1000))
     if name > previous:
         return name

@@ -96,7 +96,7 @@ class IndexFile:
 
     @property
     def last_physical_offset(self) -> int:
-        """Physical offset of the newest record with a key in this file (or, as it was told, before it); -1 for none."""
+        """Physical offset of the newest record with a key in this file (or before it: see `inherit`); -1 for none."""
         header = self.header
         return header.end_physical_offset if header.next_entry > 1 or header.end_physical_offset > 0 else -1
 
@@ -160,7 +160,7 @@ class IndexFile:
                 return
             number = previous
         require_time()
-        yield from _places_of(np.frombuffer(pages, INDEX_ENTRY, max(number, 0) + 1, base), key_hash)
+        yield from _offsets_of(np.frombuffer(pages, INDEX_ENTRY, max(number, 0) + 1, base), key_hash)
 
     def records(self) -> Array:
         """The entries there are (INDEX_ENTRY, shape (n,)), oldest first: a view."""
@@ -177,7 +177,7 @@ class IndexFile:
         """Drop entries of records at or after `physical_end`, and what can't be right after a power cut; how many are
         left.
 
-        All slots are made anew from those: some may have reached the disk later than others.
+        All slots are rebuilt from those: some may have reached the disk later than others.
 
         `stored_ms` gives a kept record's store time, for the header; -1 when it can't be read.
         """
@@ -221,15 +221,15 @@ class IndexFile:
 # arithmetic: no state, no files
 
 
-def _places_of(entries: Array, key_hash: int) -> Iterator[int]:
+def _offsets_of(entries: Array, key_hash: int) -> Iterator[int]:
     """Physical offsets of those of `entries` that have that hash, last first, neighbours that are equal once. The first
     is no entry."""
     for end in range(len(entries), 1, -SCANNED_ENTRIES):
         part = entries[max(end - SCANNED_ENTRIES, 1) : end]
-        places = part["physical_offset"][part["key_hash"] == key_hash].astype(np.int64)[::-1]
-        is_other = np.ones(len(places), dtype=bool)
-        is_other[1:] = places[1:] != places[:-1]
-        yield from places[is_other].tolist()
+        offsets = part["physical_offset"][part["key_hash"] == key_hash].astype(np.int64)[::-1]
+        is_other = np.ones(len(offsets), dtype=bool)
+        is_other[1:] = offsets[1:] != offsets[:-1]
+        yield from offsets[is_other].tolist()
 
 
 def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Array]:
@@ -270,9 +270,9 @@ def trusted_prefix(records: Array, physical_end: int) -> int:
     """Count of leading entries (numbered from 1) that can be right: records in log order before `physical_end`."""
     if not len(records):
         return 0
-    places = records["physical_offset"].astype(np.int64)
+    offsets = records["physical_offset"].astype(np.int64)
     numbers = np.arange(1, len(records) + 1)
-    trusted = (places >= 0) & (places < physical_end) & (records["key_hash"] >= 0)
+    trusted = (offsets >= 0) & (offsets < physical_end) & (records["key_hash"] >= 0)
     trusted &= (records["previous"] >= 0) & (records["previous"] < numbers)
-    trusted[1:] &= places[1:] >= places[:-1]
+    trusted[1:] &= offsets[1:] >= offsets[:-1]
     return len(records) if trusted.all() else int(trusted.argmin())

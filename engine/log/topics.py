@@ -49,7 +49,7 @@ class TopicView:
             raise TopicNotFoundError(topic, queue_id if self.has(topic) else None)
 
     def writable_ids(self, topic: str) -> list[int]:
-        """The queues that messages without one are dealt over; none when the topic is unknown."""
+        """The queues that messages without one are distributed over; none when the topic is unknown."""
         config = self.table.get(topic)
         return list(range(config.write_queues)) if config else self._queues.queue_ids(topic)
 

@@ -3,7 +3,7 @@
 log flusher      the commit log, at intervals and for those who wait
 committer        the log's write buffer to its file, with a transient pool only
 derived flusher  consume queues and index, then the checkpoint (RocketMQ's) and the coverage mark (ours)
-close            all of it, then the clean mark; `abort` goes last
+close            all of it, then the clean mark; `abort` is removed last
 
 Once dispatch has failed no mark is written any more, and `abort` stays: the next opening reads the log again.
 """

@@ -2,8 +2,8 @@
 (docs/format.md, 4).
 
 A failed flush is final: the kernel may have dropped the pages it could not write, and call the next flush good. So
-nothing counts as durable after it. Everyone who waits, or asks later, is told; so is the store, which then stops taking
-messages. Want of a descriptor is no failure: nothing was tried, so it is tried again, and who waits goes on waiting.
+nothing counts as durable after it. Whoever waits, or asks later, gets the error; the store is notified and stops taking
+messages. A missing file descriptor is no failure: nothing was written, so it is tried again, and waiters keep waiting.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LogFlusher:
         failed: Callable[[FlushFailedError], None],
         commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`failed` hears, before anybody else, of the failure that ends durability. `commit` brings write buffers to
-        the file before a thorough flush (`Committer.commit`)."""
+        """`failed` is called, before any waiter, with the failure that ends durability. `commit` brings write buffers
+        to the file before a thorough flush (`Committer.commit`)."""
         self._log = log
         self._policy = policy
         self._failed = failed
@@ -183,7 +183,7 @@ class Committer:
         failed: Callable[[FlushFailedError], None],
     ) -> None:
         """`committed` is called, from any thread and never under a lock of ours, when bytes became readable: it
-        dispatches them. `failed` hears of the one failure that ends committing."""
+        dispatches them. `failed` is called with the one failure that ends committing."""
         self._log = log
         self._policy = policy
         self._committed = committed
@@ -222,7 +222,7 @@ class Committer:
         try:
             self.commit(0 if thorough else self._policy.commit_least_pages)
         except FlushFailedError:
-            return  # `failed` was told; nothing more can be committed
+            return  # `failed` was called; nothing more can be committed
 
     def _give_up(self, error: Exception) -> None:
         self._fail(FlushFailedError(self._log.files.directory, f"the commit thread ended: {error!r}"))
@@ -267,8 +267,8 @@ class DerivedFlusher(Generic[Covered]):
     ) -> None:
         """`snapshot` tells what is dispatched when a flush begins, None when nothing can be said of it; `covered` is
         called with it when all of that, log included, is on disk and the checkpoint says so.
-        `flush_queues(least_pages)` and `flush_index()` raise FlushFailedError; `failed` hears of the one failure that
-        ends this."""
+        `flush_queues(least_pages)` and `flush_index()` raise FlushFailedError; `failed` is called with the one failure
+        that ends this."""
         self._log = log
         self._policy = policy
         self._checkpoint_file = checkpoint_file

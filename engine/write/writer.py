@@ -3,7 +3,7 @@
     outside the lock   choose the queue, encode the record
     under it           number it, reserve what its entries need, append, dispatch
 
-A put that fails stores nothing. Should dispatch fail behind an append all the same, the log knows more than its queues
+A put that fails stores nothing. Should dispatch fail after an append all the same, the log holds more than its queues
 do: nothing more is written, and the next opening makes them agree.
 """
 
@@ -52,7 +52,7 @@ from engine.settings.config import StoreConfig
 T = TypeVar("T")
 
 Stored: TypeAlias = Callable[[str, Sequence[int]], None]
-"""Hears of a topic and those of its queues that get messages, when these are in the log and not dispatched yet."""
+"""Called with a topic and those of its queues that get messages, when these are in the log and not dispatched yet."""
 
 STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
 """What a store says of a record in its properties. A message that comes from another store still has them, and they
@@ -148,7 +148,7 @@ class Writer:
             return self._put_special([message], queue_id)[0]
         topic = message.topic
         if queue_id is None:
-            (queue_id,) = self._deal(topic, 1)
+            (queue_id,) = self._next_queue_ids(topic, 1)
             queue = self._queues.get(topic, queue_id)
         else:
             queue = self._queues.get(topic, queue_id)
@@ -178,7 +178,7 @@ class Writer:
 
     # queues
 
-    def _deal(self, topic: str, count: int) -> list[int]:
+    def _next_queue_ids(self, topic: str, count: int) -> list[int]:
         """Queues that the next `count` messages without one go to, in turn: the topic's, from the next one on. An
         unknown topic's are those that it will have."""
         queue_ids = self._topics.writable_ids(topic)
@@ -244,7 +244,7 @@ class Writer:
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
         """The queues that `count` messages go to, in turn."""
         if queue_id is None:
-            return self._deal(topic, count)
+            return self._next_queue_ids(topic, count)
         if self._queues.get(topic, queue_id) is None and not self._topics.has_queue(topic, queue_id):
             self._require_queue(topic, queue_id)
         return [queue_id]
@@ -264,14 +264,18 @@ class Writer:
             self._make_topic(topic)
         with self._log.lock:
             self._refusal.require_none()
-            dealt = self._deal_parts(topic, parts, count, queue_ids)
-            firsts = [part.shares[0].queue_offset for part in dealt]
-            stored = [self._log.append(dealt[0], firsts[0])] if len(dealt) == 1 else self._log.append_all(dealt, firsts)
+            distributed = self._distribute(topic, parts, count, queue_ids)
+            firsts = [part.shares[0].queue_offset for part in distributed]
+            stored = (
+                [self._log.append(distributed[0], firsts[0])]
+                if len(distributed) == 1
+                else self._log.append_all(distributed, firsts)
+            )
             try:
                 if callback is not None:
                     callback(topic, queue_ids)
             finally:  # what is in the log is dispatched, even if the callback fails
-                for part, (physical_offset, store_time_ms) in zip(dealt, stored, strict=True):
+                for part, (physical_offset, store_time_ms) in zip(distributed, stored, strict=True):
                     self._dispatcher.put_run(part.placed(topic, physical_offset, store_time_ms))
         self.messages += count
         self.bytes += sum(len(part.buffer) for part in parts)
@@ -279,9 +283,9 @@ class Writer:
         end = stored[-1][0] + len(parts[-1].buffer)
         return PutRange(topic, queue_ids[0], firsts[0], count, physical_offset, end, store_time_ms)
 
-    def _deal_parts(
+    def _distribute(
         self, topic: str, parts: Sequence[EncodedBatch], count: int, queue_ids: Sequence[int]
-    ) -> list[_Dealt]:
+    ) -> list[_DistributedBatch]:
         """Each part with its queues' shares; the files for all of their `count` entries are made."""
         turns = len(queue_ids)
         queues: dict[int, ConsumeQueue] = {}
@@ -289,12 +293,12 @@ class Writer:
         for turn, queue_id in enumerate(queue_ids):
             queue = queues[queue_id] = self._queues.get_or_create(topic, queue_id)
             offsets.append(queue.reserve(len(range(turn, count, turns))))
-        dealt, start = [], 0
+        distributed, start = [], 0
         for part in parts:
             end = start + len(part)
-            dealt.append(_Dealt(part, queues, shares_of(queue_ids, offsets, start, end)))
+            distributed.append(_DistributedBatch(part, queues, shares_of(queue_ids, offsets, start, end)))
             start = end
-        return dealt
+        return distributed
 
     def _nothing(self, topic: str, queue_id: int | None) -> PutRange:
         end = self._log.readable_end
@@ -333,7 +337,7 @@ class Writer:
         return results
 
     def _routed(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[_Routed]:
-        """Encode each where it goes."""
+        """Encode each for the queue that its properties send it to."""
         return [self._route(message, queue_ids[row % len(queue_ids)]) for row, message in enumerate(messages)]
 
     def _route(self, message: Message, queue_id: int) -> _Routed:
@@ -407,7 +411,7 @@ class _Prepared:
     record: EncodedRecord
 
 
-class _Dealt(NamedTuple):
+class _DistributedBatch(NamedTuple):
     """A batch with what each queue gets of it: what the log takes."""
 
     batch: EncodedBatch
