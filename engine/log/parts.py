@@ -1,4 +1,4 @@
-"""Parts: a store's commit log and everything that belongs to it, opened together and not yet recovered."""
+"""What opening a store returns: its commit log and everything that belongs to it, not yet recovered."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StoreParts:
             return -1
 
     def close(self) -> None:
-        """Let go of all files and maps."""
+        """Unmap and close all files."""
         self.queues.close()
         self.index.close()
         self.log.files.close()
