@@ -329,12 +329,14 @@ class Filesystem:
     def queue_gone(self, topic: str, queue: int) -> list[int]:
         """Inodes of a queue that went, or was recreated, and of all that was in it."""
         self._messages.forget()
-        return [*self._stale.queue_gone(topic, queue), *self._parquet.queue_gone(topic, queue)]
+        self._parquet.queue_gone(topic, queue)
+        return self._stale.queue_gone(topic, queue)
 
     def topics_changed(self) -> list[int]:
         """Inodes of topics and queues that went since the last call, and of all that was in them."""
         self._messages.forget()
-        return [*self._stale.gone(), *self._parquet.gone(frozenset(self._store.topics()))]
+        self._parquet.gone(frozenset(self._store.topics()))
+        return self._stale.gone()
 
     def log_rewritten(self, physical_end: int) -> list[int]:
         """Another log came in place of the one that was shown up to `physical_end`: no number that was given away

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from engine import MessageStore, OpenMode, TakesLongError, in_haste
 from fsstore.interface import Attributes, FilesystemError, Kind, Opened, OpenedDirectory, SlowWork
@@ -24,6 +23,7 @@ from fsstore.parquet.names import (
     topic_partition,
 )
 from fsstore.parquet.segments import Segment
+from fsstore.tree.inodes import NodeKey
 from fsstore.tree.listing import Listing
 from fsstore.tree.memory import MemoryBudget, Purpose
 from fsstore.tree.names import can_be_name
@@ -31,14 +31,6 @@ from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.tree.streams import newest_store_time_ms
 
 _OPENED = Opened(0, False, True, None)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionName:
-    """What the directory of a topic, or of a queue of it, is known by in the inode table."""
-
-    topic: str
-    queue: int | None
 
 
 class DatasetDirectory(Directory):
@@ -61,7 +53,7 @@ class DatasetDirectory(Directory):
 
     def _partition(self, topic: str) -> Node:
         return self._context.inodes.named(
-            PartitionName(topic, None), lambda: TopicPartition(self._context, self._dataset, topic)
+            NodeKey(TopicPartition, topic), lambda: TopicPartition(self._context, self._dataset, topic)
         )
 
     def _current(self) -> dict[bytes, str]:
@@ -86,7 +78,8 @@ class TopicPartition(Directory):
         if queue is None or not self._context.store.has_queue(self._topic, queue):
             return self._context.absence(name)
         return self._context.inodes.named(
-            PartitionName(self._topic, queue), lambda: QueuePartition(self._context, self._dataset, self._topic, queue)
+            NodeKey(QueuePartition, self._topic, queue),
+            lambda: QueuePartition(self._context, self._dataset, self._topic, queue),
         ).attributes()
 
     def names(self) -> Sequence[bytes]:
@@ -184,8 +177,9 @@ class QueuePartition(Directory):
         return self._dataset.find(self._topic, self._queue, found.begin, found.end)
 
     def _file(self, layout: Layout) -> RangeFile:
-        file = self._context.inodes.named(layout.key, lambda: RangeFile(self._context, self._dataset, layout))
-        assert isinstance(file, RangeFile)  # nothing else is known by a RangeKey
+        key = NodeKey(RangeFile, self._topic, self._queue, layout.key)
+        file = self._context.inodes.named(key, lambda: RangeFile(self._context, self._dataset, layout))
+        assert isinstance(file, RangeFile)
         return file
 
 
@@ -297,29 +291,20 @@ class ParquetView:
     def expired(self, topic: str, queue: int, new_min: int) -> list[int]:
         """Inodes of files whose first message is gone; they are stale from now on."""
 
-        def is_gone(name: Hashable) -> bool:
-            return isinstance(name, RangeKey) and (name.topic, name.queue) == (topic, queue) and name.begin < new_min
+        def is_gone(name: NodeKey) -> bool:
+            is_of_queue = (name.topic, name.queue) == (topic, queue)
+            return is_of_queue and isinstance(name.detail, RangeKey) and name.detail.begin < new_min
 
         self._dataset.expired(topic, queue, new_min)
         return self._inodes.retire(is_gone)
 
-    def queue_gone(self, topic: str, queue: int) -> list[int]:
-        """Inodes of what belonged to a queue that went; they are stale from now on."""
-
-        def is_gone(name: Hashable) -> bool:
-            return isinstance(name, PartitionName | RangeKey) and (name.topic, name.queue) == (topic, queue)
-
+    def queue_gone(self, topic: str, queue: int) -> None:
+        """Forget what is known of a queue that went."""
         self._dataset.forget_queue(topic, queue)
-        return self._inodes.retire(is_gone)
 
-    def gone(self, topics: Collection[str]) -> list[int]:
-        """Inodes of what belongs to topics that are not among `topics`; they are stale from now on."""
-
-        def is_gone(name: Hashable) -> bool:
-            return isinstance(name, PartitionName | RangeKey) and name.topic not in topics
-
+    def gone(self, topics: Collection[str]) -> None:
+        """Forget what is known of topics that are not among `topics`."""
         self._dataset.forget_all_but(topics)
-        return self._inodes.retire(is_gone)
 
     def ending(self) -> None:
         """No more requests come: a listing that measures files is given up."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 
 from engine import StoredMessage, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, DoneInThread, OpenedDirectory
+from fsstore.tree.inodes import NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
 from fsstore.tree.memory import MemoryBudget
 from fsstore.tree.messages import MessageFiles
@@ -40,19 +40,12 @@ class QueueLink(Node):
         return self._target
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLinkName:
-    """What a QueueLink is known by in the inode table."""
-
-    topic: str
-    queue: int
-    queue_offset: int
-
-
 def look_up_queue_link(context: Context, topic: str, queue: int, name: bytes) -> Attributes:
     """Attributes of `@first`, `@last`, `@<time>`; ENOENT for other names and where no message is."""
     queue_offset = _queue_offset(context, topic, queue, name)
-    link = context.inodes.named(QueueLinkName(topic, queue, queue_offset), lambda: QueueLink(context, queue_offset))
+    link = context.inodes.named(
+        NodeKey(QueueLink, topic, queue, queue_offset), lambda: QueueLink(context, queue_offset)
+    )
     return link.attributes()
 
 
@@ -70,14 +63,6 @@ def _queue_offset(context: Context, topic: str, queue: int, name: bytes) -> int:
     if not bounds.min_offset <= queue_offset < bounds.max_offset:
         raise not_found()
     return queue_offset
-
-
-@dataclass(frozen=True, slots=True)
-class MatchesName:
-    """What a MatchesDirectory is known by in the inode table."""
-
-    topic: str
-    key: str
 
 
 class KeysDirectory(Directory):
@@ -121,7 +106,8 @@ class KeysDirectory(Directory):
 
     def _matches(self, key: str) -> Node:
         return self._context.inodes.named(
-            MatchesName(self._topic, key), lambda: MatchesDirectory(self._context, self._messages, self._topic, key)
+            NodeKey(MatchesDirectory, self._topic, None, key),
+            lambda: MatchesDirectory(self._context, self._messages, self._topic, key),
         )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
 from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link
-from fsstore.tree.inodes import shown_append_inode
+from fsstore.tree.inodes import NodeKey, shown_append_inode
 from fsstore.tree.listing import Listing, QueueListing
 from fsstore.tree.messages import MessageFiles
 from fsstore.tree.names import (
@@ -35,36 +34,6 @@ STREAM_SUFFIX = b".log"
 _parse_append = lru_cache(maxsize=256)(parse_append)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicName:
-    """What a TopicDirectory is known by in the inode table."""
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueueName:
-    """What a QueueDirectory is known by in the inode table."""
-
-    topic: str
-    queue: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeysName:
-    """What a KeysDirectory is known by in the inode table."""
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListedAppendName:
-    """What the `append` that a listing shows is known by in the inode table; opening looks up another."""
-
-    topic: str
-    queue: int | None
-
-
 def stream_name(queue: int) -> bytes:
     """The name of a queue's stream."""
     return b"%d%s" % (queue, STREAM_SUFFIX)
@@ -80,15 +49,19 @@ class Tree:
 
     def topic(self, topic: str) -> Node:
         """The directory of a topic."""
-        return self.context.inodes.named(TopicName(topic), lambda: TopicDirectory(self, topic))
+        return self.context.inodes.named(NodeKey(TopicDirectory, topic), lambda: TopicDirectory(self, topic))
 
     def queue(self, topic: str, queue: int) -> Node:
         """The directory of a queue."""
-        return self.context.inodes.named(QueueName(topic, queue), lambda: QueueDirectory(self, topic, queue))
+        return self.context.inodes.named(
+            NodeKey(QueueDirectory, topic, queue), lambda: QueueDirectory(self, topic, queue)
+        )
 
     def keys(self, topic: str) -> Node:
         """The directory `keys` of a topic."""
-        return self.context.inodes.named(KeysName(topic), lambda: KeysDirectory(self.context, self.messages, topic))
+        return self.context.inodes.named(
+            NodeKey(KeysDirectory, topic), lambda: KeysDirectory(self.context, self.messages, topic)
+        )
 
     def append(self, directory: Node, topic: str, queue: int | None, name: bytes) -> Attributes:
         """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other.
@@ -119,7 +92,7 @@ class Tree:
     def listed_append(self, topic: str, queue: int | None) -> Attributes:
         """The `append` that a listing shows."""
         return self.context.inodes.named(
-            ListedAppendName(topic, queue), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)
+            NodeKey(AppendFile, topic, queue), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)
         ).attributes()
 
 

@@ -24,7 +24,7 @@ import errno
 import hashlib
 import zlib
 from collections.abc import Callable, Hashable, Set
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from fsstore.interface import ROOT_INODE, FilesystemError
 
@@ -68,6 +68,18 @@ def shown_stream_inode(topic: str, queue: int, first_offset: int) -> int:
     return SHOWN_STREAM | int.from_bytes(digest) & SHOWN_STREAM - 1
 
 
+class NodeKey(NamedTuple):
+    """What a node is known by in the table."""
+
+    kind: type
+    topic: str | None = None
+    """That it belongs to; None: to none."""
+    queue: int | None = None
+    """That it belongs to; None: to none, or to the whole topic."""
+    detail: Hashable = None
+    """What tells it from others of its kind."""
+
+
 class Numbered(Protocol):
     """What a table can hold: it gets its number."""
 
@@ -88,8 +100,8 @@ class InodeTable(Generic[N]):
     def __init__(self) -> None:
         self.nodes: dict[int, N] = _Nodes()
         """Node of each number; ESTALE (`[]`) when it stands for nothing (any more)."""
-        self._numbers: dict[Hashable, int] = {}
-        self._names: dict[int, Hashable] = {}
+        self._numbers: dict[NodeKey, int] = {}
+        self._names: dict[int, NodeKey] = {}
         self._lookups: dict[int, int] = {}
         self._pinned: set[int] = set()
         self._next_inode = ROOT_INODE
@@ -108,7 +120,7 @@ class InodeTable(Generic[N]):
         self.nodes[inode] = node
         return inode
 
-    def named(self, name: Hashable, make: Callable[[], N]) -> N:
+    def named(self, name: NodeKey, make: Callable[[], N]) -> N:
         """The node known by `name`, made now if there is none."""
         inode = self._numbers.get(name)
         if inode is not None:
@@ -119,7 +131,7 @@ class InodeTable(Generic[N]):
         self._names[inode] = name
         return node
 
-    def find(self, name: Hashable) -> int | None:
+    def find(self, name: NodeKey) -> int | None:
         """The number of the node known by `name`, if there is one."""
         return self._numbers.get(name)
 
@@ -153,7 +165,7 @@ class InodeTable(Generic[N]):
             self._lookups.pop(inode, None)
             self.nodes.pop(inode, None)
 
-    def retire(self, unwanted: Callable[[Hashable], bool]) -> list[int]:
+    def retire(self, unwanted: Callable[[NodeKey], bool]) -> list[int]:
         """Drop the nodes of such names: their numbers, returned, are stale from now on. What is open stays open."""
         inodes = [inode for name, inode in self._numbers.items() if unwanted(name)]
         for inode in inodes:

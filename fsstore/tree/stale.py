@@ -7,21 +7,13 @@ are dropped), is answered ESTALE, and the kernel then walks the path again and f
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 from engine import Expired, MessageStore, TopicNotFoundError
-from fsstore.tree.computed_links import MatchesName, QueueLinkName
-from fsstore.tree.directories import KeysName, ListedAppendName, QueueName, TopicName
-from fsstore.tree.inodes import MESSAGE
+from fsstore.tree.directories import QueueDirectory
+from fsstore.tree.inodes import MESSAGE, NodeKey
 from fsstore.tree.nodes import Context
-from fsstore.tree.streams import StreamName
-
-OF_TOPIC = (TopicName, KeysName, MatchesName)
-"""What is known by names that begin with a topic."""
-
-OF_QUEUE = (QueueName, ListedAppendName, StreamName, QueueLinkName)
-"""The same, and a queue."""
 
 
 class StaleInodes:
@@ -35,7 +27,7 @@ class StaleInodes:
 
         Where some of them are not known any more, the queue's directory instead: the kernel then forgets all its names.
         """
-        queue = QueueName(expired.topic, expired.queue)
+        queue = NodeKey(QueueDirectory, expired.topic, expired.queue)
         if self._context.inodes.find(queue) is None:
             return
         for physical_offset in expired.physical_offsets.tolist():
@@ -46,20 +38,17 @@ class StaleInodes:
     def queue_gone(self, topic: str, queue: int) -> list[int]:
         """Whatever belonged to a queue that went, though one of its name may be there again."""
 
-        def is_gone(name: Hashable) -> bool:
-            return isinstance(name, OF_QUEUE) and (name.topic, name.queue) == (topic, queue)
-
-        return self._context.inodes.retire(is_gone)
+        return self._context.inodes.retire(lambda name: (name.topic, name.queue) == (topic, queue))
 
     def gone(self) -> list[int]:
         """Whatever belonged to topics and queues that the store no longer has; each once, never used again."""
         queues = _queues_by_topic(self._context.store)
 
-        def is_gone(name: Hashable) -> bool:
-            if isinstance(name, OF_QUEUE):
-                known = queues.get(name.topic)
-                return known is None or (name.queue is not None and name.queue not in known)
-            return isinstance(name, OF_TOPIC) and name.topic not in queues
+        def is_gone(name: NodeKey) -> bool:
+            if name.topic is None:
+                return False
+            known = queues.get(name.topic)
+            return known is None or (name.queue is not None and name.queue not in known)
 
         return self._context.inodes.retire(is_gone)
 

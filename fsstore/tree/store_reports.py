@@ -9,7 +9,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 
 from engine import (
     ConfigFileError,
@@ -36,6 +36,7 @@ from fsstore.interface import (
     SlowWork,
 )
 from fsstore.tree.complaints import Complaints
+from fsstore.tree.inodes import NodeKey
 from fsstore.tree.memory import MemoryBudget
 from fsstore.tree.names import can_be_name, from_name, parse_queue, to_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile, not_found
@@ -312,13 +313,6 @@ def _labels(**labels: str) -> str:
     return ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPath:
-    """What a node below `groups` is known by in the inode table."""
-
-    parts: tuple[str, ...]
-
-
 class GroupsDirectory(Directory):
     """`groups`, a group, or a topic in a group: as deep as `parts` is long."""
 
@@ -331,7 +325,9 @@ class GroupsDirectory(Directory):
         if part not in self._children():
             raise not_found()
         parts = (*self._parts, part)
-        return self._context.inodes.named(GroupPath(parts), lambda: self._child(parts)).attributes()
+        return self._context.inodes.named(
+            NodeKey(GroupsDirectory, detail=parts), lambda: self._child(parts)
+        ).attributes()
 
     def names(self) -> Sequence[bytes]:
         names = (to_name(child) for child in self._children())

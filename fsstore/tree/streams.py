@@ -25,11 +25,10 @@ import errno
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from engine import ExpiredMessageError, OpenMode, QueueStream, StoreError, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
-from fsstore.tree.inodes import shown_stream_inode
+from fsstore.tree.inodes import NodeKey, shown_stream_inode
 from fsstore.tree.memory import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
 
@@ -43,32 +42,19 @@ _CACHED = Opened(0, False, True, None)
 _UNCACHED = Opened(0, True, False, None)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamName:
-    """What a StreamFile is known by in the inode table."""
-
-    topic: str
-    queue: int
-    first_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class IdleName(StreamName):
-    """What a IdleStream is known by in the inode table; never equal to a StreamName."""
-
-
 class StreamFile(Node):
     """A queue's stream from one first message on, as it grows."""
 
     def __init__(
-        self, context: Context, name: StreamName, stream: QueueStream, answered: Callable[[StreamFile], None]
+        self, context: Context, topic: str, queue: int, stream: QueueStream, answered: Callable[[StreamFile], None]
     ) -> None:
         """`answered` is called whenever a size is given away."""
-        self.name = name
+        self.topic = topic
+        self.queue = queue
         self._context = context
         self._stream = stream
         self._answered = answered
-        self._shown_inode = shown_stream_inode(name.topic, name.queue, name.first_offset)
+        self._shown_inode = shown_stream_inode(topic, queue, stream.first_offset)
 
     @property
     def is_summed(self) -> bool:
@@ -76,7 +62,7 @@ class StreamFile(Node):
         return quick_size(self._stream) is not None
 
     def attributes(self) -> Attributes:
-        return self.described(newest_store_time_ms(self._context, self.name.topic, self.name.queue))
+        return self.described(newest_store_time_ms(self._context, self.topic, self.queue))
 
     def described(self, newest_ms: int | None) -> Attributes:
         """As `attributes`, for one who knows when the newest message was stored."""
@@ -106,10 +92,16 @@ class IdleStream(StreamFile):
     """
 
     def __init__(
-        self, context: Context, name: StreamName, stream: QueueStream, answered: Callable[[StreamFile], None], size: int
+        self,
+        context: Context,
+        topic: str,
+        queue: int,
+        stream: QueueStream,
+        answered: Callable[[StreamFile], None],
+        size: int,
     ) -> None:
         """`size` is that of the stream now."""
-        super().__init__(context, name, stream, answered)
+        super().__init__(context, topic, queue, stream, answered)
         self.known_bytes = size
         """The size that the kernel knows."""
         self._is_settled = threading.Event()
@@ -243,12 +235,14 @@ class StreamTable:
         newest_ms = newest_store_time_ms(self._context, topic, queue)
         size = quick_size(stream) if self._is_idle(newest_ms) else None
         if size is not None:
-            idle = self._idle(IdleName(topic, queue, stream.first_offset), stream, size)
+            idle = self._idle(topic, queue, stream, size)
             if idle.is_exact:
                 return idle, newest_ms
             self._note_outdated(idle)
-        name = StreamName(topic, queue, stream.first_offset)
-        node = self._context.inodes.named(name, lambda: StreamFile(self._context, name, stream, self._was_answered))
+        key = NodeKey(StreamFile, topic, queue, stream.first_offset)
+        node = self._context.inodes.named(
+            key, lambda: StreamFile(self._context, topic, queue, stream, self._was_answered)
+        )
         assert isinstance(node, StreamFile)
         return node, newest_ms
 
@@ -257,16 +251,17 @@ class StreamTable:
             return True
         return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _IDLE_NS
 
-    def _idle(self, name: IdleName, stream: QueueStream, size: int) -> IdleStream:
+    def _idle(self, topic: str, queue: int, stream: QueueStream, size: int) -> IdleStream:
         """The file of an idle stream; a new one, which needs no notice, where the kernel knows none."""
-        node = self._named_idle(name, stream, size)
+        node = self._named_idle(topic, queue, stream, size)
         if not node.is_exact and self._context.inodes.drop_unknown(node.inode):
-            node = self._named_idle(name, stream, size)
+            node = self._named_idle(topic, queue, stream, size)
         return node
 
-    def _named_idle(self, name: IdleName, stream: QueueStream, size: int) -> IdleStream:
+    def _named_idle(self, topic: str, queue: int, stream: QueueStream, size: int) -> IdleStream:
         node = self._context.inodes.named(
-            name, lambda: IdleStream(self._context, name, stream, self._was_answered, size)
+            NodeKey(IdleStream, topic, queue, stream.first_offset),
+            lambda: IdleStream(self._context, topic, queue, stream, self._was_answered, size),
         )
         assert isinstance(node, IdleStream)
         return node
@@ -292,7 +287,7 @@ class StreamTable:
         self._updating.discard(stream)
 
     def _was_answered(self, file: StreamFile) -> None:
-        self._answered.setdefault((file.name.topic, file.name.queue), set()).add(file)
+        self._answered.setdefault((file.topic, file.queue), set()).add(file)
         if isinstance(file, IdleStream) and not file.is_exact:
             self._note_outdated(file)
 
