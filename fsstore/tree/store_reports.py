@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 
 from engine import (
@@ -237,24 +237,24 @@ def memory_of(memory: MemoryBudget) -> dict[str, object]:
     return {"budget_bytes": memory.limit_bytes, "bytes": memory.used, "refused": memory.refused}
 
 
-def _memory_metrics(memory: MemoryBudget) -> list[str]:
-    lines = _header("fsstore_memory_budget_bytes", "gauge", "What clients may make the daemon hold")
-    lines.append(f"fsstore_memory_budget_bytes {memory.limit_bytes}")
-    lines += _header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold")
-    lines += [f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()]
-    lines += _header("fsstore_memory_refused_total", "counter", "Requests that were answered ENOBUFS")
-    return [*lines, f"fsstore_memory_refused_total {memory.refused}"]
-
-
 def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget) -> bytes:
     """Figures in Prometheus' text format."""
-    lines = [*_store_metrics(store.stats()), *_memory_metrics(memory)]
-    lines += _header("fsstore_complaints_total", "counter", "Requests that failed")
-    lines.append(f"fsstore_complaints_total {complaints.made}")
-    lines += _header("fsstore_settings_problems", "gauge", "Files or entries below config/ that can't be understood")
-    lines.append(f"fsstore_settings_problems {len(store.settings_problems())}")
     bounds = [
         (topic, queue, bounds) for topic in store.topics() for queue, bounds in _queue_bounds(store, topic).items()
+    ]
+    lines = [
+        *_store_metrics(store.stats()),
+        *_figure("memory_budget_bytes", "gauge", "What clients may make the daemon hold", memory.limit_bytes),
+        *_header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold"),
+        *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
+        *_figure("memory_refused_total", "counter", "Requests that were answered ENOBUFS", memory.refused),
+        *_figure("complaints_total", "counter", "Requests that failed", complaints.made),
+        *_figure(
+            "settings_problems",
+            "gauge",
+            "Files or entries below config/ that can't be understood",
+            len(store.settings_problems()),
+        ),
     ]
     for name, what in (
         ("min_offset", "Queue offset of the oldest message"),
@@ -268,24 +268,22 @@ def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget
     return "\n".join([*lines, *_lag_metrics(store, bounds), ""]).encode("utf-8", "replace")
 
 
-def _store_metrics(stats: StoreStats) -> list[str]:
-    lines = _header("fsstore_read_only", "gauge", "1 where nothing can be published")
-    lines.append(f"fsstore_read_only {int(stats.read_only_reason is not None or stats.mode.lower() != 'write')}")
-    lines += _header("fsstore_index_in_use", "gauge", "0 where a follower can't find keys, or not each of them")
-    lines.append(f"fsstore_index_in_use {int(stats.index in ('in use', 'rebuilt', 'derived'))}")
-    lines += _header("fsstore_queues_derived", "gauge", "1 where queues are made from the log, not the writer's own")
-    lines.append(f"fsstore_queues_derived {int(stats.queues_derived is not None)}")
-    lines += _header("fsstore_not_shown", "gauge", "Kinds of data in the store that are not read")
-    lines.append(f"fsstore_not_shown {len(stats.not_shown)}")
+def _store_metrics(stats: StoreStats) -> Iterator[str]:
+    is_read_only = stats.read_only_reason is not None or stats.mode.lower() != "write"
+    has_keys = stats.index in ("in use", "rebuilt", "derived")
+    yield from _figure("read_only", "gauge", "1 where nothing can be published", is_read_only)
+    yield from _figure("index_in_use", "gauge", "0 where a follower can't find keys, or not each of them", has_keys)
+    what = "1 where queues are made from the log, not the writer's own"
+    yield from _figure("queues_derived", "gauge", what, stats.queues_derived is not None)
+    yield from _figure("not_shown", "gauge", "Kinds of data in the store that are not read", len(stats.not_shown))
     for field in fields(stats):
         value = getattr(stats, field.name)
-        if not isinstance(value, int):
-            continue
-        is_counter = field.name in _COUNTERS
-        name = f"fsstore_{field.name}" + ("_total" if is_counter else "")
-        lines += _header(name, "counter" if is_counter else "gauge", field.name.replace("_", " "))
-        lines.append(f"{name} {int(value)}")
-    return lines
+        if isinstance(value, int):
+            what = field.name.replace("_", " ")
+            if field.name in _COUNTERS:
+                yield from _figure(f"{field.name}_total", "counter", what, value)
+            else:
+                yield from _figure(field.name, "gauge", what, value)
 
 
 def _lag_metrics(store: MessageStore, bounds: list[tuple[str, str, dict[str, int]]]) -> list[str]:
@@ -300,6 +298,10 @@ def _lag_metrics(store: MessageStore, bounds: list[tuple[str, str, dict[str, int
                 for queue, values in queues.items()
             ]
     return lines
+
+
+def _figure(name: str, kind: str, what: str, value: int) -> list[str]:
+    return [*_header(f"fsstore_{name}", kind, what), f"fsstore_{name} {int(value)}"]
 
 
 def _header(name: str, kind: str, what: str) -> list[str]:

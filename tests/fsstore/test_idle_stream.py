@@ -1,4 +1,4 @@
-"""`<queue>.log` at rest: which file a look-up gives, and what is shown before the kernel was told of more."""
+"""`<queue>.log` when idle: which file a look-up gives, and what is shown before the kernel is notified of more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rest(mount: Mount, store: FakeStore) -> None:
 
 @pytest.fixture
 def at_rest(mount: Mount, store: FakeStore) -> Attributes:
-    """The attributes of a stream of one message, at rest."""
+    """The attributes of a stream of one message, idle."""
     publish(store, b"one")
     rest(mount, store)
     return mount.stat(LOG)

@@ -7,14 +7,15 @@ import json
 import os
 import re
 import stat
+from dataclasses import fields
 from functools import partial
 
 import pytest
 
-from engine import Message
+from engine import Message, StoreStats
 from fsstore.core import Filesystem
 from fsstore.interface import SlowWork
-from fsstore.tree.store_reports import status_of
+from fsstore.tree.store_reports import _COUNTERS, status_of
 from tests.fsstore.conftest import OPTIONS, Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 
@@ -55,6 +56,10 @@ def test_configuration_tells_sizes_and_modes(mount: Mount, store: FakeStore) -> 
     assert config["store"]["store_host"] == "127.0.0.1:10911"
     assert config["store"]["flush"]["interval_ms"] == 500
     assert config["mount"]["append_mode"] == "0644"
+
+
+def test_each_counter_is_a_figure_of_the_store() -> None:
+    assert {field.name for field in fields(StoreStats)} >= _COUNTERS
 
 
 def test_metrics_are_prometheus_text(mount: Mount) -> None:

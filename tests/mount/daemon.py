@@ -159,7 +159,7 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     config = config_of(asked["config"])
     core: type[Filesystem] = LaterFilesystem
-    if asked["rests_at_once"]:
+    if asked["idle_at_once"]:
         LaterFilesystem.ahead_ns = 3_600_000_000_000
     if asked["gate"]:
         core, FaultyFilesystem.gate = FaultyFilesystem, Gate(Path(asked["gate"]))

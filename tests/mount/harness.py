@@ -65,12 +65,12 @@ def mounted(
     config: dict[str, Any] | None = None,
     options: dict[str, Any] | None = None,
     gate: Path | None = None,
-    rests_at_once: bool = False,
+    idle_at_once: bool = False,
 ) -> Iterator[Mounted]:
     """Mount `store` (default: a new small one) below `folder`; at the end the daemon has to end cleanly, if it lives.
 
     `config` are fields of StoreConfig, `options` of ServeOptions; `gate` builds faults in (see `tests.mount.daemon`).
-    With `rests_at_once` a stream has come to rest as soon as its last message is there.
+    With `idle_at_once` a stream is idle as soon as its last message is there.
     """
     root = folder / "mount"
     root.mkdir(exist_ok=True)
@@ -84,7 +84,7 @@ def mounted(
         "config": config,
         "options": options or {},
         "gate": str(gate) if gate else None,
-        "rests_at_once": rests_at_once,
+        "idle_at_once": idle_at_once,
     }
     with log.open("ab") as errors:
         daemon = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A stream at rest comes from the page cache, and whoever keeps it open sees what is published later: every byte of it,
+"""An idle stream comes from the page cache, and whoever keeps it open sees what is published later: every byte of it,
 and never the zeros that the kernel keeps behind the end of a file."""
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def reader(code: str, log: Path, messages: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def resting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """A mount where a stream has come to rest as soon as its last message is there."""
-    with mounted(tmp_path_factory.mktemp("resting"), rests_at_once=True) as mount:
+    """A mount where a stream is idle as soon as its last message is there."""
+    with mounted(tmp_path_factory.mktemp("resting"), idle_at_once=True) as mount:
         yield mount
 
 
@@ -170,13 +170,13 @@ def test_tail_that_began_at_rest_follows(resting: Mounted, tmp_path: Path) -> No
 def test_all_who_read_while_a_stream_wakes_up_see_the_right_bytes(tmp_path: Path, mode: str) -> None:
     (tmp_path / "follower").mkdir()
     with ExitStack() as mounts:
-        writer = mounts.enter_context(mounted(tmp_path, rests_at_once=True))
+        writer = mounts.enter_context(mounted(tmp_path, idle_at_once=True))
         queues = [writer.topic(f"load-{number}") / "0" for number in range(2)]
         for queue in queues:
             publish(queue / "append", lines(0, 1))
         shown = writer
         if mode == OpenMode.FOLLOW.name:
-            follower = mounted(tmp_path / "follower", store=writer.store, config={"mode": "FOLLOW"}, rests_at_once=True)
+            follower = mounted(tmp_path / "follower", store=writer.store, config={"mode": "FOLLOW"}, idle_at_once=True)
             shown = mounts.enter_context(follower)
         logs = [shown.root / queue.parent.name / "0.log" for queue in queues]
         is_exact = shown is writer

@@ -90,7 +90,7 @@ def test_nobody_waits_for_a_daemon_killed_after_it_told_what_is_gone(
 
 def test_nobody_waits_for_a_daemon_killed_while_a_stream_that_grew_is_read(tmp_path: Path) -> None:
     (tmp_path / "gate").touch()
-    with mounted(tmp_path, gate=tmp_path / "gate", rests_at_once=True) as mount:
+    with mounted(tmp_path, gate=tmp_path / "gate", idle_at_once=True) as mount:
         topic = mount.topic("orders")
         for queue in ("0", "1"):
             publish(topic / queue / "append", b"one\n")

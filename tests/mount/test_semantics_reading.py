@@ -153,7 +153,7 @@ def test_what_rests_is_cached(tmp_path: Path) -> None:
     """2.11 A `0.log` whose newest message is older than 10 s is cached, and can be mapped shared. A handle that was
     opened then shows later messages a second or two after they came, each of them whole; by its name the file always
     shows what there is."""
-    with mounted(tmp_path, rests_at_once=True) as mount:
+    with mounted(tmp_path, idle_at_once=True) as mount:
         append, log = mount.topic("orders") / "0" / "append", mount.root / "orders" / "0.log"
         publish(append, b"one\n")
         with log.open("rb") as kept:

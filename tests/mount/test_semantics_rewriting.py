@@ -97,7 +97,7 @@ def test_no_old_body_is_shown_after_the_log_was_rewritten(
     body of the old one by any name: not from the kernel's cache, not in a stream or a file of `@parquet`. No inode
     number of a message comes to mean another."""
     store, other = make_store(tmp_path / "store", "a"), make_store(tmp_path / "other", "b")
-    with mounted(tmp_path, store=store, config={"mode": "FOLLOW"}, rests_at_once=True) as mount:
+    with mounted(tmp_path, store=store, config={"mode": "FOLLOW"}, idle_at_once=True) as mount:
         queue = mount.root / "orders" / "0"
         before = shown(mount)
         assert (len(before), set(b"".join(before))) == (4 * MESSAGES + 2, {ord("a")})
