@@ -7,7 +7,7 @@ before they are framed, and what is derived is made again by an opening, which a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from engine.fsck.check import check_at_rest, check_store, mended_messages
 from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.parts import open_parts
+from engine.log.parts import StoreParts, open_parts
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import index_paths, is_new, refuse_obstacles, refuse_unreadable, refuse_unwritable
 from engine.recovery.kinds import kind_of
@@ -83,10 +83,29 @@ def repair_store(
     yield from (f"not mended: {problem}" for problem in check_store(path, progress, config))
 
 
-def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
-    """Whether the queues show that multi-dispatch has filled them: asked before any of them is removed."""
+@contextmanager
+def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreParts]:
+    """The store as it is, to be read: log, and queues up to where they go."""
     with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
+        yield parts
+
+
+def _walk(files: FileQueue, config: StoreConfig, claims: Claims) -> LogWalk:
+    """A scan of the whole log."""
+    first = 0 if files.min_offset == 0 else None
+    return LogWalk(
+        files,
+        files.min_offset,
+        lambda topic, queue_id: first,
+        claims=claims,
+        multi_dispatch=config.multi_dispatch,
+    )
+
+
+def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
+    """Whether the queues show that multi-dispatch has filled them: asked before any of them is removed."""
+    with _derived(layout, config) as parts:
         return shows_multi_dispatch(parts.log, parts.queues, parts.log.min_offset)
 
 
@@ -95,15 +114,8 @@ def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
     table = read_topics(layout, config)
     names = frozenset(table.names() if table.problem is None else ())
     with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
-        begin = parts.log.min_offset
         leave_out_deleted(parts, read_trace(layout), names)
-        walk = LogWalk(
-            parts.log.files,
-            begin,
-            lambda topic, queue_id: 0 if begin == 0 else None,
-            claims=claims,
-            multi_dispatch=config.multi_dispatch,
-        )
+        walk = _walk(parts.log.files, config, claims)
         for found in walk:
             parts.deleted.without_queues(found)
         for topic in parts.deleted.keep_left_out(walk.end, durably=True):
@@ -122,8 +134,7 @@ def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
 def _mend(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
     """Put right what is damaged in a record and its queue's entry tells, while the queues are there."""
     sizes = choose_at(layout, config).sizes
-    with closing(open_parts(layout, config, sizes, Access.READ)) as parts:
-        parts.queues.recover(scan=True)
+    with _derived(layout, config) as parts:
         parts.queues.expire(parts.log.min_offset)
         found = list(mended_messages(parts))
     with closing(FileQueue.open(layout.commit_log, sizes.commit_log_bytes, Access.WRITE, disk=config.disk)) as files:
@@ -147,14 +158,7 @@ def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
     file_bytes = sizes.commit_log_bytes
     yield from cut_long_files(layout, file_bytes, config.disk)
     with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
-        begin = files.min_offset
-        walk = LogWalk(
-            files,
-            begin,
-            lambda topic, queue_id: 0 if begin == 0 else None,
-            claims=claims,
-            multi_dispatch=config.multi_dispatch,
-        )
+        walk = _walk(files, config, claims)
         for _ in walk:
             continue
         for stretch in walk.damaged:
@@ -175,8 +179,7 @@ def _cut_tail(layout: StoreLayout, config: StoreConfig, files: FileQueue, end: i
 
 def _claims(layout: StoreLayout, config: StoreConfig) -> Claims:
     """What is claimed of the log, before anything is changed."""
-    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
-        parts.queues.recover(scan=True)
+    with _derived(layout, config) as parts:
         trace = read_trace(layout)
         return claims_at_rest(parts, valid_coverage(parts, trace), clean=trace.clean)
 

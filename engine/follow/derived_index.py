@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from engine.errors import QueueGapError, ReadError
+from engine.errors import ReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
 from engine.log.parts import StoreParts
-from engine.log.queue_sequence import Doubt
 from engine.record.scan import ScannedRecords
 from engine.recovery.log_walk import LogWalk
-from engine.recovery.recover import fill_gap
+from engine.recovery.recover import dispatch_scanned, take_back
 from engine.results import NewestRecord
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
 
@@ -101,7 +101,7 @@ class Derivation:
             start,
             self._seed(start),
             trusted_end=self._newest_start(),  # older files are whole, and readers check bodies
-            disproved=self._take_back,
+            disproved=partial(take_back, self._parts.queues),
             multi_dispatch=self._parts.multi_dispatch,
             pages=MappedFile.whole,
             is_settled=self._is_settled,
@@ -113,11 +113,6 @@ class Derivation:
             return queue.max_offset if queue is not None else (0 if start == 0 else None)
 
         return seed
-
-    def _take_back(self, doubt: Doubt) -> None:
-        queue = self._parts.queues.get(doubt.topic, doubt.queue_id)
-        if queue is not None:
-            queue.drop_from(doubt.expected)
 
     @property
     def end(self) -> int:
@@ -149,14 +144,7 @@ class Derivation:
         self._waiting = found
         self._log.resume(self._walk.end, 0)  # first: who finds an entry reads the record
         queued = self._parts.deleted.without_queues(found)
-        while True:
-            try:
-                self._appended.update(self._parts.dispatcher.put_scanned(queued))
-            except QueueGapError as gap:
-                queue = self._parts.queues.get_or_create(gap.topic, gap.queue_id)
-                fill_gap(queue, gap, self._walk.damaged, self._log.files)
-            else:
-                break
+        self._appended.update(dispatch_scanned(self._parts, queued, self._walk.damaged))
         self._waiting = None
 
     def _tell(self) -> None:

@@ -17,7 +17,7 @@ from engine.files.paths import store_root
 from engine.fsck.check_index import CheckedIndex
 from engine.fsck.check_queues import CheckedQueues, Extent
 from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
-from engine.log.claims import Claims, read_claims
+from engine.log.claims import Claims
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
@@ -31,7 +31,7 @@ from engine.recovery.kinds import has_extensions, kind_of
 from engine.recovery.log_walk import DamagedStretch, LogWalk
 from engine.recovery.marks import read_coverage
 from engine.recovery.open import choose_at, layout_of, read_topics
-from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace
+from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted, read_trace
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig
 from engine.settings.shape_files import read_sizes, read_used_paths
@@ -83,16 +83,7 @@ def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress |
 
 def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -> Iterator[Problem]:
     """Check an open store up to the physical offset `end`."""
-    file_bytes = parts.log.files.file_bytes
-    claims = read_claims(
-        parts.queues,
-        None,
-        clean=False,
-        start=parts.log.min_offset,
-        end=end,
-        file_bytes=file_bytes,
-        deleted_until=parts.deleted.until,
-    )
+    claims = claims_at_rest(parts, None, clean=False, end=end)
     return _Check(parts, end, progress, claims).problems()
 
 
@@ -188,8 +179,8 @@ class _Check:
     def _tell(self, physical_offset: int) -> None:
         self._done = physical_offset
         if self._progress is not None:
-            begin, last = self._log.min_offset, self._log.files.last
-            total = (self._end or (last.start + last.size if last else 0)) - begin
+            begin = self._log.min_offset
+            total = (self._end or files_end(self._log.files)) - begin
             self._progress(CheckProgress(self._stage, max(physical_offset - begin, 0), max(total, 0)))
 
     def _file_problems(self) -> Iterator[Problem]:

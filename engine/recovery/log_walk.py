@@ -158,10 +158,10 @@ class LogWalk:
             stale = self._first_stale(found, view, file)
             torn = self._first_torn(found)
             if torn is not None and (stale is None or torn < stale):
-                yield from self._taken(_head(found, torn))
+                yield from self._taken(pick(found, slice(torn)))
                 return self._resume(max(self.end, position), DamageKind.LOST_SECTOR.value, DamageKind.LOST_SECTOR)
             if stale is not None:
-                yield from self._taken(_head(found, stale))
+                yield from self._taken(pick(found, slice(stale)))
                 return self._end_at(self.end, "its store time and queue offset are of an earlier life of the log")
             yield from self._taken(found)
             if found.bare_frames:
@@ -550,7 +550,7 @@ def _numbered(found: ScannedRecords) -> Iterator[tuple[int, tuple[str, int], int
 
 
 def _marked_rows(found: ScannedRecords) -> list[int]:
-    """Rows that frame damaged bytes: see `damagemark`."""
+    """Rows that frame damaged bytes: see `tombstone`."""
     names = [number for number, topic in enumerate(found.topics) if topic and DAMAGE_TOPIC.startswith(topic)]
     if not names:
         return []
@@ -576,10 +576,6 @@ def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:
     kept = np.arange(len(found))[rows].tolist()
     places = {row: found.places[old] for row, old in enumerate(kept) if old in found.places} if found.places else {}
     return replace(found, records=found.records.take(rows), topic_rows=found.topic_rows[rows], places=places)
-
-
-def _head(found: ScannedRecords, count: int) -> ScannedRecords:
-    return pick(found, slice(0, count))
 
 
 def _without(found: ScannedRecords, rows: Array) -> ScannedRecords:

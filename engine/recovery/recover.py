@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -124,21 +125,26 @@ def valid_coverage(parts: StoreParts, trace: Trace) -> Coverage | None:
     return coverage if coverage is not None and coverage.speaks_of(parts.log, trace.lock_mtime_ns) else None
 
 
-def claims_at_rest(parts: StoreParts, coverage: Coverage | None, *, clean: bool) -> Claims:
-    """What is claimed of the log of a store that nobody writes, as an opening would find it: its queues' ends are
-    known."""
-    covered, last = coverage.covered if coverage else None, parts.log.files.last
-    end = last.start + last.size if last else 0
-    start, file_bytes = parts.log.min_offset, parts.log.files.file_bytes
+def claims_at_rest(
+    parts: StoreParts, coverage: Coverage | None, *, clean: bool, start: int | None = None, end: int | None = None
+) -> Claims:
+    """What is claimed of the log of a store that nobody writes: its queues' ends are known. `start`: from where on the
+    queues' entries count, None: from the log's begin. `end`: where the log ends, None: with its last file."""
+    log = parts.log
     return read_claims(
         parts.queues,
-        covered,
+        coverage.covered if coverage else None,
         clean=clean,
-        start=start,
-        end=end,
-        file_bytes=file_bytes,
+        start=log.min_offset if start is None else start,
+        end=files_end(log.files) if end is None else end,
+        file_bytes=log.files.file_bytes,
         deleted_until=parts.deleted.until,
     )
+
+
+def files_end(files: FileQueue) -> int:
+    """Where the last file of the log ends; 0 when there is none."""
+    return files.last.start + files.last.size if files.last else 0
 
 
 def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
@@ -181,16 +187,7 @@ class _Recovery:
         trusted_end = self._coverage.physical_end if self._coverage else self._rocketmq_start()
         parts.queues.recover(scan=True)
         parts.queues.remove_deleted(parts.deleted.until, self._forget)
-        covered = self._coverage.covered if self._coverage else None
-        self._claims = read_claims(
-            parts.queues,
-            covered,
-            clean=self._clean,
-            start=trusted_end,
-            end=self._whole_end,
-            file_bytes=log.files.file_bytes,
-            deleted_until=parts.deleted.until,
-        )
+        self._claims = claims_at_rest(parts, self._coverage, clean=self._clean, start=trusted_end)
         start = self._prepare(trusted_end)
         self._walk = LogWalk(
             log.files,
@@ -199,12 +196,12 @@ class _Recovery:
             claims=self._claims,
             trusted_end=trusted_end,
             earliest_ms=self._earliest_ms(start),
-            disproved=self._take_back,
+            disproved=partial(take_back, parts.queues),
             multi_dispatch=self._multi_dispatch,
             progress=self._tell if self._progress else None,
         )
         for found in self._walk:
-            self._dispatch(parts.deleted.without_queues(found))
+            dispatch_scanned(parts, parts.deleted.without_queues(found), self._walk.damaged)
         found_end = self._walk.end
         for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
             self._notes.append(
@@ -242,13 +239,8 @@ class _Recovery:
 
     def _tell(self, physical_offset: int) -> None:
         if self._progress is not None:
-            first, total = self._log.min_offset, self._whole_end - self._log.min_offset
+            first, total = self._log.min_offset, files_end(self._log.files) - self._log.min_offset
             self._progress(RecoveryProgress("recovering", physical_offset - first, total))
-
-    @property
-    def _whole_end(self) -> int:
-        last = self._log.files.last
-        return last.start + last.size if last else 0
 
     # where to begin
 
@@ -312,7 +304,7 @@ class _Recovery:
     def _index_end(self, trusted_end: int) -> int:
         """Up to where the index is kept. One that another closed has entries that we could not make again."""
         closed_by_another = self._coverage is None and self._clean
-        return self._whole_end if closed_by_another else trusted_end
+        return files_end(self._log.files) if closed_by_another else trusted_end
 
     def _index_from(self, trusted_end: int) -> int:
         """From where on the log must be read for the index; an index that can't be right is dropped."""
@@ -364,30 +356,12 @@ class _Recovery:
             return self._coverage.store_time_ms
         return 0
 
-    # dispatching
-
-    def _dispatch(self, found: ScannedRecords) -> None:
-        while True:
-            try:
-                self._parts.dispatcher.put_scanned(found)
-            except QueueGapError as gap:
-                queue = self._parts.queues.get_or_create(gap.topic, gap.queue_id)
-                fill_gap(queue, gap, self._walk.damaged, self._log.files)
-            else:
-                return
-
-    def _take_back(self, doubt: Doubt) -> None:
-        """A dispatched record had a wrong queue offset."""
-        queue = self._parts.queues.get(doubt.topic, doubt.queue_id)
-        if queue is not None:
-            queue.drop_from(doubt.expected)
-
     # the end
 
     def _cut(self, trusted_end: int) -> None:
         """Make the log and everything derived end behind the last good record."""
         parts, log_files, end = self._parts, self._log.files, self._walk.end
-        if log_files.last is not None and end > self._whole_end:
+        if log_files.last is not None and end > files_end(self._log.files):
             log_files.skip_to(end)  # the newest files are missing: nothing is given their places
         self._cut_bytes = written_behind(log_files, end)
         if parts.access is Access.WRITE:
@@ -469,7 +443,25 @@ def first_store_ms(file: MappedFile, framing: Framing) -> int:
         return 0
 
 
-def fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], log: FileQueue) -> None:
+def dispatch_scanned(
+    parts: StoreParts, found: ScannedRecords, damaged: Sequence[DamagedStretch]
+) -> list[tuple[str, int]]:
+    """Dispatch what a scan of the log found, past numbers that damage took; the queues that it belongs to."""
+    while True:
+        try:
+            return parts.dispatcher.put_scanned(found)
+        except QueueGapError as gap:
+            _fill_gap(parts.queues.get_or_create(gap.topic, gap.queue_id), gap, damaged, parts.log.files)
+
+
+def take_back(queues: ConsumeQueues, doubt: Doubt) -> None:
+    """A dispatched record had a wrong queue offset."""
+    queue = queues.get(doubt.topic, doubt.queue_id)
+    if queue is not None:
+        queue.drop_from(doubt.expected)
+
+
+def _fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedStretch], log: FileQueue) -> None:
     """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
     start, size = _lost_place(queue, gap, damaged, log)
     fillers = np.zeros(gap.found - gap.expected, ENTRY)
@@ -478,7 +470,7 @@ def fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStret
 
 
 def _lost_place(
-    queue: ConsumeQueue, gap: QueueGapError, damaged: list[DamagedStretch], log: FileQueue
+    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedStretch], log: FileQueue
 ) -> tuple[int, int]:
     """The first damaged stretch between the gap's two records, within one file, less what frames a record; else the
     record before the gap, or the one behind it."""
