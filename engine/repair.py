@@ -27,19 +27,19 @@ from engine.log.parts import StoreParts, open_parts
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import index_paths, is_new, refuse_obstacles, refuse_unreadable, refuse_unwritable
 from engine.recovery.kinds import kind_of
-from engine.recovery.log_walk import DamagedStretch, LogWalk
+from engine.recovery.log_scan import DamagedRange, LogScan
 from engine.recovery.missing_log import refuse_read_only_end
 from engine.recovery.open import begin_writing, choose_at, layout_of, read_topics
 from engine.recovery.quarantine import (
     DAMAGED,
     cut_long_files,
     keep_records,
-    move_strangers,
-    set_aside_config,
-    written_behind,
+    quarantine_config,
+    quarantine_foreign,
+    written_after,
 )
-from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_coverage
-from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
+from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_recovery_point
+from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import OpenMode, StoreConfig
 from engine.store import MessageStore
@@ -73,8 +73,8 @@ def repair_store(
             _distrust(layout, config)
             for problem in problems:
                 if problem.kind is ProblemKind.CONFIG:
-                    yield from set_aside_config(layout, problem.path, config.disk)
-            yield from move_strangers(layout, problems, config.disk)
+                    yield from quarantine_config(layout, problem.path, config.disk)
+            yield from quarantine_foreign(layout, problems, config.disk)
             yield from _mend(layout, config)
             yield from _frame_damage(layout, config, claims)
             yield from _drop_derived(layout, config, problems)
@@ -91,10 +91,10 @@ def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreParts]:
         yield parts
 
 
-def _walk(files: FileQueue, config: StoreConfig, claims: Claims) -> LogWalk:
+def _scan(files: FileQueue, config: StoreConfig, claims: Claims) -> LogScan:
     """A scan of the whole log."""
     first = 0 if files.min_offset == 0 else None
-    return LogWalk(
+    return LogScan(
         files,
         files.min_offset,
         lambda topic, queue_id: first,
@@ -115,10 +115,10 @@ def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
     names = frozenset(table.names() if table.problem is None else ())
     with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         leave_out_deleted(parts, read_trace(layout), names)
-        walk = _walk(parts.log.files, config, claims)
-        for found in walk:
+        scan = _scan(parts.log.files, config, claims)
+        for found in scan:
             parts.deleted.without_queues(found)
-        for topic in parts.deleted.keep_left_out(walk.end, durably=True):
+        for topic in parts.deleted.keep_left_out(scan.end, durably=True):
             yield f"noted that topic {topic} was deleted: neither config/topics.json nor a consume queue knows it"
 
 
@@ -158,19 +158,19 @@ def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
     file_bytes = sizes.commit_log_bytes
     yield from cut_long_files(layout, file_bytes, config.disk)
     with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
-        walk = _walk(files, config, claims)
-        for _ in walk:
+        scan = _scan(files, config, claims)
+        for _ in scan:
             continue
-        for stretch in walk.damaged:
-            if stretch.is_new:
-                for start, end in _by_file(stretch, file_bytes):
-                    yield _frame(layout, config, files, start, end, stretch.since_ms)
-        yield from _cut_tail(layout, config, files, walk.end)
+        for damage in scan.damaged:
+            if damage.is_new:
+                for start, end in _by_file(damage, file_bytes):
+                    yield _frame(layout, config, files, start, end, damage.since_ms)
+        yield from _cut_tail(layout, config, files, scan.end)
 
 
 def _cut_tail(layout: StoreLayout, config: StoreConfig, files: FileQueue, end: int) -> Iterator[str]:
-    """Cut what is behind the log's last record while the queues are there that tell: it may hold whole records."""
-    cut_bytes = written_behind(files, end)
+    """Cut what is after the log's last record while the queues are there that tell: it may hold whole records."""
+    cut_bytes = written_after(files, end)
     if cut_bytes:
         yield from keep_records(layout, files, end, config.disk)
         files.truncate(end)
@@ -181,13 +181,13 @@ def _claims(layout: StoreLayout, config: StoreConfig) -> Claims:
     """What is claimed of the log, before anything is changed."""
     with _derived(layout, config) as parts:
         trace = read_trace(layout)
-        return claims_at_rest(parts, valid_coverage(parts, trace), clean=trace.clean)
+        return claims_at_rest(parts, valid_recovery_point(parts, trace), clean=trace.clean)
 
 
-def _by_file(stretch: DamagedStretch, file_bytes: int) -> Iterator[tuple[int, int]]:
-    start = stretch.start
-    while start < stretch.end:
-        end = min(stretch.end, start - start % file_bytes + file_bytes)
+def _by_file(damage: DamagedRange, file_bytes: int) -> Iterator[tuple[int, int]]:
+    start = damage.start
+    while start < damage.end:
+        end = min(damage.end, start - start % file_bytes + file_bytes)
         yield start, end
         start = end
 
@@ -200,21 +200,21 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
         _fill_in(layout, config, files.file_bytes, start, end)
         return f"made the missing file of the log at physical offset {start}, with nothing in it that is read"
     first, last = start - file.start, end - file.start
-    if not can_mark(first, last, file.size):
+    if not fits_tombstone(first, last, file.size):
         return f"left {what} as they are: too few to be framed"
     if file.access is Access.READ:
         return f"left {what} as they are: {file.path.parent} is only read"
     kept = keep_bytes(layout.own / DAMAGED, file, first, last, config.disk)
-    mark_damage(file, first, last, time_ms)
+    write_tombstone(file, first, last, time_ms)
     file.sync()
     return f"framed {what}, so that readers pass them; a copy is in {kept.relative_to(layout.root)}"
 
 
 def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: int, end: int) -> None:
-    """Make a missing file: a filler, or a frame up to `end`, where the log ended in it."""
+    """Make a missing file: a blank, or a frame up to `end`, where the log ended in it."""
     path = layout.commit_log.in_turn(start // file_bytes)[0] / file_name(start)
     file = MappedFile.create(path, file_bytes, Access.WRITE, start=start, disk=config.disk, sync=True)
-    mark_damage(file, 0, end - start, 0)
+    write_tombstone(file, 0, end - start, 0)
     file.publish(file_bytes)
     file.sync()
     file.close()

@@ -1,6 +1,6 @@
 """Deriving: consume queues and index of our own, made from a log that another process writes, and kept up with it.
 
-The same dispatch as a writer's, fed by a walk of the log that goes on where it ended. Records in the newest file may be
+The same dispatch as a writer's, fed by a scan of the log that goes on where it ended. Records in the newest file may be
 half written: what is none there counts as damage only after a while. Nothing of it outlives the process.
 """
 
@@ -16,7 +16,7 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
 from engine.log.parts import StoreParts
 from engine.record.scan import ScannedRecords
-from engine.recovery.log_walk import LogWalk
+from engine.recovery.log_scan import LogScan
 from engine.recovery.recover import dispatch_scanned, take_back
 from engine.results import NewestRecord
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
@@ -41,7 +41,7 @@ class DerivedIndex:
     of what damage took. `end` is how far it reaches. Thread safety: one caller at a time."""
 
     def __init__(self, parts: StoreParts, cache: Path | None) -> None:
-        """Has `parts.index` begin anew, in files below `cache`, or in memory when that is None. OSError."""
+        """Has `parts.index` begin again, in files below `cache`, or in memory when that is None. OSError."""
         self._parts = parts
         self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
         self.end = parts.log.min_offset
@@ -50,17 +50,17 @@ class DerivedIndex:
         parts.index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
 
     def advance(self, end: int, most_bytes: int) -> bool:
-        """Index what the log, which is whole up to `end`, has behind what was indexed; whether there was any.
+        """Index what the log, which is whole up to `end`, has after what was indexed; whether there was any.
         StoreFullError, OSError: the next call goes on."""
         log, index = self._parts.log, self._parts.index
         self.end = began = max(self.end, log.min_offset)
         if began >= end:
             return False
-        walk = LogWalk(log.files, began, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
-        for found in walk:
+        scan = LogScan(log.files, began, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
+        for found in scan:
             self._parts.dispatcher.index_scanned(found)
-            self.end = walk.end
-            if walk.end - began >= most_bytes:
+            self.end = scan.end
+            if scan.end - began >= most_bytes:
                 break
         else:
             self.end = end  # what is left is damaged
@@ -80,7 +80,7 @@ class Derivation:
     def __init__(
         self, parts: StoreParts, cache: Path | None, progress: Callable[[RecoveryProgress], None] | None
     ) -> None:
-        """Has `parts.queues` and `parts.index` begin anew, in files below `cache`, or in memory when that is None.
+        """Has `parts.queues` and `parts.index` begin again, in files below `cache`, or in memory when that is None.
         OSError."""
         self._parts = parts
         self._log = parts.log
@@ -93,10 +93,10 @@ class Derivation:
         access = Access.WRITE if self._scratch is not None else Access.PRIVATE
         parts.queues.move(root / "consumequeue", QUEUE_FILE_BYTES, access)
         parts.index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
-        self._walk = self._walk_from(self._log.min_offset)
+        self._log_scan = self._scan_from(self._log.min_offset)
 
-    def _walk_from(self, start: int) -> LogWalk:
-        return LogWalk(
+    def _scan_from(self, start: int) -> LogScan:
+        return LogScan(
             self._log.files,
             start,
             self._seed(start),
@@ -117,41 +117,43 @@ class Derivation:
     @property
     def end(self) -> int:
         """Physical offset up to which the log is whole, and dispatched unless the last `advance` failed."""
-        return self._walk.end
+        return self._log_scan.end
 
     @property
     def newest(self) -> NewestRecord | None:
         """The newest record before `end`, as far as it is known."""
-        return self._walk.newest
+        return self._log_scan.newest
 
     def advance(self, most_bytes: int | None = None) -> None:
-        """Dispatch what is whole behind the end; None: all of it. StoreFullError, OSError: the next call goes on."""
-        if self._walk.end < self._log.min_offset:  # retention overtook us
-            self._waiting, self._walk = None, self._walk_from(self._log.min_offset)
+        """Dispatch what is whole after the end; None: all of it. StoreFullError, OSError: the next call goes on."""
+        if self._log_scan.end < self._log.min_offset:  # retention overtook us
+            self._waiting, self._log_scan = None, self._scan_from(self._log.min_offset)
         if self._waiting is not None:
             self._dispatch(self._waiting)
-        began = self._walk.end
+        began = self._log_scan.end
         if not self._may_have_more(began):
             return
-        for found in self._walk:
+        for found in self._log_scan:
             self._dispatch(found)
             self._tell()
-            if most_bytes is not None and self._walk.end - began >= most_bytes:
+            if most_bytes is not None and self._log_scan.end - began >= most_bytes:
                 break
         self._parts.index.settle()
 
     def _dispatch(self, found: ScannedRecords) -> None:
         self._waiting = found
-        self._log.resume(self._walk.end, 0)  # first: who finds an entry reads the record
+        self._log.resume(self._log_scan.end, 0)  # first: who finds an entry reads the record
         queued = self._parts.deleted.without_queues(found)
-        self._appended.update(dispatch_scanned(self._parts, queued, self._walk.damaged))
+        self._appended.update(dispatch_scanned(self._parts, queued, self._log_scan.damaged))
         self._waiting = None
 
     def _tell(self) -> None:
         last = self._log.files.last
         if self._progress is not None and last is not None:
             begin = self._log.min_offset
-            self._progress(RecoveryProgress("deriving queues", self._walk.end - begin, last.start + last.size - begin))
+            self._progress(
+                RecoveryProgress("deriving queues", self._log_scan.end - begin, last.start + last.size - begin)
+            )
 
     # what may be half written
 
@@ -204,7 +206,7 @@ class Derivation:
         return appended
 
     def forget_topics(self, known: set[str]) -> list[Key]:
-        """Let go of queues of other topics than `known`, which their broker deleted; which these were. OSError."""
+        """Drop queues of other topics than `known`, which their broker deleted; which these were. OSError."""
         gone: list[Key] = []
         queues = self._parts.queues
         for topic in set(queues.topics()) - known:

@@ -28,7 +28,7 @@ from engine.record.scan import ScannedRecords, ScanStop, index_key_rows, scan_re
 from engine.recovery.completeness import queues_complete
 from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
 from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of
-from engine.recovery.log_walk import LogWalk
+from engine.recovery.log_scan import LogScan
 from engine.results import IndexState
 from engine.settings.config import Clock
 
@@ -36,7 +36,7 @@ REFRESH_BYTES = 32 << 20
 """Of the log that one refresh reads at most, so that it ends soon; the next goes on."""
 
 STUCK_SECONDS = 1.0
-"""How long bytes that are no record may still become one; then they are damage, passed when a queue leads behind it."""
+"""How long bytes that are no record may still become one; then they are damage, passed when a queue leads past it."""
 
 MAX_LOOKS = 200
 """How often the queue of the newest record is looked at for its entry; a deleted topic's never comes."""
@@ -131,7 +131,7 @@ class Follower:
         self._kind_watches = [Watch(folder) for folder in folders]
 
     def begin(self) -> None:
-        """Find where the writer's queues end, and what the log has behind that; or derive queues from all of it."""
+        """Find where the writer's queues end, and what the log has after that; or derive queues from all of it."""
         self._kind = kind_of(self._parts.layout, self._topics.table)
         self._begin_at(self._newest_by_files())
         if self._must_derive():
@@ -216,7 +216,7 @@ class Follower:
         ):
             self._withdraw()
         if self._is_withdrawn:
-            self._begin_anew()
+            self._begin_again()
             return True
         if listed:
             self._publish()
@@ -273,14 +273,14 @@ class Follower:
         begin = max(files.min_offset, begin, self._keys_looked)
         if begin >= due:
             return False
-        walk = LogWalk(files, begin, lambda topic, queue_id: None, end=due, trusted_end=due, pages=MappedFile.whole)
-        for found in walk:
+        scan = LogScan(files, begin, lambda topic, queue_id: None, end=due, trusted_end=due, pages=MappedFile.whole)
+        for found in scan:
             headers, (rows, _) = found.records.headers, index_key_rows(found)
             is_kept = ~is_rolled_back(headers["sys_flag"][rows])
             if (is_kept & (headers["physical_offset"][rows] > last)).any():
                 return True
-            self._keys_looked = walk.end
-            if walk.end - begin >= REFRESH_BYTES:
+            self._keys_looked = scan.end
+            if scan.end - begin >= REFRESH_BYTES:
                 return False
         self._keys_looked = due
         return False
@@ -366,7 +366,7 @@ class Follower:
         return changed
 
     def _forget_deleted(self, derivation: Derivation) -> bool:
-        """Let go of topics that their broker deleted, where topics.json is what knows them."""
+        """Drop topics that their broker deleted, where topics.json is what knows them."""
         table = self._topics.table
         if not self._kind.topics_known or table.problem is not None or not table.names():
             return False
@@ -419,7 +419,7 @@ class Follower:
         for topic, queue_id in self._queues.gone():
             self._queue_gone(topic, queue_id)
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         """Show what is there now. OpenError, OSError: nothing is shown, and the next look tries again."""
         parts, layout = self._parts, self._parts.layout
         self._topics.reload()
@@ -534,7 +534,7 @@ class Follower:
     # the log
 
     def _advance(self) -> None:
-        """Move the end over what is whole behind it."""
+        """Move the end over what is whole after it."""
         began = self._end
         limit = began + REFRESH_BYTES
         while self._end < limit and self._advance_in_file(limit):
@@ -588,7 +588,7 @@ class Follower:
             self._awaited, self._looks = (topic, *place), 0
 
     def _pass_damage(self) -> bool:
-        """Go on behind bytes that are no record once a queue leads behind them; whether that helped."""
+        """Go on after bytes that are no record once a queue leads past them; whether that helped."""
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now

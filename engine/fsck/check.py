@@ -28,8 +28,8 @@ from engine.log.queue_sequence import Seed
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import is_new, obstacles, refuse_kind, refuse_unreadable
 from engine.recovery.kinds import has_extensions, kind_of
-from engine.recovery.log_walk import DamagedStretch, LogWalk
-from engine.recovery.marks import read_coverage
+from engine.recovery.log_scan import DamagedRange, LogScan
+from engine.recovery.marks import read_recovery_point
 from engine.recovery.open import choose_at, layout_of, read_topics
 from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted, read_trace
 from engine.results import CheckProgress, Problem, ProblemKind
@@ -77,8 +77,8 @@ def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress |
         parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
         trace, names = read_trace(layout), frozenset(topics.names() if topics.problem is None else ())
-        coverage = leave_out_deleted(parts, trace, names)
-        yield from _Check(parts, None, progress, claims_at_rest(parts, coverage, clean=trace.clean)).problems()
+        point = leave_out_deleted(parts, trace, names)
+        yield from _Check(parts, None, progress, claims_at_rest(parts, point, clean=trace.clean)).problems()
 
 
 def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -> Iterator[Problem]:
@@ -137,7 +137,7 @@ class _Check:
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
         yield from self._file_problems()
         self._mended = {message.physical_offset: message for message in mended_messages(parts)}
-        walk = LogWalk(
+        scan = LogScan(
             self._log.files,
             begin,
             self._seed(),
@@ -148,28 +148,28 @@ class _Check:
             progress=self._tell,
         )
         known = 0
-        for found in walk:
+        for found in scan:
             index.announce(found)
             dispatcher.put_scanned(parts.deleted.without_queues(found))
-            yield from self._damage_problems(walk.damaged[known:])
-            known = len(walk.damaged)
-        yield from self._damage_problems(walk.damaged[known:])
+            yield from self._damage_problems(scan.damaged[known:])
+            known = len(scan.damaged)
+        yield from self._damage_problems(scan.damaged[known:])
         for mended in self._mended.values():
             yield self._at(ProblemKind.BAD_RECORD, mended.physical_offset, str(mended))
-        end = walk.end if self._end is None else self._end
+        end = scan.end if self._end is None else self._end
         if self._end is None:
             yield from self._tail_problems(end)
-        elif walk.end < end:
-            yield self._at(ProblemKind.BAD_RECORD, walk.end, f"no record from there on, to the log's end at {end}")
+        elif scan.end < end:
+            yield self._at(ProblemKind.BAD_RECORD, scan.end, f"no record from there on, to the log's end at {end}")
         self._stage = "comparing queues"
-        last = MAX_OFFSET if self._end is None else max(end, walk.end)  # an open store's queues may have grown
-        extent = Extent(begin, last, walk.damaged, walk.is_moved)
+        last = MAX_OFFSET if self._end is None else max(end, scan.end)  # an open store's queues may have grown
+        extent = Extent(begin, last, scan.damaged, scan.is_moved)
         yield from queues.problems(extent, self._end is not None, lambda: self._tell(self._done))
         self._stage = "comparing the index"
         self._tell(self._done)
         yield from index.problems(end)
         if self._end is None:
-            yield from self._checkpoint_problems(walk.newest.store_time_ms if walk.newest else 0)
+            yield from self._checkpoint_problems(scan.newest.store_time_ms if scan.newest else 0)
 
     def _seed(self) -> Seed:
         """A queue whose first records have expired may begin anywhere."""
@@ -197,17 +197,17 @@ class _Check:
             where = self._parts.layout.shown(self._log.files.directory)
             yield Problem(ProblemKind.MISSING_FILE, where, -1, text)
 
-    def _damage_problems(self, stretches: Sequence[DamagedStretch]) -> Iterator[Problem]:
+    def _damage_problems(self, damaged: Sequence[DamagedRange]) -> Iterator[Problem]:
         """Stretches of the log that hold no good record; one that a repair has framed is no finding any more."""
-        for stretch in stretches:
-            if stretch.is_new:
-                text = f"{stretch.end - stretch.start:,} bytes hold no good record: {stretch.reason}"
-                mended = self._mended.pop(stretch.start + self._log.framing.header_bytes, None)
+        for damage in damaged:
+            if damage.is_new:
+                text = f"{damage.end - damage.start:,} bytes hold no good record: {damage.reason}"
+                mended = self._mended.pop(damage.start + self._log.framing.header_bytes, None)
                 text += f"; {mended}" if mended is not None else ""
-                yield self._at(ProblemKind.BAD_RECORD, stretch.start, text)
+                yield self._at(ProblemKind.BAD_RECORD, damage.start, text)
 
     def _tail_problems(self, end: int) -> Iterator[Problem]:
-        """Bytes behind the log's end: records that are torn, damaged, or of an earlier life of the log."""
+        """Bytes after the log's end: records that are torn, damaged, or of an earlier life of the log."""
         for file in self._log.files.files:
             if file.start + file.size <= end:
                 continue
@@ -248,6 +248,6 @@ def _config_problems(layout: StoreLayout) -> Iterator[Problem]:
             read(path)
         except ConfigFileError as error:
             yield Problem(ProblemKind.CONFIG, layout.shown(path), -1, error.reason)
-    if layout.coverage.exists() and read_coverage(layout.coverage) is None:
+    if layout.coverage.exists() and read_recovery_point(layout.coverage) is None:
         text = "it can't be understood; the next opening does without it"
         yield Problem(ProblemKind.DERIVED, f"fsstore/{layout.coverage.name}", -1, text)

@@ -161,7 +161,7 @@ class CheckedIndex:
             yield from order_problems(before, after)
 
     def _surplus_until(self, end: int) -> None:
-        """Entries behind the last key that was told, of records before `end`: there should be none."""
+        """Entries after the last key that was told, of records before `end`: there should be none."""
         for part in self._take_until(end - 1):
             places = part.entries["physical_offset"].astype(np.int64)
             hashes = part.entries["key_hash"].astype(np.int64)

@@ -17,7 +17,7 @@ from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries, is_pre_blank
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.entries import LAST_EXTENSION_CODE
 from engine.log.queue_sequence import SPARE, Doubt
-from engine.recovery.log_walk import DamagedStretch
+from engine.recovery.log_scan import DamagedRange
 from engine.results import Problem, ProblemKind
 
 Array = np.ndarray[Any, Any]
@@ -26,18 +26,18 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True, slots=True)
 class Extent:
     """What of the log is checked: physical offsets [begin, end), and what of it is damaged. `is_moved`: see
-    `LogWalk`."""
+    `LogScan`."""
 
     begin: int
     end: int
-    damaged: list[DamagedStretch]
+    damaged: list[DamagedRange]
     is_moved: Callable[[int, int, int], bool]
 
     def explains(self, physical_offsets: Array) -> Array:
         """Which entries may lead there although no good record does: into damage, or out of the extent."""
         found = (physical_offsets < self.begin) | (physical_offsets >= self.end)
-        for stretch in self.damaged:
-            found |= (physical_offsets >= stretch.start) & (physical_offsets < stretch.end)
+        for damage in self.damaged:
+            found |= (physical_offsets >= damage.start) & (physical_offsets < damage.end)
         return np.asarray(found)
 
 
@@ -61,7 +61,7 @@ class CheckedQueue:
             self._first = self.max_offset = queue_offset
         if queue_offset > self.max_offset:
             self._gaps.append((self.max_offset, queue_offset))
-        elif queue_offset < self.max_offset:  # numbered anew: what came before is not expected any more
+        elif queue_offset < self.max_offset:  # numbered again: what came before is not expected any more
             self.drop_from(queue_offset)
         self._compare(queue_offset, entries)
         self.max_offset = queue_offset + len(entries)
@@ -151,7 +151,7 @@ class CheckedQueue:
         return np.asarray(same & (entries["tags_code"] == 0))
 
     def _stale(self) -> Iterator[Problem]:
-        """Bytes behind the newest entry: an entry that came back from an earlier life of the queue begins like that."""
+        """Bytes after the newest entry: an entry that came back from an earlier life of the queue begins like that."""
         assert self._queue is not None
         position = self._queue.max_offset * ENTRY.itemsize
         file = self._queue.files.last

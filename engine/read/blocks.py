@@ -95,7 +95,7 @@ class BlockReader:
     def bodies(self, bodies: Bodies) -> SliceColumn:
         """Those bodies, where they are. Errors as `CommitLog.view`; none where there are no bodies.
 
-        They were whole when the block was read, and are checked again: meanwhile their pages may have been read anew
+        They were whole when the block was read, and are checked again: meanwhile their pages may have been read again
         from a disk that lost them.
         """
         if bodies.copied is not None or not len(bodies.starts):

@@ -127,7 +127,7 @@ class Reader:
         return None if size == -1 else size
 
     def body_of(self, message: StoredMessage) -> memoryview:
-        """A message's body, decompressed anew where it is compressed."""
+        """A message's body, decompressed again where it is compressed."""
         if not message.is_compressed:
             return message.body
         body = decompressed_body(message, self._body_limit_bytes)
@@ -396,7 +396,7 @@ class Reader:
         return found[0] if found else None
 
     def _newest_by_key(self) -> dict[tuple[str, str], int]:
-        """What is known of keys in the log as it is now. Threads that come at once may each begin anew: no harm."""
+        """What is known of keys in the log as it is now. Threads that come at once may each begin again: no harm."""
         log_end, index_end, known = self._newest
         now = self._log.readable_end, self._index.last_physical_offset
         if now != (log_end, index_end):

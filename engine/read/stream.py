@@ -239,7 +239,7 @@ class StreamReader:
             return self._next_window(window, position, end, summed, self._buffers)
 
     def _made_ready(self, start: int, end: int) -> Window | None:
-        """What the background made, if it is what is asked for; else it has let go of everything."""
+        """What the background made, if it is what is asked for; else nothing."""
         made, self._next = self._next, None
         if made is None or made.cancel():
             return None
@@ -263,7 +263,7 @@ class StreamReader:
             further = block_end
         try:
             return self._copied(known, start, further, summed, buffers)
-        except DamagedRecordError:  # perhaps behind what was asked for
+        except DamagedRecordError:  # perhaps after what was asked for
             return self._copied(known, start, end, summed, buffers)
 
     def _copied(self, known: memoryview, start: int, end: int, summed: Summed, buffers: Buffers) -> Window:

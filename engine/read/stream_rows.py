@@ -151,7 +151,7 @@ class RowSource:
         if not shown.all():
             starts, sizes = starts[shown], sizes[shown]
         ends = pack_into(text, part.log, starts, sizes)[1:]
-        text[ends - 1] = NEWLINE  # over the byte behind the body, which came along
+        text[ends - 1] = NEWLINE  # over the byte after the body, which came along
         return int(ends[-1]) if len(ends) else 0
 
     def _put_mixed(self, part: LogPart, text: Array) -> int:

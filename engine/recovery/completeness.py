@@ -1,7 +1,7 @@
 """Tiling: whether consume queues and index, as somebody else left them, lead to every record (docs/format.md, 8).
 
-Entries name a place and a size, so the records that all queues of a store lead to must tile the log, one behind the
-other. Only what they leave bare has to be read: fillers, transactions, or records whose entries are lost. So a store of
+Entries name a place and a size, so the records that all queues of a store lead to must tile the log, one after the
+other. Only what they leave bare has to be read: blanks, transactions, or records whose entries are lost. So a store of
 a million messages is looked over without reading one, and a queue that is missing, short or full of zeros is noticed
 all the same.
 """
@@ -130,7 +130,7 @@ def _file_complete(
     end: int,
 ) -> bool:
     places = places - log.framing.header_bytes
-    gaps = bare_stretches(places, ends, file.start, end)
+    gaps = bare_ranges(places, ends, file.start, end)
     if overlap(places, ends, end) or len(gaps) > MANY_GAPS:
         return False
     try:
@@ -176,7 +176,7 @@ def overlap(places: Array, ends: Array, end: int) -> bool:
     return bool(np.any(~alike & (ends[:-1] > places[1:])) or np.any(ends > end))
 
 
-def bare_stretches(places: Array, ends: Array, start: int, end: int) -> list[tuple[int, int]]:
+def bare_ranges(places: Array, ends: Array, start: int, end: int) -> list[tuple[int, int]]:
     """Stretches of [start, end) that no [places[i], ends[i]) covers; places ascending, int64 (n,)."""
     reached = np.maximum.accumulate(np.concatenate(([start], ends)))
     begins = np.concatenate((places, [end]))
@@ -240,7 +240,7 @@ def _names_keys(log: CommitLog, end: int) -> bool:
 
 def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
     """Whether a record strictly between the ones at `start` and `stop` has a key: the index lost it."""
-    for found in scan_stretch(log, max(start, log.min_offset), stop):
+    for found in scan_range(log, max(start, log.min_offset), stop):
         rows, _ = index_key_rows(found)
         places = found.records.headers["physical_offset"][rows]
         if bool(np.any((places > start) & (places < stop))):
@@ -248,7 +248,7 @@ def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
     return False
 
 
-def scan_stretch(log: CommitLog, start: int, stop: int) -> Iterator[ScannedRecords]:
+def scan_range(log: CommitLog, start: int, stop: int) -> Iterator[ScannedRecords]:
     """The records in [start, stop), over several files, unverified; a file ends where its records do. A record begins
     at `start`, or a file."""
     for file in log.files.files:

@@ -372,7 +372,7 @@ def _found_sizes(raw: Array, ranges: Sequence[tuple[int, int]], keys_at: KeysAt)
 
 
 def _pieces(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """The first `count` words behind the header that lie in `ranges`, positions in the file, in pieces to look at."""
+    """The first `count` words after the header that lie in `ranges`, positions in the file, in pieces to look at."""
     for first, last in ranges:
         word, end = (first - HEADER.itemsize) // SLOT.itemsize, min((last - HEADER.itemsize) // SLOT.itemsize, count)
         while word < end:

@@ -28,7 +28,7 @@ from engine.files.layout import StoreLayout
 from engine.log.claims import Covered
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
-from engine.recovery.log_walk import DamagedStretch, DamageKind
+from engine.recovery.log_scan import DamagedRange, DamageKind
 from engine.results import NewestRecord
 
 VERSION = 1
@@ -45,7 +45,7 @@ STAMPED_FOLDERS = ("consumequeue", "index")
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class RecoveryPoint:
     """What is on disk: the log before `physical_end`, and what is derived from it.
 
     `log_begin` is where the log began then. `queues` is where each queue's files begin and the next queue offset, by
@@ -90,19 +90,19 @@ class Coverage:
             return self.physical_end == log.min_offset
         return True
 
-    def newest_damage(self, log: CommitLog) -> list[DamagedStretch]:
-        """The newest record as a damaged stretch, when its bytes are not those that the mark was written for."""
+    def newest_damage(self, log: CommitLog) -> list[DamagedRange]:
+        """The newest record as a damaged range, when its bytes are not those that the mark was written for."""
         if self.newest is None or self.newest[0] < log.min_offset:
             return []
         start, size, store_time_ms, crc = self.newest
         if record_crc(log, start, size) == crc:
             return []
         reason = "it is not as its writer left it"
-        return [DamagedStretch(start, start + size, reason, DamageKind.UNREADABLE, store_time_ms)]
+        return [DamagedRange(start, start + size, reason, DamageKind.UNREADABLE, store_time_ms)]
 
 
 def queue_extent(queue: ConsumeQueue) -> tuple[int, int]:
-    """Where a queue's files begin (those without a missing one behind them), and its next queue offset."""
+    """Where a queue's files begin (those without a missing one after them), and its next queue offset."""
     return queue.first_offset if queue.files.first else queue.max_offset, queue.max_offset
 
 
@@ -114,17 +114,17 @@ def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
         return None
 
 
-def read_coverage(path: Path) -> Coverage | None:
+def read_recovery_point(path: Path) -> RecoveryPoint | None:
     """The mark at `path`; None when there is none, or none that can be understood."""
-    return parse_coverage(read_own_file(path))
+    return parse_recovery_point(read_own_file(path))
 
 
-def parse_coverage(stored: Any) -> Coverage | None:
+def parse_recovery_point(stored: Any) -> RecoveryPoint | None:
     """The mark from its JSON object; None when it is not one."""
     try:
         if stored["version"] != VERSION:
             return None
-        return Coverage(
+        return RecoveryPoint(
             physical_end=whole_number(stored["physical_end"]),
             log_begin=whole_number(stored["log_begin"]),
             newest=_newest(stored["newest"]),
@@ -149,21 +149,21 @@ def _newest(stored: Any) -> tuple[int, int, int, int] | None:
     return physical_offset, size, store_time_ms, crc
 
 
-def coverage_object(coverage: Coverage) -> dict[str, Any]:
+def recovery_point_object(point: RecoveryPoint) -> dict[str, Any]:
     """The mark as a JSON object."""
-    return {"version": VERSION, **asdict(coverage)}
+    return {"version": VERSION, **asdict(point)}
 
 
-def write_coverage(path: Path, coverage: Coverage, disk: Disk) -> None:
+def write_recovery_point(path: Path, point: RecoveryPoint, disk: Disk) -> None:
     """Store the mark, durably. Everything it speaks of must be on disk already. OSError."""
-    write_own_file(path, coverage_object(coverage), disk)
+    write_own_file(path, recovery_point_object(point), disk)
 
 
 @dataclass(frozen=True, slots=True)
 class CleanMark:
     """What was covered at the close, and the stamp of every file by its path below the store, or its absolute path."""
 
-    coverage: Coverage
+    point: RecoveryPoint
     files: dict[str, Stamp]
 
 
@@ -205,13 +205,13 @@ def read_clean_mark(layout: StoreLayout) -> CleanMark | None:
 
 def _parse_clean_mark(stored: Any) -> CleanMark | None:
     try:
-        coverage = parse_coverage(stored["coverage"])
+        point = parse_recovery_point(stored["coverage"])
         files = {str(name): (size, mtime_ns) for name, (size, mtime_ns) in stored["files"].items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return CleanMark(coverage, files) if coverage is not None else None
+    return CleanMark(point, files) if point is not None else None
 
 
 def write_clean_mark(path: Path, mark: CleanMark, disk: Disk) -> None:
-    """Store the mark, durably: the last thing before the lock is let go. OSError."""
-    write_own_file(path, {"coverage": coverage_object(mark.coverage), "files": mark.files}, disk)
+    """Store the mark, durably: the last thing before the lock is released. OSError."""
+    write_own_file(path, {"coverage": recovery_point_object(mark.point), "files": mark.files}, disk)

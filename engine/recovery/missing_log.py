@@ -37,7 +37,7 @@ from engine.settings.shape_files import read_sizes, read_used_paths
 
 SAMPLED_QUEUES = 200
 NEWEST_ENTRIES = 2
-"""So many entries of a queue have to lead behind the log: a single one may be damaged."""
+"""So many entries of a queue have to lead past the log's end: a single one may be damaged."""
 _TOO_FEW_TO_TELL = 2
 """So many files may be all of a log whose newest were lost, or those of one path: their names do not tell."""
 MOST_RECORD_BYTES = 1 << 28
@@ -111,7 +111,7 @@ def _refuse_absent_folders(layout: StoreLayout, used: list[Path]) -> None:
             raise MissingLogError(layout.root, layout.shown(folder), what, otherwise)
     bare = [folder for folder in folders if not any(file.stat().st_size for file in numbered_files(folder))]
     bare += [folder for folder in used if folder not in folders]
-    found = _missing_between(layout) or _missing_behind(layout)
+    found = _missing_between(layout) or _missing_after(layout)
     if bare and found:
         evidence, physical_offset = found
         what = f"no file holds physical offset {physical_offset} of the log, as {evidence} shows"
@@ -123,11 +123,11 @@ def _refuse_absent_folders(layout: StoreLayout, used: list[Path]) -> None:
 
 
 def _refuse_half_a_log(layout: StoreLayout) -> None:
-    """Where nobody said where the log is: every other file, or queues that lead behind it, show that it has more."""
+    """Where nobody said where the log is: every other file, or queues that lead past its end, show that it has more."""
     found = _every_other(layout)
     is_ours = layout.sizes.exists()  # then it is known whether there were other paths: the newest files were lost
     if found is None and not is_ours and len(log_files(layout.commit_log)) <= _TOO_FEW_TO_TELL:
-        found = _missing_behind(layout)
+        found = _missing_after(layout)
     if found is not None:
         evidence, physical_offset = found
         what = (
@@ -158,8 +158,8 @@ def _missing_between(layout: StoreLayout) -> tuple[str, int] | None:
     return None
 
 
-def _missing_behind(layout: StoreLayout) -> tuple[str, int] | None:
-    """A physical offset behind the last file that a queue leads to, and the queue; None where that file is not full:
+def _missing_after(layout: StoreLayout) -> tuple[str, int] | None:
+    """A physical offset after the last file that a queue leads to, and the queue; None where that file is not full:
     then it was cut, or is another's, and the log went on in it."""
     found, end = None, 0
     for queue in islice(_queues(layout), SAMPLED_QUEUES):
@@ -183,7 +183,7 @@ def _end(layout: StoreLayout) -> int:
 
 
 def _is_full(layout: StoreLayout) -> bool:
-    """Whether a filler ends the newest file of the log that was used, as it ends all but the log's newest. A file whose
+    """Whether a blank ends the newest file of the log that was used, as it ends all but the log's newest. A file whose
     records are not those that queues lead to is damaged: it tells nothing."""
     for path in reversed(log_files(layout.commit_log)):
         start, size = int(path.name), path.stat().st_size
@@ -193,12 +193,12 @@ def _is_full(layout: StoreLayout) -> bool:
                 if led and not any(_is_record(file, *place) for place in led):
                     return False
                 if used_end(file):
-                    return _ends_in_filler(layout, file, max(map(sum, led), default=start) - start)
+                    return _ends_in_blank(layout, file, max(map(sum, led), default=start) - start)
     return True  # made ahead, and never used: the log goes on in another path
 
 
-def _ends_in_filler(layout: StoreLayout, file: MappedFile, position: int) -> bool:
-    """Whether records follow one another from `position` on up to a filler."""
+def _ends_in_blank(layout: StoreLayout, file: MappedFile, position: int) -> bool:
+    """Whether records follow one another from `position` on up to a blank."""
     scan = scan_records(file.whole(), position, file.start, file.size, framing=layout.framing, verify=False)
     return any(found.stop is ScanStop.BLANK for found in scan)
 
@@ -271,7 +271,7 @@ def _entry_count(descriptor: int) -> int:
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
-    """The first of `count` numbers for which it holds, as for all behind; `count` if there is none."""
+    """The first of `count` numbers for which it holds, as for all that follow; `count` if there is none."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

@@ -35,7 +35,7 @@ from engine.recovery.inspect import (
 )
 from engine.recovery.kinds import StoreKind, kind_of
 from engine.recovery.missing_log import refuse_read_only_end
-from engine.recovery.quarantine import set_aside_config
+from engine.recovery.quarantine import quarantine_config
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
 from engine.results import RecoveryReport
 from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
@@ -58,7 +58,7 @@ class Opened:
     kind: StoreKind
 
     def close(self) -> None:
-        """Let go of everything, leaving no mark."""
+        """Close everything, leaving no mark."""
         self.parts.close()
         if self.lock is not None:
             self.lock.release()
@@ -138,7 +138,7 @@ def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTab
     if table.problem is None:
         return table, []
     notes = [f"config/{layout.topics.name}: {table.problem.reason}; empty topics and permissions are lost"]
-    notes += set_aside_config(layout, f"config/{layout.topics.name}", config.disk)
+    notes += quarantine_config(layout, f"config/{layout.topics.name}", config.disk)
     return read_topics(layout, config), notes
 
 
@@ -227,7 +227,7 @@ class _RecordKeys:
         return [f"{message.topic}#{key}" for key in (*unique, *message.keys, *tags)]
 
     def close(self) -> None:
-        """Let go of the log's files."""
+        """Close the log's files."""
         for files in self._files.values():
             files.close()
 

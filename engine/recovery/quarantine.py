@@ -1,4 +1,4 @@
-"""Setting aside: what lies between a store's files and is none of them, or can't be understood, moved out of the way.
+"""Quarantine: what lies between a store's files and is none of them, or can't be understood, moved out of the way.
 
 Nothing is deleted: files and folders go to STORE/fsstore/damaged, under their paths; so does what a log file has more
 than its size.
@@ -27,7 +27,7 @@ DAMAGED = "damaged"
 """Folder below `StoreLayout.own`."""
 
 
-def move_strangers(layout: StoreLayout, problems: Sequence[Problem], disk: Disk) -> Iterator[str]:
+def quarantine_foreign(layout: StoreLayout, problems: Sequence[Problem], disk: Disk) -> Iterator[str]:
     """Move what `problems` call foreign; a sentence for each. OSError.
 
     Files of a queue or the index that are too long are among them: the next opening makes them again.
@@ -39,23 +39,23 @@ def move_strangers(layout: StoreLayout, problems: Sequence[Problem], disk: Disk)
         if found.parent in layout.commit_log.read_only:
             yield f"left {found}, which is no file of this store: {found.parent} is only read"
         elif found.is_relative_to(layout.root) or found.stat().st_dev == layout.root.stat().st_dev:
-            moved = set_aside(layout, problem.path, disk)
+            moved = quarantine(layout, problem.path, disk)
             yield f"moved {problem.path}, which is no file of this store, to {moved}"
         else:
             yield f"left {found}, which is no file of this store: it is on another disk; move it away"
 
 
-def set_aside_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str]:
+def quarantine_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str]:
     """Move a config file that can't be understood, and its backup, out of the way; a sentence for each. OSError.
 
     Without them the rest of the store tells what it can.
     """
     for name in (path, f"{path}{BACKUP_SUFFIX}"):
         if os.path.lexists(layout.root / name):
-            yield f"moved {name}, which can't be understood, to {set_aside(layout, name, disk)}"
+            yield f"moved {name}, which can't be understood, to {quarantine(layout, name, disk)}"
 
 
-def written_behind(files: FileQueue, end: int) -> int:
+def written_after(files: FileQueue, end: int) -> int:
     """Bytes from `end` to the last one of the log that is not zero."""
     for file in reversed(files.files):
         if file.start + file.size <= end:
@@ -71,7 +71,7 @@ def written_behind(files: FileQueue, end: int) -> int:
 
 
 def keep_records(layout: StoreLayout, files: FileQueue, end: int, disk: Disk) -> Iterator[str]:
-    """Copy what of the log behind `end` holds whole records: nothing that cuts it destroys one. A sentence for each
+    """Copy what of the log after `end` holds whole records: nothing that cuts it destroys one. A sentence for each
     file. OSError."""
     for file in files.files:
         try:
@@ -90,7 +90,7 @@ def keep_records(layout: StoreLayout, files: FileQueue, end: int, disk: Disk) ->
             )
 
 
-def set_aside(layout: StoreLayout, path: str, disk: Disk) -> Path:
+def quarantine(layout: StoreLayout, path: str, disk: Disk) -> Path:
     """Move `path` below the store's folder to where damaged things are kept, durably; where it is now. OSError."""
     source = layout.root / path
     kept = path if source.is_relative_to(layout.root) else f"commitlog/{source.name}"
@@ -109,7 +109,7 @@ def _free_name(path: Path) -> Path:
 
 
 def cut_long_files(layout: StoreLayout, file_bytes: int, disk: Disk) -> Iterator[str]:
-    """Cut log files to `file_bytes`; a sentence for each. Nothing leads to what is behind. OSError."""
+    """Cut log files to `file_bytes`; a sentence for each. Nothing leads to what is cut. OSError."""
     files = FileQueue.open(layout.commit_log, file_bytes, Access.READ, disk=disk)
     files.close()
     for problem in files.problems:

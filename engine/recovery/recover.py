@@ -1,12 +1,12 @@
 """Recovery: find where the log ends, and make what is derived from it agree (docs/format.md, 8).
 
     clean mark     every file is as the last close left it: nothing is read
-    coverage mark  our own writer died: the log is read from the mark on, what is derived is cut to it and made anew
+    recovery point  our own writer died: the log is read from the mark on, what is derived is cut to it and rebuilt
     neither        somebody else wrote the store: the log is read from where RocketMQ would begin, and consume queues
-                   and index are looked over; what does not lead to every record is made anew from the whole log
+                   and index are looked over; what does not lead to every record is rebuilt from the whole log
 
 Good records are never touched. A torn or stale tail is cut, its bytes zeroed, once a copy is kept of what holds a whole
-record. A damaged stretch stays where it is, and reads as damaged: also at the log's end, when mark or queues tell that
+record. A damaged range stays where it is, and reads as damaged: also at the log's end, when mark or queues tell that
 it was written. Its messages' numbers stay taken.
 """
 
@@ -36,10 +36,10 @@ from engine.record.header import MIN_RECORD_BYTES
 from engine.record.record import decode_record
 from engine.record.scan import ScannedRecords
 from engine.recovery.completeness import index_start, queues_complete, shows_multi_dispatch
-from engine.recovery.log_walk import DamagedStretch, DamageKind, LogWalk
-from engine.recovery.marks import Coverage, QueueExtents, queue_extent, read_clean_mark, read_coverage
-from engine.recovery.quarantine import DAMAGED, keep_records, set_aside, written_behind
-from engine.recovery.tombstone import can_mark, keep_bytes, mark_damage
+from engine.recovery.log_scan import DamagedRange, DamageKind, LogScan
+from engine.recovery.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
+from engine.recovery.quarantine import DAMAGED, keep_records, quarantine, written_after
+from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import NewestRecord, RecoveryReport
 from engine.settings.config import RecoveryProgress
 
@@ -55,7 +55,7 @@ class Trace:
     the files are still as it says, and the time of the file `lock`, which every writer touches."""
 
     clean: bool
-    mark: Coverage | None
+    mark: RecoveryPoint | None
     lock_mtime_ns: int
 
 
@@ -63,7 +63,7 @@ def read_trace(layout: StoreLayout) -> Trace:
     """The trace of the last writer of the store at `layout`."""
     clean = not layout.abort.exists()
     mark = read_clean_mark(layout) if clean else None
-    return Trace(clean, mark.coverage if mark else None, lock_mtime_ns(layout.lock))
+    return Trace(clean, mark.point if mark else None, lock_mtime_ns(layout.lock))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,41 +99,41 @@ def recover(
     began = time.monotonic()
     if trace.mark is not None and not rebuild_index and trace.mark.speaks_of(parts.log, trace.lock_mtime_ns):
         return _take_over(parts, trace.mark)
-    coverage = leave_out_deleted(parts, trace, topics)
-    return _Recovery(parts, coverage, forget, trace.clean, progress).run(rebuild_index, began)
+    point = leave_out_deleted(parts, trace, topics)
+    return _Recovery(parts, point, forget, trace.clean, progress).run(rebuild_index, began)
 
 
-def leave_out_deleted(parts: StoreParts, trace: Trace, topics: frozenset[str]) -> Coverage | None:
-    """The coverage mark, if it speaks of the store. If none does, and the last writer closed the store: a topic that
+def leave_out_deleted(parts: StoreParts, trace: Trace, topics: frozenset[str]) -> RecoveryPoint | None:
+    """The recovery point, if it speaks of the store. If none does, and the last writer closed the store: a topic that
     neither `topics` nor a queue knows was deleted, and its records are left out.
 
     A writer that closes has dispatched all of its log. Where nothing names topics, or there is no queue at all, what
     is missing was lost rather than deleted.
     """
-    coverage = valid_coverage(parts, trace)
-    if coverage is not None:
-        return coverage
+    point = valid_recovery_point(parts, trace)
+    if point is not None:
+        return point
     in_queues = parts.queues.topics()
     if trace.clean and topics and in_queues:
         parts.deleted.leave_out_all_but(topics.union(in_queues))
     return None
 
 
-def valid_coverage(parts: StoreParts, trace: Trace) -> Coverage | None:
-    """The coverage mark, if it speaks of the store."""
-    coverage = read_coverage(parts.layout.coverage)
-    return coverage if coverage is not None and coverage.speaks_of(parts.log, trace.lock_mtime_ns) else None
+def valid_recovery_point(parts: StoreParts, trace: Trace) -> RecoveryPoint | None:
+    """The recovery point, if it speaks of the store."""
+    point = read_recovery_point(parts.layout.coverage)
+    return point if point is not None and point.speaks_of(parts.log, trace.lock_mtime_ns) else None
 
 
 def claims_at_rest(
-    parts: StoreParts, coverage: Coverage | None, *, clean: bool, start: int | None = None, end: int | None = None
+    parts: StoreParts, point: RecoveryPoint | None, *, clean: bool, start: int | None = None, end: int | None = None
 ) -> Claims:
     """What is claimed of the log of a store that nobody writes: its queues' ends are known. `start`: from where on the
     queues' entries count, None: from the log's begin. `end`: where the log ends, None: with its last file."""
     log = parts.log
     return read_claims(
         parts.queues,
-        coverage.covered if coverage else None,
+        point.covered if point else None,
         clean=clean,
         start=log.min_offset if start is None else start,
         end=files_end(log.files) if end is None else end,
@@ -147,14 +147,14 @@ def files_end(files: FileQueue) -> int:
     return files.last.start + files.last.size if files.last else 0
 
 
-def _take_over(parts: StoreParts, coverage: Coverage) -> Recovered:
+def _take_over(parts: StoreParts, point: RecoveryPoint) -> Recovered:
     """All files are as they were at the close: the mark says where they end."""
-    parts.queues.resume(coverage.covered.next_offsets, coverage.physical_end)
-    parts.log.resume(coverage.physical_end, coverage.store_time_ms)
+    parts.queues.resume(point.covered.next_offsets, point.physical_end)
+    parts.log.resume(point.physical_end, point.store_time_ms)
     parts.queues.expire(parts.log.min_offset)
-    damage = coverage.newest_damage(parts.log)
+    damage = point.newest_damage(parts.log)
     report = RecoveryReport(damaged=tuple(one.start for one in damage), notes=tuple(map(_sentence, damage)))
-    return Recovered(report, coverage.newest_record, coverage.queues, coverage.physical_end, taken_over=True)
+    return Recovered(report, point.newest_record, point.queues, point.physical_end, taken_over=True)
 
 
 class _Recovery:
@@ -163,7 +163,7 @@ class _Recovery:
     def __init__(
         self,
         parts: StoreParts,
-        coverage: Coverage | None,
+        point: RecoveryPoint | None,
         forget: Callable[[str], None],
         clean: bool,
         progress: Progress | None,
@@ -171,25 +171,25 @@ class _Recovery:
         self._parts = parts
         self._forget = forget
         self._log = parts.log
-        self._coverage = coverage
+        self._point = point
         self._clean = clean
         self._progress = progress
         self._rebuilt: list[str] = []
         self._notes: list[str] = []
         self._claims = Claims()
         self._multi_dispatch = parts.multi_dispatch
-        self._walk: LogWalk
+        self._log_scan: LogScan
 
     def run(self, rebuild_index: bool, began: float) -> Recovered:
         parts, log = self._parts, self._log
         if rebuild_index:
             self._drop_index("its sizes")
-        trusted_end = self._coverage.physical_end if self._coverage else self._rocketmq_start()
+        trusted_end = self._point.physical_end if self._point else self._rocketmq_start()
         parts.queues.recover(scan=True)
         parts.queues.remove_deleted(parts.deleted.until, self._forget)
-        self._claims = claims_at_rest(parts, self._coverage, clean=self._clean, start=trusted_end)
+        self._claims = claims_at_rest(parts, self._point, clean=self._clean, start=trusted_end)
         start = self._prepare(trusted_end)
-        self._walk = LogWalk(
+        self._log_scan = LogScan(
             log.files,
             start,
             self._seed(start),
@@ -200,34 +200,34 @@ class _Recovery:
             multi_dispatch=self._multi_dispatch,
             progress=self._tell if self._progress else None,
         )
-        for found in self._walk:
-            dispatch_scanned(parts, parts.deleted.without_queues(found), self._walk.damaged)
-        found_end = self._walk.end
+        for found in self._log_scan:
+            dispatch_scanned(parts, parts.deleted.without_queues(found), self._log_scan.damaged)
+        found_end = self._log_scan.end
         for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
             self._notes.append(
                 f"topic {topic}: the store was closed, and neither config/topics.json nor a consume queue knows it:"
                 " it was deleted, and its records in the log are left out"
             )
         self._cut(trusted_end)
-        damaged = [one for one in self._walk.damaged if one.is_new]
-        if self._coverage is not None and start >= self._coverage.physical_end:
-            damaged = [*self._coverage.newest_damage(log), *damaged]
+        damaged = [one for one in self._log_scan.damaged if one.is_new]
+        if self._point is not None and start >= self._point.physical_end:
+            damaged = [*self._point.newest_damage(log), *damaged]
         report = RecoveryReport(
             clean=self._clean,
             scanned_bytes=found_end - start,
-            scanned_messages=self._walk.records,
+            scanned_messages=self._log_scan.records,
             cut_bytes=self._cut_bytes,
-            damaged=tuple(stretch.start for stretch in damaged),
+            damaged=tuple(damage.start for damage in damaged),
             rebuilt=tuple(self._rebuilt),
-            notes=(*self._notes, *self._uncommitted(), *(_sentence(stretch) for stretch in damaged)),
+            notes=(*self._notes, *self._uncommitted(), *(_sentence(damage) for damage in damaged)),
             seconds=time.monotonic() - began,
         )
-        covered_end = self._coverage.physical_end if self._coverage else 0
+        covered_end = self._point.physical_end if self._point else 0
         return Recovered(report, self._newest(), queue_extents(parts.queues), covered_end)
 
     def _uncommitted(self) -> list[str]:
         """What is to be said of a ledger's newest entries, if they are not known to be committed."""
-        checkpoint, newest = self._parts.layout.ledger_checkpoint, self._walk.number
+        checkpoint, newest = self._parts.layout.ledger_checkpoint, self._log_scan.number
         committed = read_committed_entry(checkpoint) if checkpoint is not None else None
         if newest is None or committed is None or newest.entry <= committed:
             return []
@@ -281,10 +281,10 @@ class _Recovery:
 
     def _queues_trusted(self, trusted_end: int) -> bool:
         """Whether the queues lead to every record before `trusted_end`: as the mark says, or looked over."""
-        coverage, parts = self._coverage, self._parts
-        if coverage is None or coverage.log_begin != self._log.min_offset:
+        point, parts = self._point, self._parts
+        if point is None or point.log_begin != self._log.min_offset:
             return queues_complete(self._log, parts.queues, parts.deleted, trusted_end)
-        for topic, extents in coverage.queues.items():
+        for topic, extents in point.queues.items():
             if parts.deleted.until(topic) >= trusted_end:
                 continue
             for queue_id, extent in extents.items():
@@ -303,16 +303,16 @@ class _Recovery:
 
     def _index_end(self, trusted_end: int) -> int:
         """Up to where the index is kept. One that another closed has entries that we could not make again."""
-        closed_by_another = self._coverage is None and self._clean
+        closed_by_another = self._point is None and self._clean
         return files_end(self._log.files) if closed_by_another else trusted_end
 
     def _index_from(self, trusted_end: int) -> int:
         """From where on the log must be read for the index; an index that can't be right is dropped."""
-        coverage, index, begin = self._coverage, self._parts.index, self._log.min_offset
-        if coverage is not None and coverage.log_begin == begin:
+        point, index, begin = self._point, self._parts.index, self._log.min_offset
+        if point is not None and point.log_begin == begin:
             names = tuple(file.file.path.name for file in index.files)
-            as_covered = names[: len(coverage.index_files)] == coverage.index_files
-            if as_covered and index.last_physical_offset == coverage.index_physical_offset:
+            as_covered = names[: len(point.index_files)] == point.index_files
+            if as_covered and index.last_physical_offset == point.index_physical_offset:
                 return trusted_end
             self._drop_index("it is not as it was left")
             return begin
@@ -327,7 +327,7 @@ class _Recovery:
         if self._parts.access is Access.WRITE:
             # of other sizes, so perhaps a broker's: it may want them back
             for path in filter(Path.is_file, self._parts.index.foreign):
-                moved = set_aside(self._parts.layout, f"index/{path.name}", self._parts.disk)
+                moved = quarantine(self._parts.layout, f"index/{path.name}", self._parts.disk)
                 self._notes.append(f"moved index/{path.name}, whose sizes are not this store's, to {moved}")
         self._parts.index.destroy()
 
@@ -340,33 +340,33 @@ class _Recovery:
                 found = queue.offset_of_physical(start)
                 if found > queue.first_offset or found == 0:
                     return found  # else its first files may be lost
-            return 0 if start == 0 or self._is_begun_behind(topic, queue_id, start) else None
+            return 0 if start == 0 or self._began_after(topic, queue_id, start) else None
 
         return seed
 
-    def _is_begun_behind(self, topic: str, queue_id: int, start: int) -> bool:
+    def _began_after(self, topic: str, queue_id: int, start: int) -> bool:
         """Whether our writer had no such queue yet when it wrote the mark for the log up to `start`."""
-        coverage = self._coverage
-        if coverage is None or coverage.physical_end != start or self._parts.deleted.until(topic):
+        point = self._point
+        if point is None or point.physical_end != start or self._parts.deleted.until(topic):
             return False
-        return queue_id not in coverage.queues.get(topic, ())
+        return queue_id not in point.queues.get(topic, ())
 
     def _earliest_ms(self, start: int) -> int:
-        if self._coverage is not None and self._coverage.physical_end == start:
-            return self._coverage.store_time_ms
+        if self._point is not None and self._point.physical_end == start:
+            return self._point.store_time_ms
         return 0
 
     # the end
 
     def _cut(self, trusted_end: int) -> None:
-        """Make the log and everything derived end behind the last good record."""
-        parts, log_files, end = self._parts, self._log.files, self._walk.end
+        """Make the log and everything derived end after the last good record."""
+        parts, log_files, end = self._parts, self._log.files, self._log_scan.end
         if log_files.last is not None and end > files_end(self._log.files):
             log_files.skip_to(end)  # the newest files are missing: nothing is given their places
-        self._cut_bytes = written_behind(log_files, end)
+        self._cut_bytes = written_after(log_files, end)
         if parts.access is Access.WRITE:
             self._notes += keep_records(parts.layout, log_files, end, parts.disk)
-        self._mark_lost_sectors()
+        self._write_tombstones()
         parts.queues.truncate(end)
         self._take_numbers()
         parts.index.truncate(end, parts.stored_ms)
@@ -378,18 +378,18 @@ class _Recovery:
         self._log.resume(end, newest.store_time_ms if newest else 0)
         parts.queues.expire(self._log.min_offset)
 
-    def _mark_lost_sectors(self) -> None:
+    def _write_tombstones(self) -> None:
         """Frame records that lost a sector at a power cut: their CRC is right, and readers must not take them for
         whole. Never one that was acknowledged as durable."""
-        for stretch in self._walk.damaged:
-            file = self._log.files.find(stretch.start)
-            if stretch.kind is not DamageKind.LOST_SECTOR or file is None:
+        for damage in self._log_scan.damaged:
+            file = self._log.files.find(damage.start)
+            if damage.kind is not DamageKind.LOST_SECTOR or file is None:
                 continue
-            first, last = stretch.start - file.start, min(stretch.end - file.start, file.size)
+            first, last = damage.start - file.start, min(damage.end - file.start, file.size)
             if self._parts.access is Access.WRITE:
                 keep_bytes(self._parts.layout.own / DAMAGED, file, first, last, self._parts.disk)
-            if can_mark(first, last, file.size):
-                mark_damage(file, first, last, stretch.since_ms)
+            if fits_tombstone(first, last, file.size):
+                write_tombstone(file, first, last, damage.since_ms)
 
     def _take_numbers(self) -> None:
         """Give the newest numbers of queues whose records are damaged entries that lead there."""
@@ -398,20 +398,20 @@ class _Recovery:
                 continue
             queue = self._parts.queues.get(topic, queue_id)
             known = queue.max_offset if queue is not None else 0
-            if claim.next_offset > known and (place := self._damaged_place(claim)) is not None:
+            if claim.next_offset > known and (place := self._damage_of(claim)) is not None:
                 first = self._first_lost(claim, known, has_files=queue is not None and queue.files.last is not None)
-                fillers = np.zeros(claim.next_offset - first, ENTRY)
-                fillers["physical_offset"], fillers["size"] = place
-                self._parts.queues.get_or_create(topic, queue_id).append(first, fillers)
+                entries = np.zeros(claim.next_offset - first, ENTRY)
+                entries["physical_offset"], entries["size"] = place
+                self._parts.queues.get_or_create(topic, queue_id).append(first, entries)
 
-    def _damaged_place(self, claim: QueueClaim) -> tuple[int, int] | None:
+    def _damage_of(self, claim: QueueClaim) -> tuple[int, int] | None:
         """The damage that a queue's newest entry led to, (place, size); None when it is no damage that took it."""
         file_bytes = self._log.files.file_bytes
         is_covered = claim.physical_offset < 0
-        for stretch in reversed(self._walk.damaged):
-            if is_covered or stretch.start <= claim.physical_offset < stretch.end:
-                start = stretch.start if is_covered else claim.physical_offset
-                end = min(stretch.end, start - start % file_bytes + file_bytes)
+        for damage in reversed(self._log_scan.damaged):
+            if is_covered or damage.start <= claim.physical_offset < damage.end:
+                start = damage.start if is_covered else claim.physical_offset
+                end = min(damage.end, start - start % file_bytes + file_bytes)
                 return start, end - start
         return None
 
@@ -419,11 +419,11 @@ class _Recovery:
         """The first of a queue's numbers that may be lost: no more than damaged bytes can hold, if nothing is left."""
         if has_files:
             return known
-        lost_bytes = sum(stretch.end - stretch.start for stretch in self._walk.damaged)
+        lost_bytes = sum(damage.end - damage.start for damage in self._log_scan.damaged)
         return max(known, claim.next_offset - lost_bytes // MIN_RECORD_BYTES - SPARE)
 
     def _newest(self) -> NewestRecord | None:
-        return self._walk.newest or (self._coverage.newest_record if self._coverage else None)
+        return self._log_scan.newest or (self._point.newest_record if self._point else None)
 
 
 def queue_extents(queues: ConsumeQueues) -> dict[str, dict[int, tuple[int, int]]]:
@@ -444,7 +444,7 @@ def first_store_ms(file: MappedFile, framing: Framing) -> int:
 
 
 def dispatch_scanned(
-    parts: StoreParts, found: ScannedRecords, damaged: Sequence[DamagedStretch]
+    parts: StoreParts, found: ScannedRecords, damaged: Sequence[DamagedRange]
 ) -> list[tuple[str, int]]:
     """Dispatch what a scan of the log found, past numbers that damage took; the queues that it belongs to."""
     while True:
@@ -461,30 +461,30 @@ def take_back(queues: ConsumeQueues, doubt: Doubt) -> None:
         queue.drop_from(doubt.expected)
 
 
-def _fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedStretch], log: FileQueue) -> None:
+def _fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue) -> None:
     """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
-    start, size = _lost_place(queue, gap, damaged, log)
-    fillers = np.zeros(gap.found - gap.expected, ENTRY)
-    fillers["physical_offset"], fillers["size"] = start, size
-    queue.append(queue.max_offset, fillers)
+    start, size = _lost_range(queue, gap, damaged, log)
+    entries = np.zeros(gap.found - gap.expected, ENTRY)
+    entries["physical_offset"], entries["size"] = start, size
+    queue.append(queue.max_offset, entries)
 
 
-def _lost_place(
-    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedStretch], log: FileQueue
+def _lost_range(
+    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue
 ) -> tuple[int, int]:
-    """The first damaged stretch between the gap's two records, within one file, less what frames a record; else the
-    record before the gap, or the one behind it."""
+    """The first damaged range between the gap's two records, within one file, less what frames a record; else the
+    record before the gap, or the one after it."""
     file_bytes = log.file_bytes
-    for stretch in damaged:
-        if queue.physical_end <= stretch.start < gap.physical_offset:
-            end = min(stretch.end, stretch.start - stretch.start % file_bytes + file_bytes)
-            start = min(stretch.start + log.framing.header_bytes, end - 1)
+    for damage in damaged:
+        if queue.physical_end <= damage.start < gap.physical_offset:
+            end = min(damage.end, damage.start - damage.start % file_bytes + file_bytes)
+            start = min(damage.start + log.framing.header_bytes, end - 1)
             return start, end - start
     if queue.newest_physical_offset < 0:
         return gap.physical_offset, gap.size
     return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
 
 
-def _sentence(stretch: DamagedStretch) -> str:
-    size = stretch.end - stretch.start
-    return f"{size:,} damaged bytes at physical offset {stretch.start}: {stretch.reason}"
+def _sentence(damage: DamagedRange) -> str:
+    size = damage.end - damage.start
+    return f"{size:,} damaged bytes at physical offset {damage.start}: {damage.reason}"

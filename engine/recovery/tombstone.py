@@ -1,11 +1,11 @@
-"""Damage marks: damaged bytes of the log turned into a record that everybody skips (docs/format.md, 8).
+"""Tombstones: damaged bytes of the log turned into a record that everybody skips (docs/format.md, 8).
 
 A reader of the log that meets bytes which are no record stops there; RocketMQ, when it recovers, deletes all that
-follows. So `repair` frames a damaged stretch:
+follows. So `repair` frames a damaged range:
 
     header of a rolled-back transaction | the damaged bytes, but for those the frame takes | topic DAMAGED-BYTES
 
-Such a record is in no queue and in no index. A stretch that reaches the end of its file becomes a filler.
+Such a record is in no queue and in no index. A range that reaches the end of its file becomes a blank.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from engine.files.paths import read_file
 from engine.record.header import BLANK_BYTES, CRC_MASK, HEADERS, MESSAGE_MAGIC, MIN_RECORD_BYTES, TRANSACTION_ROLLBACK
 from engine.record.record import encode_blank
 
-DAMAGE_TOPIC = "DAMAGED-BYTES"
+TOMBSTONE_TOPIC = "DAMAGED-BYTES"
 HEADER = HEADERS[0]
 NO_HOST = bytes(8)
 NO_NUMBER = -1
 """As queue offset: no entry leads to a frame as to its record, of a topic of that name neither."""
 
 
-def is_damage_mark(topic: str, store_size: int) -> bool:
+def is_tombstone(topic: str, store_size: int) -> bool:
     """Whether a rolled-back record of that topic and size frames damaged bytes."""
-    return topic == DAMAGE_TOPIC[: store_size - MIN_RECORD_BYTES]
+    return topic == TOMBSTONE_TOPIC[: store_size - MIN_RECORD_BYTES]
 
 
-def can_mark(start: int, end: int, file_end: int) -> bool:
-    """Whether the stretch [start, end) of a file is long enough for a frame."""
+def fits_tombstone(start: int, end: int, file_end: int) -> bool:
+    """Whether the range [start, end) of a file is long enough for a frame."""
     return end - start > MIN_RECORD_BYTES if end < file_end else end - start >= BLANK_BYTES
 
 
-def mark_damage(file: MappedFile, start: int, end: int, store_time_ms: int) -> None:
+def write_tombstone(file: MappedFile, start: int, end: int, store_time_ms: int) -> None:
     """Frame the positions [start, end) of a log file. StoreFullError. Stopped half way, they are still damaged."""
     pages = file.writable()
     if end == file.size:
         pages[start : start + BLANK_BYTES] = encode_blank(end - start)
         return
     size = end - start
-    topic = DAMAGE_TOPIC[: size - MIN_RECORD_BYTES].encode()
+    topic = TOMBSTONE_TOPIC[: size - MIN_RECORD_BYTES].encode()
     tail = len(topic).to_bytes(1, "big") + topic + bytes(2)
     body = bytes(pages[start + HEADER.size : end - len(tail)])
     header = HEADER.pack(

@@ -25,13 +25,13 @@ from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.index import Index
 from engine.recovery.marks import (
     CleanMark,
-    Coverage,
     QueueExtents,
+    RecoveryPoint,
     queue_extent,
     record_crc,
     stamp_files,
     write_clean_mark,
-    write_coverage,
+    write_recovery_point,
 )
 from engine.settings.config import FlushPolicy
 from engine.write.flush import Committer, DerivedFlusher, LogFlusher
@@ -61,14 +61,14 @@ class Durability:
         self._dispatcher = dispatcher
         self._extents = {topic: dict(of_topic) for topic, of_topic in extents.items()}
         self._index_is_late = False
-        self._covered: Coverage | None = None
+        self._covered: RecoveryPoint | None = None
         self._checkpoint = CheckpointFile(layout.checkpoint, disk)
         self._committer: Committer | None = None
         if isinstance(dispatcher, BufferedDispatcher):
             self._committer = Committer(log, policy, committed=self._dispatch_held, failed=failed)
         commit = self._committer.commit if self._committer else (lambda: None)
         self.log_flusher = LogFlusher(log, policy, failed=failed, commit=commit)
-        self._derived: DerivedFlusher[Coverage] = DerivedFlusher(
+        self._derived: DerivedFlusher[RecoveryPoint] = DerivedFlusher(
             self.log_flusher,
             policy,
             self._checkpoint,
@@ -138,7 +138,7 @@ class Durability:
             if isinstance(self._dispatcher, BufferedDispatcher):
                 self._dispatcher.committed()
 
-    def _snapshot(self) -> Coverage | None:
+    def _snapshot(self) -> RecoveryPoint | None:
         """What is dispatched now; None when dispatch has failed."""
         dispatcher, log = self._dispatcher, self._log
         with log.lock:
@@ -150,7 +150,7 @@ class Durability:
                     self._extents.setdefault(queue.topic, {})[queue.queue_id] = queue_extent(queue)
             dispatcher.touched.clear()
             newest = dispatcher.newest
-            return Coverage(
+            return RecoveryPoint(
                 physical_end=log.readable_end,
                 log_begin=log.min_offset,
                 newest=(newest.physical_offset, newest.size, newest.store_time_ms, 0) if newest else None,
@@ -173,7 +173,7 @@ class Durability:
         self._index_is_late = False
         self._checkpoint.note_index_flushed(self.log_flusher.flushed_time_ms)
 
-    def _cover(self, snapshot: Coverage) -> None:
+    def _cover(self, snapshot: RecoveryPoint) -> None:
         """Everything in `snapshot` is on disk: say so. A mark that can't be written costs only time, at recovery."""
         if self._index_is_late:
             return
@@ -186,6 +186,6 @@ class Durability:
             newest = (*newest[:3], crc)
         self._covered = replace(snapshot, newest=newest, index_files=names)
         try:
-            write_coverage(self._layout.coverage, self._covered, self._disk)
+            write_recovery_point(self._layout.coverage, self._covered, self._disk)
         except OSError:
             return

@@ -27,7 +27,7 @@ from engine.record.header import BLANK_BYTES, BLANK_MAGIC, HEADERS, MESSAGE_MAGI
 from engine.record.multi_dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from engine.record.properties import encode_properties
 from engine.record.record import SECTOR_BYTES
-from engine.recovery.tombstone import DAMAGE_TOPIC
+from engine.recovery.tombstone import TOMBSTONE_TOPIC
 from tests.durability.bodies import body_of
 
 FORGER = 666
@@ -51,7 +51,7 @@ TEXTS = (
 )  # fmt: skip
 TOPICS = (
     "CURRENT", "IDENTITY", "LOCK", "MANIFEST-000001", "000001%sst", "__HIVE_DEFAULT_PARTITION__", "%RETRY%group",
-    "%LMQ%light", SCHEDULE_TOPIC, DAMAGE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102", "keys", "append", "-rf",
+    "%LMQ%light", SCHEDULE_TOPIC, TOMBSTONE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102", "keys", "append", "-rf",
     "t" * 127, "t" * 128, "", ".", "..", "a/b", "@store", "@all", "x.log", "caf\u00e9", "cafe\u0301", "a\0b",
     "\udc80", "a b", "topic=orders",
 )  # fmt: skip
@@ -283,7 +283,9 @@ class Planter:
         offset = chance.choice((following, following, following, following + 1, 0, -1, 1 << 40, (1 << 63) - 9))
         now_ms = sight.now_ms
         time_ms = chance.choice((now_ms, now_ms, now_ms + MINUTE_MS, now_ms + 10**9, now_ms - MINUTE_MS, 0, 1 << 62))
-        topic = chance.choice((victim.topic, victim.topic, victim.topic, self._own_topic, DAMAGE_TOPIC, "", "CURRENT"))
+        topic = chance.choice(
+            (victim.topic, victim.topic, victim.topic, self._own_topic, TOMBSTONE_TOPIC, "", "CURRENT")
+        )
         step_ms = chance.choice((0, 1, 60_000))
         found = b""
         for row in range(count):

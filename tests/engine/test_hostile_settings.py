@@ -26,7 +26,7 @@ from engine import (
 )
 from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
-from engine.recovery.marks import read_coverage
+from engine.recovery.marks import read_recovery_point
 from engine.settings.config_file import parse_config, read_config
 from engine.settings.consumer_offsets import read_consumer_offsets
 from engine.settings.topics_file import MOST_QUEUES, TopicTable
@@ -248,7 +248,7 @@ def test_a_file_of_any_length_is_not_read(tmp_path: Path) -> None:
     with at_once("a long file"), pytest.raises(ConfigFileError, match="more than"):
         read_config(tmp_path / "topics.json")
     with at_once("a long file"):
-        assert read_coverage(tmp_path / "coverage.json") is None
+        assert read_recovery_point(tmp_path / "coverage.json") is None
         table = TopicTable(tmp_path / "topics.json", Disk(), lambda: 0)
         assert table.names() == []
         assert table.problem is not None

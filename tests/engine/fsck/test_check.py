@@ -149,7 +149,7 @@ DAMAGE: dict[str, tuple[ProblemKind, str, Callable[[Path], object]]] = {
         "config/sizes.json",
         lambda store: [file.write_text("{oops") for file in (store / "config").glob("sizes.json*")],
     ),
-    "the coverage mark": (
+    "the recovery point": (
         ProblemKind.DERIVED,
         "fsstore/coverage.json",
         lambda store: (store / "fsstore" / "coverage.json").write_text("{oops"),

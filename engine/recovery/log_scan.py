@@ -1,10 +1,10 @@
-"""Log walk: every good record of the commit log from some place on, past damage, to the log's end (docs/format.md, 8).
+"""Log scan: every good record of the commit log from some place on, past damage, to the log's end (docs/format.md, 8).
 
-    good records | damaged stretch | good records | torn or stale tail, zeros
+    good records | damaged range | good records | torn or stale tail, zeros
                                                   ^ the log's end
 
 Bodies are their publishers' to choose, so what looks like a record inside a damaged one may be no record of this log.
-The walk goes on where the damaged record ends by its own sizes. Where these do not add up, a record counts that a
+The scan goes on where the damaged record ends by its own sizes. Where these do not add up, a record counts that a
 consume queue leads to; only where there are no queues, one from which records follow each other to the file's end.
 
 Bytes that nothing claims were written (`Claims`) are a tail that a crash or an earlier truncation left: the log ends
@@ -40,7 +40,7 @@ from engine.record.located import LocatedRecords
 from engine.record.message import StoredMessage
 from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, frame_extent, read_header
 from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, scan_records
-from engine.recovery.tombstone import DAMAGE_TOPIC, is_damage_mark
+from engine.recovery.tombstone import TOMBSTONE_TOPIC, is_tombstone
 from engine.results import NewestRecord
 
 Array = np.ndarray[Any, Any]
@@ -48,25 +48,25 @@ Array = np.ndarray[Any, Any]
 
 SOON_MS = 10_000
 """A message is stored so soon after it was born, or its store time is not held against what follows: no checksum covers
-either, and one that a bit took to the future would make a stale tail of all behind it."""
+either, and one that a bit took to the future would make a stale tail of all after it."""
 _BORN_TIME_POSITION = position_of("born_time_ms")
 _ENDING_BYTES = 3
 """A record without properties ends with its topic and two zeros, any other with text."""
 
 
 class DamageKind(Enum):
-    """What is known of a stretch without a good record."""
+    """What is known of a range without a good record."""
 
     UNREADABLE = "no record can be made out"
     LOST_SECTOR = "a sector of zeros where topic and properties should be"
     MISNUMBERED = "a record whose queue offset can't be right"
     MOVED = "a record that another queue holds for its own"
-    FILLER = "the filler at a file's end, which may stand for what was damaged"
-    MARKED = "framed by a repair: whoever reads the log passes it"
+    BLANK = "the blank at a file's end, which may stand for what was damaged"
+    TOMBSTONE = "framed by a repair: whoever reads the log passes it"
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedStretch:
+class DamagedRange:
     """Bytes [start, end) of the commit log that hold no good record, between good ones."""
 
     start: int
@@ -82,7 +82,7 @@ class DamagedStretch:
         return self.kind in (DamageKind.UNREADABLE, DamageKind.LOST_SECTOR, DamageKind.MISNUMBERED)
 
 
-class LogWalk:
+class LogScan:
     """One pass over the log; iterate it for the records, then read `end`, `newest` and `damaged`; of a ledger, `number`
     is that of its last entry.
 
@@ -110,11 +110,11 @@ class LogWalk:
         the store time of the record before `start`, 0 when unknown. `disproved` hears of a record that was yielded and
         whose queue offset turns out to be wrong, before the run is yielded that shows it. With `multi_dispatch` records
         may have further places. `progress` hears physical offsets. `pages` gives a file's bytes. `is_settled` says
-        whether the bytes from a place on are no record that somebody writes just now: where it does not, the walk ends.
+        whether the bytes from a place on are no record that somebody writes just now: where it does not, the scan ends.
         """
         self.end = start
         self.newest: NewestRecord | None = None
-        self.damaged: list[DamagedStretch] = []
+        self.damaged: list[DamagedRange] = []
         self.records = 0
         self._files = files
         self._framing = files.framing
@@ -135,7 +135,7 @@ class LogWalk:
 
     def __iter__(self) -> Iterator[ScannedRecords]:
         """Runs of good records, in log order. A run is a view of the log's pages: drop it before the log is closed.
-        Iterated again, the walk goes on from `end`."""
+        Iterated again, the scan goes on from `end`."""
         start = self.end
         position: int | None = start
         while position is not None:
@@ -144,7 +144,7 @@ class LogWalk:
         self._note_moved(start)
 
     def _run(self, position: int) -> Generator[ScannedRecords, None, int | None]:
-        """Walk one file from `position`; return where to go on, None at the log's end."""
+        """Scan one file from `position`; return where to go on, None at the log's end."""
         if self._limit is not None and position >= self._limit:
             return None
         file = self._files.find(position)
@@ -169,8 +169,8 @@ class LogWalk:
             self._before = found.number
             self.number = found.number or self.number
         following = file.start + file.size
-        if stop is ScanStop.BLANK and (self._files_behind(following) or self._claimed_end(following) > following):
-            self._lose(DamagedStretch(self.end, following, DamageKind.FILLER.value, DamageKind.FILLER, self._latest_ms))
+        if stop is ScanStop.BLANK and (self._files_after(following) or self._claimed_end(following) > following):
+            self._lose(DamagedRange(self.end, following, DamageKind.BLANK.value, DamageKind.BLANK, self._latest_ms))
             self.end = following
             return following
         if stop is ScanStop.BLANK:
@@ -195,11 +195,11 @@ class LogWalk:
         if len(found) == 0:
             return
         headers = found.records.headers
-        for row in _marked_rows(found):
-            self._lose_row(found, row, DamageKind.MARKED, DamageKind.MARKED.value)
+        for row in _tombstone_rows(found):
+            self._lose_row(found, row, DamageKind.TOMBSTONE, DamageKind.TOMBSTONE.value)
         misnumbered = self._sequence.take(found, self._lost_bytes)
         for doubt in misnumbered.earlier:
-            self._lose_doubted(doubt)
+            self._lose_suspect(doubt)
         for displaced in misnumbered.displaced:
             self._disproved(displaced)
         found = replace(found, places=misnumbered.places) if misnumbered.places else found
@@ -228,7 +228,7 @@ class LogWalk:
 
     def _first_stale(self, found: ScannedRecords, view: memoryview, file: MappedFile) -> int | None:
         """The first row of an earlier life of the log, which was overwritten up to there: it was stored earlier than a
-        record before it, and neither it nor any record behind it goes on from its queue's number.
+        record before it, and neither it nor any record after it goes on from its queue's number.
 
         Store times alone prove nothing: a clock may step back, and one time may be wrong.
         """
@@ -238,7 +238,7 @@ class LogWalk:
         if times[0] >= self._latest_ms and not np.any(times[1:] < times[:-1]):
             return None
         latest = np.maximum.accumulate(np.concatenate(([self._latest_ms], _times(found.records)[:-1])))
-        marked = sum(int(found.records.headers["store_size"][row]) for row in _marked_rows(found))
+        marked = sum(int(found.records.headers["store_size"][row]) for row in _tombstone_rows(found))
         lost = (self._lost_bytes + marked) // MIN_RECORD_BYTES
         following: dict[tuple[str, int], int] = {}
         inner = inner_batches(found, queued_rows(found))
@@ -254,7 +254,7 @@ class LogWalk:
     def _goes_on(
         self, found: ScannedRecords, row: int, following: dict[tuple[str, int], int], view: memoryview, file: MappedFile
     ) -> bool:
-        """Whether `row` or a record behind it in this file takes up the numbers that are `following`."""
+        """Whether `row` or a record after it in this file takes up the numbers that are `following`."""
         if self._continues(pick(found, slice(row, None)), following):
             return True
         rest = self._scan(file, view, file.start + found.end, found.number) if found.stop is None else ()
@@ -262,7 +262,7 @@ class LogWalk:
 
     def _continues(self, found: ScannedRecords, following: dict[tuple[str, int], int]) -> bool:
         """Whether an entry leads to a record of a run, or one has the number that follows in its queue, or the one
-        behind that."""
+        after that."""
         headers = found.records.headers
         for row, queue, queue_offset in _numbered(found):
             expected = following.get(queue, self._sequence.expected(*queue))
@@ -272,10 +272,10 @@ class LogWalk:
                 return True
         return False
 
-    # behind what is no good record
+    # after what is no good record
 
     def _resume(self, start: int, reason: str, kind: DamageKind = DamageKind.UNREADABLE) -> int | None:
-        """Where good records go on behind `start`, the stretch between noted; None at the log's end."""
+        """Where good records go on after `start`, the range between noted; None at the log's end."""
         if not self._is_settled(start):
             return None
         found = None if self._lacks_its_head(start) else self._next_good(start)
@@ -284,7 +284,7 @@ class LogWalk:
         self._before = None
         if found == start:
             return found
-        self._lose(DamagedStretch(start, found, reason, kind, self._latest_ms))
+        self._lose(DamagedRange(start, found, reason, kind, self._latest_ms))
         return found
 
     def _end_at(self, start: int, reason: str) -> int | None:
@@ -292,12 +292,12 @@ class LogWalk:
         end = self._claimed_end(start)
         if end <= start:
             return None
-        self._lose(DamagedStretch(start, end, reason, DamageKind.UNREADABLE, self._latest_ms))
+        self._lose(DamagedRange(start, end, reason, DamageKind.UNREADABLE, self._latest_ms))
         self.end = end
         return end
 
     def _claimed_end(self, start: int) -> int:
-        """Where what is known to have been written ends, `start` when nothing behind it is."""
+        """Where what is known to have been written ends, `start` when nothing after it is."""
         if self._limit is not None:
             return start
         claims = self._claims
@@ -328,7 +328,7 @@ class LogWalk:
         return all(any(pages[first:after]) for first, after in pairwise(bounds))
 
     def _next_good(self, start: int) -> int | None:
-        """The next good record behind `start`; None when nothing shows one."""
+        """The next good record after `start`; None when nothing shows one."""
         file = self._files.find(start)
         if file is not None:
             view, position = self._readable(file), start - file.start
@@ -339,7 +339,7 @@ class LogWalk:
                     if self._framing.goes_on(view[end:], self._before):
                         return file.start + end
                     break
-                if self._framing.is_blank(view[end:]) and self._files_behind(file.start + len(view)):
+                if self._framing.is_blank(view[end:]) and self._files_after(file.start + len(view)):
                     return file.start + end
                 position = end
             start = file.start + position
@@ -377,13 +377,13 @@ class LogWalk:
         return self._framing.problem(view[position:], file_start + position) is None
 
     def _search(self, start: int) -> int | None:
-        """The next record at or behind `start`, where no frame tells."""
+        """The next record at or after `start`, where no frame tells."""
         claims = self._claims
         start = claims.end_around(start)
         has_queues = claims.dispatched_end >= 0
         if has_queues and start >= claims.dispatched_end:
             return None
-        for file in self._files_behind(start):
+        for file in self._files_after(start):
             view, position = self._readable(file), max(start - file.start, 0)
             if position == 0 and self._begins(view, 0, file.start) and self._framing.goes_on(view, self._before):
                 return file.start  # no body reaches from file to file
@@ -394,7 +394,7 @@ class LogWalk:
         return None
 
     def _led_to(self, view: memoryview, position: int, file_start: int) -> int | None:
-        """Position of the first whole frame at or behind `position` to whose record an entry leads."""
+        """Position of the first whole frame at or after `position` to whose record an entry leads."""
         for place, size in self._claims.led_to(file_start + position, file_start + len(view)):
             found, end = self._framing.frame_start(place) - file_start, place + size - file_start
             if found < position or end > len(view):
@@ -434,7 +434,7 @@ class LogWalk:
         return not is_queued(message.sys_flag) or self._claims.lacks(*place)
 
     def _went_on(self, message: StoredMessage) -> bool:
-        """Whether a record shows that the log went on behind damage, and is not of an earlier life of it."""
+        """Whether a record shows that the log went on after damage, and is not of an earlier life of it."""
         if self._claims.is_clean or message.store_time_ms >= self._latest_ms:
             return True
         return 0 < message.queue_offset == self._sequence.expected(message.topic, message.queue_id)
@@ -443,7 +443,7 @@ class LogWalk:
         """Whether a batch stands at `start` whose writer died before publishing it, which writes the first 8 bytes.
 
         The batch's other records may be whole, and must not come back without the first. No queue leads to any of them,
-        and all have one store time, for nothing was written behind them. Where queues were lost, the rest of the first
+        and all have one store time, for nothing was written after them. Where queues were lost, the rest of the first
         record's header has to be there.
         """
         file, claims = self._files.find(start), self._claims
@@ -493,7 +493,7 @@ class LogWalk:
                 continue
             if self.is_moved(place, end - place, claim.next_offset - 1):
                 text = DamageKind.MOVED.value
-                self._lose(DamagedStretch(place, end, text, DamageKind.MOVED, self._latest_ms))
+                self._lose(DamagedRange(place, end, text, DamageKind.MOVED, self._latest_ms))
 
     def is_moved(self, physical_offset: int, size: int, queue_offset: int) -> bool:
         """Whether a whole record is there of that size and number. If it is not of the queue whose entry says so, its
@@ -510,26 +510,26 @@ class LogWalk:
     def _lose_row(self, found: ScannedRecords, row: int, kind: DamageKind, reason: str) -> None:
         header = found.records.headers[row]
         start = int(header["physical_offset"])
-        self._lose(DamagedStretch(start, start + int(header["store_size"]), reason, kind, self._latest_ms))
+        self._lose(DamagedRange(start, start + int(header["store_size"]), reason, kind, self._latest_ms))
 
-    def _lose_doubted(self, doubt: Doubt) -> None:
+    def _lose_suspect(self, doubt: Doubt) -> None:
         """Take back what was said of a record."""
         start, text = doubt.physical_offset, _misnumbered(doubt.queue_offset)
-        self._lose(DamagedStretch(start, start + doubt.store_size, text, DamageKind.MISNUMBERED, self._latest_ms))
+        self._lose(DamagedRange(start, start + doubt.store_size, text, DamageKind.MISNUMBERED, self._latest_ms))
         self.records -= 1
         self._disproved(doubt)
 
-    def _lose(self, stretch: DamagedStretch) -> None:
-        self.damaged.append(stretch)
-        self._lost_bytes += stretch.end - stretch.start
+    def _lose(self, damage: DamagedRange) -> None:
+        self.damaged.append(damage)
+        self._lost_bytes += damage.end - damage.start
 
     def _forget_tail(self) -> None:
-        """What seemed to be damage, and has no good record behind it after all, is the log's tail."""
+        """What seemed to be damage, and is followed by no good record, is the log's tail."""
         while self.damaged and self.damaged[-1].start >= self.end:
-            stretch = self.damaged.pop()
-            self._lost_bytes -= stretch.end - stretch.start
+            damage = self.damaged.pop()
+            self._lost_bytes -= damage.end - damage.start
 
-    def _files_behind(self, physical_offset: int) -> list[MappedFile]:
+    def _files_after(self, physical_offset: int) -> list[MappedFile]:
         return [file for file in self._files.files if file.start + file.size > physical_offset]
 
     def _readable(self, file: MappedFile) -> memoryview:
@@ -549,19 +549,19 @@ def _numbered(found: ScannedRecords) -> Iterator[tuple[int, tuple[str, int], int
         yield row, queue, int(records.headers["queue_offset"][row])
 
 
-def _marked_rows(found: ScannedRecords) -> list[int]:
+def _tombstone_rows(found: ScannedRecords) -> list[int]:
     """Rows that frame damaged bytes: see `tombstone`."""
-    names = [number for number, topic in enumerate(found.topics) if topic and DAMAGE_TOPIC.startswith(topic)]
+    names = [number for number, topic in enumerate(found.topics) if topic and TOMBSTONE_TOPIC.startswith(topic)]
     if not names:
         return []
     headers = found.records.headers
     rows = np.flatnonzero(is_rolled_back(headers["sys_flag"]) & np.isin(found.topic_rows, names)).tolist()
     topics = found.topics
-    return [row for row in rows if is_damage_mark(topics[int(found.topic_rows[row])], int(headers["store_size"][row]))]
+    return [row for row in rows if is_tombstone(topics[int(found.topic_rows[row])], int(headers["store_size"][row]))]
 
 
 def _times(records: LocatedRecords) -> Array:
-    """When records were stored, as far as that can be held against those behind them; int64 (n,)."""
+    """When records were stored, as far as that can be held against those after them; int64 (n,)."""
     stored = records.headers["store_time_ms"]
     born = items_at(records.log, records.positions + _BORN_TIME_POSITION, 8).view(">i8").astype(np.int64)
     return np.where(stored - born > SOON_MS, born, stored)

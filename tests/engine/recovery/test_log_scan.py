@@ -14,7 +14,7 @@ from engine.log.delay import DelayLevels
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
 from engine.record.message import Message
-from engine.recovery.log_walk import DamageKind, LogWalk
+from engine.recovery.log_scan import DamageKind, LogScan
 from tests.engine.logs import NOW_MS, SmallStore
 
 
@@ -25,8 +25,8 @@ def renumber(store: SmallStore, places: list[int], offsets: list[int]) -> None:
         struct.pack_into(">q", file.writable(), place + 20, offset)
 
 
-def log_walk(store: SmallStore) -> LogWalk:
-    return LogWalk(store.log_files, 0, lambda topic, queue_id: 0)
+def log_scan(store: SmallStore) -> LogScan:
+    return LogScan(store.log_files, 0, lambda topic, queue_id: 0)
 
 
 def dispatched(store: SmallStore, folder: Path) -> ConsumeQueues:
@@ -34,7 +34,7 @@ def dispatched(store: SmallStore, folder: Path) -> ConsumeQueues:
     queues = ConsumeQueues(folder / "consumequeue", 320, Access.WRITE)
     index = Index(folder / "index", 7, 20, Access.WRITE, lambda: NOW_MS)
     dispatcher = Dispatcher(queues, index, DelayLevels.parse())
-    for found in log_walk(store):
+    for found in log_scan(store):
         dispatcher.put_scanned(found)
     return queues
 
@@ -72,8 +72,8 @@ def test_a_queue_offset_is_believed_that_fits_its_neighbours(
     store = SmallStore(tmp_path / "store", log_bytes=1 << 16)
     places = [store.put(Message("t", bytes(100))) for _ in range(5 + len(offsets))]
     renumber(store, places[5:], offsets)
-    walk = log_walk(store)
-    found = [offset for run in walk for offset in run.records.headers["queue_offset"].tolist()]
+    scan = log_scan(store)
+    found = [offset for run in scan for offset in run.records.headers["queue_offset"].tolist()]
     assert found == [0, 1, 2, 3, 4, *believed]
-    damaged = [one for one in walk.damaged if one.kind is DamageKind.MISNUMBERED]
+    damaged = [one for one in scan.damaged if one.kind is DamageKind.MISNUMBERED]
     assert len(damaged) == len(offsets) - len(believed)
