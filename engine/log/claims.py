@@ -114,7 +114,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a coverage mark says: the log before `end` is on disk, and of each queue the numbers before these; the last
+    """What a recovery point says: the log before `end` is on disk, and of each queue the numbers before these; the last
     record before `end` ends at `newest_end`."""
 
     end: int

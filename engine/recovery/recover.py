@@ -1,9 +1,9 @@
 """Recovery: find where the log ends, and make what is derived from it agree (docs/format.md, 8).
 
-    clean mark     every file is as the last close left it: nothing is read
-    recovery point  our own writer died: the log is read from the mark on, what is derived is cut to it and rebuilt
-    neither        somebody else wrote the store: the log is read from where RocketMQ would begin, and consume queues
-                   and index are looked over; what does not lead to every record is rebuilt from the whole log
+    clean mark      every file is as the last close left it: nothing is read
+    recovery point  our own writer died: the log is read from there on, what is derived is cut to it and rebuilt
+    neither         somebody else wrote the store: the log is read from where RocketMQ would begin, and consume queues
+                    and index are looked over; what does not lead to every record is rebuilt from the whole log
 
 Good records are never touched. A torn or stale tail is cut, its bytes zeroed, once a copy is kept of what holds a whole
 record. A damaged range stays where it is, and reads as damaged: also at the log's end, when mark or queues tell that
