@@ -518,10 +518,12 @@ class MessageStore:
         return self._write_side.cleaner.clean() if self._write_side is not None else 0
 
     def reread_retention(self) -> Retention | None:
-        """Go on with what config/retention.json says now, unless this store was opened with a retention of its own;
-        what is in force then. ConfigFileError, OSError: what was in force stays so."""
-        if self._write_side is None or self.config.retention is not None:
-            return self.config.retention if self._write_side is not None else None
+        """Apply what config/retention.json says now, unless this store was opened with a retention of its own; the
+        retention in force. ConfigFileError, OSError: it is as it was."""
+        if self._write_side is None:
+            return None
+        if self.config.retention is not None:
+            return self.config.retention
         retention = read_retention(self._parts.layout.retention)
         self._write_side.cleaner.apply(retention)
         return retention
