@@ -36,7 +36,7 @@ from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.directories import RootDirectory, Tree
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.tree.listing import Batch, Listing
-from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.names import NAME_MAX_BYTES
 from fsstore.tree.nodes import Context, Node, OpenFile

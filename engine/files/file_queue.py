@@ -20,7 +20,7 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
 from engine.files.preallocate import BufferPool, DirectSource, FileSource
-from engine.record.framing import PLAIN, Framing
+from engine.record.log_framing import PLAIN, Framing
 
 
 class FileQueue:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.files.file_scan import LogPaths, log_paths
-from engine.record.framing import LEDGER, PLAIN, Framing
+from engine.record.log_framing import LEDGER, PLAIN, Framing
 
 LEDGER_PREFIX = "dledger-"
 

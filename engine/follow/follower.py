@@ -22,7 +22,7 @@ from engine.log.consume_queues import ConsumeQueues, folders_in
 from engine.log.parts import StoreParts
 from engine.log.queue_sequence import queued_rows
 from engine.log.topics import TopicView
-from engine.record.framing import EntryNumber
+from engine.record.log_framing import EntryNumber
 from engine.record.header import is_rolled_back
 from engine.record.scan import ScannedRecords, ScanStop, index_key_rows, scan_records
 from engine.recovery.completeness import queues_complete

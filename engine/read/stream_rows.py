@@ -21,7 +21,7 @@ from engine.log.queue_records import runs_by_file
 from engine.record.byte_columns import items_at, pack_into
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
-from engine.record.framing import Framing
+from engine.record.log_framing import Framing
 from engine.record.header import (
     HEADERS,
     IPV6_FLAGS,

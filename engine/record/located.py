@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.record.byte_columns import items_at
 from engine.record.compression import COMPRESSED_FLAG
-from engine.record.framing import PLAIN, Framing
+from engine.record.log_framing import PLAIN, Framing
 from engine.record.header import (
     INNER_BATCH,
     IPV6_FLAGS,

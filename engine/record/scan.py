@@ -20,7 +20,7 @@ import numpy as np
 
 from engine.record.byte_columns import SPACE, items_at, pack_slices, word_ranges
 from engine.record.columns import damaged_rows, find_properties, topics_of
-from engine.record.framing import PLAIN, EntryNumber, Framing
+from engine.record.log_framing import PLAIN, EntryNumber, Framing
 from engine.record.hashes import hash_slices, index_hash, topic_hashes, topic_key_hashes
 from engine.record.header import (
     BLANK_BYTES,

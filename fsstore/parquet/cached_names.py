@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence, Set
 
 from fsstore.interface import DirectoryEntry, FilesystemError, OpenedDirectory
 from fsstore.tree.listing import Described, Listing, NamesListing, describe_some
-from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.memory_budget import MemoryBudget
 
 _BESIDE = OpenedDirectory(0, uses_cache=False, keep_cache=True)
 

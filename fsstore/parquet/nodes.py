@@ -25,7 +25,7 @@ from fsstore.parquet.names import (
 from fsstore.parquet.segments import Segment
 from fsstore.tree.inodes import NodeKey
 from fsstore.tree.listing import Listing
-from fsstore.tree.memory import MemoryBudget, Purpose
+from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.names import can_be_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.tree.streams import newest_store_time_ms

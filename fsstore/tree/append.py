@@ -48,7 +48,7 @@ from fsstore.interface import (
 )
 from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.json_messages import free_slowly, json_line_limit_bytes, parse_json_lines, parse_json_message
-from fsstore.tree.memory import Holding, Purpose
+from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.names import AppendOptions, BodyFormat, Frame
 from fsstore.tree.nodes import Context, Node, OpenFile
 

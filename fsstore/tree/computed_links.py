@@ -12,7 +12,7 @@ from engine import StoredMessage, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, DoneInThread, OpenedDirectory
 from fsstore.tree.inodes import NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
-from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import MessageFiles
 from fsstore.tree.names import MATCHES_SUFFIX, decode_key, encode_key, offset_name, parse_match, parse_time_ms
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found

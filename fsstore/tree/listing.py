@@ -24,7 +24,7 @@ from fsstore.interface import (
     SlowWork,
 )
 from fsstore.tree.inodes import MESSAGE, ComputedInodes
-from fsstore.tree.memory import Holding, MemoryBudget, Purpose
+from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 
 Array = np.ndarray[Any, Any]
 Batch: TypeAlias = MessageColumns | MessageNames | list[DirectoryEntry]

@@ -12,7 +12,7 @@ from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore
 from fsstore.interface import SMALL_BODY_BYTES, Attributes, DoneInThread, FilesystemError, Kind, SlowWork
 from fsstore.tree.attributes import BRIEF_S, IMMUTABLE_S, Appearance
 from fsstore.tree.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
-from fsstore.tree.memory import MemoryBudget, Purpose
+from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.names import offset_name
 from fsstore.tree.nodes import OpenFile
 

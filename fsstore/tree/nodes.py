@@ -24,7 +24,7 @@ from fsstore.interface import (
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.inodes import ComputedInodes, InodeTable
 from fsstore.tree.listing import Listing, NamesListing
-from fsstore.tree.memory import Holding, MemoryBudget, Purpose
+from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 from fsstore.tree.names import never_exists
 
 if TYPE_CHECKING:

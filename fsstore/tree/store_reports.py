@@ -37,7 +37,7 @@ from fsstore.interface import (
 )
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.inodes import NodeKey
-from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.names import can_be_name, from_name, parse_queue, to_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile, not_found
 

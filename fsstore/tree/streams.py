@@ -29,7 +29,7 @@ from collections.abc import Callable
 from engine import ExpiredMessageError, OpenMode, QueueStream, StoreError, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
 from fsstore.tree.inodes import NodeKey, shown_stream_inode
-from fsstore.tree.memory import Purpose
+from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
 
 QUICK_SUM_MESSAGES = 2_000

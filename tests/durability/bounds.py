@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from engine import EMBEDDED_SIZES, Message, MessageStore, StoreConfig
-from fsstore.tree.memory import BUDGET_BYTES
+from fsstore.tree.memory_budget import BUDGET_BYTES
 from tests.durability.figures import keep
 from tests.mount.harness import REPOSITORY, Mounted, mounted
 

@@ -31,7 +31,7 @@ from engine.settings.config_file import parse_config, read_config
 from engine.settings.consumer_offsets import read_consumer_offsets
 from engine.settings.topics_file import MOST_QUEUES, TopicTable
 from fsstore.tree.complaints import Complaints
-from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.store_reports import metrics_of, status_of, to_json
 from tests.engine.storetools import SMALL, bodies, opened
 

@@ -11,7 +11,7 @@ import pytest
 
 from fsstore.interface import Attributes, FilesystemError
 from fsstore.parquet.cached_names import CachedNames
-from fsstore.tree.memory import MemoryBudget
+from fsstore.tree.memory_budget import MemoryBudget
 from tests.fsstore.kernelcache import KernelCache, Reader
 
 

@@ -18,7 +18,7 @@ from engine.record import compression as engine_compression
 from engine.record import message as engine_message
 from fsstore.interface import Attributes, MessageColumns, SlowWork
 from fsstore.tree import listing, streams
-from fsstore.tree.memory import Purpose
+from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.messages import CompressedBody
 from tests.fsstore.conftest import Mount, patiently
 

@@ -12,7 +12,7 @@ from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
 from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, Kind, SlowWork
 from fsstore.tree import append as appending
 from fsstore.tree.complaints import Complaints
-from fsstore.tree.memory import Purpose
+from fsstore.tree.memory_budget import Purpose
 from tests.fsstore.conftest import Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 

@@ -14,7 +14,7 @@ import pytest
 from engine import Message, MessageStore
 from fsstore.interface import FilesystemError
 from fsstore.tree.computed_links import PLACE_BYTES
-from fsstore.tree.memory import SMALL_BYTES, Holding, MemoryBudget, Purpose
+from fsstore.tree.memory_budget import SMALL_BYTES, Holding, MemoryBudget, Purpose
 from tests.fsstore.conftest import Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 
