@@ -22,8 +22,8 @@ from engine.log.consume_queues import ConsumeQueues, folders_in
 from engine.log.parts import StoreParts
 from engine.log.queue_sequence import queued_rows
 from engine.log.topics import TopicView
-from engine.record.log_framing import EntryNumber
 from engine.record.header import is_rolled_back
+from engine.record.log_framing import EntryNumber
 from engine.record.scan import ScannedRecords, ScanStop, index_key_rows, scan_records
 from engine.recovery.completeness import queues_complete
 from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes

@@ -28,8 +28,8 @@ from engine.errors import (
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.mapped_file import MappedFile
-from engine.record.log_framing import Framing
 from engine.record.header import BLANK_BYTES
+from engine.record.log_framing import Framing
 from engine.record.record import encode_blank
 from engine.record.scan import placed_headers
 from engine.settings.config import Clock

@@ -21,7 +21,6 @@ from engine.log.queue_records import runs_by_file
 from engine.record.byte_columns import items_at, pack_into
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
-from engine.record.log_framing import Framing
 from engine.record.header import (
     HEADERS,
     IPV6_FLAGS,
@@ -31,6 +30,7 @@ from engine.record.header import (
 )
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.located import locate, strays
+from engine.record.log_framing import Framing
 from engine.record.message import StoredMessage
 
 Array = np.ndarray[Any, Any]

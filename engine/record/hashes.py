@@ -54,6 +54,11 @@ def index_hash(topic: str, key: str) -> int:
     return value & 0x7FFFFFFF
 
 
+def text_index_hash(text: str) -> int:
+    """As `index_hash`, of a topic#key text."""
+    return abs(java_hash(text)) & 0x7FFFFFFF
+
+
 def java_hashes(data: Array, starts: Array, sizes: Array) -> Array:
     """Java's hashes of the texts data[start:start + size] (uint8, UTF-8; starts and sizes shape (n,)): int32 (n,)."""
     if are_equal(data, starts, sizes):  # as the tags of many messages are

@@ -1,7 +1,8 @@
 """Located records: the fixed fields of many records of a mapped file of the log, and where their parts are, as numpy
 arrays (docs/format.md, 2).
 
-`locate` reads them at given positions, `read_sizes` no more than how long they are.
+`locate` reads them at given positions and checks them as `engine.record.record` checks one, `read_sizes` reads no more
+than how long they are.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ import numpy as np
 
 from engine.record.byte_columns import items_at
 from engine.record.compression import COMPRESSED_FLAG
-from engine.record.log_framing import PLAIN, Framing
 from engine.record.header import (
     INNER_BATCH,
     IPV6_FLAGS,
@@ -23,6 +23,7 @@ from engine.record.header import (
     NEEDS_UNWRAPPING,
     are_magics,
 )
+from engine.record.log_framing import PLAIN, Framing
 from engine.record.properties import decode_properties
 
 Array = np.ndarray[Any, Any]

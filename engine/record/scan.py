@@ -20,7 +20,6 @@ import numpy as np
 
 from engine.record.byte_columns import SPACE, items_at, pack_slices, word_ranges
 from engine.record.columns import damaged_rows, find_properties, topics_of
-from engine.record.log_framing import PLAIN, EntryNumber, Framing
 from engine.record.hashes import hash_slices, index_hash, topic_hashes, topic_key_hashes
 from engine.record.header import (
     BLANK_BYTES,
@@ -32,6 +31,7 @@ from engine.record.header import (
 )
 from engine.record.inner_batch import wrapped_keys
 from engine.record.located import LocatedRecords, locate
+from engine.record.log_framing import PLAIN, EntryNumber, Framing
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY

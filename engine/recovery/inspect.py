@@ -37,7 +37,7 @@ from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import open_folder, require_file
 from engine.log.index_file import HEADER, INDEX_ENTRY, SLOT, index_file_bytes, link
-from engine.record.hashes import java_hash
+from engine.record.hashes import text_index_hash
 from engine.recovery.kinds import StoreKind
 from engine.recovery.missing_log import refuse_missing_log
 from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
@@ -356,7 +356,7 @@ def _found_sizes(raw: Array, ranges: Sequence[tuple[int, int]], keys_at: KeysAt)
     """Sizes that put something that looks like entry 1 where entry 1 is: the header's begin, linking to nothing.
     `ranges`, positions [start, end), hold what was written of the file."""
     begin = int(_header(raw)["begin_physical_offset"])
-    hashes = _hashes(keys_at(begin))
+    hashes = [*map(text_index_hash, keys_at(begin))]
     words = raw[HEADER.itemsize :].view(SLOT)
     high, low = np.array([begin], ">i8").view(SLOT).tolist()
     for start, end in _pieces(ranges, len(words) - 4):
@@ -378,11 +378,6 @@ def _pieces(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int
         while word < end:
             yield word, min(word + _SEARCH_WORDS, end)
             word += _SEARCH_WORDS
-
-
-def _hashes(keys: Sequence[str]) -> list[int]:
-    """Index hashes of topic#key texts."""
-    return [abs(java_hash(key)) & 0x7FFFFFFF for key in keys]
 
 
 def explains(raw: Array, slots: int, entries: int, keys_at: KeysAt) -> bool:
@@ -425,6 +420,6 @@ def _leads_to(heads: Array, table: Array, used: Array, newest: Array) -> bool:
 def _denied(records: Array, keys_at: KeysAt) -> bool:
     """Whether the log knows none of the hashes: then the file is of another log. One entry alone shows nothing."""
     rows = np.unique(np.linspace(0, len(records) - 1, _ASKED_ENTRIES).astype(np.int64))
-    asked = [(int(record["key_hash"]), _hashes(keys_at(int(record["physical_offset"])))) for record in records[rows]]
-    told = [key_hash in hashes for key_hash, hashes in asked if hashes]
-    return len(told) > 1 and not any(told)
+    asked = ((int(record["key_hash"]), keys_at(int(record["physical_offset"]))) for record in records[rows])
+    found = [key_hash in map(text_index_hash, keys) for key_hash, keys in asked if keys]
+    return len(found) > 1 and not any(found)

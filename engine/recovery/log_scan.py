@@ -28,7 +28,6 @@ from engine.log.claims import Claims, QueueClaim
 from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
 from engine.record.byte_columns import items_at
 from engine.record.columns import lost_sector_rows
-from engine.record.log_framing import EntryNumber
 from engine.record.header import (
     BLANK_BYTES,
     MIN_RECORD_BYTES,
@@ -37,6 +36,7 @@ from engine.record.header import (
     position_of,
 )
 from engine.record.located import LocatedRecords
+from engine.record.log_framing import EntryNumber
 from engine.record.message import StoredMessage
 from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, frame_extent, read_header
 from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, scan_records

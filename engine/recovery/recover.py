@@ -31,8 +31,8 @@ from engine.log.consume_queue import ENTRY, ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.parts import StoreParts
 from engine.log.queue_sequence import SPARE, Doubt, Seed
-from engine.record.log_framing import Framing
 from engine.record.header import MIN_RECORD_BYTES
+from engine.record.log_framing import Framing
 from engine.record.record import decode_record
 from engine.record.scan import ScannedRecords
 from engine.recovery.completeness import index_start, queues_complete, shows_multi_dispatch

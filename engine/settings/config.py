@@ -69,7 +69,7 @@ class FlushPolicy:
     sync                                writers are to wait until their bytes are on disk (group commit)
     interval_ms, least_pages            how often the commit log is flushed, if at least so many pages wait
     thorough_interval_ms                how often it is flushed however little waits
-    consume_queue_...                   the same for derived data; the checkpoint is written at the thorough ones
+    consume_queue_...                   the same for derived data, and for recovery point and checkpoint
     commit_...                          the same for copying write buffers to the file (transient pool only)
     """
 

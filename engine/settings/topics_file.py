@@ -92,7 +92,7 @@ class TopicTable:
             try:
                 self._content = read_config(self._path)
             except ConfigFileError as error:
-                self.problem = error
+                self.problem = error.with_traceback(None)  # else it keeps whoever asked, and what they have mapped
                 return False
             self._topics, self._version, self.problem = parse_topics(self._content), version, None
             return self._topics != before
