@@ -34,7 +34,7 @@ from engine.errors import (
 )
 from engine.files.file_scan import MAX_OFFSET, FoundFile, log_files, numbered_files
 from engine.files.layout import StoreLayout
-from engine.files.mapped_file import Access, MappedFile
+from engine.files.mapped_file import PAGE_BYTES, Access, MappedFile
 from engine.files.paths import open_folder, require_file
 from engine.log.index_file import HEADER, INDEX_ENTRY, SLOT, index_file_bytes, link
 from engine.record.hashes import text_index_hash
@@ -219,6 +219,8 @@ def _numbered_size(files: Sequence[Path], remembered: int | None) -> int | None:
     sizes = {int(file.name): file.stat().st_size for file in files if int(file.name) <= MAX_OFFSET}
     if remembered and _can_be_of(list(sizes.items()), remembered):
         return remembered
+    if len(sizes) == 1 and all(size % PAGE_BYTES for size in sizes.values()):
+        return None  # nobody makes files of parts of a page: it was cut
     candidates = {*sizes.values(), math.gcd(*sizes), remembered if sizes and remembered else 0} - {0}
     return max(candidates, key=lambda size: _fit(sizes, size, size == remembered), default=None)
 

@@ -12,7 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine import Message, MessageNotFoundError, MessageStore, OpenMode, ReadError, check_store, repair_store
+from engine import (
+    EMBEDDED_SIZES,
+    Message,
+    MessageNotFoundError,
+    MessageStore,
+    OpenMode,
+    ReadError,
+    StoreConfig,
+    check_store,
+    repair_store,
+)
 from tests.engine.storetools import SMALL, SMALL_SIZES, contents, killed
 
 ENDS = pytest.mark.parametrize("end", ["closed", "killed"])
@@ -206,3 +216,21 @@ def test_a_repair_frames_a_newest_log_file_that_is_gone(tmp_path: Path, marks: s
     assert list(check_store(store.path)) == []
     store.require(OpenMode.WRITE, lost)
     store.require_goes_on()
+
+
+def test_the_length_of_an_only_log_file_that_was_cut_is_not_taken_for_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, StoreConfig(sizes=EMBEDDED_SIZES)) as store:
+        places = [store.put(Message("T", b"message %d" % number), 0).physical_offset for number in range(60)]
+    shutil.rmtree(path / "fsstore")
+    (path / "config" / "sizes.json").unlink()  # as a broker's
+    os.truncate(path / "commitlog" / f"{0:020d}", 3378)
+    assert list(repair_store(path))
+    assert list(repair_store(path)) == []
+    with MessageStore.open(path) as store:
+        whole = sum(following <= 3378 for following in places[1:])
+        assert [bytes(store.get("T", 0, number).body) for number in range(whole)] == [
+            b"message %d" % number for number in range(whole)
+        ]
+        assert store.bounds("T", 0).max_offset >= 60
+    assert (path / "commitlog" / f"{0:020d}").stat().st_size == EMBEDDED_SIZES.commit_log_bytes
