@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
-from struct import Struct
 
 from engine.errors import (
     ConfigFileError,
@@ -30,9 +29,9 @@ from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile, next_data, next_hole, used_end
 from engine.files.paths import open_file
 from engine.log.checkpoint import read_checkpoint
+from engine.log.entries import ENTRY_STRUCT
 from engine.record.record import read_header
 from engine.record.scan import ScanStop, scan_records
-from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES
 from engine.settings.shape_files import read_sizes, read_used_paths
 
 SAMPLED_QUEUES = 200
@@ -42,8 +41,6 @@ _TOO_FEW_TO_TELL = 2
 """So many files may be all of a log whose newest were lost, or those of one path: their names do not tell."""
 MOST_RECORD_BYTES = 1 << 28
 MOST_OFFSET = 1 << 62
-
-_ENTRY = Struct(">qiq")
 
 
 def refuse_missing_log(layout: StoreLayout) -> None:
@@ -267,7 +264,7 @@ def _entry_count(descriptor: int) -> int:
     end = position = 0
     while (start := next_data(descriptor, position, size)) < size:
         end = position = min(next_hole(descriptor, start, size), size)
-    return _first(end // CONSUME_QUEUE_ENTRY_BYTES, lambda number: not any(_entry(descriptor, number)))
+    return _first(end // ENTRY_STRUCT.size, lambda number: not any(_entry(descriptor, number)))
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
@@ -280,6 +277,6 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 
 
 def _entry(descriptor: int, number: int) -> tuple[int, int, int]:
-    entry = os.pread(descriptor, CONSUME_QUEUE_ENTRY_BYTES, number * CONSUME_QUEUE_ENTRY_BYTES)
-    physical_offset, size, tags_code = _ENTRY.unpack(entry.ljust(CONSUME_QUEUE_ENTRY_BYTES, b"\0"))
+    entry = os.pread(descriptor, ENTRY_STRUCT.size, number * ENTRY_STRUCT.size)
+    physical_offset, size, tags_code = ENTRY_STRUCT.unpack(entry.ljust(ENTRY_STRUCT.size, b"\0"))
     return physical_offset, size, tags_code
