@@ -7,6 +7,7 @@ import json
 import os
 import select
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from mountctl.errors import CommandError, one_line
 from mountctl.places import Answer, Mount, absolute, answer_of, mount_at, mount_of, mounts
 from mountctl.preflight import fusermount
 
+BUSY_SECONDS = 1.0
+"""How long a mount may be in use before that is an error: who lists all mounts has a file open in each for a moment."""
 CLOSE_SECONDS = 60.0
 NAMESPACE_SECONDS = 3.0
 """How long a daemon may take to close before other mount namespaces are looked through for its mount."""
@@ -34,14 +37,23 @@ def command(place: Path) -> None:
     """
     mount = _mounted(absolute(place))
     pid = _daemon_of(mount)
-    outcome = subprocess.run([fusermount(), "-u", str(mount.mountpoint)], capture_output=True, text=True, check=False)
-    if outcome.returncode:
-        users = ", ".join(_users_of(mount.mountpoint))
-        if users:
-            raise CommandError(f"{mount.mountpoint} is in use by {users}", "end that first", os.EX_TEMPFAIL)
-        raise CommandError(outcome.stderr.strip() or f"{mount.mountpoint} can't be unmounted")
+    _unmount(mount.mountpoint)
     if pid:
         _wait_for_end(pid, mount)
+
+
+def _unmount(mountpoint: Path) -> None:
+    """Take it out of the tree. CommandError when a process uses it for longer than a look at it takes."""
+    command = [fusermount(), "-u", str(mountpoint)]
+    deadline = time.monotonic() + BUSY_SECONDS
+    while (outcome := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
+        busy = "busy" in outcome.stderr
+        if busy and time.monotonic() < deadline:
+            time.sleep(0.02)
+            continue
+        if busy and (users := ", ".join(_users_of(mountpoint))):
+            raise CommandError(f"{mountpoint} is in use by {users}", "end that first", os.EX_TEMPFAIL)
+        raise CommandError(outcome.stderr.strip() or f"{mountpoint} can't be unmounted")
 
 
 def _mounted(path: Path) -> Mount:

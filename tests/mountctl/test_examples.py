@@ -12,8 +12,8 @@ from tests.mountctl.conftest import DEADLINE_SECONDS, Site
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def output_of(*command: str | Path) -> str:
-    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+def output_of(*command: str | Path, **environment_more: str) -> str:
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", **environment_more}
     done = subprocess.run(
         command, capture_output=True, text=True, stdin=subprocess.DEVNULL,
         timeout=DEADLINE_SECONDS, check=False, env=environment,
@@ -32,10 +32,12 @@ def test_the_engine_example_finds_what_it_published(tmp_path: Path) -> None:
     assert said[3] == "ORDER-1: 8 pears"
 
 
-def test_the_quick_demo_publishes_and_reads_and_leaves_nothing_mounted() -> None:
-    said = output_of(sys.executable, EXAMPLES / "demo.py", "--quick")
+def test_the_quick_demo_publishes_and_reads_and_leaves_nothing_mounted(tmp_path: Path) -> None:
+    said = output_of(sys.executable, EXAMPLES / "demo.py", "--quick", TMPDIR=str(tmp_path))
     assert "no findings" in said
-    assert "fsstore-demo-" not in Path("/proc/mounts").read_text()
+    assert str(tmp_path) in said
+    assert f"{tmp_path}/" not in Path("/proc/mounts").read_text()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_walk_names_what_an_append_and_a_read_go_through() -> None:

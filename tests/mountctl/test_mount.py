@@ -309,6 +309,14 @@ def test_umount_names_who_uses_the_mount(site: Site) -> None:
     assert is_mounted(site.mountpoint)
 
 
+def test_umount_waits_for_who_only_looks_at_the_mount(site: Site) -> None:
+    site.mounted()
+    with subprocess.Popen(["sleep", "0.4"], cwd=site.mountpoint) as user:
+        eventually(lambda: os.readlink(f"/proc/{user.pid}/cwd") == str(site.mountpoint), "it is there")
+        succeed("umount", site.mountpoint)
+    assert not is_mounted(site.mountpoint)
+
+
 def test_a_locked_store_names_the_process_that_has_it(site: Site) -> None:
     site.mounted()
     second = site.mountpoint.parent / "second"
