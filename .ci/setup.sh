@@ -14,6 +14,7 @@ environment() {
         make_venv
         fingerprint "$profile" >".venv/fsstore-$profile"
     fi
+    build_kernel
     PATH="$PWD/.venv/bin:$PATH"
     [ -e /dev/fuse ] || say "no /dev/fuse here, so nothing can be mounted (a container needs --device /dev/fuse --cap-add SYS_ADMIN)"
 }
@@ -89,6 +90,7 @@ missing_packages() {
     list=""
     command -v pkg-config >/dev/null 2>&1 || list="$list pkg-config"
     pkg-config --exists fuse3 2>/dev/null || list="$list libfuse3-dev"
+    pkg-config --exists libisal 2>/dev/null || list="$list libisal-dev"
     command -v fusermount3 >/dev/null 2>&1 || list="$list fuse3"
     { command -v cc && echo '#include <stdio.h>' | cc -E -; } >/dev/null 2>&1 || list="$list gcc libc6-dev"
     [ -n "$(find_python)" ] || list="$list python3 python3-dev python3-venv"
@@ -149,6 +151,16 @@ make_venv() {
     locked "$(lock_of "$profile")"
     "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . ||
         die "pip could not install this project"
+}
+
+# Compiles what changed of the kernel since it was compiled here last.
+build_kernel() {
+    now=$(cat pyproject.toml engine/record/kernel/*.p[yx]* | cksum)
+    [ "$(cat .venv/fsstore-kernel 2>/dev/null)" = "$now" ] && return
+    say "compiling the kernel"
+    "$python" -W ignore -c 'from setuptools import setup; setup()' -q build_ext --inplace ||
+        die "could not compile engine/record/kernel"
+    echo "$now" >.venv/fsstore-kernel
 }
 
 # locked FILE: install exactly what it names, each file with one of its hashes; what is source alone is built by .ci/build.txt.

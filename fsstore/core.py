@@ -281,7 +281,8 @@ class Filesystem:
         raise self._node(parent_inode).create(name)
 
     def refuse(self, *names: bytes) -> NoReturn:
-        """Answer to unlink, rmdir, rename, link, symlink of `names`: EPERM, EROFS on a read-only mount."""
+        """Answer to unlink, rmdir, rename, link, symlink of `names`: EPERM, EROFS on a read-only mount; as
+        `Context.refusal` says, which others share."""
         for name in names:
             _require_length(name)
         raise self._context.refusal()

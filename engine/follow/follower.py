@@ -2,7 +2,8 @@
 
 The log is read on from where it was read to, record by record, and what is whole is shown: the writer's own consume
 queues lead to it, or those derived from the log where the writer's can't be read. Nothing is locked and nothing
-written below the store; a look when nothing happened costs a few calls, whatever the store's size.
+written below the store; a look when nothing happened costs a few calls, whatever the store's size. What came or went of
+a queue's files is noticed by `ConsumeQueues.refresh`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from isal.isal_zlib import crc32
 
 from engine.errors import ObstructedError, RetiredFileError, StoreError, UnreadableRangeError
 from engine.files.disk import make_directory
@@ -39,6 +38,7 @@ from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import LogPart, RowSource, leave_out, sizes_of
+from engine.record.kernel.crc import crc32
 
 Array = np.ndarray[Any, Any]
 

@@ -18,13 +18,13 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from isal.isal_zlib import crc32
 from msgspec.structs import replace
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
 from engine.record.byte_columns import items_at, put_items
 from engine.record.hashes import index_hashes, tags_hash
 from engine.record.header import CRC_MASK, FAMILIES_POSITION, HEADERS, LAYOUTS
+from engine.record.kernel.crc import crc32
 from engine.record.message import Message
 from engine.record.properties import check_size, encode_labels, encode_properties
 from engine.record.record import RecordEncoder, index_keys, names_magic

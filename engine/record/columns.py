@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from isal.isal_zlib import crc32
 
 from engine.record.byte_columns import ByteColumn, SliceColumn, are_equal, items_at, pack_slices, rows_by_size
 from engine.record.compression import COMPRESSED_FLAG, try_decompress
 from engine.record.crc_group import proved_whole
 from engine.record.header import CRC_MASK
+from engine.record.kernel.crc import crc32
 from engine.record.located import HEADER, LocatedRecords
 from engine.record.properties import KEYS, TAGS
 from engine.record.property_columns import find_values

@@ -19,10 +19,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from isal.isal_zlib import crc32
 
 from engine.record.byte_columns import items_at, rows_by_size
 from engine.record.header import CRC_MASK
+from engine.record.kernel.crc import crc32
 
 Array = np.ndarray[Any, Any]
 

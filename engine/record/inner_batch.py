@@ -14,11 +14,11 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
-from isal.isal_zlib import crc32
 from msgspec import Struct as Record
 
 from engine.errors import DamagedRecordError
 from engine.record.header import CRC_MASK, HEADERS, INNER_BATCH, NEEDS_UNWRAPPING
+from engine.record.kernel.crc import crc32
 from engine.record.message import DecodedMessage, StoredMessage
 from engine.record.multi_dispatch import INNER_BASE, INNER_COUNT, MOST_INNER
 from engine.record.record import decode_record

@@ -12,7 +12,6 @@ from itertools import compress, count, repeat
 from typing import Any
 
 import numpy as np
-from isal.isal_zlib import crc32
 from msgspec import Struct
 
 from engine.record.columns import VIEWS_AT_ONCE, property_texts
@@ -20,6 +19,7 @@ from engine.record.compression import COMPRESSED_FLAG
 from engine.record.crc_group import proved_whole
 from engine.record.header import CRC_MASK, HeaderFields
 from engine.record.inner_batch import may_be_wrapper
+from engine.record.kernel.crc import crc32
 from engine.record.located import LocatedRecords, strays
 from engine.record.message import DecodedMessage, StoredMessage
 from engine.record.properties import KEYS, TAGS, split_keys

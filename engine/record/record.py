@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from isal.isal_zlib import crc32
 
 from engine.errors import DamagedRecordError, IllegalMessageError, MessageTooLargeError
 from engine.record.hashes import tags_hash
@@ -38,6 +37,7 @@ from engine.record.header import (
     HeaderFields,
     RecordHeader,
 )
+from engine.record.kernel.crc import crc32
 from engine.record.message import DecodedMessage, Host, Message
 from engine.record.multi_dispatch import Place
 from engine.record.properties import encode_properties, split_keys

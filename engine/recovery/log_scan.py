@@ -9,6 +9,8 @@ consume queue leads to; only where there are no queues, one from which records f
 
 Bytes that nothing claims were written (`Claims`) are a tail that a crash or an earlier truncation left: the log ends
 before it. It also ends before a batch whose writer died while writing it: that lacks the first 8 bytes.
+
+What a frame, a record and a blank are is said in `engine.record.log_framing`.
 """
 
 from __future__ import annotations

@@ -20,14 +20,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from isal.isal_zlib import crc32
-
 from engine.errors import ReadError
 from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
 from engine.files.layout import StoreLayout
 from engine.log.claims import Covered
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
+from engine.record.kernel.crc import crc32
 from engine.recovery.log_scan import DamagedRange, DamageKind
 from engine.results import NewestRecord
 

@@ -25,11 +25,11 @@ from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from isal.isal_zlib import crc32
 
 from fsstore.parquet.names import topic_partition
 from fsstore.spark.mount import Bounds, Range, bounds, cut, range_path

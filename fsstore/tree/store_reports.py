@@ -1,6 +1,7 @@
 """`@store/`: what the store says of itself, in files whose text is made at open, and a file that takes commands.
 
 `@store/groups/<group>/<topic>/<queue>` says where consumer groups stand, a queue offset and a newline. Read-only.
+The figures are those of `engine.StoreStats`.
 """
 
 from __future__ import annotations

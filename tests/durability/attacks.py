@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import lz4.frame
 import msgspec
 import zstandard
-from isal.isal_zlib import crc32
 
 from engine import Message, MessageStore, WriteError
 from engine.log.delay import SCHEDULE_TOPIC

@@ -1,0 +1,8 @@
+"""The compiled kernel: bytes to values and back, over buffers (docs/architecture.md). No I/O, no threads, no policy.
+
+    layout.pxd   big-endian loads and stores, Java's hash, look-up of a property: inlined into the others
+    pages        mapped memory with one owner
+    crc          CRC-32
+
+Each module is a `.pyx` with a `.pyi` beside it; `./run` compiles them when they changed.
+"""

@@ -1,0 +1,6 @@
+from _typeshed import ReadableBuffer
+
+class Pages:
+    def __init__(self, buffer: ReadableBuffer, *, writable: bool = False) -> None: ...
+    @property
+    def size(self) -> int: ...
