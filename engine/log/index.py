@@ -3,8 +3,9 @@
     index/<17 digits>      named by the time of creation, local, yyyyMMddHHmmssSSS; the names rise
 
 One writer (dispatch), any readers. An answer is a candidate: the files hold hashes, so the caller reads the record and
-compares. Which words of a record are keys: `index_keys` (engine.record.record), and `index_key_rows` (engine.record.scan)
-for many. Keys of single messages wait in a memtable, which queries see, and are written to the files in batches.
+compares. Which words of a record are keys: `index_keys` (engine.record.record), for many `index_key_rows`
+(engine.record.scan). Keys of single messages wait in a memtable, which queries see, and are written to the files in
+batches.
 """
 
 from __future__ import annotations
