@@ -2,7 +2,7 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
-from engine.record.kernel.layout cimport crc32_gzip_refl
+from engine.record.kernel.layout cimport crc32_of
 
 cdef enum:
     LONG_BYTES = 1 << 16  # from there on other threads may run meanwhile
@@ -15,10 +15,10 @@ def crc32(data not None, unsigned int value=0):
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if view.len < LONG_BYTES:
-            found = crc32_gzip_refl(value, <const unsigned char *> view.buf, view.len)
+            found = crc32_of(value, <const unsigned char *> view.buf, view.len)
         else:
             with nogil:
-                found = crc32_gzip_refl(value, <const unsigned char *> view.buf, view.len)
+                found = crc32_of(value, <const unsigned char *> view.buf, view.len)
     finally:
         PyBuffer_Release(&view)
     return found
