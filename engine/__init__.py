@@ -41,6 +41,7 @@ from engine.files.lock import writer_of
 from engine.files.scratch import ScratchDirectory
 from engine.fsck.check import check_store
 from engine.haste import TakesLongError, in_haste, uncollected
+from engine.queue import Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
 from engine.record.batch import split_text
@@ -114,6 +115,7 @@ __all__ = [
     "ProblemKind",
     "PutRange",
     "PutResult",
+    "Queue",
     "QueueBounds",
     "QueueGapError",
     "QueueStream",

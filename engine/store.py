@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from engine.fsck.check import check_parts
 from engine.log.commit_log import FileHold
 from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.topics import TopicView
+from engine.queue import NO_PROPERTIES, Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.offset_index import OffsetIndexes
 from engine.read.reader import Reader
@@ -63,8 +64,6 @@ MAX_TIME_MS = (1 << 63) - 1
 BODY_LIMIT_FACTOR = 16
 """A compressed body may become so many times the message limit."""
 
-NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
-
 
 class MessageStore:
     """A store of messages in topics and queues, in Apache RocketMQ's on-disk format.
@@ -89,7 +88,11 @@ class MessageStore:
         self._topics = TopicView(opened.table, opened.parts.queues, self._listeners.topics_changed)
         body_limit_bytes = config.max_message_bytes * BODY_LIMIT_FACTOR
         remember = config.mode is not OpenMode.FOLLOW
-        self._reader = Reader(opened.parts, self._topics, body_limit_bytes, remember=remember)
+        parts = opened.parts
+        self._reader = Reader(
+            parts.log, parts.queues, parts.index, self._topics, parts.deleted, body_limit_bytes, remember=remember
+        )
+        self._queues: dict[tuple[str, int], Queue] = {}
         layout = opened.parts.layout
         self._consumer_offsets = ConsumerOffsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
         writes = config.mode is OpenMode.WRITE
@@ -262,6 +265,26 @@ class MessageStore:
         """Whether that topic has that queue; cheap, never raises."""
         return self._topics.has_queue(topic, queue)
 
+    def queue(self, topic: str, queue: int) -> Queue:
+        """One queue, to hold for as long as it is used: its calls look nothing up. TopicNotFoundError."""
+        self._topics.require_queue(topic, queue)
+        return self._queue(topic, queue)
+
+    def _queue(self, topic: str, queue_id: int) -> Queue:
+        """As `queue`, whether it is there or not."""
+        found = self._queues.get((topic, queue_id))
+        if found is None:
+            found = Queue(topic, queue_id, self._reader, self._sums, self._refusal, self._writer)
+            if self._parts.queues.get(topic, queue_id) is not None:  # names that somebody only tries are not kept
+                self._queues[topic, queue_id] = found
+        return found
+
+    def _forget_queues(self, topic: str) -> None:
+        """Its queues are gone, or others."""
+        self._sums.forget_topic(topic)
+        for key in [key for key in list(self._queues) if key[0] == topic]:
+            self._queues.pop(key, None)
+
     def create_topic(self, topic: str, queues: int | None = None) -> None:
         """Make a topic, with `config.default_queues` when no number is given.
 
@@ -304,7 +327,7 @@ class MessageStore:
                 deleted.add(topic, self._log.wrote_end)
             gone = queues.contents(topic)
             self._topics.remove_queues(topic)
-            self._sums.forget_topic(topic)
+            self._forget_queues(topic)
             self._reader.forget_keys()
         queues.sync_names()
         for expired in gone:
@@ -393,14 +416,14 @@ class MessageStore:
 
     def bounds(self, topic: str, queue: int) -> QueueBounds:
         """Oldest and next queue offset. TopicNotFoundError."""
-        return self._reader.bounds(topic, queue)
+        return self._queue(topic, queue).bounds()
 
     def get(self, topic: str, queue: int, queue_offset: int) -> StoredMessage:
         """The message at a queue offset, checked (place, framing, CRC).
 
         MessageNotFoundError, ExpiredMessageError, DamagedRecordError, TruncatedFileError, TopicNotFoundError.
         """
-        return self._reader.get(topic, queue, queue_offset)
+        return self._queue(topic, queue).get(queue_offset)
 
     def at(self, physical_offset: int) -> StoredMessage:
         """The message whose record starts at a physical offset. Errors as `get`; a deleted topic's is not found."""
@@ -423,22 +446,22 @@ class MessageStore:
 
         Reads ahead, the further the longer it goes on. TopicNotFoundError.
         """
-        return self._reader.read(topic, queue, start, count)
+        return self._queue(topic, queue).read(start, count)
 
     def entries(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
         """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count."""
-        return self._reader.entries(topic, queue, start, count)
+        return self._queue(topic, queue).entries(start, count)
 
     def headers(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
         """Facts of messages (dtype HEADER, shape (n,)), read without an object each; row i is offset start + i.
 
         `ok` is false where the message is damaged or expired (CRCs are not looked at).
         """
-        return self._reader.headers(topic, queue, start, count)
+        return self._queue(topic, queue).headers(start, count)
 
     def columns(self, topic: str, queue: int, start: int, count: int) -> Columns:
         """Bodies, keys and tags of up to `count` messages from max(start, min_offset) on, as arrays."""
-        return self._reader.columns(topic, queue, start, count)
+        return self._queue(topic, queue).columns(start, count)
 
     def record_sizes(
         self, topic: str, queue: int, start: int, count: int
@@ -446,12 +469,12 @@ class MessageStore:
         """Bytes that records of up to `count` messages from max(start, min_offset) on take, and that their bodies take:
         int64 (n,). 0 what is no record; -1 a body that is compressed. Reads no more than these fields.
         TopicNotFoundError."""
-        return self._reader.record_sizes(topic, queue, start, count)
+        return self._queue(topic, queue).record_sizes(start, count)
 
     def blocks(self, topic: str, queue: int, start: int, count: int) -> list[Block]:
         """All that up to `count` messages from max(start, min_offset) on have, as arrays, a block for each file of the
         log; damaged ones are left out and counted. TopicNotFoundError."""
-        return self._reader.blocks(topic, queue, start, count)
+        return self._queue(topic, queue).blocks(start, count)
 
     def bodies(self, bodies: Bodies) -> SliceColumn:
         """The bodies of a block's messages, which may be in the mapped log. Errors as `at`."""
@@ -482,13 +505,11 @@ class MessageStore:
 
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
         """Queue offset of the first message stored at or after `when_ms`; max_offset when there is none."""
-        return self._reader.offset_at(topic, queue, when_ms)
+        return self._queue(topic, queue).offset_at(when_ms)
 
     def stream(self, topic: str, queue: int) -> QueueStream:
         """The queue as one growing text: body, newline, body, newline. TopicNotFoundError."""
-        self._topics.require_queue(topic, queue)
-        consume_queue = self._parts.queues.get_or_create(topic, queue)
-        return self._sums.stream(consume_queue)
+        return self._queue(topic, queue).stream()
 
     # life
 
@@ -504,7 +525,7 @@ class MessageStore:
             return not self._closed and self._follower.refresh()
 
     def _queue_gone(self, topic: str, queue: int) -> None:
-        self._sums.forget_topic(topic)
+        self._forget_queues(topic)
         self._listeners.queue_gone(topic, queue)
 
     def _log_rewritten(self, physical_end: int) -> None:

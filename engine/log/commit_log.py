@@ -21,6 +21,7 @@ from engine.errors import (
     IllegalMessageError,
     MessageNotFoundError,
     MessageTooLargeError,
+    ReadError,
     RetiredFileError,
     StoreError,
     UnreadableRangeError,
@@ -30,7 +31,7 @@ from engine.files.file_scan import HEAD_BYTES
 from engine.files.mapped_file import MappedFile
 from engine.record.header import BLANK_BYTES
 from engine.record.log_framing import Framing
-from engine.record.record import encode_blank
+from engine.record.record import decode_record, encode_blank
 from engine.record.scan import placed_headers
 from engine.settings.config import Clock
 
@@ -245,6 +246,13 @@ class CommitLog:
             return file.rest(physical_offset - file.start)
         except (UnreadableRangeError, RetiredFileError) as error:
             raise self._absent(physical_offset) from error
+
+    def stored_ms(self, physical_offset: int) -> int:
+        """Store time of the record at a physical offset, -1 when it can't be read."""
+        try:
+            return decode_record(self.rest(physical_offset), physical_offset, verify=False).store_time_ms
+        except ReadError:
+            return -1
 
     def require_framed(self, physical_offset: int, record_bytes: int) -> None:
         """DamagedRecordError when something else stands before that record than must. Errors as `view`."""

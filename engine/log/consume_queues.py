@@ -374,6 +374,7 @@ class ConsumeQueues:
     def close(self) -> None:
         """Unmap and close all files."""
         for queue in self.opened():
+            queue.is_stale = True
             queue.close()
         self._queues.clear()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import ReadError
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
 from engine.files.layout import StoreLayout
@@ -17,7 +16,6 @@ from engine.log.delay import DelayLevels
 from engine.log.deleted_topics import DeletedTopics
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
-from engine.record.record import decode_record
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes, StoreConfig
 
 
@@ -41,13 +39,6 @@ class StoreParts:
         """The sizes of its files."""
         entries = self.queues.file_bytes // CONSUME_QUEUE_ENTRY_BYTES
         return FileSizes(self.log.files.file_bytes, entries, self.index.slots, self.index.entries)
-
-    def stored_ms(self, physical_offset: int) -> int:
-        """Store time of the record at a physical offset, -1 when it can't be read."""
-        try:
-            return decode_record(self.log.rest(physical_offset), physical_offset, verify=False).store_time_ms
-        except ReadError:
-            return -1
 
     def close(self) -> None:
         """Unmap and close all files."""

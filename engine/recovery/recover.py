@@ -263,7 +263,7 @@ class _Recovery:
         log.files.drop_empty()
         self._look_for_multi_dispatch(trusted_end)
         parts.queues.truncate(trusted_end)
-        parts.index.truncate(self._index_end(trusted_end), parts.stored_ms)
+        parts.index.truncate(self._index_end(trusted_end), parts.log.stored_ms)
         start = max(min(trusted_end, self._index_from(trusted_end)), log.min_offset)
         queues_trusted = self._queues_trusted(trusted_end)
         if not queues_trusted:
@@ -369,7 +369,7 @@ class _Recovery:
         self._write_tombstones()
         parts.queues.truncate(end)
         self._take_numbers()
-        parts.index.truncate(end, parts.stored_ms)
+        parts.index.truncate(end, parts.log.stored_ms)
         if parts.access is Access.WRITE and self._log.files.last is not None:
             self._log.files.truncate(end, durable_from=min(trusted_end, end))
         if parts.access is Access.PRIVATE:

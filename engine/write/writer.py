@@ -142,15 +142,15 @@ class Writer:
 
     # one message
 
-    def put(self, message: Message, queue_id: int | None) -> PutResult:
-        """Store one message."""
+    def put(self, message: Message, queue_id: int | None, queue: ConsumeQueue | None = None) -> PutResult:
+        """Store one message. `queue` is that of `queue_id`, where it was looked up already."""
         if message.properties and _is_special(message):
             return self._put_special([message], queue_id)[0]
         topic = message.topic
         if queue_id is None:
             (queue_id,) = self._next_queue_ids(topic, 1)
             queue = self._queues.get(topic, queue_id)
-        else:
+        elif queue is None:
             queue = self._queues.get(topic, queue_id)
             if queue is None and not self._topics.has_queue(topic, queue_id):
                 self._require_queue(topic, queue_id)
@@ -205,8 +205,10 @@ class Writer:
 
     # many messages
 
-    def put_batch(self, messages: Sequence[Message], queue_id: int | None) -> PutRange:
-        """Store messages of one topic, all or none."""
+    def put_batch(
+        self, messages: Sequence[Message], queue_id: int | None, queue: ConsumeQueue | None = None
+    ) -> PutRange:
+        """Store messages of one topic, all or none. `queue` as of `put`."""
         if not messages:
             return self._nothing("", queue_id)
         unusual = [message for message in messages if message.properties or message.sys_flag]
@@ -216,8 +218,8 @@ class Writer:
         batches = [encode_batch(self._encoder, some, now_ms) for some in _runs(messages)]
         if any(messages[row].topic != topic for row in range(0, len(messages), _ENCODED_AT_ONCE)):
             raise IllegalMessageError("the messages of a batch have different topics")
-        queue_ids = self._targets(topic, queue_id, len(messages))
-        return self._put_encoded(topic, batches, len(messages), queue_ids, None)
+        queue_ids = [queue.queue_id] if queue is not None else self._targets(topic, queue_id, len(messages))
+        return self._put_encoded(topic, batches, len(messages), queue_ids, None, queue)
 
     def put_lines(
         self,
@@ -228,18 +230,20 @@ class Writer:
         tags: str,
         properties: Mapping[str, str],
         stored: Stored | None,
+        queue: ConsumeQueue | None = None,
     ) -> PutRange:
-        """Store each line, all or none."""
+        """Store each line, all or none. `queue` as of `put`."""
         if properties and any(name in properties for name in SPECIAL_PROPERTIES):
             messages = [Message(topic, body, keys, tags, properties) for body in line_bodies(lines)]
-            return self.put_batch(messages, queue_id)
+            return self.put_batch(messages, queue_id, queue)
         encode = partial(encode_lines, self._encoder, topic, keys=keys, tags=tags, properties=properties)
         now_ms = self._config.clock()
         batches = [encode(some, now_ms) for some in _runs(split_lines(lines))]
         count = sum(map(len, batches))
         if not count:
             return self._nothing(topic, queue_id)
-        return self._put_encoded(topic, batches, count, self._targets(topic, queue_id, count), stored)
+        queue_ids = [queue.queue_id] if queue is not None else self._targets(topic, queue_id, count)
+        return self._put_encoded(topic, batches, count, queue_ids, stored, queue)
 
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
         """The queues that `count` messages go to, in turn."""
@@ -256,15 +260,16 @@ class Writer:
         count: int,
         queue_ids: Sequence[int],
         callback: Stored | None,
+        queue: ConsumeQueue | None,
     ) -> PutRange:
         """Store encoded batches as one, row r of `count` in queue_ids[r % their number]; `callback` before it is
-        dispatched."""
+        dispatched. `queue` is the only one's, where it was looked up already."""
         parts = [part for batch in batches if len(batch) for part in batch.cut(self._log.largest_bytes)]
-        if self._queues.get(topic, queue_ids[0]) is None:
+        if (queue is None or queue.is_stale) and self._queues.get(topic, queue_ids[0]) is None:
             self._make_topic(topic)
         with self._log.lock:
             self._refusal.require_none()
-            distributed = self._distribute(topic, parts, count, queue_ids)
+            distributed = self._distribute(topic, parts, count, queue_ids, queue)
             firsts = [part.shares[0].queue_offset for part in distributed]
             stored = (
                 [self._log.append(distributed[0], firsts[0])]
@@ -284,14 +289,22 @@ class Writer:
         return PutRange(topic, queue_ids[0], firsts[0], count, physical_offset, end, store_time_ms)
 
     def _distribute(
-        self, topic: str, parts: Sequence[EncodedBatch], count: int, queue_ids: Sequence[int]
+        self,
+        topic: str,
+        parts: Sequence[EncodedBatch],
+        count: int,
+        queue_ids: Sequence[int],
+        known: ConsumeQueue | None,
     ) -> list[_DistributedBatch]:
         """Each part with its queues' shares; the files for all of their `count` entries are made."""
         turns = len(queue_ids)
         queues: dict[int, ConsumeQueue] = {}
         offsets = []
         for turn, queue_id in enumerate(queue_ids):
-            queue = queues[queue_id] = self._queues.get_or_create(topic, queue_id)
+            queue = known
+            if queue is None or queue.is_stale:
+                queue = self._queues.get_or_create(topic, queue_id)
+            queues[queue_id] = queue
             offsets.append(queue.reserve(len(range(turn, count, turns))))
         distributed, start = [], 0
         for part in parts:

@@ -94,12 +94,13 @@ class QueuePartition(Directory):
         self._dataset = dataset
         self._topic = topic
         self._queue = queue
+        self._messages = context.store.queue(topic, queue)
         self._listed: dict[bytes, RangeFile] = {}
         """Whole segments that were listed before, as files: what is known of them need not be found again."""
         self._cached = CachedNames(self, context.memory, context.inodes.are_valid)
 
     def attributes(self) -> Attributes:
-        newest_ms = newest_store_time_ms(self._context, self._topic, self._queue)
+        newest_ms = newest_store_time_ms(self._messages)
         return self._context.appearance.directory(self.inode, mtime_ms=newest_ms)
 
     def lookup(self, name: bytes) -> Attributes:

@@ -29,6 +29,7 @@ from engine import (
     IllegalMessageError,
     Message,
     MessageTooLargeError,
+    Queue,
     Stored,
     StoreError,
     check_message,
@@ -145,7 +146,7 @@ class AppendFile(Node):
     shown_inode: int = 0
     """What stat says instead of `inode`, where it is not 0."""
 
-    def __init__(self, context: Context, topic: str, queue: int | None, options: AppendOptions) -> None:
+    def __init__(self, context: Context, topic: str, queue: Queue | None, options: AppendOptions) -> None:
         self._context = context
         self._topic = topic
         self._queue = queue
@@ -221,9 +222,10 @@ class Publisher:
     )
 
     def __init__(
-        self, context: Context, topic: str, queue: int | None, options: AppendOptions, generation: int
+        self, context: Context, topic: str, queue: Queue | None, options: AppendOptions, generation: int
     ) -> None:
-        """`generation` is the store's of when the topic was there."""
+        """The queues of the topic take turns where `queue` is None; `generation` is the store's of when they were
+        there."""
         self.store = context.store
         self.memory = Holding(context.memory, Purpose.MESSAGES_BEGUN)
         """For what is not published yet."""
@@ -296,7 +298,7 @@ class Publisher:
 
     def complain(self, error: StoreError) -> None:
         """Log why nothing of a request was published: its writer gets only an errno."""
-        target = self._topic if self._queue is None else f"{self._topic}/{self._queue}"
+        target = self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
         text = f"refused what was written to append of {target}: {error}"
         COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
 
@@ -306,27 +308,34 @@ class Publisher:
         self._waiting.resize(0)
 
     def _one(self, frame: bytes | bytearray) -> int:
-        self._must_exist()
-        options = self._options
+        options, queue = self._options, self._queue
         body = frame if isinstance(frame, bytes) else b"".join(slices_of(frame))
         if self._is_json:
             message = parse_json_message(self._topic, body, options)
         else:
             message = Message(self._topic, body, options.keys, options.tags)
-        return self.store.put(message, self._queue).physical_end
+        if queue is not None:
+            return queue.put(message).physical_end
+        self._must_exist()
+        return self.store.put(message).physical_end
 
     def _lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
-        self._must_exist()
-        options = self._options
+        options, queue = self._options, self._queue
+        if queue is None:
+            self._must_exist()
         if not self._is_json:
             keys, tags = options.keys, options.tags
-            put = self.store.put_lines(self._topic, lines, self._queue, keys=keys, tags=tags, stored=stored)
+            if queue is not None:
+                put = queue.put_lines(lines, keys=keys, tags=tags, stored=stored)
+            else:
+                put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags, stored=stored)
             return put.physical_end if put.count else 0
         messages = parse_json_lines(self._topic, lines, options)
         if not messages:
             return 0
         try:
-            return self.store.put_batch(messages, self._queue).physical_end
+            put = queue.put_batch(messages) if queue is not None else self.store.put_batch(messages)
+            return put.physical_end
         except (IllegalMessageError, MessageTooLargeError):
             self._blame_one_of(messages)
             raise
@@ -342,7 +351,7 @@ class Publisher:
                 raise IllegalMessageError(f"message {number} of {len(messages)}: {error.reason}") from error
 
     def _must_exist(self) -> None:
-        """TopicNotFoundError for a topic that was deleted while this was open: a put would make it again."""
+        """TopicNotFoundError for a topic that was deleted while this was open: the store's puts would make it again."""
         generation = self.store.topics_generation
         if generation != self._generation:
             self.store.queues(self._topic)

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from engine import StoredMessage, TakesLongError, in_haste
+from engine import Queue, StoredMessage, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, DoneInThread, OpenedDirectory
 from fsstore.tree.inodes import NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
@@ -40,17 +40,17 @@ class QueueLink(Node):
         return self._target
 
 
-def look_up_queue_link(context: Context, topic: str, queue: int, name: bytes) -> Attributes:
+def look_up_queue_link(context: Context, queue: Queue, name: bytes) -> Attributes:
     """Attributes of `@first`, `@last`, `@<time>`; ENOENT for other names and where no message is."""
-    queue_offset = _queue_offset(context, topic, queue, name)
+    queue_offset = _queue_offset(queue, name)
     link = context.inodes.named(
-        NodeKey(QueueLink, topic, queue, queue_offset), lambda: QueueLink(context, queue_offset)
+        NodeKey(QueueLink, queue.topic, queue.queue_id, queue_offset), lambda: QueueLink(context, queue_offset)
     )
     return link.attributes()
 
 
-def _queue_offset(context: Context, topic: str, queue: int, name: bytes) -> int:
-    bounds = context.store.bounds(topic, queue)
+def _queue_offset(queue: Queue, name: bytes) -> int:
+    bounds = queue.bounds()
     if name == b"@first":
         queue_offset = bounds.min_offset
     elif name == b"@last":
@@ -59,7 +59,7 @@ def _queue_offset(context: Context, topic: str, queue: int, name: bytes) -> int:
         when_ms = parse_time_ms(name[1:]) if name[:1] == b"@" else None
         if when_ms is None:
             raise not_found()
-        queue_offset = context.store.offset_at(topic, queue, when_ms)
+        queue_offset = queue.offset_at(when_ms)
     if not bounds.min_offset <= queue_offset < bounds.max_offset:
         raise not_found()
     return queue_offset

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
+from engine import Queue, TopicNotFoundError
 from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
 from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link
@@ -51,10 +52,10 @@ class Tree:
         """The directory of a topic."""
         return self.context.inodes.named(NodeKey(TopicDirectory, topic), lambda: TopicDirectory(self, topic))
 
-    def queue(self, topic: str, queue: int) -> Node:
+    def queue(self, queue: Queue) -> Node:
         """The directory of a queue."""
         return self.context.inodes.named(
-            NodeKey(QueueDirectory, topic, queue), lambda: QueueDirectory(self, topic, queue)
+            NodeKey(QueueDirectory, queue.topic, queue.queue_id), lambda: QueueDirectory(self, queue)
         )
 
     def keys(self, topic: str) -> Node:
@@ -63,7 +64,7 @@ class Tree:
             NodeKey(KeysDirectory, topic), lambda: KeysDirectory(self.context, self.messages, topic)
         )
 
-    def append(self, directory: Node, topic: str, queue: int | None, name: bytes) -> Attributes:
+    def append(self, directory: Node, topic: str, queue: Queue | None, name: bytes) -> Attributes:
         """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other.
 
         What stat says of a queue's is what it says of the queue's stream. So a program that compares its input with its
@@ -78,21 +79,22 @@ class Tree:
         if queue is None or options.frame is Frame.FILE:  # this one publishes nothing before it is closed
             node.shown_inode = shown_append_inode(directory.inode, name)
         else:
-            node.shown_inode = self.streams.shown_inode(topic, queue)
+            node.shown_inode = self.streams.shown_inode(queue)
         return node.attributes()
 
-    def _must_exist(self, topic: str, queue: int | None) -> None:
+    def _must_exist(self, topic: str, queue: Queue | None) -> None:
         """ENOENT for a topic that was deleted while the kernel knew it: publishing would make it again."""
         store = self.context.store
         if queue is None:
             store.queues(topic)
-        elif not store.has_queue(topic, queue):
+        elif not store.has_queue(topic, queue.queue_id):
             raise not_found()
 
-    def listed_append(self, topic: str, queue: int | None) -> Attributes:
+    def listed_append(self, topic: str, queue: Queue | None) -> Attributes:
         """The `append` that a listing shows."""
+        queue_id = None if queue is None else queue.queue_id
         return self.context.inodes.named(
-            NodeKey(AppendFile, topic, queue), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)
+            NodeKey(AppendFile, topic, queue_id), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)
         ).attributes()
 
 
@@ -159,14 +161,14 @@ class TopicDirectory(Directory):
         if never_exists(name):
             return self._context.appearance.cacheable_absence()
         if name.endswith(STREAM_SUFFIX):
-            return self._tree.streams.look_up(self._topic, self._queue(name[: -len(STREAM_SUFFIX)]))
+            return self._tree.streams.look_up(self._queue(name[: -len(STREAM_SUFFIX)]))
         return self._queue_or_keys(name).attributes()
 
     def describe(self, name: bytes) -> Attributes:
         if name == APPEND:
             return self._tree.listed_append(self._topic, None)
         if name.endswith(STREAM_SUFFIX):
-            return self._tree.streams.listed(self._topic, self._queue(name[: -len(STREAM_SUFFIX)]))
+            return self._tree.streams.listed(self._queue(name[: -len(STREAM_SUFFIX)]))
         return self._queue_or_keys(name).attributes()
 
     def names(self) -> Sequence[bytes]:
@@ -195,29 +197,30 @@ class TopicDirectory(Directory):
     def _queue_or_keys(self, name: bytes) -> Node:
         if name == KEYS:
             return self._tree.keys(self._topic)
-        return self._tree.queue(self._topic, self._queue(name))
+        return self._tree.queue(self._queue(name))
 
-    def _queue(self, name: bytes) -> int:
+    def _queue(self, name: bytes) -> Queue:
         """The queue of that name; ENOENT."""
-        queue = parse_queue(name)
-        if queue is None or not self._context.store.has_queue(self._topic, queue):
+        queue_id = parse_queue(name)
+        if queue_id is None:
             raise not_found()
-        return queue
+        try:
+            return self._context.store.queue(self._topic, queue_id)
+        except TopicNotFoundError:
+            raise not_found() from None
 
 
 class QueueDirectory(Directory):
     """`append`, and a file for each message, by its queue offset."""
 
-    def __init__(self, tree: Tree, topic: str, queue: int) -> None:
+    def __init__(self, tree: Tree, queue: Queue) -> None:
         super().__init__(tree.context)
         self._tree = tree
-        self._topic = topic
         self._queue = queue
-        self._store = tree.context.store
         self._messages = tree.messages
 
     def attributes(self) -> Attributes:
-        newest_ms = newest_store_time_ms(self._context, self._topic, self._queue)
+        newest_ms = newest_store_time_ms(self._queue)
         return self._context.appearance.directory(self.inode, mtime_ms=newest_ms)
 
     def lookup(self, name: bytes) -> Attributes:
@@ -225,21 +228,20 @@ class QueueDirectory(Directory):
             queue_offset = int(name)
             if queue_offset > MAX_QUEUE_OFFSET:
                 raise not_found()
-            return self._messages.found(self._store.get(self._topic, self._queue, queue_offset))
+            return self._messages.found(self._queue.get(queue_offset))
         if name.startswith(APPEND):
-            return self._tree.append(self, self._topic, self._queue, name)
+            return self._tree.append(self, self._queue.topic, self._queue, name)
         if name[:1] == b"@":
-            return look_up_queue_link(self._context, self._topic, self._queue, name)
+            return look_up_queue_link(self._context, self._queue, name)
         return self._context.absence(name)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
         listing = QueueListing(
-            self._store,
-            self._topic,
+            self._context.store,
             self._queue,
             self._context.computed,
             self._context.appearance.message_template,
-            lambda: self._tree.listed_append(self._topic, self._queue),
+            lambda: self._tree.listed_append(self._queue.topic, self._queue),
         )
         # Not to be cached: there may be a million names, and nobody here knows which of them the kernel has forgotten.
         # To look each of those up takes five times as long as to list them again, with their attributes.

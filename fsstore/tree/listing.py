@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from engine import MessageStore, StoreError
+from engine import MessageStore, Queue, StoreError
 from fsstore.interface import (
     SLICE_S,
     Attributes,
@@ -111,15 +111,13 @@ class QueueListing(Listing):
     def __init__(
         self,
         store: MessageStore,
-        topic: str,
-        queue: int,
+        queue: Queue,
         inodes: ComputedInodes,
         template: Attributes,
         append: Callable[[], Attributes],
     ) -> None:
         self._store = store
         self._inodes = inodes
-        self._topic = topic
         self._queue = queue
         self._template = template
         self._append = append
@@ -131,7 +129,7 @@ class QueueListing(Listing):
 
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
         """Up to `limit` entries after `position`; messages as MessageNames unless `with_attributes`."""
-        bounds = self._store.bounds(self._topic, self._queue)
+        bounds = self._queue.bounds()
         if position == 0:
             self._end, self._ahead, self._rows_ahead = bounds.max_offset, None, 0
             return [DirectoryEntry(b"append", self._append(), 1)]
@@ -150,15 +148,15 @@ class QueueListing(Listing):
         self._rows_ahead = min(max(limit, 2 * self._rows_ahead), MOST_ROWS_AHEAD)
         count = min(self._rows_ahead, self._end - start)
         if with_attributes:
-            return self._columns(start, self._store.headers(self._topic, self._queue, start, count))
+            return self._columns(start, self._queue.headers(start, count))
         return self._names_alone(start, count)
 
     def _names_alone(self, start: int, count: int) -> MessageNames:
-        entries = self._store.entries(self._topic, self._queue, start, count)
+        entries = self._queue.entries(start, count)
         places = entries["physical_offset"]
         if len(entries) < count or (places[1:] == places[:-1]).any():
             # retention came in between: a header is found for each offset, even then; or messages of a batch are here
-            entries = self._store.headers(self._topic, self._queue, start, count)
+            entries = self._queue.headers(start, count)
         offsets = np.arange(start, start + len(entries), dtype=np.int64)
         return MessageNames(offset_names(offsets), self._inodes_of(entries), offsets + 2, self._template)
 

@@ -26,7 +26,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from engine import ExpiredMessageError, OpenMode, QueueStream, StoreError, TakesLongError, in_haste
+from engine import ExpiredMessageError, OpenMode, Queue, QueueStream, StoreError, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
 from fsstore.tree.inodes import NodeKey, shown_stream_inode
 from fsstore.tree.memory_budget import Purpose
@@ -46,15 +46,14 @@ class StreamFile(Node):
     """A queue's stream from one first message on, as it grows."""
 
     def __init__(
-        self, context: Context, topic: str, queue: int, stream: QueueStream, answered: Callable[[StreamFile], None]
+        self, context: Context, queue: Queue, stream: QueueStream, answered: Callable[[StreamFile], None]
     ) -> None:
         """`answered` is called whenever a size is given away."""
-        self.topic = topic
         self.queue = queue
         self._context = context
         self._stream = stream
         self._answered = answered
-        self._shown_inode = shown_stream_inode(topic, queue, stream.first_offset)
+        self._shown_inode = shown_stream_inode(queue.topic, queue.queue_id, stream.first_offset)
 
     @property
     def is_summed(self) -> bool:
@@ -62,7 +61,7 @@ class StreamFile(Node):
         return quick_size(self._stream) is not None
 
     def attributes(self) -> Attributes:
-        return self.described(newest_store_time_ms(self._context, self.topic, self.queue))
+        return self.described(newest_store_time_ms(self.queue))
 
     def described(self, newest_ms: int | None) -> Attributes:
         """As `attributes`, for one who knows when the newest message was stored."""
@@ -94,14 +93,13 @@ class IdleStream(StreamFile):
     def __init__(
         self,
         context: Context,
-        topic: str,
-        queue: int,
+        queue: Queue,
         stream: QueueStream,
         answered: Callable[[StreamFile], None],
         size: int,
     ) -> None:
         """`size` is that of the stream now."""
-        super().__init__(context, topic, queue, stream, answered)
+        super().__init__(context, queue, stream, answered)
         self.known_bytes = size
         """The size that the kernel knows."""
         self._is_settled = threading.Event()
@@ -186,13 +184,13 @@ def summing(stream: QueueStream) -> SlowWork:
     return SlowWork(lambda: stream.sum_for(SLICE_S), Kind.DECOMPRESSING)
 
 
-def newest_store_time_ms(context: Context, topic: str, queue: int) -> int | None:
+def newest_store_time_ms(queue: Queue) -> int | None:
     """When the queue's newest message was stored; None when there is none, or it cannot be read."""
     try:
-        bounds = context.store.bounds(topic, queue)
+        bounds = queue.bounds()
         if bounds.min_offset == bounds.max_offset:
             return None
-        return context.store.get(topic, queue, bounds.max_offset - 1).store_time_ms
+        return queue.get(bounds.max_offset - 1).store_time_ms
     except StoreError:
         return None
 
@@ -215,34 +213,32 @@ class StreamTable:
         self._outdated: set[IdleStream] = set()
         self._updating: set[IdleStream] = set()
 
-    def look_up(self, topic: str, queue: int) -> Attributes:
+    def look_up(self, queue: Queue) -> Attributes:
         """Attributes of the stream of a queue as it begins now. SlowWork where its size takes long to find out."""
-        file, newest_ms = self._file(topic, queue)
+        file, newest_ms = self._file(queue)
         return file.described(newest_ms)
 
-    def listed(self, topic: str, queue: int) -> Attributes:
+    def listed(self, queue: Queue) -> Attributes:
         """The same for a listing, and never slow: a size that would take long is left for the stat that follows."""
-        file, newest_ms = self._file(topic, queue)
+        file, newest_ms = self._file(queue)
         return file.described(newest_ms) if file.is_summed else file.undescribed()
 
-    def shown_inode(self, topic: str, queue: int) -> int:
+    def shown_inode(self, queue: Queue) -> int:
         """The number that stat says of the stream of a queue as it begins now."""
-        return shown_stream_inode(topic, queue, self._context.store.bounds(topic, queue).min_offset)
+        return shown_stream_inode(queue.topic, queue.queue_id, queue.bounds().min_offset)
 
-    def _file(self, topic: str, queue: int) -> tuple[StreamFile, int | None]:
+    def _file(self, queue: Queue) -> tuple[StreamFile, int | None]:
         """The file to show, and when its newest message was stored."""
-        stream = self._context.store.stream(topic, queue)
-        newest_ms = newest_store_time_ms(self._context, topic, queue)
+        stream = queue.stream()
+        newest_ms = newest_store_time_ms(queue)
         size = quick_size(stream) if self._is_idle(newest_ms) else None
         if size is not None:
-            idle = self._idle(topic, queue, stream, size)
+            idle = self._idle(queue, stream, size)
             if idle.is_exact:
                 return idle, newest_ms
             self._note_outdated(idle)
-        key = NodeKey(StreamFile, topic, queue, stream.first_offset)
-        node = self._context.inodes.named(
-            key, lambda: StreamFile(self._context, topic, queue, stream, self._was_answered)
-        )
+        key = NodeKey(StreamFile, queue.topic, queue.queue_id, stream.first_offset)
+        node = self._context.inodes.named(key, lambda: StreamFile(self._context, queue, stream, self._was_answered))
         assert isinstance(node, StreamFile)
         return node, newest_ms
 
@@ -251,17 +247,17 @@ class StreamTable:
             return True
         return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _IDLE_NS
 
-    def _idle(self, topic: str, queue: int, stream: QueueStream, size: int) -> IdleStream:
+    def _idle(self, queue: Queue, stream: QueueStream, size: int) -> IdleStream:
         """The file of an idle stream; a new one, which needs no notice, where the kernel knows none."""
-        node = self._named_idle(topic, queue, stream, size)
+        node = self._named_idle(queue, stream, size)
         if not node.is_exact and self._context.inodes.drop_unknown(node.inode):
-            node = self._named_idle(topic, queue, stream, size)
+            node = self._named_idle(queue, stream, size)
         return node
 
-    def _named_idle(self, topic: str, queue: int, stream: QueueStream, size: int) -> IdleStream:
+    def _named_idle(self, queue: Queue, stream: QueueStream, size: int) -> IdleStream:
         node = self._context.inodes.named(
-            NodeKey(IdleStream, topic, queue, stream.first_offset),
-            lambda: IdleStream(self._context, topic, queue, stream, self._was_answered, size),
+            NodeKey(IdleStream, queue.topic, queue.queue_id, stream.first_offset),
+            lambda: IdleStream(self._context, queue, stream, self._was_answered, size),
         )
         assert isinstance(node, IdleStream)
         return node
@@ -287,7 +283,7 @@ class StreamTable:
         self._updating.discard(stream)
 
     def _was_answered(self, file: StreamFile) -> None:
-        self._answered.setdefault((file.topic, file.queue), set()).add(file)
+        self._answered.setdefault((file.queue.topic, file.queue.queue_id), set()).add(file)
         if isinstance(file, IdleStream) and not file.is_exact:
             self._note_outdated(file)
 

@@ -108,6 +108,10 @@ class FakeStore:
     def has_queue(self, topic: str, queue: int) -> bool:
         return queue in self._topics.get(topic, {})
 
+    def queue(self, topic: str, queue: int) -> FakeQueue:
+        self._messages(topic, queue)
+        return FakeQueue(self, topic, queue)
+
     def create_topic(self, topic: str, queues: int = 4) -> None:
         if topic in self._topics:
             raise TopicExistsError(topic)
@@ -334,6 +338,52 @@ class FakeStore:
         if queue not in queues:
             raise TopicNotFoundError(topic, queue)
         return queues[queue]
+
+
+class FakeQueue:
+    """One queue of a FakeStore; as a Queue, it makes no topic again."""
+
+    def __init__(self, store: FakeStore, topic: str, queue_id: int) -> None:
+        self._store = store
+        self.topic = topic
+        self.queue_id = queue_id
+
+    def put(self, message: Message) -> FakeMessage:
+        self.bounds()
+        return self._store.put(message, self.queue_id)
+
+    def put_batch(self, messages: Sequence[Message]) -> PutRange:
+        self.bounds()
+        return self._store.put_batch(messages, self.queue_id)
+
+    def put_lines(
+        self,
+        lines: Sequence[bytes],
+        *,
+        keys: Sequence[str],
+        tags: str,
+        stored: Callable[[str, Sequence[int]], None] | None,
+    ) -> PutRange:
+        self.bounds()
+        return self._store.put_lines(self.topic, lines, self.queue_id, keys=keys, tags=tags, stored=stored)
+
+    def bounds(self) -> QueueBounds:
+        return self._store.bounds(self.topic, self.queue_id)
+
+    def get(self, queue_offset: int) -> FakeMessage:
+        return self._store.get(self.topic, self.queue_id, queue_offset)
+
+    def headers(self, start: int, count: int) -> np.ndarray[Any, Any]:
+        return self._store.headers(self.topic, self.queue_id, start, count)
+
+    def entries(self, start: int, count: int) -> np.ndarray[Any, Any]:
+        return self._store.entries(self.topic, self.queue_id, start, count)
+
+    def offset_at(self, when_ms: int) -> int:
+        return self._store.offset_at(self.topic, self.queue_id, when_ms)
+
+    def stream(self) -> FakeStream:
+        return self._store.stream(self.topic, self.queue_id)
 
 
 class FakeStream:

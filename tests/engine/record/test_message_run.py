@@ -11,7 +11,7 @@ import lz4.frame
 import pytest
 
 from engine import Host, Message, MessageStore, Retention, StoredMessage, TopicNotFoundError
-from engine.read.reader import SINGLE_ROWS
+from engine.queue import SINGLE_ROWS
 from tests.engine.storetools import SMALL, SMALL_SIZES
 
 NAMES = [name for name in vars(StoredMessage) if not name.startswith("_") and name != "find_property"]

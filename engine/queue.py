@@ -1,0 +1,343 @@
+"""Queue: one queue of a store, resolved once, to write to and read from.
+
+Whoever works with one queue for a while holds one of these: what a look-up by topic and queue id finds is kept, and is
+looked up again only when the queue was deleted, recreated or cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from engine.errors import (
+    ExpiredMessageError,
+    IllegalMessageError,
+    MessageNotFoundError,
+    ReadError,
+    RetiredFileError,
+    UnreadableRangeError,
+)
+from engine.files.file_queue import FileQueue
+from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries
+from engine.log.delay import SCHEDULE_TOPIC
+from engine.log.entries import LAST_EXTENSION_CODE
+from engine.log.queue_records import runs_by_file
+from engine.read.blocks import Block
+from engine.read.offset_index import OffsetIndexes
+from engine.read.reader import COLUMN_ROWS, Reader
+from engine.read.stream import QueueStream
+from engine.record.batch import Lines
+from engine.record.columns import Columns, find_properties, read_columns, topics_of
+from engine.record.hashes import java_hashes
+from engine.record.located import HEADER, locate, read_sizes
+from engine.record.message import Message, StoredMessage
+from engine.record.message_run import message_run
+from engine.record.properties import TAGS
+from engine.results import PutRange, PutResult, QueueBounds
+from engine.write.writer import Refusal, Stored, Writer
+
+Array = np.ndarray[Any, Any]
+
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+SINGLE_ROWS = 16
+"""How many messages are read one by one before more are read at once: four times as many each time, up to RUN_ROWS."""
+RUN_ROWS = 8192
+HEADER_ROWS = 1024
+"""As COLUMN_ROWS, of headers where there are batches: of their messages copies are made meanwhile."""
+
+
+class Queue:
+    """One queue of a store; `MessageStore.queue` gives it. It may be held for as long as the store is open: when the
+    queue is deleted every call raises TopicNotFoundError, and when it is made again they go on with the new one.
+
+    Thread safety: any thread; writers take turns, readers never wait for writers.
+    """
+
+    __slots__ = (
+        "_consume_queue",
+        "_log",
+        "_offset_indexes",
+        "_queues",
+        "_reader",
+        "_records",
+        "_refusal",
+        "_topics",
+        "_writer",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        reader: Reader,
+        offset_indexes: OffsetIndexes,
+        refusal: Refusal,
+        writer: Writer | None,
+    ) -> None:
+        """Use `MessageStore.queue`. `refusal` says why there is no `writer`."""
+        self.topic = topic
+        self.queue_id = queue_id
+        self._log = reader.log
+        self._queues = reader.queues
+        self._topics = reader.topics
+        self._records = reader.records
+        self._reader = reader
+        self._offset_indexes = offset_indexes
+        self._refusal = refusal
+        self._writer = writer
+        self._consume_queue: ConsumeQueue | None = None
+
+    def _resolve(self) -> ConsumeQueue | None:
+        """The queue's entries as the store has them now; None when there are none yet."""
+        queue = self._consume_queue
+        if queue is None or queue.is_stale:
+            queue = self._consume_queue = self._queues.get(self.topic, self.queue_id)
+        return queue
+
+    def _current(self) -> ConsumeQueue | None:
+        """As `_resolve`. TopicNotFoundError: there is no such queue."""
+        queue = self._resolve()
+        if queue is None:
+            self._topics.require_queue(self.topic, self.queue_id)
+        return queue
+
+    # publishing
+
+    def put(self, message: Message) -> PutResult:
+        """Store one message of this topic: as `MessageStore.put`, but a topic that was deleted is not made again.
+        TopicNotFoundError."""
+        queue = self._consume_queue
+        if queue is None or queue.is_stale:
+            queue = self._current()
+        if message.topic != self.topic:
+            raise self._not_of(message.topic)
+        return (self._writer or self._require_writer()).put(message, self.queue_id, queue)
+
+    def put_batch(self, messages: Sequence[Message]) -> PutRange:
+        """Store messages of this topic, all or none: as `MessageStore.put_batch`. TopicNotFoundError."""
+        queue = self._current()
+        if messages and messages[0].topic != self.topic:
+            raise self._not_of(messages[0].topic)
+        return (self._writer or self._require_writer()).put_batch(messages, self.queue_id, queue)
+
+    def put_lines(
+        self,
+        lines: Lines,
+        *,
+        keys: Sequence[str] = (),
+        tags: str = "",
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        stored: Stored | None = None,
+    ) -> PutRange:
+        """Store each line as a message, all or none: as `MessageStore.put_lines`. TopicNotFoundError."""
+        queue = self._consume_queue
+        if queue is None or queue.is_stale:
+            queue = self._current()
+        writer = self._writer or self._require_writer()
+        return writer.put_lines(self.topic, lines, self.queue_id, keys, tags, properties, stored, queue)
+
+    def _not_of(self, topic: str) -> IllegalMessageError:
+        return IllegalMessageError(f"it is of topic {topic!r}, and the queue of {self.topic!r}")
+
+    def _require_writer(self) -> Writer:
+        """ReadOnlyStoreError: the store is not written."""
+        self._refusal.require_none()
+        assert self._writer is not None
+        return self._writer
+
+    # reading
+
+    def bounds(self) -> QueueBounds:
+        """Oldest and next queue offset. TopicNotFoundError."""
+        queue = self._consume_queue
+        if queue is None or queue.is_stale:
+            queue = self._current()
+            if queue is None:
+                return QueueBounds(0, 0)
+        max_offset = queue.max_offset
+        return QueueBounds(min(queue.min_offset, max_offset), max_offset)
+
+    def get(self, queue_offset: int) -> StoredMessage:
+        """The message at a queue offset, with all that can be checked checked. Errors as `MessageStore.get`."""
+        queue = self._consume_queue
+        if queue is None or queue.is_stale:
+            queue = self._current()
+        try:
+            entry = queue.entry(queue_offset) if queue is not None else None
+        except (UnreadableRangeError, RetiredFileError):
+            entry = None  # retention took the file between two looks
+        if entry is None:
+            raise self._absent(queue_offset)
+        assert queue is not None
+        message = self._records.get(queue, queue_offset, entry)
+        self._reader.messages += 1
+        self._reader.bytes += entry[1]
+        return message
+
+    def _absent(self, queue_offset: int) -> Exception:
+        min_offset = self.bounds().min_offset
+        if 0 <= queue_offset < min_offset:
+            return ExpiredMessageError(self.topic, self.queue_id, queue_offset, min_offset)
+        return MessageNotFoundError(self.topic, self.queue_id, queue_offset)
+
+    def read(self, start: int, count: int | None = None) -> Iterator[StoredMessage]:
+        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out. Reads
+        ahead, the further the longer it goes on. TopicNotFoundError."""
+        self._current()
+        return chain.from_iterable(self._runs(start, count))
+
+    def _runs(self, start: int, count: int | None) -> Iterator[Iterable[StoredMessage]]:
+        bounds = self.bounds()
+        end = bounds.max_offset if count is None else min(bounds.max_offset, start + count)
+        first, rows = max(start, bounds.min_offset), SINGLE_ROWS
+        yield self._one_by_one(first, min(first + rows, end))
+        while (first := first + rows) < end:
+            rows = min(rows * 4, RUN_ROWS)
+            yield from self._run(first, min(first + rows, end))
+
+    def _one_by_one(self, first: int, end: int) -> Iterator[StoredMessage]:
+        for queue_offset in range(first, end):
+            try:
+                yield self.get(queue_offset)
+            except ReadError:
+                continue
+
+    def _run(self, first: int, end: int) -> Iterator[Iterable[StoredMessage]]:
+        """The messages at [first, end): made together, but for those that need a look of their own."""
+        for log, base, places_of in runs_by_file(self._log.files, self._entries_there(first, end)):
+            records = locate(log, places_of - base, places_of, self._log.framing)
+            sizes = records.headers["store_size"]
+            for messages, is_good in message_run(records, base, self.topic, self.queue_id, first):
+                part, sizes = sizes[: len(is_good)], sizes[len(is_good) :]
+                if base < self._log.min_offset:  # retention has taken the file meanwhile
+                    yield self._one_by_one(first, first + len(is_good))
+                else:
+                    self._reader.messages += int(np.count_nonzero(is_good))
+                    self._reader.bytes += int(part[is_good].sum())
+                    yield messages if is_good.all() else self._completed(messages, is_good, first)
+                first += len(is_good)
+        yield self._one_by_one(first, end)
+
+    def _entries_there(self, first: int, end: int) -> Entries:
+        """Entries from `first` on, as far as the queue can tell them at once."""
+        queue = self._resolve()
+        try:
+            return queue.entries(first, end - first) if queue is not None else np.empty(0, ENTRY)
+        except (UnreadableRangeError, RetiredFileError):
+            return np.empty(0, ENTRY)  # retention took the file between two looks
+
+    def _completed(self, messages: Iterable[StoredMessage], is_good: Array, first: int) -> Iterator[StoredMessage]:
+        """`messages` are those of the good rows from `first` on; the others as `get` finds them."""
+        made = iter(messages)
+        for queue_offset, is_made in enumerate(is_good.tolist(), first):
+            if is_made:
+                yield next(made)
+            else:
+                yield from self._one_by_one(queue_offset, queue_offset + 1)
+
+    def entries(self, start: int, count: int) -> Entries:
+        """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count."""
+        queue = self._current()
+        if queue is None:
+            return np.empty(0, ENTRY)
+        first = max(start, queue.min_offset)
+        return _with_tags_codes(queue.entries(first, max(start + count - first, 0)), self._log.files)
+
+    def headers(self, start: int, count: int) -> Array:
+        """HEADER (n,), row i for queue offset start + i; not `ok` what is damaged or expired."""
+        queue = self._current()
+        end = min(start + count, queue.max_offset) if queue is not None else start
+        found = np.zeros(max(end - start, 0), HEADER)
+        if queue is None or not len(found):
+            return found
+        first = min(max(start, queue.min_offset), end)
+        most_rows = HEADER_ROWS if self._records.has_batches else None
+        for run in self._records.runs(queue, first, queue.entries(first, end - first), most_rows):
+            row = run.first - start
+            found[row : row + len(run.records)] = run.records.headers
+            for alone, message in run.alone.items():
+                found["physical_offset"][row + alone] = message.place
+        found["queue_offset"] = np.arange(start, start + len(found))
+        return found
+
+    def record_sizes(self, start: int, count: int) -> tuple[Array, Array]:
+        """Store sizes and body sizes of messages from max(start, min_offset) on, as `read_sizes` tells them."""
+        queue = self._current()
+        if queue is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        first = max(start, queue.min_offset)
+        runs = runs_by_file(self._log.files, queue.entries(first, max(start + count - first, 0)))
+        found = [read_sizes(log, places - base) for log, base, places in runs]
+        parts = zip((np.zeros(0, np.int64),) * 2, *found, strict=True)
+        store_sizes, body_sizes = (np.concatenate(part) for part in parts)
+        for row in np.flatnonzero(store_sizes == 0).tolist():
+            message = self._records.alone(queue, first + row)
+            if message is not None:
+                store_sizes[row] = message.store_size
+                body_sizes[row] = -1 if message.is_compressed else len(message.stored_body)
+        return store_sizes, body_sizes
+
+    def columns(self, start: int, count: int) -> Columns:
+        """Bodies, keys and tags as arrays; rows from max(start, min_offset) on."""
+        queue = self._current()
+        if queue is None:
+            return Columns.concatenate([])
+        first = max(start, queue.min_offset)
+        parts = []
+        entries = queue.entries(first, max(start + count - first, 0))
+        for run in self._records.runs(queue, first, entries, COLUMN_ROWS):
+            columns = read_columns(run.records, self._reader.body_limit_bytes)
+            columns.headers["queue_offset"] = np.arange(run.first, run.first + len(columns))
+            self._records.note_unread(run, columns.headers["ok"])
+            parts.append(columns)
+        self._reader.messages += sum(map(len, parts))
+        return Columns.concatenate(parts)
+
+    def blocks(self, start: int, count: int) -> list[Block]:
+        """All that messages have, as arrays; rows from max(start, min_offset) on."""
+        queue = self._current()
+        if queue is None:
+            return []
+        first = max(start, queue.min_offset)
+        blocks = self._reader.blocks.read(queue, first, max(start + count - first, 0))
+        self._reader.messages += sum(map(len, blocks))
+        return blocks
+
+    def offset_at(self, when_ms: int) -> int:
+        """Queue offset of the first message stored at or after `when_ms`."""
+        queue = self._current()
+        return 0 if queue is None else queue.offset_at(when_ms, self._log.stored_ms)
+
+    def stream(self) -> QueueStream:
+        """The queue as one growing text: body, newline, body, newline. TopicNotFoundError."""
+        queue = self._current() or self._queues.get_or_create(self.topic, self.queue_id)
+        return self._offset_indexes.stream(queue)
+
+
+def _with_tags_codes(entries: Entries, log_files: FileQueue) -> Entries:
+    """The entries, with the records' own tags codes where a broker put addresses in an extension; 0, as of messages
+    without tags, where these are delayed or can't be read."""
+    codes = entries["tags_code"].astype(np.int64)
+    rows = np.flatnonzero(codes <= LAST_EXTENSION_CODE)
+    if not len(rows):
+        return entries
+    codes[rows] = 0
+    done = 0
+    for log, base, places_of in runs_by_file(log_files, entries[rows]):
+        records = locate(log, places_of - base, places_of)
+        hashes = java_hashes(records.log, *find_properties(records, [TAGS])[0]).astype(np.int64)
+        topics, topic_rows = topics_of(records)
+        is_delayed = np.array([topic == SCHEDULE_TOPIC for topic in topics], bool)[topic_rows]
+        known = records.headers["ok"] & ~is_delayed
+        codes[rows[done : done + len(places_of)][known]] = hashes[known]
+        done += len(places_of)
+    entries = entries.copy()
+    entries["tags_code"] = codes
+    return entries
