@@ -29,7 +29,8 @@ from fsstore.interface import (
     Opened,
     OpenedDirectory,
 )
-from fsstore.parquet.nodes import ParquetView
+from fsstore.parquet.dataset import Dataset
+from fsstore.parquet.nodes import DatasetDirectory, retire_expired
 from fsstore.tree.append import LongPuts
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
@@ -47,9 +48,7 @@ from fsstore.tree.store_reports import (
     ReportFile,
     SlowReportFile,
     StoreDirectory,
-    complaints_of,
     config_of,
-    memory_of,
     metrics_of,
     status_of,
     to_json,
@@ -100,8 +99,8 @@ class Filesystem:
         root = RootDirectory(tree)
         self._inodes.pin(root)
         root.add(b"@store", self._store_directory(options, status or dict))
-        self._parquet = ParquetView(self._context, options.parquet)
-        root.add(b"@parquet", self._parquet.root)
+        self._parquet = Dataset(store, options.parquet)
+        root.add(b"@parquet", DatasetDirectory(self._context, self._parquet))
 
     def _store_directory(
         self, options: FilesystemOptions, status: Callable[[], Mapping[str, object]]
@@ -112,8 +111,12 @@ class Filesystem:
         def status_text() -> bytes:
             figures = {
                 "parquet": self._parquet.status(),
-                "complaints": complaints_of(COMPLAINTS),
-                "memory": memory_of(self.memory),
+                "complaints": {"made": COMPLAINTS.made, "left_out_of_log": COMPLAINTS.left_out},
+                "memory": {
+                    "budget_bytes": self.memory.limit_bytes,
+                    "bytes": self.memory.used,
+                    "refused": self.memory.refused,
+                },
             }
             return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
 
@@ -324,19 +327,19 @@ class Filesystem:
     def expired(self, expired: Expired) -> Iterator[int]:
         """Inodes of what went with the oldest messages of a queue."""
         self._messages.forget()
-        ranges = self._parquet.expired(expired.topic, expired.queue, expired.new_min)
-        return itertools.chain(ranges, self._stale.expired(expired))
+        self._parquet.forget_expired(expired)
+        return itertools.chain(retire_expired(self._inodes, expired), self._stale.expired(expired))
 
     def queue_gone(self, topic: str, queue: int) -> list[int]:
         """Inodes of a queue that went, or was recreated, and of all that was in it."""
         self._messages.forget()
-        self._parquet.queue_gone(topic, queue)
+        self._parquet.forget_queue(topic, queue)
         return self._stale.queue_gone(topic, queue)
 
     def topics_changed(self) -> list[int]:
         """Inodes of topics and queues that went since the last call, and of all that was in them."""
         self._messages.forget()
-        self._parquet.gone(frozenset(self._store.topics()))
+        self._parquet.forget_all_but(frozenset(self._store.topics()))
         return self._stale.gone()
 
     def log_rewritten(self, physical_end: int) -> list[int]:
@@ -347,7 +350,7 @@ class Filesystem:
             if isinstance(file, HeldBody):
                 file.log_rewritten()
         self._computed.log_rewritten(physical_end)
-        self._parquet.gone(frozenset())
+        self._parquet.forget_all_but(frozenset())
         return self._inodes.retire(lambda _: True)
 
     def _node(self, inode: int) -> Node:

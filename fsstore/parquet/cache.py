@@ -36,7 +36,7 @@ ENTRY_BYTES = 2 << 10
 class Recent(Generic[K, V]):
     """Values with a size, as many as fit, the least recently used out. Thread safety: none."""
 
-    def __init__(self, most_bytes: int, evicted: Callable[[K, V], None]) -> None:
+    def __init__(self, most_bytes: int, evicted: Callable[[K, V], None] = lambda key, value: None) -> None:
         """`evicted` gets what has to go. What alone is too long goes at once."""
         self._most_bytes = most_bytes
         self._evicted = evicted
@@ -139,7 +139,7 @@ class ChunkCache:
         self._disk_lock = threading.Lock()
         self._disk = disk
         self._spilling: list[tuple[Hashable, memoryview]] = []
-        self._evicted_once: Recent[Hashable, bool] = Recent(_REMEMBERED, lambda _key, _value: None)
+        self._evicted_once: Recent[Hashable, bool] = Recent(_REMEMBERED)
         self._memory: Recent[Hashable, memoryview] = Recent(memory_bytes, self._evicted)
 
     @property
@@ -190,7 +190,7 @@ class ChunkCache:
     def close(self) -> None:
         """Free everything."""
         with self._memory_lock:
-            self._memory = Recent(0, lambda _key, _chunk: None)
+            self._memory = Recent(0)
         self._give_up_disk()
 
     def _take_from_disk(self, key: Hashable) -> memoryview | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
 from engine import (
+    Expired,
     ExpiredMessageError,
     MessageNotFoundError,
     MessageStore,
@@ -41,9 +42,8 @@ QUICK_BYTES = 4 << 20
 _KEPT_LAYOUTS = 65_536
 _KEPT_SHOWN = 65_536
 """Files; a stream reads new ones with each batch, as long as the mount lives."""
-_SHARES = 8
-_SHARES_OF_MAPS, _SHARES_OF_COLUMNS = 1, 3
-"""Of the memory, in eighths; chunks have the rest. Without a map, all messages of a file have to be read again."""
+_EIGHTHS_OF_MAPS, _EIGHTHS_OF_COLUMNS = 1, 3
+"""Of the memory; chunks have the rest. Without a map, all messages of a file have to be read again."""
 _LOCKS = 64
 _MEASURING_THREADS = 2
 """Of one listing; numpy does without the interpreter's lock most of the time, not all of it."""
@@ -63,19 +63,19 @@ class Dataset:
         self._store = store
         self._lock = threading.Lock()
         self._segments: dict[tuple[str, int], QueueSegments] = {}
-        self._layouts: Recent[RangeKey, Layout] = Recent(_KEPT_LAYOUTS, lambda _key, _layout: None)
+        self._layouts: Recent[RangeKey, Layout] = Recent(_KEPT_LAYOUTS)
         directory = options.directory
         if directory is None and store.mode is OpenMode.WRITE:
             directory = store.path / "fsstore" / "parquet"
         disk = DiskChunks(directory, options.disk_bytes) if directory is not None and options.disk_bytes else None
-        share_bytes = options.memory_bytes // _SHARES
-        maps_bytes, columns_bytes = share_bytes * _SHARES_OF_MAPS, share_bytes * _SHARES_OF_COLUMNS
+        eighth_bytes = options.memory_bytes // 8
+        maps_bytes, columns_bytes = eighth_bytes * _EIGHTHS_OF_MAPS, eighth_bytes * _EIGHTHS_OF_COLUMNS
         self._chunks = ChunkCache(options.memory_bytes - maps_bytes - columns_bytes, disk)
-        self._maps: Recent[RangeKey, FileMap] = Recent(maps_bytes, lambda _key, _map: None)
-        self._columns: Recent[tuple[RangeKey, int], Columns] = Recent(columns_bytes, lambda _key, _columns: None)
+        self._maps: Recent[RangeKey, FileMap] = Recent(maps_bytes)
+        self._columns: Recent[tuple[RangeKey, int], Columns] = Recent(columns_bytes)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._rendering = threading.BoundedSemaphore(os.cpu_count() or 1)
-        self._shown: Recent[RangeKey, Shown] = Recent(_KEPT_SHOWN, lambda _key, _shown: None)
+        self._shown: Recent[RangeKey, Shown] = Recent(_KEPT_SHOWN)
         self._is_ending = False
         self.rendered_files = 0
         self.rendered_chunks = 0
@@ -132,10 +132,6 @@ class Dataset:
         if end - begin > QUICK_MESSAGES:
             return False
         return int(self._store.entries(topic, queue, begin, end - begin)["size"].sum()) <= QUICK_BYTES
-
-    def find(self, topic: str, queue: int, begin: int, end: int) -> RangeKey:
-        """A range that is there. ExpiredMessageError, MessageNotFoundError, TopicNotFoundError."""
-        return range_key(self._store, topic, queue, begin, end)
 
     def known_layout(self, key: RangeKey) -> Layout | None:
         """A layout, measured now where that is quick; None: `measure` it in a thread. Nothing is decompressed here."""
@@ -254,28 +250,28 @@ class Dataset:
             "disk_bytes": self._chunks.disk_bytes,
         }
 
-    def expired(self, topic: str, queue: int, new_min: int) -> None:
+    def forget_expired(self, expired: Expired) -> None:
         """Forget what was shown of files that are gone."""
-        with self._lock:
-            for key, _ in self._shown.kept():
-                if (key.topic, key.queue) == (topic, queue) and key.begin < new_min:
-                    self._shown.take(key)
+        queue, new_min = (expired.topic, expired.queue), expired.new_min
+        self._forget_shown(lambda key: (key.topic, key.queue) == queue and key.begin < new_min)
 
     def forget_queue(self, topic: str, queue: int) -> None:
         """Forget what is known of a queue."""
         with self._lock:
             self._segments.pop((topic, queue), None)
-            for key, _ in self._shown.kept():
-                if (key.topic, key.queue) == (topic, queue):
-                    self._shown.take(key)
+        self._forget_shown(lambda key: (key.topic, key.queue) == (topic, queue))
 
     def forget_all_but(self, topics: Collection[str]) -> None:
         """Forget what is known of other topics than `topics`."""
         with self._lock:
             for topic, queue in [known for known in self._segments if known[0] not in topics]:
                 del self._segments[topic, queue]
+        self._forget_shown(lambda key: key.topic not in topics)
+
+    def _forget_shown(self, is_gone: Callable[[RangeKey], bool]) -> None:
+        with self._lock:
             for key, _ in self._shown.kept():
-                if key.topic not in topics:
+                if is_gone(key):
                     self._shown.take(key)
 
     def ending(self) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-from engine import MessageStore, OpenMode, TakesLongError, in_haste
+from engine import Expired, MessageStore, OpenMode, TakesLongError, in_haste
 from fsstore.interface import Attributes, FilesystemError, Kind, Opened, OpenedDirectory, SlowWork
-from fsstore.options import ParquetOptions
 from fsstore.parquet.cached_names import CachedNames
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.file_map import FileMap
-from fsstore.parquet.layout import MAGIC, Layout, RangeKey
+from fsstore.parquet.layout import MAGIC, Layout, RangeKey, range_key
 from fsstore.parquet.names import (
     SEGMENT_MESSAGES,
     parse_queue_partition,
@@ -23,7 +22,7 @@ from fsstore.parquet.names import (
     topic_partition,
 )
 from fsstore.parquet.segments import Segment
-from fsstore.tree.inodes import NodeKey
+from fsstore.tree.inodes import InodeTable, NodeKey
 from fsstore.tree.listing import Listing
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.names import can_be_name
@@ -175,7 +174,7 @@ class QueuePartition(Directory):
         found = parse_segment(name)
         if found is None or found.end - found.begin > SEGMENT_MESSAGES:
             return None
-        return self._dataset.find(self._topic, self._queue, found.begin, found.end)
+        return range_key(self._context.store, self._topic, self._queue, found.begin, found.end)
 
     def _file(self, layout: Layout) -> RangeFile:
         key = NodeKey(RangeFile, self._topic, self._queue, layout.key)
@@ -267,6 +266,16 @@ class OpenRange(OpenFile):
         self._memory.keep(id(self), Purpose.PARQUET, 0, self._evict)
 
 
+def retire_expired(inodes: InodeTable[Node], expired: Expired) -> list[int]:
+    """Inodes of files whose first message is gone; they are stale from now on."""
+
+    def is_gone(name: NodeKey) -> bool:
+        is_of_queue = (name.topic, name.queue) == (expired.topic, expired.queue)
+        return is_of_queue and isinstance(name.detail, RangeKey) and name.detail.begin < expired.new_min
+
+    return inodes.retire(is_gone)
+
+
 def assembled(position: int, end: int, parts: Sequence[tuple[int, bytes | memoryview]]) -> bytes:
     """Bytes [position, end): zeros, and on them what there is of parts, each with where it starts."""
     text = bytearray(end - position)
@@ -275,42 +284,3 @@ def assembled(position: int, end: int, parts: Sequence[tuple[int, bytes | memory
         if first < last:
             text[first - position : last - position] = part[first - start : last - start]
     return bytes(text)
-
-
-class ParquetView:
-    """The dataset of one mount. Thread safety: the filesystem's thread."""
-
-    def __init__(self, context: Context, options: ParquetOptions) -> None:
-        self._inodes = context.inodes
-        self._dataset = Dataset(context.store, options)
-        self.root: Node = DatasetDirectory(context, self._dataset)
-
-    def status(self) -> dict[str, object]:
-        """What status.json says of it."""
-        return self._dataset.status()
-
-    def expired(self, topic: str, queue: int, new_min: int) -> list[int]:
-        """Inodes of files whose first message is gone; they are stale from now on."""
-
-        def is_gone(name: NodeKey) -> bool:
-            is_of_queue = (name.topic, name.queue) == (topic, queue)
-            return is_of_queue and isinstance(name.detail, RangeKey) and name.detail.begin < new_min
-
-        self._dataset.expired(topic, queue, new_min)
-        return self._inodes.retire(is_gone)
-
-    def queue_gone(self, topic: str, queue: int) -> None:
-        """Forget what is known of a queue that went."""
-        self._dataset.forget_queue(topic, queue)
-
-    def gone(self, topics: Collection[str]) -> None:
-        """Forget what is known of topics that are not among `topics`."""
-        self._dataset.forget_all_but(topics)
-
-    def ending(self) -> None:
-        """No more requests come: a listing that measures files is given up."""
-        self._dataset.ending()
-
-    def close(self) -> None:
-        """Free what is kept."""
-        self._dataset.close()

@@ -228,16 +228,6 @@ def to_json(report: Mapping[str, object]) -> bytes:
     return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 
-def complaints_of(complaints: Complaints) -> dict[str, int]:
-    """What went wrong so far, as a JSON object."""
-    return {"made": complaints.made, "left_out_of_log": complaints.left_out}
-
-
-def memory_of(memory: MemoryBudget) -> dict[str, object]:
-    """What clients make the daemon hold, as a JSON object: bytes by purpose."""
-    return {"budget_bytes": memory.limit_bytes, "bytes": memory.used, "refused": memory.refused}
-
-
 def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget) -> bytes:
     """Figures in Prometheus' text format."""
     bounds = [
