@@ -46,6 +46,7 @@ from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
 from engine.record.batch import split_text
 from engine.record.byte_columns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
+from engine.record.header import MIN_RECORD_BYTES
 from engine.record.message import Host, Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY
 from engine.record.record import check_message, topic_problem
@@ -78,6 +79,7 @@ from engine.write.writer import Stored
 __all__ = [
     "BROKER_SIZES",
     "EMBEDDED_SIZES",
+    "MIN_RECORD_BYTES",
     "MOST_OVERRUN_BYTES",
     "OPTION_NAMES",
     "UNIQUE_KEY",

@@ -114,6 +114,8 @@ class Field(NamedTuple):
     rank: int = 0
     """Chunks stand in a row group by rank: the expensive ones last, so that who reads a little more than a cheap one,
     as the kernel does, does not have them rendered."""
+    repeats: bool = False
+    """Whether many messages have the same value: a dictionary is worth its while."""
 
 
 FIELDS = (
@@ -121,16 +123,16 @@ FIELDS = (
     Field("physical_offset", Type.LONG),
     Field("body", Type.BYTES, 6),
     Field("keys", Type.TEXTS, 3),
-    Field("tags", Type.TEXT, 2),
+    Field("tags", Type.TEXT, 2, repeats=True),
     Field("unique_key", Type.TEXT, 4),
-    Field("properties", Type.MAP, 5),
+    Field("properties", Type.MAP, 5, repeats=True),
     Field("born_time", Type.TIME),
     Field("store_time", Type.TIME),
-    Field("born_host", Type.HOST, 1),
-    Field("store_host", Type.HOST, 1),
-    Field("flag", Type.INT),
-    Field("sys_flag", Type.INT),
-    Field("reconsume_times", Type.INT),
+    Field("born_host", Type.HOST, 1, repeats=True),
+    Field("store_host", Type.HOST, 1, repeats=True),
+    Field("flag", Type.INT, repeats=True),
+    Field("sys_flag", Type.INT, repeats=True),
+    Field("reconsume_times", Type.INT, repeats=True),
 )
 """As readers see them."""
 
@@ -151,6 +153,8 @@ class Schema:
         """As readers see them."""
         self.in_file = tuple(column for field in by_rank for column in _columns(field))
         """As their chunks stand in a row group."""
+        self.repeating = tuple(column.name for field in fields if field.repeats for column in _columns(field))
+        """Paths of the columns in which values repeat."""
         self.row_bytes = -(-sum(field.type.row_bits for field in fields) // 8)
         """Bytes that a row takes at most, beside what its record holds."""
         self.elements = (

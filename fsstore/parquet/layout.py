@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine import ExpiredMessageError, MessageNotFoundError, MessageStore, StoreError
+from engine import MIN_RECORD_BYTES, ExpiredMessageError, MessageNotFoundError, MessageStore, StoreError
 from fsstore.parquet.format import SCHEMA
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +30,6 @@ ROW_GROUP_MESSAGES = 65_536
 ROW_GROUP_BYTES = 32 << 20
 """A row group ends before its bodies and what else its records hold are more than this, but for a single message."""
 
-_RECORD_BYTES = 91  # what a record takes at least beside its body, topic and properties
 _ROW_BYTES = SCHEMA.row_bytes
 _ITEM_SHARE = 4  # the most expensive text is keys of one byte: two bytes of a record take seven
 _ROW_GROUP_BYTES = PAGE_BYTES + (PAGE_BYTES + 137) * len(SCHEMA.columns)  # each chunk begins a page; headers of pages
@@ -118,13 +117,13 @@ def _lengths(store: MessageStore, places: Array, record_sizes: Array, body_sizes
     """Bytes of each body, decompressed, and of what else is not fixed in its record: int64, shape (n,); 0 without a
     record."""
     bodies = body_sizes.copy()
-    texts = np.where(record_sizes > 0, record_sizes - _RECORD_BYTES - bodies, 0)
+    texts = np.where(record_sizes > 0, record_sizes - MIN_RECORD_BYTES - bodies, 0)
     for row in np.flatnonzero(bodies < 0).tolist():
         try:
             message = store.at(int(places[row]))
             known = store.known_body_size(message)
             bodies[row] = len(store.body_of(message)) if known is None else known
-            texts[row] = message.store_size - _RECORD_BYTES - len(message.stored_body)
+            texts[row] = message.store_size - MIN_RECORD_BYTES - len(message.stored_body)
         except StoreError:
             bodies[row] = texts[row] = 0  # damaged: left out
     return bodies, texts

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,8 +32,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.names import topic_partition
-from fsstore.spark.mount import Bounds, Range, bounds, cut, range_path
+from fsstore.spark.mount import Bounds, Range, bounds, cut, range_path, within
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,9 +105,14 @@ class ExportFolder:
 
     def clear(self, number: int) -> None:
         """Remove what an interrupted start left of a unit."""
-        remove_tree(self.staging)
+        self.clear_staging()
         for file in self.path.glob(f"topic=*/date=*/unit-{number:05}-*"):
             file.unlink()
+
+    def clear_staging(self) -> None:
+        """Remove what tasks wrote and what is no part of the dataset."""
+        if self.staging.exists():
+            shutil.rmtree(self.staging)
 
 
 def left_of(plan: list[Range], units: list[Unit]) -> list[Range]:
@@ -118,8 +125,7 @@ def left_of(plan: list[Range], units: list[Unit]) -> list[Range]:
 def without_expired(parts: list[Range], bounds: Bounds) -> Iterator[Range]:
     """What is still there of ranges."""
     for part in parts:
-        oldest, end = bounds.get(part.topic, {}).get(part.queue, (part.end, part.end))
-        there = part._replace(begin=max(part.begin, oldest), end=min(part.end, end))
+        there = within(bounds, part)
         if there.begin < there.end:
             yield there
 
@@ -149,14 +155,6 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it, where there is one."""
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    if folder.exists():
-        folder.rmdir()
-
-
 def _unit(record: dict[str, Any]) -> Unit:
     ranges = tuple(Range(*part) for part in record.pop("ranges"))
     return Unit(ranges=ranges, files=tuple(record.pop("files")), **record)
@@ -164,17 +162,6 @@ def _unit(record: dict[str, Any]) -> Unit:
 
 _MICROSECONDS_A_DAY = 86_400_000_000
 _ROW_GROUP_MESSAGES = 1 << 20  # what a file is made from is bounded: mostly it is one row group
-_FEW_VALUES = (
-    "tags",
-    "properties.key_value.key",
-    "properties.key_value.value",
-    "born_host",
-    "store_host",
-    "flag",
-    "sys_flag",
-    "reconsume_times",
-    "queue",
-)
 
 
 class Figures(NamedTuple):
@@ -271,9 +258,8 @@ def _by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 def write_file(file: Path, table: pa.Table) -> None:
     """Write a file of a dataset, and onto the disk."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(
-        table, file, row_group_size=_ROW_GROUP_MESSAGES, use_dictionary=list(_FEW_VALUES), store_schema=False
-    )
+    with_dictionary = [*SCHEMA.repeating, "queue"]
+    pq.write_table(table, file, row_group_size=_ROW_GROUP_MESSAGES, use_dictionary=with_dictionary, store_schema=False)
     sync_path(file)
 
 
@@ -327,18 +313,6 @@ Progress = Callable[[int, int], None]
 """Takes how many messages are done, and how many there are."""
 
 
-class _Bar(NamedTuple):
-    """A unit's part of the progress."""
-
-    progress: Progress
-    done: int
-    share: int
-    total: int
-
-    def tell(self, fraction: float) -> None:
-        self.progress(self.done + int(self.share * fraction), self.total)
-
-
 def export(
     spark: SparkSession, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: Wanted,
     progress: Progress = lambda done, total: None,
@@ -353,11 +327,16 @@ def export(
     while left := left_of(plan, units):
         unit_bytes = FILE_BYTES * max(UNIT_FILES, spark.sparkContext.defaultParallelism)
         parts = _next_unit(root, left, unit_bytes)
-        bar = _Bar(progress, total - messages_in(left), messages_in(parts), total)
-        with watched(spark, bar.tell):
+        tell = _share_of(progress, total - messages_in(left), messages_in(parts), total)
+        with watched(spark, tell):
             units.append(_bring(spark, root, target, len(units), parts))
-        bar.tell(1)
+        tell(1)
     return units
+
+
+def _share_of(progress: Progress, done: int, share: int, total: int) -> Callable[[float], None]:
+    """What takes how much of the next `share` messages is done, after `done` of them."""
+    return lambda fraction: progress(done + int(share * fraction), total)
 
 
 def _found(root: str, wanted: Wanted) -> list[Range]:
@@ -468,5 +447,5 @@ def _move(target: ExportFolder, number: int, topic: str, files: list[Path]) -> t
         moved.append(str(place.relative_to(target.path)))
     for folder in {target.path / name for file in moved for name in Path(file).parents}:
         sync_path(folder)
-    remove_tree(target.staging)
+    target.clear_staging()
     return tuple(moved)

@@ -89,6 +89,12 @@ def while_gone(mount: str, work: Callable[[], _T]) -> _T:
         time.sleep(RETRY_PAUSE_S)
 
 
+def within(bounds: Bounds, part: Range) -> Range:
+    """`part` without what the store does not have; one of a queue that is gone begins at its end."""
+    oldest, end = bounds.get(part.topic, {}).get(part.queue, (part.end, part.end))
+    return part._replace(begin=max(part.begin, oldest), end=min(part.end, end))
+
+
 def cut(whole: Range, most: int = SEGMENT_MESSAGES) -> Iterator[Range]:
     """A range in pieces that each are a file: cut at the multiples of `most`, which is 65,536 at most."""
     begin = whole.begin

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from fsstore.spark.mount import PATIENCE_S, RETRY_PAUSE_S, DataLossError, Range, bounds, range_path
+from fsstore.spark.mount import PATIENCE_S, RETRY_PAUSE_S, DataLossError, Range, bounds, range_path, within
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -43,10 +43,9 @@ def read_range(mount: str, part: Range, schema: StructType, fail_on_data_loss: b
 
 def _what_is_left(mount: str, part: Range, fail_on_data_loss: bool) -> Range:
     """`part` without what has gone from the store since it was planned."""
-    oldest, next_offset = bounds(mount).get(part.topic, {}).get(part.queue, (part.end, part.end))
-    left = part._replace(begin=max(part.begin, oldest), end=min(part.end, next_offset))
+    left = within(bounds(mount), part)
     if left != part and fail_on_data_loss:
-        raise DataLossError(part.topic, part.queue, part.begin, oldest if oldest > part.begin else next_offset)
+        raise DataLossError(part.topic, part.queue, part.begin, left.begin if left.begin > part.begin else left.end)
     return left
 
 

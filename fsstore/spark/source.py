@@ -201,13 +201,6 @@ def _boolean(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-class RangePartition(InputPartition):  # type: ignore[misc]
-    """A range for one task."""
-
-    def __init__(self, part: Range) -> None:
-        super().__init__(tuple(part))
-
-
 class _Reader:
     """What batch and stream share: a task reads a range."""
 
@@ -222,7 +215,7 @@ class _Reader:
 
     def _plan(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         found = ranges(start, end, self._options.bounds(), fail_on_data_loss=self._options.fail_on_data_loss)
-        return [RangePartition(part) for whole in found for part in cut(whole)]
+        return [InputPartition(tuple(part)) for whole in found for part in cut(whole)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a range, on an executor."""
