@@ -53,11 +53,6 @@ _BLANKS = " \t\f"
 _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def read_broker_conf(path: Path) -> dict[str, str]:
-    """The settings in the file at `path`. CommandError, OSError."""
-    return parse_properties(path.read_bytes().decode("latin-1"))
-
-
 def parse_properties(text: str) -> dict[str, str]:
     """Names and values of a properties file; of a name that is there twice the last one counts."""
     found = {}
@@ -95,19 +90,7 @@ def root_of(settings: Mapping[str, str]) -> Path | None:
     return Path(root) if root else None
 
 
-def require_same_store(settings: Mapping[str, str], store: Path, conf: Path) -> None:
-    """CommandError when the settings are those of another store."""
-    root = root_of(settings)
-    if root is not None and os.path.realpath(root) != os.path.realpath(store):
-        raise CommandError(
-            f"{conf} belongs to another store than {store}: its {ROOT} is {root}",
-            "name its paths by -o storePathCommitLog=PATH",
-            os.EX_USAGE,
-        )
-
-
 _SWITCHES = {"ro": "read_only", "follow": "follow", "sync_flush": "sync_flush", "allow_other": "allow_other"}
-_PARQUET = frozenset({"parquet_memory", "parquet_disk", "parquet_cache"})
 _PATHS = frozenset({"storePathCommitLog", "readOnlyCommitLogStorePaths"})
 _KERNEL = frozenset(
     {"suid", "nosuid", "dev", "nodev", "exec", "noexec", "atime", "noatime", "dirsync", "sync", "async"}
@@ -142,8 +125,13 @@ class StoreSettings:
 
     def require_store(self, store: Path) -> None:
         """CommandError when broker.conf is that of another store."""
-        if self.conf is not None:
-            require_same_store(self.broker, store, self.conf)
+        root = root_of(self.broker)
+        if root is not None and os.path.realpath(root) != os.path.realpath(store):
+            raise CommandError(
+                f"{self.conf} belongs to another store than {store}: its {ROOT} is {root}",
+                "name its paths by -o storePathCommitLog=PATH",
+                os.EX_USAGE,
+            )
 
     def applied_to(self, config: StoreConfig) -> StoreConfig:
         """`config` with these laid over it. OptionError."""
@@ -180,31 +168,27 @@ class ParsedOptions:
     """The words after `-o`, sorted by whom they are for."""
 
     switches: frozenset[str]
-    append_mode: int | None
-    log_file: Path | None
-    broker_conf: Path | None
-    cache: Path | None
     store: Mapping[str, str]
     kernel: tuple[str, ...]
     parquet: ParquetOptions
+    append_mode: int | None = None
+    log_file: Path | None = None
+    broker_conf: Path | None = None
+    cache: Path | None = None
 
 
 def parse(texts: Iterable[str]) -> ParsedOptions:
     """The options of every `-o`, each a list of words with commas between. CommandError names one that is not known."""
     switches, store, kernel = set(), {}, []
-    append_mode, log_file, broker_conf, cache, parquet = None, None, None, None, ParquetOptions()
+    values: dict[str, Any] = {}
+    parquet: dict[str, Any] = {}
     for name, equals, value in _words(texts):
         word = f"{name}{equals}{value}"
-        if name == "append_mode" and equals:
-            append_mode = parse_mode(value)
-        elif name == "log_file" and equals:
-            log_file = Path(value)
-        elif name == "broker_conf" and equals:
-            broker_conf = Path(value)
-        elif name == "cache" and equals:
-            cache = Path(value)
+        if name in _VALUES and equals:
+            values[name] = _VALUES[name](value)
         elif name in _PARQUET and equals:
-            parquet = _with_parquet(parquet, name, value)
+            field_name, read = _PARQUET[name]
+            parquet[field_name] = read(value)
         elif equals and not name.startswith("x-"):
             # the engine knows its own names, and says which it does not
             store[name] = _absolute_paths(value) if name in _PATHS else value
@@ -214,7 +198,7 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
             kernel.append(name)
         elif name and name not in _FOR_OTHERS and not name.startswith("x-"):
             raise CommandError(f"unknown option: -o {word}", "see `mountctl mount --help`", 64)
-    return ParsedOptions(frozenset(switches), append_mode, log_file, broker_conf, cache, store, tuple(kernel), parquet)
+    return ParsedOptions(frozenset(switches), store, tuple(kernel), ParquetOptions(**parquet), **values)
 
 
 def _words(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
@@ -239,7 +223,7 @@ def settings_of(options: Mapping[str, str], conf: Path | None) -> StoreSettings:
     """What a command line says of a store. CommandError, OSError."""
     if conf is None:
         return StoreSettings(options)
-    found = read_broker_conf(conf)
+    found = parse_properties(conf.read_bytes().decode("latin-1"))
     return StoreSettings(options, conf, found | {name: _absolute_paths(found[name]) for name in _PATHS & found.keys()})
 
 
@@ -262,14 +246,6 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     return named(BROKER_CONF(with_settings))
 
 
-def _with_parquet(options: ParquetOptions, name: str, value: str) -> ParquetOptions:
-    if name == "parquet_cache":
-        return replace(options, directory=absolute(Path(value)))
-    if name == "parquet_disk":
-        return replace(options, disk_bytes=parse_size(value))
-    return replace(options, memory_bytes=parse_size(value))
-
-
 def parse_size(text: str) -> int:
     """A number of bytes; it may end in K, M, G or T (powers of 1024)."""
     digits, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
@@ -288,3 +264,17 @@ def parse_mode(text: str) -> int:
     if not 0 <= mode <= 0o777:
         raise CommandError(f"invalid file mode {text!r}", "give octal digits, like 222", 64)
     return mode
+
+
+_VALUES: dict[str, Callable[[str], Any]] = {
+    "append_mode": parse_mode,
+    "log_file": Path,
+    "broker_conf": Path,
+    "cache": Path,
+}
+_PARQUET: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "parquet_memory": ("memory_bytes", parse_size),
+    "parquet_disk": ("disk_bytes", parse_size),
+    "parquet_cache": ("directory", absolute),
+}
+"""The field of ParquetOptions that each one sets."""

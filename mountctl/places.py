@@ -16,11 +16,11 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -74,25 +74,17 @@ def _parse(table: str) -> Iterator[Mount]:
 
 def patiently(ask: Callable[[], T], late: T) -> T:
     """What `ask` returns or raises; `late` when it does not within PATIENCE_SECONDS, for it may never."""
-    answers: SimpleQueue[Callable[[], T]] = SimpleQueue()
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answer = ask()
-            answers.put(lambda: answer)
-        except OSError as raised:
-            error = raised
-            answers.put(lambda: _raise(error))
+            answer.set_result(ask())
+        except OSError as error:
+            answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()  # one that never returns must not keep us
-    try:
-        return answers.get(timeout=PATIENCE_SECONDS)()
-    except Empty:
-        return late
-
-
-def _raise(error: OSError) -> NoReturn:
-    raise error
+    done, _ = wait([answer], PATIENCE_SECONDS)
+    return answer.result() if done else late
 
 
 def _owner(store: Path) -> int | None:

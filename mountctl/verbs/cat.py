@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import click
 
@@ -63,24 +62,18 @@ def _one(access: Access, target: Target, attributes: bool) -> Shown:
 
 
 def _show_queue(access: Access, topic: str, queue: Queue, start: str | None, count: int | None, as_json: bool) -> None:
-    first = queue.min_offset if start is None else _offset(access, topic, queue, start)
-    first = max(first, queue.min_offset)
+    first = queue.min_offset
+    if start is not None:
+        asked = int(start) if start.isdecimal() else access.offset_at(topic, queue.number, start)
+        first = max(asked, queue.min_offset)
     end = queue.max_offset if count is None else min(first + count, queue.max_offset)
     shown = 0
-    for message in _counted(access, topic, queue, first, end, as_json):
+    for message in access.messages(topic, queue.number, first, max(end - first, 0), as_json):
         show(message, as_json, newline=True)
         shown += 1
     if shown < end - first:
         missing = plural(end - first - shown, "damaged message")
         click.echo(f"mountctl: {topic}/{queue.number}: {missing} left out (see mountctl check)", err=True)
-
-
-def _counted(access: Access, topic: str, queue: Queue, first: int, end: int, attributes: bool) -> Iterator[Shown]:
-    return access.messages(topic, queue.number, first, end - first, attributes) if first < end else iter(())
-
-
-def _offset(access: Access, topic: str, queue: Queue, start: str) -> int:
-    return int(start) if start.isdecimal() else access.offset_at(topic, queue.number, start)
 
 
 def show(message: Shown, as_json: bool, newline: bool) -> None:

@@ -53,13 +53,8 @@ def _show_mounts(as_json: bool) -> None:
     elif not found:
         click.echo("no store is mounted here; mount one with `mountctl mount STORE MOUNTPOINT`")
     else:
-        print_table(
-            ("MOUNTPOINT", "STORE", "ACCESS"), [(*_row(mount), _access(mount, answers)) for mount, answers in found]
-        )
-
-
-def _row(mount: Mount) -> tuple[str, str]:
-    return str(mount.mountpoint), str(mount.store)
+        table = [(str(mount.mountpoint), str(mount.store), _access(mount, answers)) for mount, answers in found]
+        print_table(("MOUNTPOINT", "STORE", "ACCESS"), table)
 
 
 def _access(mount: Mount, answers: Answer) -> str:

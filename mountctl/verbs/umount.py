@@ -8,7 +8,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -114,24 +114,29 @@ def _wait_for_end(pid: int, mount: Mount) -> None:
 def _holders_of(mount: Mount) -> Iterator[str]:
     """A process of each mount namespace that still has `mount`, as 'name (pid)'."""
     seen = {os.readlink("/proc/self/ns/mnt")}
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            namespace = os.readlink(process / "ns/mnt")
-            if namespace in seen:
-                continue
-            seen.add(namespace)
-            if mount.device in (other.device for other in mounts(process / "mountinfo")):
-                yield f"{(process / 'comm').read_text().strip()} ({process.name})"
-        except OSError:
-            continue  # it ended meanwhile, or belongs to somebody else
+
+    def holds(process: Path) -> bool:
+        namespace = os.readlink(process / "ns/mnt")
+        if namespace in seen:
+            return False
+        seen.add(namespace)
+        return mount.device in (other.device for other in mounts(process / "mountinfo"))
+
+    return _processes(holds)
 
 
 def _users_of(mountpoint: Path) -> Iterator[str]:
     """Processes with a file or their working directory below `mountpoint`, as 'name (pid)'."""
+    return _processes(
+        lambda process: any(_below(link, mountpoint) for link in (process / "cwd", *(process / "fd").iterdir()))
+    )
+
+
+def _processes(wanted: Callable[[Path], bool]) -> Iterator[str]:
+    """Processes whose folder in /proc `wanted` picks, as 'name (pid)'."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            links = [process / "cwd", *(process / "fd").iterdir()]
-            if any(_below(link, mountpoint) for link in links):
+            if wanted(process):
                 yield f"{(process / 'comm').read_text().strip()} ({process.name})"
         except OSError:
             continue  # it ended meanwhile, or belongs to somebody else
