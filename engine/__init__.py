@@ -73,12 +73,14 @@ from engine.settings.config import (
     Retention,
     StoreConfig,
 )
+from engine.settings.topics_file import MAX_QUEUES
 from engine.store import Hold, MessageStore
 from engine.write.writer import Stored
 
 __all__ = [
     "BROKER_SIZES",
     "EMBEDDED_SIZES",
+    "MAX_QUEUES",
     "MIN_RECORD_BYTES",
     "MOST_OVERRUN_BYTES",
     "OPTION_NAMES",

@@ -179,7 +179,7 @@ class MatchesListing(NamesListing):
         until_s = time.monotonic() + SLICE_S
         for some in self._finding:
             self._places.append(some)
-            self._hold(2 * sum(found.nbytes for found in self._places))  # they are to be sorted, too
+            self._memory.resize(2 * sum(found.nbytes for found in self._places))  # they are to be sorted, too
             if time.monotonic() >= until_s:
                 return
         found, self._places, self._finding = self._places, [], None

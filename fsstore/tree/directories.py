@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
-from engine import Queue, TopicNotFoundError
+from engine import MAX_QUEUES, Queue, TopicNotFoundError
 from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
 from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link
@@ -28,7 +28,6 @@ from fsstore.tree.names import (
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
 from fsstore.tree.streams import StreamTable, newest_store_time_ms
 
-MAX_QUEUES = 1024
 KEYS = b"keys"
 STREAM_SUFFIX = b".log"
 

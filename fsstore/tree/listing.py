@@ -95,11 +95,8 @@ class NamesListing(Listing):
 
     def _show(self, names: Sequence[bytes]) -> None:
         """These are all."""
-        self._hold(self._bytes_of(names))
+        self._memory.resize(self._bytes_of(names))
         self._names, self._is_fresh = names, True
-
-    def _hold(self, size: int) -> None:
-        self._memory.resize(size)
 
     def _bytes_of(self, names: Sequence[bytes]) -> int:
         return NAME_BYTES * len(names)

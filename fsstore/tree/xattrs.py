@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from engine import StoredMessage
 from fsstore.interface import FilesystemError
+from fsstore.tree.names import NAME_MAX_BYTES
 
 USER = b"user."
 PREFIX = "user.mq."
 PROPERTY_PREFIX = "user.mq.property."
-NAME_MAX_BYTES = 255
 LIST_MAX_BYTES = 65_536
 """The kernel's bound on a list, a NUL after each name."""
 

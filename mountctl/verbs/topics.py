@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from engine import MAX_QUEUES
 from mountctl.access import find_topic
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json, print_table
@@ -65,7 +66,9 @@ def list_topics(place: str, as_json: bool, settings: StoreSettings) -> None:
 @command.command("create")
 @click.argument("place")
 @click.argument("name")
-@click.option("--queues", default=4, show_default=True, type=click.IntRange(1, 1024), help="How many queues it gets.")
+@click.option(
+    "--queues", default=4, show_default=True, type=click.IntRange(1, MAX_QUEUES), help="How many queues it gets."
+)
 @takes_settings
 def create(place: str, name: str, queues: int, settings: StoreSettings) -> None:
     """Make the topic NAME.
