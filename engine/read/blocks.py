@@ -7,7 +7,6 @@ of properties, and bodies, which stay in the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,9 @@ from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import QueueRecords, Run
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn, items_at
-from engine.record.columns import have_whole_bodies, read_bodies
+from engine.record.columns import read_bodies
 from engine.record.header import LAYOUTS
+from engine.record.kernel.scan import whole_bodies
 from engine.record.located import LocatedRecords
 from engine.record.message import Host
 from engine.record.properties import KEYS, TAGS
@@ -104,7 +104,7 @@ class BlockReader:
         data = np.frombuffer(self._log.rest(bodies.log_file), np.uint8)
         if len(data) < (bodies.starts + bodies.sizes).max():
             raise DamagedRecordError(bodies.log_file, "its file has become shorter")
-        whole = have_whole_bodies(data, bodies.starts, bodies.sizes, bodies.crcs)
+        whole = whole_bodies(data, bodies.starts, bodies.sizes, bodies.crcs)
         if not whole.all():
             raise DamagedRecordError(bodies.log_file + int(bodies.starts[~whole][0]), "the body has changed")
         return SliceColumn(data, bodies.starts, bodies.sizes)
@@ -128,7 +128,7 @@ class BlockReader:
                 run.log_file or 0,
                 bodies.starts,
                 bodies.sizes,
-                records.body_crcs.copy(),
+                records.places["body_crc"].copy(),
                 None if is_stored else bodies.data,
             ),
             damaged=int(np.count_nonzero(~good)),
@@ -141,23 +141,15 @@ def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:
     count = len(records)
     fields = {name: np.empty(count, np.int64) for name in ("flag", "born_time_ms", "reconsume_times")}
     hosts = {name: _Hosts(count) for name in ("born_host", "store_host")}
-    for rows, stored in _by_layout(records):
+    families = records.headers["sys_flag"] >> 4 & 3
+    for family in np.flatnonzero(np.bincount(families)).tolist():
+        rows, layout = np.flatnonzero(families == family), LAYOUTS[family]
+        stored = items_at(records.log, records.positions[rows], layout.itemsize).view(layout)
         for name, field in fields.items():
             field[rows] = stored[name]
         for name, column in hosts.items():
             column.put(rows, stored[name])
     return fields | {name: column.coded() for name, column in hosts.items()}
-
-
-def _by_layout(records: LocatedRecords) -> Iterator[tuple[Array | slice, Array]]:
-    """The rows of each layout that there is, and their fixed fields as stored."""
-    if records.fixed is not None:
-        yield slice(None), records.fixed
-        return
-    families = records.headers["sys_flag"] >> 4 & 3
-    for family in np.flatnonzero(np.bincount(families)).tolist():
-        rows, layout = np.flatnonzero(families == family), LAYOUTS[family]
-        yield rows, items_at(records.log, records.positions[rows], layout.itemsize).view(layout)
 
 
 class _Hosts:
@@ -167,7 +159,7 @@ class _Hosts:
         self._numbers: dict[bytes, int] = {}
         self._codes = np.empty(count, np.int32)
 
-    def put(self, rows: Array | slice, raw: Array) -> None:
+    def put(self, rows: Array, raw: Array) -> None:
         """Set the hosts of `rows` from what their records hold (void (n,))."""
         distinct, found = _distinct(raw.view("<u8") if raw.itemsize == 8 else np.ascontiguousarray(raw))
         texts = [str(Host.decode(host.tobytes())).encode() for host in distinct]

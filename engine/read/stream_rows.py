@@ -18,16 +18,9 @@ import numpy as np
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import runs_by_file
-from engine.record.byte_columns import items_at, pack_into
+from engine.record.byte_columns import pack_into
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
-from engine.record.header import (
-    HEADERS,
-    IPV6_FLAGS,
-    LAYOUTS,
-    MIN_RECORD_BYTES,
-    are_magics,
-)
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.located import locate, strays
 from engine.record.log_framing import Framing
@@ -40,8 +33,6 @@ Alone = Callable[[ConsumeQueue, int], StoredMessage | None]
 NEWLINE = 10
 UNMEASURED = -1
 """The size of a compressed row that is not known yet."""
-_GATHERED_BYTES = HEADERS[0].size
-_HEADER_BYTES = np.array([header.size for header in HEADERS], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,31 +187,12 @@ def _put(part: LogPart, row: int, base: int, message: StoredMessage | None) -> N
 
 def _find_bodies(log: Array, positions: Array, places: Array, framing: Framing) -> LogPart:
     """The bodies of the records at `positions` of `log`, by magic, place and sizes alone."""
-    inside = (positions >= 0) & (positions <= len(log) - _GATHERED_BYTES)
-    if not inside.any():
-        nothing = np.zeros(len(positions), np.int64)
-        return LogPart(log, places, nothing, nothing, nothing, nothing, nothing.copy(), nothing != 0)
-    somewhere = positions if inside.all() else np.where(inside, positions, 0)
-    fields = items_at(log, somewhere, _GATHERED_BYTES).view(LAYOUTS[0])
-    magic, sizes = fields["magic"], fields["store_size"].astype(np.int64)
-    sys_flags = fields["sys_flag"].astype(np.int64)
-    good = inside & are_magics(magic) & (fields["physical_offset"] == places)
-    good &= (sizes >= MIN_RECORD_BYTES) & (positions + sizes <= len(log))
-    if framing.header_bytes:
-        good &= framing.precede(log, positions, sizes, places)
-    starts, stored_sizes = positions + _GATHERED_BYTES, fields["stored_body_size"].astype(np.int64)  # if hosts are IPv4
-    if (sys_flags & IPV6_FLAGS).any():
-        starts = positions + _HEADER_BYTES[sys_flags >> 4 & 3]
-        stored_sizes = _body_sizes(log, np.where(good, starts, 4))
-    np.maximum(stored_sizes, 0, out=stored_sizes)
-    good &= starts + stored_sizes + 3 <= positions + sizes
-    stream_sizes = np.where(good, stored_sizes + 1, 0)
+    records = locate(log, positions, places, framing, whole=False)
+    good, (starts, stored_sizes) = records.headers["ok"], records.bodies
+    sys_flags = records.headers["sys_flag"].astype(np.int64)
+    sizes = np.where(good, stored_sizes + 1, 0)
     is_compressed = good & (sys_flags & COMPRESSED_FLAG != 0)
-    if is_compressed.any():
-        stream_sizes[is_compressed] = UNMEASURED
-    return LogPart(log, places, fields["body_crc"], sys_flags, starts, stored_sizes, stream_sizes, is_compressed)
-
-
-def _body_sizes(log: Array, starts: Array) -> Array:
-    """The i32 before each of `starts`: where a body starts, its size ends."""
-    return np.asarray(items_at(log, starts - 4, 4).view(">i4").astype(np.int64))
+    sizes[is_compressed] = UNMEASURED
+    return LogPart(
+        log, places, records.places["body_crc"], sys_flags, starts.copy(), stored_sizes.copy(), sizes, is_compressed
+    )

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.byte_columns import ByteColumn, SliceColumn, are_equal, items_at, pack_slices, rows_by_size
+from engine.record.byte_columns import ByteColumn, SliceColumn, are_equal, pack_slices
 from engine.record.compression import COMPRESSED_FLAG, try_decompress
-from engine.record.crc_group import proved_whole
-from engine.record.header import CRC_MASK
-from engine.record.kernel.crc import crc32
+from engine.record.kernel.scan import whole_bodies
 from engine.record.located import HEADER, LocatedRecords
 from engine.record.properties import KEYS, TAGS
 from engine.record.property_columns import find_values
@@ -26,8 +24,6 @@ Array = np.ndarray[Any, Any]
 
 VIEWS_AT_ONCE = 512
 """Views of bodies that are alive together: fewer than make the garbage collector start."""
-_LEAST_GROUP = 64
-_LARGEST_GROUPED_BYTES = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,39 +58,8 @@ class Columns:
 
 def damaged_rows(records: LocatedRecords) -> Array:
     """Which `ok` records have a body that its CRC denies: bool (n,)."""
-    damaged = ~have_whole_bodies(records.log, records.body_starts, records.body_sizes, records.body_crcs)
-    return np.asarray(damaged & records.headers["ok"])
-
-
-def have_whole_bodies(log: Array, starts: Array, sizes: Array, crcs: Array) -> Array:
-    """Which of the bodies log[start:start + size] are empty, or what their CRCs (int32 (n,)) say: bool (n,). One crc32
-    call for many of about one size, or one a body."""
-    whole = proved_whole(log, starts, sizes, crcs.view(np.uint32))
-    whole[sizes == 0] = True
-    if not whole.all():
-        rows = np.flatnonzero(~whole)
-        whole[rows] = _body_crcs(log, starts[rows], sizes[rows]) & CRC_MASK == crcs.view(np.uint32)[rows]
-    return whole
-
-
-def _body_crcs(log: Array, starts: Array, sizes: Array) -> Array:
-    """CRC-32 of each of the bodies: uint32 (n,).
-
-    Those of one size, when there are many, are copied out in groups that stay in the processor's cache: half the cost
-    of a view of each.
-    """
-    crcs = np.empty(len(starts), np.uint32)
-    is_single = np.ones(len(starts), np.bool_)
-    for size, rows in rows_by_size(np.where(sizes <= _LARGEST_GROUPED_BYTES, sizes, 0)):
-        if len(rows) >= _LEAST_GROUP:
-            for first in range(0, len(rows), VIEWS_AT_ONCE):
-                part = rows[first : first + VIEWS_AT_ONCE]
-                crcs[part] = np.fromiter(map(crc32, items_at(log, starts[part], size).tolist()), np.uint32, len(part))
-            is_single[rows] = False
-    view, rows = log.data, np.flatnonzero(is_single)
-    bounds = zip(starts[rows].tolist(), (starts[rows] + sizes[rows]).tolist(), strict=True)
-    crcs[rows] = [crc32(view[start:end]) for start, end in bounds]
-    return crcs
+    whole = whole_bodies(records.log, *records.bodies, records.places["body_crc"])
+    return np.asarray(~whole & records.headers["ok"])
 
 
 def lost_sector_rows(records: LocatedRecords) -> list[int]:
@@ -102,7 +67,7 @@ def lost_sector_rows(records: LocatedRecords) -> list[int]:
     view, lost = records.log.data, []
     for row in _rows_with_zero_at_sector_start(records):
         start, size = int(records.positions[row]), int(records.headers["store_size"][row])
-        topic, properties = int(records.topic_starts[row]) - start, int(records.properties_starts[row]) - start
+        topic, properties = (int(records.places[part][row]) - start for part in ("topic_start", "properties_start"))
         physical_offset = int(records.headers["physical_offset"][row])
         if has_lost_sector(view[start:], size, physical_offset, topic, properties):
             lost.append(row)
@@ -113,8 +78,9 @@ def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
     """The few records after whose body a sector begins with a zero, ascending: only they can have a lost one."""
     headers = records.headers
     ends = records.positions + headers["store_size"]
-    topic_offsets = headers["physical_offset"] - records.positions + records.topic_starts
-    starts = records.topic_starts + (-topic_offsets & SECTOR_BYTES - 1)
+    topic_starts, _ = records.topics
+    topic_offsets = headers["physical_offset"] - records.positions + topic_starts
+    starts = topic_starts + (-topic_offsets & SECTOR_BYTES - 1)
     rows = np.flatnonzero(headers["ok"] & (starts < ends))
     suspects: set[int] = set()
     while len(rows):
@@ -127,7 +93,7 @@ def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
 def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
     """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
     equals wins."""
-    return find_values(records.log, records.properties_starts, records.properties_sizes, names)
+    return find_values(records.log, *records.properties, names)
 
 
 def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list[str]]:
@@ -145,13 +111,11 @@ def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
 
 def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
     """The distinct topics of `records` and, for each record, which of them is its: int64 (n,)."""
-    if records.topic is not None and records.headers["ok"].all() and len(records):
-        return [records.topic.decode(errors="replace")], np.zeros(len(records), np.int64)
-    _, packed = pack_slices(records.log, records.topic_starts, records.topic_sizes, lead=0)
+    starts, sizes = records.topics
+    _, packed = pack_slices(records.log, starts, sizes, lead=0)
     names = packed.tobytes().split(b"\0")[1:]
     if len(names) != len(records):  # a damaged topic with a zero in it
-        ends = records.topic_starts + records.topic_sizes
-        names = [records.log[a:b].tobytes() for a, b in zip(records.topic_starts, ends, strict=True)]
+        names = [records.log[a:b].tobytes() for a, b in zip(starts, starts + sizes, strict=True)]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     rows = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
     return [name.decode(errors="replace") for name in numbers], rows
@@ -161,7 +125,8 @@ def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, 
     """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
     those, decompressed; the others' are empty. What is not compressed is not copied, if nothing is."""
     good = records.headers["ok"] & ~damaged_rows(records)
-    stored = SliceColumn(records.log, records.body_starts, np.where(good, records.body_sizes, 0))
+    starts, sizes = records.bodies
+    stored = SliceColumn(records.log, starts, np.where(good, sizes, 0))
     is_compressed = good & (records.headers["sys_flag"] & COMPRESSED_FLAG != 0)
     if not is_compressed.any():
         return good, stored

@@ -21,9 +21,7 @@ from engine.record.header import (
     BLANK_MAGIC,
     I32,
     I64,
-    MAGIC_POSITION,
     MIN_RECORD_BYTES,
-    are_magics,
     big_endian,
 )
 from engine.record.record import record_problem
@@ -66,8 +64,6 @@ class Framing:
     """What reports call such a log."""
     header_bytes = 0
     """Of the header before each record."""
-    size_position = 0
-    """Of a frame's size, in the frame."""
     least_bytes = MIN_RECORD_BYTES
     """Of the shortest frame."""
 
@@ -94,12 +90,6 @@ class Framing:
         size, magic = _START.unpack_from(frame)
         return bool(magic == BLANK_MAGIC and size == len(frame))
 
-    def are_frames(self, log: Array, positions: Array, sizes: Array, base: int) -> Array:
-        """Which frames at `positions` of `log` (uint8, at `base` of the log), of sizes that fit, begin as one must:
-        bool (n,)."""
-        magics = items_at(log, positions + MAGIC_POSITION, 4).view(">i4")
-        return are_magics(magics)
-
     def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
         """How many of the good frames at `positions`, one after the other, have the numbers to come after `before`."""
         return len(positions)
@@ -116,17 +106,12 @@ class Framing:
         """Positions of the records of good frames at `frames`."""
         return frames
 
-    def precede(self, log: Array, positions: Array, sizes: Array, physical_offsets: Array) -> Array:
-        """Which records of those sizes, at `positions` of `log` and those physical offsets, are framed: bool (n,)."""
-        return np.ones(len(positions), bool)
-
 
 class LedgerFraming(Framing):
     """Entries, as DLedger's log has them. Stateless."""
 
     kind = "DLedger"
     header_bytes = _SCALARS.size
-    size_position = 4
     least_bytes = _SCALARS.size
 
     def problem(self, view: memoryview, frame_offset: int) -> str | None:
@@ -165,17 +150,6 @@ class LedgerFraming(Framing):
         """As `Framing.is_blank`."""
         return len(frame) >= BLANK_BYTES and _START.unpack_from(frame) == (_BLANK_ENTRY, len(frame))
 
-    def are_frames(self, log: Array, positions: Array, sizes: Array, base: int) -> Array:
-        """As `Framing.are_frames`."""
-        found = np.zeros(len(positions), bool)
-        rows = np.flatnonzero((sizes >= self.least_bytes) & (positions + sizes <= len(log)))
-        headers = _headers(log, positions[rows])
-        good = (headers["magic"] >= _RECORD_ENTRY) & (headers["magic"] <= _LAST_ENTRY_KIND)
-        good &= headers["position"] == positions[rows] + base
-        good &= headers["body_size"] == sizes[rows] - self.header_bytes
-        found[rows] = good
-        return found
-
     def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
         """As `Framing.follow_each_other`. One whose number is wrong stays between two that follow each other so."""
         headers = _headers(log, positions)
@@ -206,17 +180,6 @@ class LedgerFraming(Framing):
     def records(self, log: Array, frames: Array) -> Array:
         """As `Framing.records`."""
         return np.asarray(frames[_headers(log, frames)["magic"] == _RECORD_ENTRY] + self.header_bytes)
-
-    def precede(self, log: Array, positions: Array, sizes: Array, physical_offsets: Array) -> Array:
-        """As `Framing.precede`."""
-        starts = positions - self.header_bytes
-        found = np.zeros(len(positions), bool)
-        rows = np.flatnonzero((starts >= 0) & (positions <= len(log)))
-        headers = _headers(log, starts[rows])
-        good = (headers["magic"] == _RECORD_ENTRY) & (headers["position"] == physical_offsets[rows] - self.header_bytes)
-        good &= (headers["body_size"] == sizes[rows]) & (headers["size"] == sizes[rows] + self.header_bytes)
-        found[rows] = good
-        return found
 
 
 def _headers(log: Array, frames: Array) -> Array:

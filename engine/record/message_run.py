@@ -16,10 +16,9 @@ from msgspec import Struct
 
 from engine.record.columns import VIEWS_AT_ONCE, property_texts
 from engine.record.compression import COMPRESSED_FLAG
-from engine.record.crc_group import proved_whole
-from engine.record.header import CRC_MASK, HeaderFields
+from engine.record.header import HeaderFields
 from engine.record.inner_batch import may_be_wrapper
-from engine.record.kernel.crc import crc32
+from engine.record.kernel.scan import whole_bodies
 from engine.record.located import LocatedRecords, strays
 from engine.record.message import DecodedMessage, StoredMessage
 from engine.record.properties import KEYS, TAGS, split_keys
@@ -104,10 +103,7 @@ def message_run(
     headers = records.headers
     is_plain = headers["ok"] & ~strays(records, topic, queue_id, first) & (headers["sys_flag"] & COMPRESSED_FLAG == 0)
     is_plain &= ~may_be_wrapper(headers["sys_flag"])
-    wanted_crcs = np.where(records.body_sizes > 0, records.body_crcs, 0).view(np.uint32)
-    starts, sizes = records.body_starts, records.body_sizes
-    # Of different sizes, groups cost more than calls, for which the views are there already.
-    are_whole = (sizes == sizes[:1]).all() and proved_whole(records.log, starts, sizes, wanted_crcs).all()
+    (starts, sizes), crcs = records.bodies, records.places["body_crc"]
     keys, tags = property_texts(records, [KEYS, TAGS])
     ends = starts + sizes
     run = Run(topic, queue_id, records.log.data, log_offset)
@@ -115,10 +111,7 @@ def message_run(
 
     def made(rows: slice) -> tuple[Iterable[StoredMessage], Array]:
         bodies = [log[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
-        is_good = is_plain[rows]
-        if not are_whole:
-            crcs = np.fromiter(map(crc32, bodies), np.uint32, len(bodies))
-            is_good = is_good & (crcs & CRC_MASK == wanted_crcs[rows])
+        is_good = is_plain[rows] & whole_bodies(records.log, starts[rows], sizes[rows], crcs[rows])
         queue_offsets, physical_offsets = count(first + rows.start), offsets[rows].tolist()
         messages = map(RunMessage, bodies, tags[rows], keys[rows], queue_offsets, physical_offsets, repeat(run))
         return messages if is_good.all() else compress(messages, is_good.tolist()), is_good

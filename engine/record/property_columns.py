@@ -191,7 +191,7 @@ class ShapedProperties:
     @classmethod
     def of(cls, records: LocatedRecords) -> ShapedProperties | None:
         """The properties of `records`, copied out of the log; None where they have too many shapes."""
-        shapes = _shapes_of(records.log, records.properties_starts, records.properties_sizes)
+        shapes = _shapes_of(records.log, *records.properties)
         if shapes is None:
             return None
         return cls(shapes, _starts(len(records), [(shape.rows, len(shape.items)) for shape in shapes]))
@@ -345,9 +345,7 @@ class PropertyItems:
     @classmethod
     def of(cls, records: LocatedRecords) -> PropertyItems:
         """The properties of `records`, copied out of the log."""
-        offsets, data = _valid_text(
-            *pack_slices(records.log, records.properties_starts, records.properties_sizes, lead=_VALUE_END)
-        )
+        offsets, data = _valid_text(*pack_slices(records.log, *records.properties, lead=_VALUE_END))
         marks = np.flatnonzero(data - np.uint8(_NAME_END) < 2)  # each 1 and 2
         begins = np.flatnonzero(data[marks] == _VALUE_END)  # marks that an item follows
         starts, ends = marks[begins] + 1, np.append(marks[begins[1:]], len(data))

@@ -1,11 +1,6 @@
 """Scan: finds the records of a file of the commit log, checks each, and says where they end (docs/format.md, 8).
 
 All is checked for many records at once. No object is made for a message.
-
-The size of a record says where the next one begins; to follow it would be one step of Python for each record. But a
-record also holds its own physical offset, so that it can be recognised at any position. So the chain of records is
-followed from many positions at once, a numpy step for all of them, and believed as far as each record ends where the
-next begins.
 """
 
 from __future__ import annotations
@@ -21,15 +16,9 @@ import numpy as np
 from engine.record.byte_columns import SPACE, items_at, pack_slices, word_ranges
 from engine.record.columns import damaged_rows, find_properties, topics_of
 from engine.record.hashes import hash_slices, index_hash, topic_hashes, topic_key_hashes
-from engine.record.header import (
-    BLANK_BYTES,
-    MAGIC_POSITION,
-    MAGIC_START,
-    MIN_RECORD_BYTES,
-    PHYSICAL_OFFSET_POSITION,
-    are_magics,
-)
+from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES
 from engine.record.inner_batch import wrapped_keys
+from engine.record.kernel import scan as kernel
 from engine.record.located import LocatedRecords, locate
 from engine.record.log_framing import PLAIN, EntryNumber, Framing
 from engine.record.message import StoredMessage
@@ -44,13 +33,7 @@ CHUNK_BYTES = 4 << 20
 _SEARCH_BYTES = 1 << 20
 _MOST_READ = 8
 """A search reads so many times the bytes that it covers, at most: what is no record may claim any length."""
-_OFFSET_BYTES = 8
-_LANES = 256
-_LEAST_LANE_BYTES = 1 << 10
-_SEARCHED_BYTES = 512
-"""Of each lane: where records are longer than that, few lanes are enough."""
-_COMMON_BYTE = MAGIC_START[0]
-assert _SEARCHED_BYTES <= _LEAST_LANE_BYTES  # so none is found twice
+_FOUND_AT_ONCE = 4096
 
 
 class ScanStop(Enum):
@@ -124,8 +107,8 @@ def scan_records(
     log = np.frombuffer(view, np.uint8)
     stop = None
     while stop is None:
-        frames, chain_end, broken = follow_chain(
-            log, start, min(start + chunk_bytes, end), end, base_physical_offset, framing
+        frames, chain_end, broken = kernel.follow_chain(
+            log, start, min(start + chunk_bytes, end), end, base_physical_offset, framing.header_bytes > 0
         )
         following = framing.follow_each_other(log, frames, before)
         if following < len(frames):
@@ -176,15 +159,11 @@ def record_starts(view: memoryview, start: int, end: int, base_physical_offset: 
 def placed_headers(view: memoryview, start: int, end: int, base_physical_offset: int) -> Array:
     """Positions in [start, end) of a file where magic and physical offset are those of a record there, which may reach
     further: int64 (n,), ascending."""
-    found = [np.empty(0, np.int64)]
-    log = np.frombuffer(view, np.uint8)[:end]
-    last = end - PHYSICAL_OFFSET_POSITION - _OFFSET_BYTES
-    for first in range(start, last + 1, _SEARCH_BYTES):
-        after = min(first + _SEARCH_BYTES, last + 1)
-        at = first + np.flatnonzero(log[first + MAGIC_POSITION : after + MAGIC_POSITION] == _COMMON_BYTE)
-        magics = items_at(log, at + MAGIC_POSITION, 4).view(">i4")
-        at = at[are_magics(magics)]
-        found.append(at[items_at(log, at + PHYSICAL_OFFSET_POSITION, 8).view(">i8") == base_physical_offset + at])
+    log, positions = np.frombuffer(view, np.uint8), np.empty(_FOUND_AT_ONCE, np.int64)
+    found, count = [], _FOUND_AT_ONCE
+    while count == _FOUND_AT_ONCE:
+        count, start = kernel.placed_headers(log, start, end, base_physical_offset, positions)
+        found.append(positions[:count].copy())
     return np.concatenate(found)
 
 
@@ -241,64 +220,6 @@ def holds_record(view: memoryview, start: int, end: int, base_physical_offset: i
         if record_problem(view[position : position + size], base_physical_offset + position) is None:
             return True
     return False
-
-
-def follow_chain(
-    log: Array, start: int, stop: int, end: int, base_physical_offset: int, framing: Framing = PLAIN
-) -> tuple[Array, int, bool]:
-    """The chain of what look like frames from `start` on in `log` (uint8, at `base_physical_offset` of the log).
-
-    (positions of those that begin before `stop` and end by `end`, int64 (n,); the position after the last; whether it
-    was broken there). Checked are the frame's header, and the record's magic and size; no more. It may
-    end early, unbroken: then go on from there.
-    """
-    if start + framing.least_bytes > end:
-        return np.empty(0, np.int64), start, True
-    words = np.ndarray((end - 3,), ">i4", log, strides=(1,))
-    stop = min(stop, end - BLANK_BYTES + 1)
-    lanes = _lane_starts(log, start, stop, base_physical_offset, framing)
-    positions = np.sort(np.concatenate(_steps(words, lanes, stop, framing)))
-    sizes = words[positions + framing.size_position].astype(np.int64)
-    ends = positions + sizes
-    good = framing.are_frames(log, positions, sizes, base_physical_offset)
-    good &= (sizes >= framing.least_bytes) & (ends <= end)
-    whole = len(good) if good.all() else int(good.argmin())
-    is_next = ends[: max(whole - 1, 0)] == positions[1:whole]
-    joined = whole if is_next.all() else int(is_next.argmin()) + 1
-    chain_end = int(ends[joined - 1]) if joined else start
-    return positions[:joined], chain_end, joined == whole < len(good) and chain_end == int(positions[whole])
-
-
-def _lane_starts(log: Array, start: int, stop: int, base_physical_offset: int, framing: Framing) -> Array:
-    """`start`, and for each lane of [start, stop) a position where a frame seems to begin: int64, ascending.
-
-    There a record's magic and physical offset are right.
-    """
-    lane_bytes = max((stop - start) // _LANES, _LEAST_LANE_BYTES)
-    lanes = np.arange(start + lane_bytes, min(stop, len(log) - _SEARCHED_BYTES), lane_bytes)
-    seen = items_at(log, lanes, _SEARCHED_BYTES).view(np.uint8)
-    last = len(seen) - PHYSICAL_OFFSET_POSITION - 8  # where a record's physical offset is still seen
-    at = np.flatnonzero(seen[MAGIC_POSITION : last + MAGIC_POSITION + 1] == _COMMON_BYTE)
-    at = at[are_magics(items_at(seen, at + MAGIC_POSITION, 4).view(">i4"))]
-    rows, positions = at // _SEARCHED_BYTES, at % _SEARCHED_BYTES + lanes[at // _SEARCHED_BYTES]
-    stored = items_at(seen, at + PHYSICAL_OFFSET_POSITION, 8).view(">i8") - base_physical_offset
-    rows, positions = rows[stored == positions], positions[stored == positions]
-    is_first = np.diff(rows, prepend=-1) > 0
-    return np.append(start, positions[is_first & (positions < stop)] - framing.header_bytes)
-
-
-def _steps(words: Array, positions: Array, stop: int, framing: Framing) -> list[Array]:
-    """What each step of the lanes that begin at `positions` reaches: each goes on to where the next one begins."""
-    stops = np.append(positions[1:], stop)
-    steps: list[Array] = []
-    while len(positions):
-        steps.append(positions)
-        sizes = words[positions + framing.size_position]
-        positions = positions + sizes
-        goes_on = (sizes >= framing.least_bytes) & (positions < stops)
-        if not goes_on.all():
-            positions, stops = positions[goes_on], stops[goes_on]
-    return steps
 
 
 def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:

@@ -30,6 +30,28 @@ cdef extern from "<endian.h>" nogil:
     uint64_t htobe64(uint64_t value)
 
 
+cdef enum:  # a record's fixed fields: where they are, and what they say
+    MAGIC_AT = 4
+    BODY_CRC_AT = 8
+    QUEUE_ID_AT = 12
+    QUEUE_OFFSET_AT = 20
+    PHYSICAL_OFFSET_AT = 28
+    SYS_FLAG_AT = 36
+    STORE_TIME_AT = 56  # of a born host with IPv4
+    HEADER_BYTES = 88  # with two such hosts
+    IPV6_MORE_BYTES = 12  # each host with IPv6
+    LEAST_RECORD_BYTES = 91
+    MAGIC = -626843481
+    MAGIC_V2 = -626843477
+    MAGIC_BYTE = 0xDA  # with which both begin
+    COMPRESSED_FLAG = 0x1
+    BORN_IPV6_FLAG = 0x10
+    STORE_IPV6_FLAG = 0x20
+    CRC_MASK = 0x7FFFFFFF
+    NAME_END = 1  # of a property
+    VALUE_END = 2
+
+
 cdef inline int16_t get_i16(bytes_at at) noexcept nogil:
     cdef uint16_t value
     memcpy(&value, at, 2)
@@ -61,3 +83,38 @@ cdef inline void put_i32(unsigned char *at, int32_t number) noexcept nogil:
 cdef inline void put_i64(unsigned char *at, int64_t number) noexcept nogil:
     cdef uint64_t value = htobe64(<uint64_t> number)
     memcpy(at, &value, 8)
+
+
+cdef inline int64_t java_hash(bytes_at text, int64_t size, uint32_t *value) noexcept nogil:
+    # Java's String.hashCode of UTF-8, going on from `value`: how many UTF-16 units it has, -1 when it is no UTF-8.
+    cdef uint32_t found = value[0], code, least
+    cdef int64_t at = 0, units = size
+    cdef int more, i
+    while at < size:
+        code = text[at]
+        at += 1
+        if code < 0x80:
+            found = 31 * found + code
+            continue
+        if code < 0xC2 or code > 0xF4:
+            return -1
+        more = 1 if code < 0xE0 else 2 if code < 0xF0 else 3
+        least = 0x80 if more == 1 else 0x800 if more == 2 else 0x10000
+        if more > size - at:
+            return -1
+        code &= 0x3F >> more
+        for i in range(more):
+            if text[at] & 0xC0 != 0x80:
+                return -1
+            code = code << 6 | (text[at] & 0x3F)
+            at += 1
+        if code < least or 0xD800 <= code <= 0xDFFF or code > 0x10FFFF:
+            return -1
+        units -= more
+        if code >= 0x10000:
+            units += 1
+            found = 31 * found + (0xD7C0 + (code >> 10))
+            code = 0xDC00 | (code & 0x3FF)
+        found = 31 * found + code
+    value[0] = found
+    return units

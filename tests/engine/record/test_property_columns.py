@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.record import property_columns
 from engine.record.byte_columns import ByteColumn, CodedColumn
-from engine.record.located import LocatedRecords
+from engine.record.located import HEADER, PLACE, LocatedRecords
 from engine.record.properties import find_property
 from engine.record.property_columns import PropertyItems, ShapedProperties, alike_rows, alike_values
 
@@ -26,9 +26,9 @@ def records_of(properties: Sequence[bytes]) -> LocatedRecords:
     """Records of which only the properties are known."""
     sizes = np.array([len(text) for text in properties], np.int64)
     log = np.frombuffer(b"".join(b"\x01\x02" + text for text in properties) + b"\x01", np.uint8)
-    none = np.zeros(len(sizes), np.int64)
-    starts = np.cumsum(sizes + 2) - sizes
-    return LocatedRecords(log, none, none, none, none, none, none, none, none, starts, sizes, None, None)
+    places = np.zeros(len(sizes), PLACE)
+    places["properties_start"], places["properties_size"] = np.cumsum(sizes + 2) - sizes, sizes
+    return LocatedRecords(log, places["topic_start"], np.zeros(len(sizes), HEADER), places)
 
 
 def texts(column: ByteColumn | CodedColumn) -> list[bytes]:

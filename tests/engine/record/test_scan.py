@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.record.header import BLANK_BYTES, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from engine.record.kernel.scan import follow_chain
 from engine.record.located import LocatedRecords
 from engine.record.message import Message
 from engine.record.record import encode_blank, record_problem
@@ -18,7 +19,6 @@ from engine.record.scan import (
     ScannedRecords,
     ScanStop,
     find_chained_record,
-    follow_chain,
     holds_record,
     record_starts,
     scan_records,
@@ -186,7 +186,7 @@ def test_taking_rows_of_records_takes_all_their_parts() -> None:
     some: LocatedRecords = chunk.records.take(np.array([2, 5]))
     assert some.positions.tolist() == [wanted[2], wanted[5]]
     assert some.headers["queue_offset"].tolist() == [2, 5]
-    assert len(some.properties_sizes) == len(some) == 2
+    assert len(some.places) == len(some) == 2
 
 
 def stepped(log: bytes | bytearray, start: int, stop: int, end: int) -> tuple[list[int], int]:
@@ -212,7 +212,7 @@ def followed(log: bytes | bytearray, start: int, stop: int, end: int) -> tuple[l
 
 
 def long_log(count: int, seed: int) -> tuple[bytearray, list[int]]:
-    """Records of many sizes, enough of them for many lanes."""
+    """Records of many sizes, many of them."""
     sizes = np.random.default_rng(seed).integers(0, 900, count).tolist()
     return log_of([Message("orders", b"x" * size, [f"key-{size}"]) for size in sizes])
 
@@ -251,12 +251,3 @@ def test_a_chain_copied_from_another_offset_is_followed_all_the_same() -> None:
     log, begins = long_log(300, 5)
     positions, end, broken = follow_chain(np.frombuffer(log, np.uint8), 0, len(log), len(log), BASE + 4096)
     assert (positions.tolist(), end, broken) == (begins, len(log), False)
-
-
-@pytest.mark.parametrize("before", range(1, 41))
-def test_a_record_that_begins_just_before_the_end_of_what_is_searched_of_a_lane(before: int) -> None:
-    begin = 1024 + 512 - before  # one lane begins at 1,024; 512 bytes of it are searched
-    (head, _), (plain, _) = (log_of([Message("orders", body)]) for body in (b"", b"x" * 600))
-    log, begins = log_of([Message("orders", b"x" * (begin - len(head))), Message("orders", b"x" * 600)])
-    assert (begins, len(log)) == ([0, begin], begin + len(plain))
-    assert followed(log, 0, len(log), len(log)) == (begins, len(log))

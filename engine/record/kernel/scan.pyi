@@ -1,0 +1,21 @@
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+def follow_chain(
+    log: Array, start: int, stop: int, end: int, base: int, is_ledger: bool = False
+) -> tuple[Array, int, bool]: ...
+def locate(
+    log: Array,
+    positions: Array,
+    physical_offsets: Array | None,
+    is_ledger: bool,
+    whole: bool,
+    headers: Array,
+    places: Array,
+) -> None: ...
+def whole_bodies(log: Array, starts: Array, sizes: Array, crcs: Array) -> Array: ...
+def strays(log: Array, headers: Array, places: Array, topic: bytes, queue_id: int, first: int) -> Array: ...
+def placed_headers(log: Array, start: int, end: int, base: int, found: Array) -> tuple[int, int]: ...

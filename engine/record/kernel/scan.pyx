@@ -1,0 +1,242 @@
+# cython: boundscheck=False, wraparound=False
+"""Scan (docs/format.md, 2, 8 and 14): records of a file of the log by the thousand: where they follow each other, where
+their parts are, and whether their bodies are whole.
+
+Bytes are whatever a disk holds: each position and size is compared with the buffer's end before it is used, in 64 bits,
+and read once, since another process may be writing. Other threads run meanwhile.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memset
+
+import numpy as np
+
+from engine.record.kernel.layout cimport (
+    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, HEADER_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC,
+    MAGIC_AT, MAGIC_BYTE, MAGIC_V2, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, STORE_IPV6_FLAG, STORE_TIME_AT,
+    SYS_FLAG_AT, bytes_at, crc32_of, get_i16, get_i32, get_i64,
+)
+
+cdef enum:
+    ENTRY_BYTES = 48  # of the header before each record of a ledger
+    ENTRY_POSITION_AT = 24
+    ENTRY_BODY_SIZE_AT = 44
+    RECORD_ENTRY = 1
+    LAST_ENTRY_KIND = 3
+
+cdef struct Header:  # as `located.HEADER`
+    int64_t queue_offset
+    int64_t physical_offset
+    int32_t store_size
+    int64_t body_size
+    int64_t store_time_ms
+    int32_t sys_flag
+    unsigned char ok
+
+cdef struct Place:  # as `located.PLACE`
+    int64_t body_start
+    int64_t body_size
+    int64_t topic_start
+    int64_t topic_size
+    int64_t properties_start
+    int64_t properties_size
+    int32_t queue_id
+    int32_t body_crc
+
+
+cdef inline int64_t plus(int64_t one, int64_t other) noexcept nogil:
+    return <int64_t> (<uint64_t> one + <uint64_t> other)  # physical offsets may be anything: no overflow in C
+
+
+cdef int require_range(int64_t start, int64_t end, int64_t size) except -1:
+    if start < 0 or end < 0 or end > size:
+        raise ValueError(f"[{start}, {end}) of {size} bytes")
+    return 0
+
+
+cdef inline bint is_magic(int32_t word) noexcept nogil:
+    return word == MAGIC or word == MAGIC_V2
+
+
+cdef inline int64_t frame_bytes(bytes_at log, int64_t at, int64_t end, int64_t base, bint is_ledger) noexcept nogil:
+    """The size of the frame that seems to begin at `at`, which is below `end`; 0 where none does."""
+    cdef int64_t left = end - at, size, least = ENTRY_BYTES if is_ledger else LEAST_RECORD_BYTES
+    cdef int32_t kind
+    if left < least:
+        return 0
+    size = get_i32(log + at + MAGIC_AT if is_ledger else log + at)  # an entry's magic comes first
+    if size < least or size > left:
+        return 0
+    if not is_ledger:
+        return size if is_magic(get_i32(log + at + MAGIC_AT)) else 0
+    kind = get_i32(log + at)
+    if kind < RECORD_ENTRY or kind > LAST_ENTRY_KIND or get_i64(log + at + ENTRY_POSITION_AT) != plus(base, at):
+        return 0
+    return size if get_i32(log + at + ENTRY_BODY_SIZE_AT) == size - ENTRY_BYTES else 0
+
+
+def follow_chain(
+    const unsigned char[::1] log not None, int64_t start, int64_t stop, int64_t end, int64_t base, bint is_ledger=False
+):
+    """The chain of what look like frames from `start` on in `log`, which is at `base` of the log.
+
+    (positions of those that begin before `stop` and end by `end`, int64 (n,); the position after the last; whether what
+    is there is none). Checked are the frame's header, and the record's magic and size; no more.
+    """
+    require_range(start, end, log.shape[0])
+    stop = min(stop, end)
+    found = np.empty(max(stop - start, 0) // (ENTRY_BYTES if is_ledger else LEAST_RECORD_BYTES) + 1, np.int64)
+    cdef int64_t[::1] positions = found
+    cdef int64_t at = start, size = 1, count = 0
+    with nogil:
+        while at < stop:
+            size = frame_bytes(&log[0], at, end, base, is_ledger)
+            if size == 0:
+                break
+            positions[count] = at
+            count += 1
+            at += size
+    return found[:count], at, size == 0
+
+
+cdef inline bint is_framed(bytes_at header, int64_t size, int64_t physical_offset) noexcept nogil:
+    """Whether that is the header before a record of that size, at that physical offset of a ledger."""
+    return (
+        get_i32(header) == RECORD_ENTRY
+        and get_i32(header + 4) == size + ENTRY_BYTES
+        and get_i64(header + ENTRY_POSITION_AT) == plus(physical_offset, -ENTRY_BYTES)
+        and get_i32(header + ENTRY_BODY_SIZE_AT) == size
+    )
+
+
+cdef inline bint has_parts(bytes_at log, int64_t topic, int64_t end, bint is_v2, Place *place) noexcept nogil:
+    """Whether topic and properties of a record fill it from `topic` to `end`; then where they are."""
+    cdef int64_t topic_size = get_i16(log + topic - 2) if is_v2 else <int8_t> log[topic - 1]
+    cdef int64_t properties = topic + topic_size + 2, properties_size
+    if topic_size < 0 or properties > end:
+        return False
+    properties_size = max(get_i16(log + properties - 2), 0)  # a negative size is read as none
+    if properties + properties_size != end:
+        return False
+    place.topic_start, place.topic_size = topic, topic_size
+    place.properties_start, place.properties_size = properties, properties_size
+    return True
+
+
+cdef inline bint find_record(
+    bytes_at log, int64_t log_size, int64_t at, int64_t physical_offset, bint anywhere, bint is_ledger, bint whole,
+    Header *header, Place *place,
+) noexcept nogil:
+    """Fill in what the record at `at` says; whether it is one."""
+    cdef int64_t header_bytes = HEADER_BYTES, left = log_size - at, size, body_size, topic
+    cdef int32_t magic, sys_flag
+    if at < 0 or at > log_size or left < HEADER_BYTES:
+        return False
+    size, magic, sys_flag = get_i32(log + at), get_i32(log + at + MAGIC_AT), get_i32(log + at + SYS_FLAG_AT)
+    cdef int64_t born_more = IPV6_MORE_BYTES if sys_flag & BORN_IPV6_FLAG else 0
+    header_bytes += born_more + (IPV6_MORE_BYTES if sys_flag & STORE_IPV6_FLAG else 0)
+    if left < header_bytes:
+        return False
+    body_size = max(get_i32(log + at + header_bytes - 4), 0)  # a negative size is read as none
+    header.queue_offset = get_i64(log + at + QUEUE_OFFSET_AT)
+    header.physical_offset = get_i64(log + at + PHYSICAL_OFFSET_AT)
+    header.store_size = <int32_t> size
+    header.body_size = -1 if sys_flag & COMPRESSED_FLAG else body_size
+    header.store_time_ms = get_i64(log + at + STORE_TIME_AT + born_more)
+    header.sys_flag = sys_flag
+    place.queue_id, place.body_crc = get_i32(log + at + QUEUE_ID_AT), get_i32(log + at + BODY_CRC_AT)
+    topic = at + header_bytes + body_size + (2 if magic == MAGIC_V2 else 1)
+    if not is_magic(magic) or size < LEAST_RECORD_BYTES or size > left or topic + 2 > at + size:
+        return False
+    if not anywhere and header.physical_offset != physical_offset:
+        return False
+    if is_ledger and (at < ENTRY_BYTES or not is_framed(log + at - ENTRY_BYTES, size, physical_offset)):
+        return False
+    if whole and not has_parts(log, topic, at + size, magic == MAGIC_V2, place):
+        return False
+    place.body_start, place.body_size = at + header_bytes, body_size
+    return True
+
+
+def locate(
+    const unsigned char[::1] log not None, const int64_t[::1] positions not None, const int64_t[::1] physical_offsets,
+    bint is_ledger, bint whole, Header[::1] headers not None, Place[::1] places not None,
+):
+    """Fill in `headers` and `places` of the records at `positions` of `log`, which must be at
+    `physical_offsets`, if these are given. Unless `whole`, nothing after the body is looked at."""
+    cdef int64_t row, count = positions.shape[0]
+    cdef bint anywhere = physical_offsets is None
+    if headers.shape[0] != count or places.shape[0] != count or not anywhere and physical_offsets.shape[0] != count:
+        raise ValueError("arrays of different lengths")
+    with nogil:
+        for row in range(count):
+            memset(&headers[row], 0, sizeof(Header))
+            memset(&places[row], 0, sizeof(Place))
+            headers[row].ok = find_record(
+                &log[0], log.shape[0], positions[row], 0 if anywhere else physical_offsets[row], anywhere, is_ledger,
+                whole, &headers[row], &places[row],
+            )
+
+
+def whole_bodies(const unsigned char[::1] log not None, starts, sizes, crcs):
+    """Which of the bodies log[start:start + size] are empty, or what their CRCs (int32 (n,)) say: bool (n,)."""
+    cdef const int64_t[::1] start = np.ascontiguousarray(starts), size = np.ascontiguousarray(sizes)
+    cdef const int32_t[::1] crc = np.ascontiguousarray(crcs)
+    cdef int64_t row, count = start.shape[0], end = log.shape[0]
+    if size.shape[0] != count or crc.shape[0] != count:
+        raise ValueError("arrays of different lengths")
+    found = np.zeros(count, np.bool_)
+    cdef unsigned char[::1] is_whole = found.view(np.uint8)
+    with nogil:
+        for row in range(count):
+            if size[row] == 0:
+                is_whole[row] = True
+            elif 0 < size[row] <= end and 0 <= start[row] <= end - size[row]:
+                is_whole[row] = crc32_of(0, &log[start[row]], size[row]) & CRC_MASK == <uint32_t> crc[row]
+    return found
+
+
+def strays(
+    const unsigned char[::1] log not None, const Header[::1] headers not None, const Place[::1] places not None,
+    bytes topic, int64_t queue_id, int64_t first,
+):
+    """Which `ok` records (bool (n,)) name another position than queue offsets `first`, `first` + 1 … of that queue."""
+    cdef int64_t row, count = headers.shape[0], topic_size = len(topic), start, end = log.shape[0]
+    cdef const char *name = topic
+    if places.shape[0] != count:
+        raise ValueError("arrays of different lengths")
+    found = np.zeros(count, np.bool_)
+    cdef unsigned char[::1] is_stray = found.view(np.uint8)
+    with nogil:
+        for row in range(count):
+            start = places[row].topic_start
+            is_stray[row] = headers[row].ok and (
+                headers[row].queue_offset != plus(first, row)
+                or places[row].queue_id != queue_id
+                or places[row].topic_size != topic_size
+                or not 0 <= start <= end - topic_size
+                or memcmp(&log[start], name, topic_size) != 0
+            )
+    return found
+
+
+def placed_headers(
+    const unsigned char[::1] log not None, int64_t start, int64_t end, int64_t base, int64_t[::1] found not None
+):
+    """Fill in the first positions in [start, end) of `log`, which is at `base` of the log, where magic and physical
+    offset are those of a record there: (how many, where to go on)."""
+    require_range(start, end, log.shape[0])
+    cdef int64_t at = start, after = end - PHYSICAL_OFFSET_AT - 8 + 1, count = 0
+    cdef const void *hit
+    with nogil:
+        while at < after and count < found.shape[0]:
+            hit = memchr(&log[at + MAGIC_AT], MAGIC_BYTE, after - at)
+            if hit == NULL:
+                at = after
+                break
+            at = <bytes_at> hit - &log[0] - MAGIC_AT
+            if is_magic(get_i32(&log[at + MAGIC_AT])) and get_i64(&log[at + PHYSICAL_OFFSET_AT]) == plus(base, at):
+                found[count] = at
+                count += 1
+            at += 1
+    return count, at

@@ -1,0 +1,173 @@
+"""The kernel's scan: whatever positions, sizes and arrays it is given, it stays within the bytes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.record.kernel import scan as kernel
+from engine.record.located import HEADER, PLACE, locate, strays
+from engine.record.log_framing import LEDGER, PLAIN
+from engine.record.message import Host, Message
+from engine.record.record import encode_blank
+from tests.engine.record.guarded import guarded
+from tests.engine.records import BASE, log_of
+
+Array = np.ndarray[Any, Any]
+
+SOME = [
+    Message("orders", b"body %d" % number, ["k"], born_host=Host(bytes(16 if number % 2 else 4), 1))
+    for number in range(4)
+]
+EXTREMES = [0, 1, -1, 87, 91, 1 << 31, -(1 << 31), (1 << 63) - 1, -(1 << 63), (1 << 63) - 91, (1 << 62) + 1]
+WRONG_KIND = r"buffer|Buffer|contiguous|dimensions|ndarray"
+words = st.sampled_from([b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x5b", b"\0\0\0\0"])
+
+
+def i64(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+def arrays(count: int) -> tuple[Array, Array]:
+    return np.empty(count, HEADER), np.empty(count, PLACE)
+
+
+@given(st.data())
+def test_nothing_is_read_past_the_end(data: st.DataObject) -> None:
+    """Sizes and lengths on disk are anything, and records are cut anywhere."""
+    log, positions = log_of(SOME)
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.sampled_from(positions)) + 4 * data.draw(st.sampled_from([0, 9, 21, 22, 24, 27]))
+        log[at : at + 4] = data.draw(words)
+    log = log[: data.draw(st.integers(1, len(log)))]
+    memory = guarded(log)
+    places = i64(*positions, *range(0, len(log), 7), *EXTREMES)
+    for framing in (PLAIN, LEDGER):
+        for physical_offsets in (None, places + BASE):
+            for whole in (False, True):
+                records = locate(memory, places, physical_offsets, framing, whole=whole)
+                for starts, sizes in (records.bodies, records.topics, records.properties):
+                    assert (starts >= 0).all()
+                    assert (starts + sizes <= len(log)).all()
+                kernel.whole_bodies(memory, *records.bodies, records.places["body_crc"])
+                strays(records, "orders", 3, 0)
+        for start in places[(places >= 0) & (places <= len(log))].tolist():
+            found, end, _ = kernel.follow_chain(memory, start, len(log), len(log), BASE, framing is LEDGER)
+            assert start <= end <= len(log)
+            assert (np.diff(found) >= 48).all()
+    kernel.placed_headers(memory, 0, len(log), BASE, np.empty(9, np.int64))
+
+
+def test_bodies_outside_of_the_log_are_not_whole() -> None:
+    memory = guarded(b"body")
+    crc = crc32(b"body") & 0x7FFFFFFF
+    starts = i64(0, 1, -1, 4, *EXTREMES[5:], *[0] * 6)
+    sizes = i64(4, 4, 4, 1, *[4] * 6, *EXTREMES[5:])
+    found = kernel.whole_bodies(memory, starts, sizes, np.full(len(starts), crc, np.int32))
+    assert found.tolist() == [True] + [False] * (len(starts) - 1)
+
+
+def test_a_crc_with_its_top_bit_set_is_of_no_body() -> None:
+    crc = crc32(b"body") & 0x7FFFFFFF
+    crcs = np.array([crc, crc - (1 << 31), crc], np.int32)
+    assert kernel.whole_bodies(guarded(b"body"), i64(0, 0, 0), i64(4, 4, 0), crcs).tolist() == [True, False, True]
+
+
+def test_topics_outside_of_the_log_are_strays() -> None:
+    log, positions = log_of(SOME[:1])
+    records = locate(guarded(log), i64(*positions), i64(BASE))
+    assert not strays(records, "orders", 3, 0).any()
+    for start in EXTREMES[1:]:
+        records.places["topic_start"] = start
+        assert strays(records, "orders", 3, 0).all()
+
+
+@pytest.mark.parametrize("size", [91, 92, 500, (1 << 31) - 1])
+def test_a_frame_that_reaches_past_the_end_asked_for_is_none(size: int) -> None:
+    log, _ = log_of(SOME)
+    log[:4] = size.to_bytes(4, "big")
+    for end in range(len(log) + 1):
+        found, _, _ = kernel.follow_chain(guarded(log), 0, len(log), end, BASE)
+        assert len(found) == 0 or end >= size
+
+
+def test_ranges_outside_of_the_log_are_refused() -> None:
+    memory = guarded(encode_blank(8))
+    for start, end in [(-1, 8), (0, 9), (0, -1), (0, (1 << 63) - 1), (-(1 << 63), 8)]:
+        with pytest.raises(ValueError, match="bytes"):
+            kernel.follow_chain(memory, start, end, end, BASE)
+        with pytest.raises(ValueError, match="bytes"):
+            kernel.placed_headers(memory, start, end, BASE, np.empty(9, np.int64))
+    assert kernel.follow_chain(memory, 8, 4, 4, BASE)[1:] == (8, False)
+
+
+def test_a_search_goes_on_when_its_array_is_full() -> None:
+    log, positions = log_of(SOME)
+    few, found, start, count = np.empty(1, np.int64), [], 0, 1
+    while count:
+        count, start = kernel.placed_headers(guarded(log), start, len(log), BASE, few)
+        found += few[:count].tolist()
+    assert found == positions
+    assert kernel.placed_headers(guarded(log), 0, len(log), BASE, few[:0]) == (0, 0)
+
+
+def test_physical_offsets_may_be_anything() -> None:
+    log, positions = log_of(SOME)
+    for base in ((1 << 63) - 1, -(1 << 63)):
+        kernel.follow_chain(guarded(log), 0, len(log), len(log), base, True)
+        assert kernel.placed_headers(guarded(log), 0, len(log), base, np.empty(9, np.int64))[0] == 0
+        assert not locate(guarded(log), i64(*positions), np.full(4, base), LEDGER).headers["ok"].any()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros(2, np.int32),
+        np.zeros(2, ">i8"),
+        np.zeros(4, np.int64)[::2],
+        np.zeros((2, 1), np.int64),
+        np.zeros(2, np.float64),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(wrong: Array) -> None:
+    log = guarded(b"x" * 200)
+    with pytest.raises(ValueError, match=WRONG_KIND):
+        kernel.locate(log, wrong, None, False, True, *arrays(2))
+    with pytest.raises(ValueError, match=WRONG_KIND):
+        kernel.locate(log, i64(0, 0), wrong, False, True, *arrays(2))
+    with pytest.raises(ValueError, match=WRONG_KIND):
+        kernel.placed_headers(log, 0, 200, 0, wrong)
+
+
+def test_arrays_of_different_lengths_are_refused() -> None:
+    log, two, three = guarded(b"x" * 200), i64(0, 0), i64(0, 0, 0)
+    for offsets, headers, places in ((three, 2, 2), (two, 1, 2), (two, 2, 1)):
+        with pytest.raises(ValueError, match="lengths"):
+            kernel.locate(log, two, offsets, False, True, arrays(headers)[0], arrays(places)[1])
+    with pytest.raises(ValueError, match="lengths"):
+        kernel.whole_bodies(log, two, three, np.zeros(2, np.int32))
+    with pytest.raises(ValueError, match="lengths"):
+        kernel.whole_bodies(log, two, two, np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="lengths"):
+        kernel.strays(log, arrays(2)[0], arrays(1)[1], b"T", 0, 0)
+    with pytest.raises(TypeError):
+        kernel.locate(log, None, None, False, True, *arrays(0))  # type: ignore[arg-type]
+
+
+def test_other_threads_run_while_bodies_are_checked() -> None:
+    bodies = np.zeros(1 << 20, np.uint8)
+    none = np.zeros(4_000, np.int64)
+    thread = threading.Thread(
+        target=kernel.whole_bodies, args=(bodies, none, none + len(bodies), none.astype(np.int32))
+    )
+    thread.start()
+    time.sleep(0.001)
+    assert thread.is_alive()
+    thread.join()
