@@ -23,7 +23,6 @@ from engine.fsck.check import check_at_rest, check_store, mended_messages
 from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.parts import StoreParts, open_parts
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import index_paths, is_new, refuse_obstacles, refuse_unreadable, refuse_unwritable
 from engine.recovery.kinds import kind_of
@@ -39,6 +38,7 @@ from engine.recovery.quarantine import (
     written_after,
 )
 from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_recovery_point
+from engine.recovery.store_files import StoreParts, open_parts
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import OpenMode, StoreConfig

@@ -14,10 +14,10 @@ from pathlib import Path
 from engine.errors import ReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
-from engine.log.parts import StoreParts
 from engine.record.scan import ScannedRecords
 from engine.recovery.log_scan import LogScan
 from engine.recovery.recover import dispatch_scanned, take_back
+from engine.recovery.store_files import StoreParts
 from engine.results import NewestRecord
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
 

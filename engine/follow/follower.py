@@ -20,7 +20,6 @@ from engine.files.watch import Watch
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.log.consume_queue import ENTRY, is_pre_blank
 from engine.log.consume_queues import ConsumeQueues, folders_in
-from engine.log.parts import StoreParts
 from engine.log.queue_sequence import queued_rows
 from engine.log.topics import TopicView
 from engine.record.header import is_rolled_back
@@ -30,6 +29,7 @@ from engine.recovery.completeness import queues_complete
 from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
 from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of
 from engine.recovery.log_scan import LogScan
+from engine.recovery.store_files import StoreParts
 from engine.results import IndexState
 from engine.settings.config import Clock
 

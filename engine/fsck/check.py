@@ -22,7 +22,6 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
 from engine.log.mending import Word
-from engine.log.parts import StoreParts, open_parts
 from engine.log.queue_records import QueueRecords
 from engine.log.queue_sequence import Seed
 from engine.recovery.completeness import shows_multi_dispatch
@@ -32,6 +31,7 @@ from engine.recovery.log_scan import DamagedRange, LogScan
 from engine.recovery.marks import read_recovery_point
 from engine.recovery.open import choose_at, layout_of, read_topics
 from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted, read_trace
+from engine.recovery.store_files import StoreParts, open_parts
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig
 from engine.settings.shape_files import read_sizes, read_used_paths

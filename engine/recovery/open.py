@@ -21,7 +21,6 @@ from engine.files.lock import StoreLock, lock_mtime_ns
 from engine.files.mapped_file import Access
 from engine.haste import uncollected
 from engine.log.index_file import TAG_TYPE
-from engine.log.parts import StoreParts, open_parts
 from engine.record.record import decode_record
 from engine.recovery.inspect import (
     ChosenSizes,
@@ -37,6 +36,7 @@ from engine.recovery.kinds import StoreKind, kind_of
 from engine.recovery.missing_log import refuse_read_only_end
 from engine.recovery.quarantine import quarantine_config
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
+from engine.recovery.store_files import StoreParts, open_parts
 from engine.results import RecoveryReport
 from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
 from engine.settings.shape_files import remember_paths, write_sizes
