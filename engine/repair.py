@@ -38,7 +38,7 @@ from engine.recovery.quarantine import (
     written_after,
 )
 from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_recovery_point
-from engine.recovery.store_files import StoreParts, open_parts
+from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import OpenMode, StoreConfig
@@ -84,9 +84,9 @@ def repair_store(
 
 
 @contextmanager
-def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreParts]:
+def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreFiles]:
     """The store as it is, to be read: log, and queues up to where they go."""
-    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
+    with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
         yield parts
 
@@ -113,8 +113,10 @@ def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
     """Note which topics their broker deleted, as long as the store shows that it was closed."""
     table = read_topics(layout, config)
     names = frozenset(table.names() if table.problem is None else ())
-    with closing(open_parts(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
-        leave_out_deleted(parts, read_trace(layout), names)
+    with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
+        trace = read_trace(layout)
+        if valid_recovery_point(layout, parts.log, trace) is None:
+            leave_out_deleted(parts.queues, parts.deleted, trace, names)
         scan = _scan(parts.log.files, config, claims)
         for found in scan:
             parts.deleted.without_queues(found)
@@ -136,7 +138,7 @@ def _mend(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
     sizes = choose_at(layout, config).sizes
     with _derived(layout, config) as parts:
         parts.queues.expire(parts.log.min_offset)
-        found = list(mended_messages(parts))
+        found = list(mended_messages(parts.log, parts.queues))
     with closing(FileQueue.open(layout.commit_log, sizes.commit_log_bytes, Access.WRITE, disk=config.disk)) as files:
         for message in found:
             file = files.find(message.physical_offset)
@@ -181,7 +183,8 @@ def _claims(layout: StoreLayout, config: StoreConfig) -> Claims:
     """What is claimed of the log, before anything is changed."""
     with _derived(layout, config) as parts:
         trace = read_trace(layout)
-        return claims_at_rest(parts, valid_recovery_point(parts, trace), clean=trace.clean)
+        point = valid_recovery_point(layout, parts.log, trace)
+        return claims_at_rest(parts.log, parts.queues, parts.deleted, point, clean=trace.clean)
 
 
 def _by_file(damage: DamagedRange, file_bytes: int) -> Iterator[tuple[int, int]]:

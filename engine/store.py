@@ -23,7 +23,7 @@ from engine.events import Listeners, StoreListener
 from engine.files.paths import store_root
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.follow.follower import Follower
-from engine.fsck.check import check_parts
+from engine.fsck.check import check_store_files
 from engine.log.commit_log import FileHold
 from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.topics import TopicView
@@ -38,6 +38,7 @@ from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
 from engine.record.message import Message, StoredMessage
 from engine.recovery.open import Opened, choose_at, open_store
+from engine.recovery.store_files import sizes_of
 from engine.results import (
     CheckProgress,
     IndexState,
@@ -114,17 +115,31 @@ class MessageStore:
             self._writer = self._write_side.writer
         elif config.mode is OpenMode.FOLLOW:
             self._follower = Follower(
-                opened.parts,
+                layout,
+                parts.log,
+                parts.queues,
+                parts.index,
                 self._topics,
+                parts.deleted,
                 appended=self._listeners.appended,
                 expired=self._listeners.expired,
                 queue_gone=self._queue_gone,
                 topics_changed=self._listeners.topics_changed,
                 log_rewritten=self._log_rewritten,
                 choice=opened.choice,
-                choose_sizes=lambda: choose_at(opened.parts.layout, config),
-                derive=lambda: Derivation(opened.parts, config.cache, config.progress),
-                derive_index=lambda: DerivedIndex(opened.parts, config.cache),
+                choose_sizes=lambda: choose_at(layout, config),
+                derive=lambda: Derivation(
+                    parts.log,
+                    parts.queues,
+                    parts.index,
+                    parts.dispatcher,
+                    parts.deleted,
+                    layout.own,
+                    config.cache,
+                    config.progress,
+                    multi_dispatch=config.multi_dispatch,
+                ),
+                derive_index=lambda: DerivedIndex(parts.log, parts.index, parts.dispatcher, layout.own, config.cache),
                 clock=config.clock,
             )
 
@@ -203,7 +218,7 @@ class MessageStore:
     @property
     def sizes(self) -> FileSizes:
         """The sizes of the store's files."""
-        return self._parts.sizes
+        return sizes_of(self._parts.log, self._parts.queues, self._parts.index)
 
     @property
     def index_state(self) -> IndexState:
@@ -574,7 +589,7 @@ class MessageStore:
         """
         if self._refusal.error is None:
             self.flush()
-        return check_parts(self._parts, self._log.readable_end, progress)
+        return check_store_files(self._parts, self._log.readable_end, progress)
 
     def stats(self) -> StoreStats:
         """The store in figures."""

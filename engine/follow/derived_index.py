@@ -14,10 +14,14 @@ from pathlib import Path
 from engine.errors import ReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
+from engine.log.commit_log import CommitLog
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.deleted_topics import DeletedTopics
+from engine.log.dispatch import Dispatcher
+from engine.log.index import Index
 from engine.record.scan import ScannedRecords
 from engine.recovery.log_scan import LogScan
 from engine.recovery.recover import dispatch_scanned, take_back
-from engine.recovery.store_files import StoreParts
 from engine.results import NewestRecord
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
 
@@ -40,25 +44,28 @@ class DerivedIndex:
     """An index of a followed store, derived from its log where no file of one is: its broker keeps keys in RocksDB. Not
     of what damage took. `end` is how far it reaches. Thread safety: one caller at a time."""
 
-    def __init__(self, parts: StoreParts, cache: Path | None) -> None:
-        """Has `parts.index` begin again, in files below `cache`, or in memory when that is None. OSError."""
-        self._parts = parts
+    def __init__(self, log: CommitLog, index: Index, dispatcher: Dispatcher, own: Path, cache: Path | None) -> None:
+        """Has `index` begin again, in files below `cache`, or in memory when that is None: as if below
+        `own`. OSError."""
+        self._log = log
+        self._index = index
+        self._dispatcher = dispatcher
         self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
-        self.end = parts.log.min_offset
-        root = self._scratch.path if self._scratch is not None else parts.layout.own
+        self.end = log.min_offset
+        root = self._scratch.path if self._scratch is not None else own
         access = Access.WRITE if self._scratch is not None else Access.PRIVATE
-        parts.index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+        index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
 
     def advance(self, end: int, most_bytes: int) -> bool:
         """Index what the log, which is whole up to `end`, has after what was indexed; whether there was any.
         StoreFullError, OSError: the next call goes on."""
-        log, index = self._parts.log, self._parts.index
+        log, index = self._log, self._index
         self.end = began = max(self.end, log.min_offset)
         if began >= end:
             return False
         scan = LogScan(log.files, began, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
         for found in scan:
-            self._parts.dispatcher.index_scanned(found)
+            self._dispatcher.index_scanned(found)
             self.end = scan.end
             if scan.end - began >= most_bytes:
                 break
@@ -78,21 +85,35 @@ class Derivation:
     """Queues and index of a followed store, derived from its log. Thread safety: one caller at a time."""
 
     def __init__(
-        self, parts: StoreParts, cache: Path | None, progress: Callable[[RecoveryProgress], None] | None
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index,
+        dispatcher: Dispatcher,
+        deleted: DeletedTopics,
+        own: Path,
+        cache: Path | None,
+        progress: Callable[[RecoveryProgress], None] | None,
+        *,
+        multi_dispatch: bool,
     ) -> None:
-        """Has `parts.queues` and `parts.index` begin again, in files below `cache`, or in memory when that is None.
-        OSError."""
-        self._parts = parts
-        self._log = parts.log
+        """Has `queues` and `index` begin again, in files below `cache`, or in memory when that is None: as if below
+        `own`. OSError."""
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._deleted = deleted
+        self._multi_dispatch = multi_dispatch
         self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
         self._progress = progress
         self._appended: set[Key] = set()
         self._waiting: ScannedRecords | None = None
         self._stuck: tuple[int, bytes, float, float] | None = None
-        root = self._scratch.path if self._scratch is not None else parts.layout.own
+        root = self._scratch.path if self._scratch is not None else own
         access = Access.WRITE if self._scratch is not None else Access.PRIVATE
-        parts.queues.move(root / "consumequeue", QUEUE_FILE_BYTES, access)
-        parts.index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+        queues.move(root / "consumequeue", QUEUE_FILE_BYTES, access)
+        index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
         self._log_scan = self._scan_from(self._log.min_offset)
 
     def _scan_from(self, start: int) -> LogScan:
@@ -101,15 +122,15 @@ class Derivation:
             start,
             self._seed(start),
             trusted_end=self._newest_start(),  # older files are whole, and readers check bodies
-            disproved=partial(take_back, self._parts.queues),
-            multi_dispatch=self._parts.multi_dispatch,
+            disproved=partial(take_back, self._queues),
+            multi_dispatch=self._multi_dispatch,
             pages=MappedFile.whole,
             is_settled=self._is_settled,
         )
 
     def _seed(self, start: int) -> Callable[[str, int], int | None]:
         def seed(topic: str, queue_id: int) -> int | None:
-            queue = self._parts.queues.get(topic, queue_id)
+            queue = self._queues.get(topic, queue_id)
             return queue.max_offset if queue is not None else (0 if start == 0 else None)
 
         return seed
@@ -138,13 +159,14 @@ class Derivation:
             self._tell()
             if most_bytes is not None and self._log_scan.end - began >= most_bytes:
                 break
-        self._parts.index.settle()
+        self._index.settle()
 
     def _dispatch(self, found: ScannedRecords) -> None:
         self._waiting = found
         self._log.resume(self._log_scan.end, 0)  # first: who finds an entry reads the record
-        queued = self._parts.deleted.without_queues(found)
-        self._appended.update(dispatch_scanned(self._parts, queued, self._log_scan.damaged))
+        queued = self._deleted.without_queues(found)
+        damaged = self._log_scan.damaged
+        self._appended.update(dispatch_scanned(self._dispatcher, self._queues, self._log.files, queued, damaged))
         self._waiting = None
 
     def _tell(self) -> None:
@@ -208,7 +230,7 @@ class Derivation:
     def forget_topics(self, known: set[str]) -> list[Key]:
         """Drop queues of other topics than `known`, which their broker deleted; which these were. OSError."""
         gone: list[Key] = []
-        queues = self._parts.queues
+        queues = self._queues
         for topic in set(queues.topics()) - known:
             gone += [(topic, queue_id) for queue_id in queues.queue_ids(topic)]
             queues.remove_topic(topic)
@@ -216,9 +238,9 @@ class Derivation:
 
     def delete_expired(self, now_ms: int) -> None:
         """Delete files that only lead to what retention took. OSError."""
-        self._parts.queues.delete_expired(now_ms)
-        self._parts.queues.sweep(now_ms, 0)
-        self._parts.index.delete_expired(self._log.min_offset)
+        self._queues.delete_expired(now_ms)
+        self._queues.sweep(now_ms, 0)
+        self._index.delete_expired(self._log.min_offset)
 
     def close(self) -> None:
         """Remove what was made on disk."""

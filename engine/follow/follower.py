@@ -15,11 +15,15 @@ import numpy as np
 
 from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
 from engine.events import Expired
+from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.watch import Watch
 from engine.follow.derived_index import Derivation, DerivedIndex
+from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ENTRY, is_pre_blank
 from engine.log.consume_queues import ConsumeQueues, folders_in
+from engine.log.deleted_topics import DeletedTopics
+from engine.log.index import Index
 from engine.log.queue_sequence import queued_rows
 from engine.log.topics import TopicView
 from engine.record.header import is_rolled_back
@@ -29,7 +33,7 @@ from engine.recovery.completeness import queues_complete
 from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
 from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of
 from engine.recovery.log_scan import LogScan
-from engine.recovery.store_files import StoreParts
+from engine.recovery.store_files import sizes_of
 from engine.results import IndexState
 from engine.settings.config import Clock
 
@@ -74,8 +78,12 @@ class Follower:
 
     def __init__(
         self,
-        parts: StoreParts,
+        layout: StoreLayout,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index,
         topics: TopicView,
+        deleted: DeletedTopics,
         *,
         appended: Callable[[str, int], None],
         expired: Callable[[Expired], None],
@@ -88,13 +96,15 @@ class Follower:
         derive_index: Callable[[], DerivedIndex],
         clock: Clock,
     ) -> None:
-        """Positions are found by `begin`; the callbacks tell listeners. `choice` are the sizes that `parts` were opened
-        with, `choose_sizes` asks the files again. `derive` has the queues of `parts` made from the log,
-        `derive_index` its index alone."""
-        self._parts = parts
-        self._log = parts.log
-        self._queues = parts.queues
+        """Positions are found by `begin`; the callbacks tell listeners. `choice` are the sizes that the files were
+        opened with, `choose_sizes` asks the files again. `derive` has `queues` and `index` made from the log,
+        `derive_index` the index alone."""
+        self._layout = layout
+        self._log = log
+        self._queues = queues
+        self._index = index
         self._topics = topics
+        self._deleted = deleted
         self._appended = appended
         self._expired = expired
         self._queue_gone = queue_gone
@@ -106,7 +116,7 @@ class Follower:
         self._derive_index = derive_index
         self._derived_index: DerivedIndex | None = None
         self._no_index_since: float | None = None
-        self._index_watch = Watch(parts.layout.index)
+        self._index_watch = Watch(layout.index)
         self._left_behind: int | None = None
         self._next_keys_look, self._keys_due, self._keys_looked = 0.0, 0, 0
         self._clock = clock
@@ -125,7 +135,6 @@ class Follower:
         self._awaited: Place | None = None
         self._looks = 0
         self._stuck_since: float | None = None
-        layout = parts.layout
         self._log_watch, self._queues_watch = Watch(*layout.commit_log.folders), Watch(layout.consume_queues)
         self._topics_watch = Watch(layout.topics)
         folders = (layout.root, layout.config, layout.consume_queues, *(layout.root / name for name in TELLING_FOLDERS))
@@ -133,7 +142,7 @@ class Follower:
 
     def begin(self) -> None:
         """Find where the writer's queues end, and what the log has after that; or derive queues from all of it."""
-        self._kind = kind_of(self._parts.layout, self._topics.table)
+        self._kind = kind_of(self._layout, self._topics.table)
         self._begin_at(self._newest_by_files())
         if self._must_derive():
             self._begin_deriving()
@@ -171,11 +180,11 @@ class Follower:
     @property
     def index_state(self) -> IndexState:
         """Whether keys are found."""
-        index = self._parts.index
+        index = self._index
         if self._derivation is not None:
             return IndexState("derived", f"made from the commit log: the store has {self._kind.queues}")
         if self._derived_index is not None:
-            folder, end = self._parts.layout.index, self._derived_index.end
+            folder, end = self._layout.index, self._derived_index.end
             so_far = "" if end >= self._end else f"; of its first {end - self._log.min_offset:,} bytes so far"
             what = "no index file" if self._left_behind is None else f"no keys behind {self._left_behind:,}"
             reason = f"{folder} has {what}, as where a broker keeps keys in RocksDB"
@@ -238,9 +247,9 @@ class Follower:
     def _refresh_index(self) -> bool:
         """Look for what the writer indexed; or index it, where it has no index file for a while, or leaves those that
         it has."""
-        index, derived = self._parts.index, self._derived_index
+        index, derived = self._index, self._derived_index
         is_waited_for = derived is not None and self._left_behind is None
-        if is_waited_for and self._index_watch.changed() and index_paths(self._parts.layout.index):
+        if is_waited_for and self._index_watch.changed() and index_paths(self._layout.index):
             self._drop_derived()
             derived = None
         if derived is not None:
@@ -266,7 +275,7 @@ class Follower:
             return False
         due, self._keys_due = self._keys_due, self._end
         self._next_keys_look = now + BEHIND_SECONDS
-        last = self._parts.index.last_physical_offset
+        last = self._index.last_physical_offset
         if self._newest is not None and last >= self._newest[0]:
             return False
         files = self._log.files
@@ -288,10 +297,10 @@ class Follower:
 
     def _drop_derived(self) -> None:
         """Go back to the writer's own queues and index."""
-        layout, sizes = self._parts.layout, self._choice.sizes
+        layout, sizes = self._layout, self._choice.sizes
         if self._derivation is not None:
             self._queues.move(layout.consume_queues, sizes.consume_queue_bytes, Access.READ)
-        self._parts.index.move(layout.index, sizes.index_slots, sizes.index_entries, Access.READ)
+        self._index.move(layout.index, sizes.index_slots, sizes.index_entries, Access.READ)
         self.close()
 
     def _list_log(self) -> bool:
@@ -308,19 +317,19 @@ class Follower:
         looks = [watch.changed() for watch in self._kind_watches]
         if any(looks):
             self._topics.reload()
-            before, self._kind = self._kind, kind_of(self._parts.layout, self._topics.table)
+            before, self._kind = self._kind, kind_of(self._layout, self._topics.table)
             if (before.queues, before.has_both) != (self._kind.queues, self._kind.has_both):
                 return True
         return self._derivation is None and self._are_files_behind
 
     def _must_derive(self) -> bool:
         """Whether the writer's queues can't be used: there are none as files, or these do not lead to each record."""
-        kind, parts = self._kind, self._parts
+        kind = self._kind
         if kind.queues is None:
             return False
-        if not kind.has_both or self._are_files_behind or not parts.queues.topics():
+        if not kind.has_both or self._are_files_behind or not self._queues.topics():
             return True
-        return not queues_complete(self._log, parts.queues, parts.deleted, self._end)
+        return not queues_complete(self._log, self._queues, self._deleted, self._end)
 
     def _begin_deriving(self) -> None:
         if self._derived_index is not None:
@@ -371,8 +380,8 @@ class Follower:
         table = self._topics.table
         if not self._kind.topics_known or table.problem is not None or not table.names():
             return False
-        root = self._parts.layout.root
-        known = {*table.names(), *folders_in(self._parts.layout.consume_queues), *folders_in(root / BATCH_QUEUES)}
+        root = self._layout.root
+        known = {*table.names(), *folders_in(self._layout.consume_queues), *folders_in(root / BATCH_QUEUES)}
         gone = derivation.forget_topics(known)
         for topic, queue_id in gone:
             self._queue_gone(topic, queue_id)
@@ -422,19 +431,19 @@ class Follower:
 
     def _begin_again(self) -> None:
         """Show what is there now. OpenError, OSError: nothing is shown, and the next look tries again."""
-        parts, layout = self._parts, self._parts.layout
+        layout = self._layout
         self._topics.reload()
         if layout.root.is_dir():
             refuse_unreadable(layout)
         self._require_same_log()
         self._kind = kind_of(layout, self._topics.table)
-        parts.deleted.reload()
+        self._deleted.reload()
         self._choice = self._choose_sizes()
         sizes = self._choice.sizes
         self._log.files.forget(sizes.commit_log_bytes)
         self._log.files.refresh()
         self._queues.forget(sizes.consume_queue_bytes)
-        parts.index.reopen(sizes.index_slots, sizes.index_entries)
+        self._index.reopen(sizes.index_slots, sizes.index_entries)
         newest = self._newest_by_files()
         self._queues.load()
         self._begin_at(newest)
@@ -447,7 +456,7 @@ class Follower:
 
     def _require_same_log(self) -> None:
         """UnsupportedStoreError when the store's log is in another folder by now: it is of another kind."""
-        layout = self._parts.layout
+        layout = self._layout
         if layout.commit_log != self._log.files.paths:
             folder = layout.shown(layout.commit_log.folders[0])
             what = f"following a log that is another by now ({layout.framing.kind}, {folder})"
@@ -460,8 +469,8 @@ class Follower:
         index that is found to have others is opened with them."""
         if not self._may_tell_sizes(listed):
             return False
-        before, sizes = self._choice, self._parts.sizes
-        layout = self._parts.layout
+        before, sizes = self._choice, sizes_of(self._log, self._queues, self._index)
+        layout = self._layout
         if self._derivation is not None:
             self._choice = self._choose_sizes()
             return self._choice.sizes.commit_log_bytes != sizes.commit_log_bytes
@@ -471,7 +480,7 @@ class Follower:
         chosen = self._choice.sizes
         is_theirs = self._derived_index is None
         if is_theirs and (chosen.index_slots, chosen.index_entries) != (sizes.index_slots, sizes.index_entries):
-            self._parts.index.reopen(chosen.index_slots, chosen.index_entries)
+            self._index.reopen(chosen.index_slots, chosen.index_entries)
         return (chosen.commit_log_bytes, chosen.consume_queue_entries) != (
             sizes.commit_log_bytes,
             sizes.consume_queue_entries,
@@ -479,7 +488,7 @@ class Follower:
 
     def _may_tell_sizes(self, listed: bool) -> bool:
         """Whether a file is there of a kind that had none, or one that does not fit, or an index may be proved now."""
-        found, log, index = self._choice.found, self._log.files, self._parts.index
+        found, log, index = self._choice.found, self._log.files, self._index
         if found.commit_log_bytes is None:
             return bool(log.files or log.problems)
         if self._derivation is not None:
@@ -607,7 +616,7 @@ class Follower:
     def _newest_by_files(self) -> tuple[int, int] | None:
         """Physical offset and end of the newest whole record that a queue leads to, by the queues' files as they are
         now, whatever is shown of them; None when there is none."""
-        queues = ConsumeQueues(self._parts.layout.consume_queues, self._queues.file_bytes, Access.READ)
+        queues = ConsumeQueues(self._layout.consume_queues, self._queues.file_bytes, Access.READ)
         queues.load()
         found = np.concatenate([np.empty(0, ENTRY), *queues.newest_entries(NEWEST_ENTRIES)])
         found = found[~is_pre_blank(found)]

@@ -18,6 +18,7 @@ from engine.fsck.check_index import CheckedIndex
 from engine.fsck.check_queues import CheckedQueues, Extent
 from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
 from engine.log.claims import Claims
+from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
@@ -30,8 +31,8 @@ from engine.recovery.kinds import has_extensions, kind_of
 from engine.recovery.log_scan import DamagedRange, LogScan
 from engine.recovery.marks import read_recovery_point
 from engine.recovery.open import choose_at, layout_of, read_topics
-from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted, read_trace
-from engine.recovery.store_files import StoreParts, open_parts
+from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted, read_trace, valid_recovery_point
+from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig
 from engine.settings.shape_files import read_sizes, read_used_paths
@@ -73,17 +74,20 @@ def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress |
         text = f"{found.found} stands where the store needs a file"
         yield Problem(ProblemKind.FOREIGN_FILE, str(found.path.relative_to(layout.root)), -1, text)
     yield from _config_problems(layout)
-    with closing(open_parts(layout, config, choice.sizes, Access.READ)) as parts:
+    with closing(open_store_files(layout, config, choice.sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
         trace, names = read_trace(layout), frozenset(topics.names() if topics.problem is None else ())
-        point = leave_out_deleted(parts, trace, names)
-        yield from _Check(parts, None, progress, claims_at_rest(parts, point, clean=trace.clean)).problems()
+        point = valid_recovery_point(layout, parts.log, trace)
+        if point is None:
+            leave_out_deleted(parts.queues, parts.deleted, trace, names)
+        claims = claims_at_rest(parts.log, parts.queues, parts.deleted, point, clean=trace.clean)
+        yield from _Check(parts, None, progress, claims).problems()
 
 
-def check_parts(parts: StoreParts, end: int, progress: Progress | None = None) -> Iterator[Problem]:
+def check_store_files(parts: StoreFiles, end: int, progress: Progress | None = None) -> Iterator[Problem]:
     """Check an open store up to the physical offset `end`."""
-    claims = claims_at_rest(parts, None, clean=False, end=end)
+    claims = claims_at_rest(parts.log, parts.queues, parts.deleted, None, clean=False, end=end)
     return _Check(parts, end, progress, claims).problems()
 
 
@@ -104,10 +108,10 @@ class MendedMessage:
         )
 
 
-def mended_messages(parts: StoreParts) -> Iterator[MendedMessage]:
+def mended_messages(log: CommitLog, queues: ConsumeQueues) -> Iterator[MendedMessage]:
     """All messages that are shown by their entries alone."""
-    records = QueueRecords(parts.log, parts.queues, parts.log.files.file_bytes)
-    for queue in parts.queues:
+    records = QueueRecords(log, queues, log.files.file_bytes)
+    for queue in queues:
         with suppress(ReadError):
             for queue_offset, (message, word) in records.mended(queue):
                 name = f"{queue.topic}/{queue.queue_id}"
@@ -117,7 +121,7 @@ def mended_messages(parts: StoreParts) -> Iterator[MendedMessage]:
 class _Check:
     """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
 
-    def __init__(self, parts: StoreParts, end: int | None, progress: Progress | None, claims: Claims) -> None:
+    def __init__(self, parts: StoreFiles, end: int | None, progress: Progress | None, claims: Claims) -> None:
         self._parts = parts
         self._log = parts.log
         self._end = end
@@ -136,7 +140,7 @@ class _Check:
         # The checked queues and index take what dispatch would write, and compare it.
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
         yield from self._file_problems()
-        self._mended = {message.physical_offset: message for message in mended_messages(parts)}
+        self._mended = {message.physical_offset: message for message in mended_messages(parts.log, parts.queues)}
         scan = LogScan(
             self._log.files,
             begin,

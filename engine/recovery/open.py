@@ -36,7 +36,7 @@ from engine.recovery.kinds import StoreKind, kind_of
 from engine.recovery.missing_log import refuse_read_only_end
 from engine.recovery.quarantine import quarantine_config
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
-from engine.recovery.store_files import StoreParts, open_parts
+from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import RecoveryReport
 from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
 from engine.settings.shape_files import remember_paths, write_sizes
@@ -50,7 +50,7 @@ STORE_MODE = 0o700
 class Opened:
     """A store whose end is known; `lock` is held in WRITE only."""
 
-    parts: StoreParts
+    parts: StoreFiles
     table: TopicTable
     recovered: Recovered
     lock: StoreLock | None
@@ -123,7 +123,7 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
             write_sizes(layout.sizes, choice.sizes, config.disk)
         begin_writing(layout, config.disk)
         lock.sync(config.disk)
-        parts = open_parts(layout, config, choice.sizes, Access.WRITE)
+        parts = open_store_files(layout, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
         topics = frozenset(table.names()) if not notes else frozenset()
         recovered = _recover(parts, trace, choice, config, topics, table.discard).with_notes(notes)
@@ -152,7 +152,7 @@ def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
     if kind.has_batches:
         choice = replace(choice, rebuild_index=True, note="a broker's index lacks the keys of messages within batches")
     with ExitStack() as stack:
-        parts = open_parts(layout, config, choice.sizes, Access.PRIVATE)
+        parts = open_store_files(layout, config, choice.sizes, Access.PRIVATE)
         stack.callback(parts.close)
         trace = read_trace(layout)
         is_known = table.problem is None and kind.topics_known
@@ -175,13 +175,13 @@ def _open_following(layout: StoreLayout, config: StoreConfig) -> Opened:
     table = read_topics(layout, config)
     kind = kind_of(layout, table)
     choice = choose_at(layout, config)
-    parts = open_parts(layout, config, choice.sizes, Access.READ)
+    parts = open_store_files(layout, config, choice.sizes, Access.READ)
     parts.queues.recover(scan=False)
     return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice, kind)
 
 
 def _recover(
-    parts: StoreParts,
+    parts: StoreFiles,
     trace: Trace,
     choice: ChosenSizes,
     config: StoreConfig,

@@ -27,8 +27,11 @@ from engine.files.lock import lock_mtime_ns
 from engine.files.mapped_file import Access, MappedFile
 from engine.log.checkpoint import read_checkpoint, read_committed_entry
 from engine.log.claims import Claims, QueueClaim, read_claims, with_entries
+from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ENTRY, ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
+from engine.log.deleted_topics import DeletedTopics
+from engine.log.dispatch import Dispatcher
 from engine.log.queue_sequence import SPARE, Doubt, Seed
 from engine.record.header import MIN_RECORD_BYTES
 from engine.record.log_framing import Framing
@@ -38,7 +41,7 @@ from engine.recovery.completeness import index_start, queues_complete, shows_mul
 from engine.recovery.log_scan import DamagedRange, DamageKind, LogScan
 from engine.recovery.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
 from engine.recovery.quarantine import DAMAGED, keep_records, quarantine, written_after
-from engine.recovery.store_files import StoreParts
+from engine.recovery.store_files import StoreFiles
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import NewestRecord, RecoveryReport
 from engine.settings.config import RecoveryProgress
@@ -83,7 +86,7 @@ class Recovered:
 
 
 def recover(
-    parts: StoreParts,
+    parts: StoreFiles,
     trace: Trace,
     topics: frozenset[str],
     forget: Callable[[str], None],
@@ -98,47 +101,51 @@ def recover(
     """
     began = time.monotonic()
     if trace.mark is not None and not rebuild_index and trace.mark.speaks_of(parts.log, trace.lock_mtime_ns):
-        return _take_over(parts, trace.mark)
-    point = leave_out_deleted(parts, trace, topics)
+        return _take_over(parts.log, parts.queues, trace.mark)
+    point = valid_recovery_point(parts.layout, parts.log, trace)
+    if point is None:
+        leave_out_deleted(parts.queues, parts.deleted, trace, topics)
     return _Recovery(parts, point, forget, trace.clean, progress).run(rebuild_index, began)
 
 
-def leave_out_deleted(parts: StoreParts, trace: Trace, topics: frozenset[str]) -> RecoveryPoint | None:
-    """The recovery point, if it speaks of the store. If none does, and the last writer closed the store: a topic that
-    neither `topics` nor a queue knows was deleted, and its records are left out.
+def leave_out_deleted(queues: ConsumeQueues, deleted: DeletedTopics, trace: Trace, topics: frozenset[str]) -> None:
+    """Where no recovery point speaks of a store that its last writer closed: a topic that neither `topics` nor a queue
+    knows was deleted, and its records are left out.
 
     A writer that closes has dispatched all of its log. Where nothing names topics, or there is no queue at all, what
     is missing was lost rather than deleted.
     """
-    point = valid_recovery_point(parts, trace)
-    if point is not None:
-        return point
-    in_queues = parts.queues.topics()
+    in_queues = queues.topics()
     if trace.clean and topics and in_queues:
-        parts.deleted.leave_out_all_but(topics.union(in_queues))
-    return None
+        deleted.leave_out_all_but(topics.union(in_queues))
 
 
-def valid_recovery_point(parts: StoreParts, trace: Trace) -> RecoveryPoint | None:
+def valid_recovery_point(layout: StoreLayout, log: CommitLog, trace: Trace) -> RecoveryPoint | None:
     """The recovery point, if it speaks of the store."""
-    point = read_recovery_point(parts.layout.coverage)
-    return point if point is not None and point.speaks_of(parts.log, trace.lock_mtime_ns) else None
+    point = read_recovery_point(layout.coverage)
+    return point if point is not None and point.speaks_of(log, trace.lock_mtime_ns) else None
 
 
 def claims_at_rest(
-    parts: StoreParts, point: RecoveryPoint | None, *, clean: bool, start: int | None = None, end: int | None = None
+    log: CommitLog,
+    queues: ConsumeQueues,
+    deleted: DeletedTopics,
+    point: RecoveryPoint | None,
+    *,
+    clean: bool,
+    start: int | None = None,
+    end: int | None = None,
 ) -> Claims:
     """What is claimed of the log of a store that nobody writes: its queues' ends are known. `start`: from where on the
     queues' entries count, None: from the log's begin. `end`: where the log ends, None: with its last file."""
-    log = parts.log
     return read_claims(
-        parts.queues,
+        queues,
         point.covered if point else None,
         clean=clean,
         start=log.min_offset if start is None else start,
         end=files_end(log.files) if end is None else end,
         file_bytes=log.files.file_bytes,
-        deleted_until=parts.deleted.until,
+        deleted_until=deleted.until,
     )
 
 
@@ -147,12 +154,12 @@ def files_end(files: FileQueue) -> int:
     return files.last.start + files.last.size if files.last else 0
 
 
-def _take_over(parts: StoreParts, point: RecoveryPoint) -> Recovered:
+def _take_over(log: CommitLog, queues: ConsumeQueues, point: RecoveryPoint) -> Recovered:
     """All files are as they were at the close: the mark says where they end."""
-    parts.queues.resume(point.covered.next_offsets, point.physical_end)
-    parts.log.resume(point.physical_end, point.store_time_ms)
-    parts.queues.expire(parts.log.min_offset)
-    damage = point.newest_damage(parts.log)
+    queues.resume(point.covered.next_offsets, point.physical_end)
+    log.resume(point.physical_end, point.store_time_ms)
+    queues.expire(log.min_offset)
+    damage = point.newest_damage(log)
     report = RecoveryReport(damaged=tuple(one.start for one in damage), notes=tuple(map(_sentence, damage)))
     return Recovered(report, point.newest_record, point.queues, point.physical_end, taken_over=True)
 
@@ -162,7 +169,7 @@ class _Recovery:
 
     def __init__(
         self,
-        parts: StoreParts,
+        parts: StoreFiles,
         point: RecoveryPoint | None,
         forget: Callable[[str], None],
         clean: bool,
@@ -187,7 +194,9 @@ class _Recovery:
         trusted_end = self._point.physical_end if self._point else self._rocketmq_start()
         parts.queues.recover(scan=True)
         parts.queues.remove_deleted(parts.deleted.until, self._forget)
-        self._claims = claims_at_rest(parts, self._point, clean=self._clean, start=trusted_end)
+        self._claims = claims_at_rest(
+            log, parts.queues, parts.deleted, self._point, clean=self._clean, start=trusted_end
+        )
         start = self._prepare(trusted_end)
         self._log_scan = LogScan(
             log.files,
@@ -201,7 +210,8 @@ class _Recovery:
             progress=self._tell if self._progress else None,
         )
         for found in self._log_scan:
-            dispatch_scanned(parts, parts.deleted.without_queues(found), self._log_scan.damaged)
+            queued = parts.deleted.without_queues(found)
+            dispatch_scanned(parts.dispatcher, parts.queues, log.files, queued, self._log_scan.damaged)
         found_end = self._log_scan.end
         for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
             self._notes.append(
@@ -444,14 +454,18 @@ def first_store_ms(file: MappedFile, framing: Framing) -> int:
 
 
 def dispatch_scanned(
-    parts: StoreParts, found: ScannedRecords, damaged: Sequence[DamagedRange]
+    dispatcher: Dispatcher,
+    queues: ConsumeQueues,
+    log_files: FileQueue,
+    found: ScannedRecords,
+    damaged: Sequence[DamagedRange],
 ) -> list[tuple[str, int]]:
     """Dispatch what a scan of the log found, past numbers that damage took; the queues that it belongs to."""
     while True:
         try:
-            return parts.dispatcher.put_scanned(found)
+            return dispatcher.put_scanned(found)
         except QueueGapError as gap:
-            _fill_gap(parts.queues.get_or_create(gap.topic, gap.queue_id), gap, damaged, parts.log.files)
+            _fill_gap(queues.get_or_create(gap.topic, gap.queue_id), gap, damaged, log_files)
 
 
 def take_back(queues: ConsumeQueues, doubt: Doubt) -> None:

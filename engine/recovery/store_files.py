@@ -1,4 +1,4 @@
-"""What opening a store returns: its commit log and everything that belongs to it, not yet recovered."""
+"""The files of a store, opened and not yet recovered: commit log, consume queues, index, deleted topics."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes, StoreCo
 
 
 @dataclass(frozen=True, slots=True)
-class StoreParts:
-    """What recovery, readers, writers, check and repair share."""
+class StoreFiles:
+    """What recovery, check and repair work on: all of a store. Others take what they use of it."""
 
     layout: StoreLayout
     access: Access
@@ -34,12 +34,6 @@ class StoreParts:
     multi_dispatch: bool
     """Whether the config says that records have further places."""
 
-    @property
-    def sizes(self) -> FileSizes:
-        """The sizes of its files."""
-        entries = self.queues.file_bytes // CONSUME_QUEUE_ENTRY_BYTES
-        return FileSizes(self.log.files.file_bytes, entries, self.index.slots, self.index.entries)
-
     def close(self) -> None:
         """Unmap and close all files."""
         self.queues.close()
@@ -47,7 +41,13 @@ class StoreParts:
         self.log.files.close()
 
 
-def open_parts(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreParts:
+def sizes_of(log: CommitLog, queues: ConsumeQueues, index: Index) -> FileSizes:
+    """The sizes that the files of a store are read with."""
+    entries = queues.file_bytes // CONSUME_QUEUE_ENTRY_BYTES
+    return FileSizes(log.files.file_bytes, entries, index.slots, index.entries)
+
+
+def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreFiles:
     """Open the store at `layout` with these sizes. Nothing is changed on disk, no position is known yet. OSError."""
     writes = access is Access.WRITE
     source = None
@@ -71,7 +71,7 @@ def open_parts(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, acces
     queues.load()
     index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk)
     index.load()
-    return StoreParts(
+    return StoreFiles(
         layout,
         access,
         config.disk,
