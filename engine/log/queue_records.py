@@ -62,17 +62,14 @@ class QueueRecords:
     def get(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
         """The message that an entry of the queue leads to. DamagedRecordError; other errors as `CommitLog.rest`."""
         try:
-            return self._get(queue, queue_offset, entry)
+            message = self._record(queue, queue_offset, entry)
+            if not is_wrapper(message):
+                return message
+            self.has_batches = True
+            return self._items(message).message(message, queue_offset - message.queue_offset)
         except DamagedRecordError as damage:
             self.met.note_damaged(damage.physical_offset)
             raise
-
-    def _get(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
-        message = self._record(queue, queue_offset, entry)
-        if not is_wrapper(message):
-            return message
-        self.has_batches = True
-        return self._items(message).message(message, queue_offset - message.queue_offset)
 
     def _record(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
         """The record that an entry leads to; a batch as it is stored, at each of its numbers."""

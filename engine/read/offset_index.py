@@ -81,13 +81,17 @@ class OffsetIndex:
         """Records at physical offsets below `checked_before` are checked whole when they are summed; the others were,
         by this process."""
         self.queue = queue
-        self._source = source
+        self.source = source
         self._checked_before = checked_before
         self._lock = threading.Lock()
-        self._base = self._counted = queue.min_offset
+        self._set_base(queue.min_offset)
+        self._counted = self._base
         self._set_blocks(())
         self._open_bytes = 0
         self._left_out: dict[int, frozenset[int]] = {}
+
+    def _set_base(self, queue_offset: int) -> None:
+        self._base, self._first_block = queue_offset, queue_offset // BLOCK_MESSAGES
 
     def _set_blocks(self, blocks: Sequence[IndexRow]) -> None:
         """The fields of all blocks, a column each: 32 bytes a block, because blocks stay for the life of a mount."""
@@ -138,7 +142,7 @@ class OffsetIndex:
     def _sum_until(self, end: int, until_s: float) -> None:
         """Sum until `end`, or as far as bodies are decompressed at `until_s`."""
         first, parts = self._rows_left(self._counted, end, self._checked_before)
-        next_row = self._source.measure(parts, until_s)
+        next_row = self.source.measure(parts, until_s)
         end = end if next_row is None else first + next_row
         sizes = np.zeros(end - self._counted, np.int64)  # what expired before it was summed has no bytes
         found = sizes_of(parts)[:next_row]
@@ -154,7 +158,7 @@ class OffsetIndex:
         while True:
             first = max(first, min(self.queue.min_offset, end))
             try:
-                parts = self._source.rows(self.queue, first, end - first, checked_before)
+                parts = self.source.rows(self.queue, first, end - first, checked_before)
             except (RetiredFileError, UnreadableRangeError):
                 if self.queue.min_offset <= first:
                     raise
@@ -191,17 +195,13 @@ class OffsetIndex:
 
     def _forget_from(self, max_offset: int) -> None:
         """The queue was cut: keep the whole blocks before `max_offset`."""
-        self._base = min(self._base, max_offset)
+        self._set_base(min(self._base, max_offset))
         kept = max(max_offset // BLOCK_MESSAGES - self._first_block, 0)
         for column in self._columns:
             del column[kept:]
         self._open_bytes = 0
         self._counted = (self._first_block + kept) * BLOCK_MESSAGES if kept else self._base
         self._left_out = {block: out for block, out in self._left_out.items() if block < self._first_block + kept}
-
-    @property
-    def _first_block(self) -> int:
-        return self._base // BLOCK_MESSAGES
 
     # finding positions
 
@@ -231,24 +231,23 @@ class OffsetIndex:
         """The rows of [first, end) that have not expired, without those that were left out when they were summed, and
         the queue offset of the first."""
         first, parts = self._rows_left(first, end, 0)
-        self._source.measure(parts)
-        for block in range(first // BLOCK_MESSAGES, -(-end // BLOCK_MESSAGES)):
-            for queue_offset in self._left_out_of(block):
-                leave_out(parts, queue_offset - first)
+        self.source.measure(parts)
+        for queue_offset in self._left_out_of(range(first // BLOCK_MESSAGES, -(-end // BLOCK_MESSAGES))):
+            leave_out(parts, queue_offset - first)
         return first, parts
 
-    def put_text(self, part: LogPart, text: Array) -> int:
-        """As `RowSource.put_text`."""
-        return self._source.put_text(part, text)
-
-    def _left_out_of(self, block: int) -> frozenset[int]:
-        known = self._left_out.get(block)
-        index = block - self._first_block
-        if known is None and 0 <= index < len(self._left_out_counts) and self._left_out_counts[index]:
-            first, parts = self._rows_left(block * BLOCK_MESSAGES, (block + 1) * BLOCK_MESSAGES, 1 << 62)
-            self._source.measure(parts)
-            known = self._left_out[block] = frozenset((first + np.flatnonzero(sizes_of(parts) == 0)).tolist())
-        return known or frozenset()
+    def _left_out_of(self, blocks: range) -> list[int]:
+        """The queue offsets that were left out of those blocks when they were summed."""
+        found: list[int] = []
+        for block in blocks:
+            known = self._left_out.get(block)
+            index = block - self._first_block
+            if known is None and 0 <= index < len(self._left_out_counts) and self._left_out_counts[index]:
+                first, parts = self._rows_left(block * BLOCK_MESSAGES, (block + 1) * BLOCK_MESSAGES, 1 << 62)
+                self.source.measure(parts)
+                known = self._left_out[block] = frozenset((first + np.flatnonzero(sizes_of(parts) == 0)).tolist())
+            found += known or ()
+        return found
 
     # what is kept
 
@@ -260,7 +259,8 @@ class OffsetIndex:
         edges = self._edges(end // BLOCK_MESSAGES - 1)
         if edges[1] != blocks[-1].last_physical or edges[0] not in (blocks[-1].first_physical, -1):
             return False
-        self._base, self._counted = base, end
+        self._set_base(base)
+        self._counted = end
         self._set_blocks(blocks)
         return True
 

@@ -135,7 +135,7 @@ class QueueStream:
 
     def put_text(self, part: LogPart, text: Array) -> int:
         """As `RowSource.put_text`."""
-        return self._index.put_text(part, text)
+        return self._index.source.put_text(part, text)
 
     def _physical_offset(self, queue_offset: int) -> int:
         found = self._queue.read(queue_offset, 1)
@@ -155,7 +155,7 @@ class Window(NamedTuple):
 
     def holds(self, start: int, end: int) -> bool:
         """Whether the bytes [start, end), some or none, are here."""
-        return self.start <= start and end <= self.end
+        return self.start <= start and end <= self.start + len(self.text)
 
     def after(self, position: int) -> memoryview:
         """The text from `position` on; nothing where that lies outside."""

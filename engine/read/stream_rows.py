@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -58,16 +59,16 @@ class LogPart:
 
     def cut(self, first: int, end: int) -> LogPart:
         """Rows [first, end)."""
-        arrays = (
-            self.places,
-            self.crcs,
-            self.sys_flags,
-            self.starts,
-            self.stored_sizes,
-            self.sizes,
-            self.is_compressed,
+        return LogPart(
+            self.log,
+            self.places[first:end],
+            self.crcs[first:end],
+            self.sys_flags[first:end],
+            self.starts[first:end],
+            self.stored_sizes[first:end],
+            self.sizes[first:end],
+            self.is_compressed[first:end],
         )
-        return LogPart(self.log, *(array[first:end] for array in arrays))
 
 
 class RowSource:
@@ -158,7 +159,7 @@ class RowSource:
 
 def sizes_of(parts: Sequence[LogPart]) -> Array:
     """Stream bytes of each row of `parts`: int64 (n,)."""
-    return np.concatenate([np.zeros(0, np.int64), *(part.sizes for part in parts)])
+    return np.concatenate([np.zeros(0, np.int64), *map(attrgetter("sizes"), parts)])
 
 
 def leave_out(parts: Sequence[LogPart], row: int) -> None:
