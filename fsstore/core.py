@@ -30,7 +30,7 @@ from fsstore.interface import (
     OpenedDirectory,
 )
 from fsstore.parquet.dataset import Dataset
-from fsstore.parquet.nodes import DatasetDirectory, retire_expired
+from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
 from fsstore.tree.append import LongPuts
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
@@ -41,7 +41,7 @@ from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.names import NAME_MAX_BYTES
 from fsstore.tree.nodes import Context, Node, OpenFile
-from fsstore.tree.stale import StaleInodes
+from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
 from fsstore.tree.store_reports import (
     ControlFile,
     GroupsDirectory,
@@ -91,7 +91,6 @@ class Filesystem:
         tree = Tree(self._context, self._messages)
         self.streams = tree.streams
         """Which of them have grown, for the adapter."""
-        self._stale = StaleInodes(self._context)
         self._files: dict[int, OpenFile] = {}
         self._listings: dict[int, Listing] = {}
         self._next_handle = 1
@@ -328,19 +327,19 @@ class Filesystem:
         """Inodes of what went with the oldest messages of a queue."""
         self._messages.forget()
         self._parquet.forget_expired(expired)
-        return itertools.chain(retire_expired(self._inodes, expired), self._stale.expired(expired))
+        return itertools.chain(retire_expired_files(self._inodes, expired), retire_expired(self._context, expired))
 
     def queue_gone(self, topic: str, queue: int) -> list[int]:
         """Inodes of a queue that went, or was recreated, and of all that was in it."""
         self._messages.forget()
         self._parquet.forget_queue(topic, queue)
-        return self._stale.queue_gone(topic, queue)
+        return retire_queue(self._context, topic, queue)
 
     def topics_changed(self) -> list[int]:
         """Inodes of topics and queues that went since the last call, and of all that was in them."""
         self._messages.forget()
         self._parquet.forget_all_but(frozenset(self._store.topics()))
-        return self._stale.gone()
+        return retire_gone(self._context)
 
     def log_rewritten(self, physical_end: int) -> list[int]:
         """Another log came in place of the one that was shown up to `physical_end`: no number that was given away

@@ -75,7 +75,8 @@ class Recent(Generic[K, V]):
 class DiskChunks:
     """Chunks in files of a directory of our own. Made with the first chunk. Thread safety: none."""
 
-    def __init__(self, parent: Path, most_bytes: int) -> None:
+    def __init__(self, parent: Path | None, most_bytes: int) -> None:
+        """`parent` None: nothing is kept."""
         self._parent = parent
         self._scratch: ScratchDirectory | None = None
         self._numbers = itertools.count()
@@ -89,7 +90,7 @@ class DiskChunks:
 
     def put(self, key: Hashable, chunk: memoryview) -> None:
         """Keep a chunk, when there is room at all. OSError."""
-        if len(chunk) > self._most_bytes:
+        if self._parent is None or len(chunk) > self._most_bytes:
             return
         if self._scratch is None:
             self._scratch = ScratchDirectory(self._parent, SCRATCH_PREFIX)
@@ -137,7 +138,7 @@ class ChunkCache:
     def __init__(self, memory_bytes: int, disk: DiskChunks | None) -> None:
         self._memory_lock = threading.Lock()
         self._disk_lock = threading.Lock()
-        self._disk = disk
+        self._disk = disk or _no_disk()
         self._spilling: list[tuple[Hashable, memoryview]] = []
         self._evicted_once: Recent[Hashable, bool] = Recent(_REMEMBERED)
         self._memory: Recent[Hashable, memoryview] = Recent(memory_bytes, self._evicted)
@@ -150,8 +151,7 @@ class ChunkCache:
     @property
     def disk_bytes(self) -> int:
         """Bytes kept on disk."""
-        disk = self._disk
-        return disk.kept_bytes if disk is not None else 0
+        return self._disk.kept_bytes
 
     def peek(self, key: Hashable) -> memoryview | None:
         """A chunk that is in memory."""
@@ -195,20 +195,22 @@ class ChunkCache:
 
     def _take_from_disk(self, key: Hashable) -> memoryview | None:
         with self._disk_lock, suppress(OSError):  # as if it had gone: it can be rendered again
-            return self._disk.take(key) if self._disk is not None else None
+            return self._disk.take(key)
         return None
 
     def _spill(self, key: Hashable, chunk: memoryview) -> None:
         try:
             with self._disk_lock:
-                if self._disk is not None:
-                    self._disk.put(key, chunk)
+                self._disk.put(key, chunk)
         except OSError as error:
             log.warning("rendered Parquet is kept in memory only from now on: %s", error)
             self._give_up_disk()
 
     def _give_up_disk(self) -> None:
         with self._disk_lock:
-            if self._disk is not None:
-                self._disk.close()
-            self._disk = None
+            self._disk.close()
+            self._disk = _no_disk()
+
+
+def _no_disk() -> DiskChunks:
+    return DiskChunks(None, 0)

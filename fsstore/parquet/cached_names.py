@@ -28,12 +28,17 @@ from fsstore.tree.memory_budget import MemoryBudget
 _BESIDE = OpenedDirectory(0, uses_cache=False, keep_cache=True)
 
 
-class Snapshot:
-    """The names of a directory at one moment, and the inodes that they were listed with."""
+class Snapshot(Listing):
+    """The names of a directory at one moment, and the inodes that they were listed with: the listing of all handles
+    that show it."""
 
-    def __init__(self, directory: Described, version: object, names: Sequence[bytes]) -> None:
+    def __init__(
+        self, directory: Described, version: object, names: Sequence[bytes], released: Callable[[], None]
+    ) -> None:
+        """`released` is called for each handle that is closed."""
         self._directory = directory
         self._names = names
+        self._released = released
         self.version = version
         self.inodes: set[int] = set()
         self.has_gaps = False
@@ -44,7 +49,7 @@ class Snapshot:
         """Whether somebody has listed all of it."""
         return len(self.inodes) >= len(self._names)
 
-    def read(self, position: int, limit: int) -> list[DirectoryEntry]:
+    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
         """Up to `limit` entries after `position`. ENOENT where none of the names is left: readdir(3) takes that for the
         end, and the kernel does not cache it."""
         entries, passed = describe_some(self._directory, self._names, position, limit)
@@ -53,17 +58,6 @@ class Snapshot:
             raise FilesystemError(errno.ENOENT)
         self.inodes.update(entry.attributes.inode for entry in entries)
         return entries
-
-
-class CachedListing(Listing):
-    """A handle on a snapshot."""
-
-    def __init__(self, snapshot: Snapshot, released: Callable[[], None]) -> None:
-        self._snapshot = snapshot
-        self._released = released
-
-    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
-        return self._snapshot.read(position, limit)
 
     def release(self) -> None:
         self._released()
@@ -90,7 +84,7 @@ class CachedNames:
         if self._handles:
             return self.open_beside()
         found = names()
-        self._snapshot = snapshot = Snapshot(self._directory, version, found) if found else None
+        self._snapshot = snapshot = Snapshot(self._directory, version, found, self._released) if found else None
         return self._on(snapshot, keep_cache=False) if snapshot is not None else self.open_beside()
 
     def open_beside(self) -> tuple[Listing, OpenedDirectory]:
@@ -109,7 +103,7 @@ class CachedNames:
 
     def _on(self, snapshot: Snapshot, *, keep_cache: bool) -> tuple[Listing, OpenedDirectory]:
         self._handles += 1
-        return CachedListing(snapshot, self._released), OpenedDirectory(0, uses_cache=True, keep_cache=keep_cache)
+        return snapshot, OpenedDirectory(0, uses_cache=True, keep_cache=keep_cache)
 
     def _released(self) -> None:
         self._handles -= 1

@@ -67,7 +67,7 @@ class Dataset:
         directory = options.directory
         if directory is None and store.mode is OpenMode.WRITE:
             directory = store.path / "fsstore" / "parquet"
-        disk = DiskChunks(directory, options.disk_bytes) if directory is not None and options.disk_bytes else None
+        disk = DiskChunks(directory, options.disk_bytes)
         eighth_bytes = options.memory_bytes // 8
         maps_bytes, columns_bytes = eighth_bytes * _EIGHTHS_OF_MAPS, eighth_bytes * _EIGHTHS_OF_COLUMNS
         self._chunks = ChunkCache(options.memory_bytes - maps_bytes - columns_bytes, disk)

@@ -266,7 +266,7 @@ class OpenRange(OpenFile):
         self._memory.keep(id(self), Purpose.PARQUET, 0, self._evict)
 
 
-def retire_expired(inodes: InodeTable[Node], expired: Expired) -> list[int]:
+def retire_expired_files(inodes: InodeTable[Node], expired: Expired) -> list[int]:
     """Inodes of files whose first message is gone; they are stale from now on."""
 
     def is_gone(name: NodeKey) -> bool:

@@ -16,41 +16,36 @@ from fsstore.tree.inodes import MESSAGE, NodeKey
 from fsstore.tree.nodes import Context
 
 
-class StaleInodes:
-    """Finds out which inodes went, among those that a kernel may know."""
+def retire_expired(context: Context, expired: Expired) -> Iterator[int]:
+    """Inodes of the message files. (A stream's name is looked up each time: it needs no notice.)
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    Where some of them are not known any more, the queue's directory instead: the kernel then forgets all its names.
+    """
+    queue = NodeKey(QueueDirectory, expired.topic, expired.queue)
+    if context.inodes.find(queue) is None:
+        return
+    for physical_offset in expired.physical_offsets.tolist():
+        yield physical_offset + context.computed.begin | MESSAGE
+    if len(expired.physical_offsets) < expired.new_min - expired.old_min:
+        yield from context.inodes.retire(lambda name: name == queue)
 
-    def expired(self, expired: Expired) -> Iterator[int]:
-        """The message files. (A stream's name is looked up each time: it needs no notice.)
 
-        Where some of them are not known any more, the queue's directory instead: the kernel then forgets all its names.
-        """
-        queue = NodeKey(QueueDirectory, expired.topic, expired.queue)
-        if self._context.inodes.find(queue) is None:
-            return
-        for physical_offset in expired.physical_offsets.tolist():
-            yield physical_offset + self._context.computed.begin | MESSAGE
-        if len(expired.physical_offsets) < expired.new_min - expired.old_min:
-            yield from self._context.inodes.retire(lambda name: name == queue)
+def retire_queue(context: Context, topic: str, queue: int) -> list[int]:
+    """Inodes of whatever belonged to a queue that went, though one of its name may be there again."""
+    return context.inodes.retire(lambda name: (name.topic, name.queue) == (topic, queue))
 
-    def queue_gone(self, topic: str, queue: int) -> list[int]:
-        """Whatever belonged to a queue that went, though one of its name may be there again."""
 
-        return self._context.inodes.retire(lambda name: (name.topic, name.queue) == (topic, queue))
+def retire_gone(context: Context) -> list[int]:
+    """Inodes of whatever belonged to topics and queues that the store no longer has; each once, never used again."""
+    queues = _queues_by_topic(context.store)
 
-    def gone(self) -> list[int]:
-        """Whatever belonged to topics and queues that the store no longer has; each once, never used again."""
-        queues = _queues_by_topic(self._context.store)
+    def is_gone(name: NodeKey) -> bool:
+        if name.topic is None:
+            return False
+        known = queues.get(name.topic)
+        return known is None or (name.queue is not None and name.queue not in known)
 
-        def is_gone(name: NodeKey) -> bool:
-            if name.topic is None:
-                return False
-            known = queues.get(name.topic)
-            return known is None or (name.queue is not None and name.queue not in known)
-
-        return self._context.inodes.retire(is_gone)
+    return context.inodes.retire(is_gone)
 
 
 def _queues_by_topic(store: MessageStore) -> dict[str, frozenset[int]]:
