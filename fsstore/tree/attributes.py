@@ -33,9 +33,7 @@ class Appearance:
         self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else NOTIFIED_S
         self._unchanging_timeout = BRIEF_S if mode is OpenMode.FOLLOW else IMMUTABLE_S
         self._growing_timeout = 0 if mode is OpenMode.FOLLOW else NOTIFIED_S
-        self.message_template = Attributes(
-            0, stat.S_IFREG | 0o444, 0, 0, 1, self._uid, self._gid, IMMUTABLE_S, IMMUTABLE_S
-        )
+        self.message_template = self.message(0, 0, 0, IMMUTABLE_S)
 
     def message(self, inode: int, size: int, store_time_ms: int, timeout: int) -> Attributes:
         """A message file, its name and attributes to be believed for `timeout` seconds."""
@@ -77,19 +75,12 @@ class Appearance:
         known = self._unchanging_timeout
         return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, known, known)
 
-    def growing_stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None) -> Attributes:
-        """A `<queue>.log` as it grows; its name means another inode when it is idle, or begins later."""
-        return self._stream(inode, shown_inode, size, mtime_ms, self._growing_timeout)
-
-    def idle_stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None) -> Attributes:
-        """An idle `<queue>.log`; as above. The kernel is notified when its size changes, whoever writes."""
-        return self._stream(inode, shown_inode, size, mtime_ms, NOTIFIED_S)
-
-    def unsummed_stream(self, inode: int, shown_inode: int) -> Attributes:
-        """A `<queue>.log` in a listing whose size is not known yet: to be asked for again."""
-        return self._stream(inode, shown_inode, 0, None, 0)
-
-    def _stream(self, inode: int, shown_inode: int, size: int, mtime_ms: int | None, known: int) -> Attributes:
+    def stream(
+        self, inode: int, shown_inode: int, size: int, mtime_ms: int | None, *, is_idle: bool = False
+    ) -> Attributes:
+        """A `<queue>.log`; its name means another inode when it becomes idle, grows again, or begins later. The kernel
+        is notified when the size of an idle one changes, whoever writes."""
+        known = NOTIFIED_S if is_idle else self._growing_timeout
         mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, known, shown_inode)
 

@@ -332,16 +332,12 @@ class GroupsDirectory(Directory):
         return ReportFile(self._context, lambda: _offset_text(self._context, parts))
 
     def _children(self) -> Mapping[str, object]:
-        return _children_of(self._context, self._parts)
-
-
-def _children_of(context: Context, parts: tuple[str, ...]) -> Mapping[str, object]:
-    """What is at this depth: groups by name, a group's topics, or a topic's queues; empty when it has gone."""
-    groups = _offsets(context)
-    if not parts:
-        return groups
-    topics = groups.get(parts[0], {})
-    return topics if len(parts) == 1 else {str(queue): offset for queue, offset in topics.get(parts[1], {}).items()}
+        """What is at this depth: groups by name, a group's topics, or a topic's queues; empty when it has gone."""
+        parts, groups = self._parts, _offsets(self._context)
+        if not parts:
+            return groups
+        topics = groups.get(parts[0], {})
+        return topics if len(parts) == 1 else {str(queue): offset for queue, offset in topics.get(parts[1], {}).items()}
 
 
 def _offsets(context: Context) -> Mapping[str, Mapping[str, Mapping[int, int]]]:

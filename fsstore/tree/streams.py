@@ -69,11 +69,11 @@ class StreamFile(Node):
         if size is None:
             raise summing(self._stream)
         self._answered(self)
-        return self._context.appearance.growing_stream(self.inode, self._shown_inode, size, newest_ms)
+        return self._context.appearance.stream(self.inode, self._shown_inode, size, newest_ms)
 
     def undescribed(self) -> Attributes:
-        """What a listing says as long as the size is not known."""
-        return self._context.appearance.unsummed_stream(self.inode, self._shown_inode)
+        """What a listing says as long as the size is not known: to be asked for again."""
+        return self._context.appearance.stream(self.inode, self._shown_inode, 0, None)._replace(attr_timeout=0)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
@@ -132,7 +132,8 @@ class IdleStream(StreamFile):
         if not self._is_settled.is_set():
             raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S))
         self._answered(self)
-        return self._context.appearance.idle_stream(self.inode, self._shown_inode, self.known_bytes, newest_ms)
+        size = self.known_bytes
+        return self._context.appearance.stream(self.inode, self._shown_inode, size, newest_ms, is_idle=True)
 
     def _opened(self) -> Opened:
         return _CACHED
