@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fsstore.tree.names import parse_time_ms
 from fsstore.tree.xattrs import NUMBERS
 from mountctl.errors import CommandError
 from mountctl.output import visible
@@ -84,8 +85,8 @@ class Access(Protocol):
     def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[Shown]:
         """Messages from queue offset `start` on, up to `count` offsets, oldest first; damaged ones are left out."""
 
-    def with_key(self, topic: str, key: str) -> Shown:
-        """The newest message that carries `key`."""
+    def with_key(self, topic: str, key: str) -> Shown | None:
+        """The newest message that carries `key`, matched whole."""
 
     def offset_at(self, topic: str, queue: int, when: str) -> int:
         """Queue offset of the first message stored at or after `when` (ISO 8601, or '@' and epoch ms)."""
@@ -104,6 +105,15 @@ class Access(Protocol):
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic and its messages, for good."""
+
+
+def parse_time(text: str) -> int:
+    """Epoch milliseconds of a time on the command line."""
+    time_ms = parse_time_ms(text.encode())
+    if time_ms is None:
+        remedy = "give epoch milliseconds, or ISO 8601 like 2026-01-31T09:30"
+        raise CommandError(f"invalid time {text!r}", remedy, os.EX_USAGE)
+    return time_ms
 
 
 def find_topic(access: Access, name: str) -> Topic:

@@ -17,10 +17,9 @@ from engine import (
     StoredMessage,
     StoreLockedError,
 )
-from fsstore.tree.names import parse_time_ms
 from fsstore.tree.store_reports import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
-from mountctl.access import Labels, Queue, Shown, Topic
+from mountctl.access import Labels, Queue, Shown, Topic, parse_time
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import progress
@@ -78,17 +77,12 @@ class OpenedStore:
             for message in self._store.read(topic, queue, start, end - start):
                 yield _shown(message, topic, queue, attributes)
 
-    def with_key(self, topic: str, key: str) -> Shown:
+    def with_key(self, topic: str, key: str) -> Shown | None:
         message = self._store.newest_with_key(topic, key)
-        if message is None:
-            raise CommandError(f"no message of {topic} has the key {key!r}", "keys are matched whole", os.EX_DATAERR)
-        return _shown(message, topic, message.queue_id, True)
+        return None if message is None else _shown(message, topic, message.queue_id, True)
 
     def offset_at(self, topic: str, queue: int, when: str) -> int:
-        time_ms = parse_time_ms(when.removeprefix("@").encode())
-        if time_ms is None:
-            raise CommandError(f"invalid time {when!r}", "give ISO 8601, like 2026-01-31T09:30", os.EX_USAGE)
-        return self._store.offset_at(topic, queue, time_ms)
+        return self._store.offset_at(topic, queue, parse_time(when.removeprefix("@")))
 
     def body_limit_bytes(self) -> int:
         return self._store.config.max_message_bytes

@@ -1,17 +1,8 @@
 r"""What `-o` and broker.conf mean: to `mountctl mount` its own switches, the store's options, and mount(8)'s.
 
-ro, follow, sync_flush, allow_other        as the long options of those names
-append_mode=OCTAL, log_file=PATH,          likewise
-cache=PATH
-parquet_memory=SIZE, parquet_disk=SIZE,    how much is kept of the rendered files of @parquet, in memory and on disk,
-parquet_cache=PATH                         and where on disk
-broker_conf=PATH                           a broker's own settings; options given here go before them
-fileReservedTime=72, maxBytes=10G, ...     the store's options, by RocketMQ's names (engine/settings/broker_options.py)
-storePathCommitLog=/a,/b                   two of these name paths, with commas between: a word with a slash goes on
-nosuid, nodev, noexec, noatime, ...        passed to the kernel
-defaults, nofail, _netdev, x-...           meant for fstab's readers; nothing to do
-
-The verbs that open a store themselves take the store's options, and --broker-conf.
+What there is stands in docs/operations.md. The engine knows the store's own options, by RocketMQ's names
+(engine/settings/broker_options.py). Two of these name paths, with commas between: a word with a slash in its name goes
+on with the one before. The verbs that open a store themselves take the store's options, and --broker-conf.
 
 broker.conf is read as java.util.Properties does, its bytes as ISO 8859-1:
 

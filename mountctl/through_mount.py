@@ -42,10 +42,8 @@ class MountedStore:
         return status
 
     def topics(self) -> list[Topic]:
-        return [
-            Topic(name, tuple(_queue(int(number), bounds) for number, bounds in sorted(_queues(topic))))
-            for name, topic in sorted(self.status()["topics"].items())
-        ]
+        topics = self.status()["topics"]
+        return [Topic(name, _queues(topics[name])) for name in sorted(topics)]
 
     def bounds(self, topic: str, queue: int) -> Queue:
         folder = self._root / topic / str(queue)
@@ -69,15 +67,14 @@ class MountedStore:
         path = self._root / topic / str(queue) / offset_name(offset).decode()
         return Shown(topic, queue, offset, path.read_bytes(), _attributes(path) if attributes else {})
 
-    def with_key(self, topic: str, key: str) -> Shown:
+    def with_key(self, topic: str, key: str) -> Shown | None:
         name = encode_key(key)
-        link = self._root / topic / "keys" / os.fsdecode(name or b"")
+        if name is None:
+            return None
         try:
-            target = Path(os.readlink(link)) if name else None
+            target = Path(os.readlink(self._root / topic / "keys" / os.fsdecode(name)))
         except FileNotFoundError:
-            target = None
-        if not target:
-            raise CommandError(f"no message of {topic} has the key {key!r}", "keys are matched whole", os.EX_DATAERR)
+            return None
         return self._message(topic, int(target.parent.name), int(target.name), True)
 
     def offset_at(self, topic: str, queue: int, when: str) -> int:
@@ -154,8 +151,8 @@ class MountedStore:
             control.write(json.dumps(command).encode() + b"\n")
 
 
-def _queues(topic: dict[str, Any]) -> list[tuple[int, dict[str, int]]]:
-    return [(int(number), bounds) for number, bounds in topic["queues"].items()]
+def _queues(topic: dict[str, Any]) -> tuple[Queue, ...]:
+    return tuple(_queue(int(number), topic["queues"][number]) for number in sorted(topic["queues"], key=int))
 
 
 def _queue(number: int, bounds: dict[str, int]) -> Queue:

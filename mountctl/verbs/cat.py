@@ -43,13 +43,21 @@ def command(
     wanted = parse_target(target)
     with reach(find(place), settings) as access:
         if key is not None:
-            queues_of(access, wanted)
-            show(access.with_key(wanted.topic, key), as_json, newline=False)
+            show(_with_key(access, wanted, key), as_json, newline=False)
         elif wanted.offset is not None:
             show(_one(access, wanted, as_json), as_json, newline=False)
         else:
             for queue in queues_of(access, wanted):
                 _show_queue(access, wanted.topic, queue, start, count, as_json)
+
+
+def _with_key(access: Access, target: Target, key: str) -> Shown:
+    queues_of(access, target)
+    message = access.with_key(target.topic, key)
+    if message is None:
+        reason = f"no message of {target.topic} has the key {key!r}"
+        raise CommandError(reason, "keys are matched whole", os.EX_DATAERR)
+    return message
 
 
 def _one(access: Access, target: Target, attributes: bool) -> Shown:

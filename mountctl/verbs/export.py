@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fsstore.tree.names import parse_time_ms
+from mountctl.access import parse_time
 from mountctl.errors import CommandError
 from mountctl.output import plural, progress
 from mountctl.spark import mountpoint_of, spark_session
@@ -38,7 +38,8 @@ def command(
     with spark_session(master) as spark, progress(quiet, counts=True) as show:
         from fsstore.spark.export import ExportError, Wanted, export
 
-        wanted = Wanted(topics or None, _time(begin), _time(end))
+        from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
+        wanted = Wanted(topics or None, from_ms, until_ms)
         try:
             units = export(spark, mountpoint, folder, wanted, lambda done, total: show("exporting", done, total))
         except ExportError as error:
@@ -49,12 +50,3 @@ def command(
         if count := sum(getattr(unit, what) for unit in units):
             reason = "damaged" if what == "left_out" else "expired before their turn"
             click.echo(f"{plural(count, 'message')} left out: {reason}", err=True)
-
-
-def _time(text: str | None) -> int | None:
-    if text is None:
-        return None
-    time_ms = parse_time_ms(text.encode())
-    if time_ms is None:
-        raise CommandError(f"invalid time {text!r}", "epoch milliseconds, or like 2026-11-22T10:00", os.EX_USAGE)
-    return time_ms
