@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fsstore.fuse.mount import device_of
+
 MOUNTCTL = Path(sys.executable).with_name("mountctl")
 LIMIT_SECONDS = 120
 
@@ -18,18 +20,19 @@ class MountError(Exception):
 
 
 def mountctl(*arguments: str | Path) -> str:
-    """Run a verb to its end; what it printed. MountError."""
-    done = subprocess.run(
-        [MOUNTCTL, *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    if done.returncode:
-        raise MountError(f"mountctl {arguments[0]}: {done.stderr or done.stdout}")
-    return done.stdout
+    """Run a verb to its end, which whatever interrupts us waits for: one that is killed may leave a daemon that mounts
+    later. What it printed. MountError."""
+    command = [MOUNTCTL, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            printed, errors = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    if process.returncode:
+        raise MountError(f"mountctl {arguments[0]}: {errors or printed}")
+    return printed
 
 
 @contextlib.contextmanager
@@ -37,11 +40,12 @@ def mounted(store: Path, mountpoint: Path, *options: str) -> Iterator[Path]:
     """`mountctl mount OPTIONS STORE MOUNTPOINT`; unmounted at the end, whatever happens."""
     mountpoint.mkdir(parents=True, exist_ok=True)
     log_file = mountpoint.with_name(mountpoint.name + ".log")
-    mountctl("mount", "--log-file", log_file, *options, store, mountpoint)
     try:
+        mountctl("mount", "--log-file", log_file, *options, store, mountpoint)
         yield mountpoint
     finally:
-        mountctl("umount", mountpoint)
+        if device_of(mountpoint.resolve()) is not None:
+            mountctl("umount", mountpoint)
 
 
 def status(mountpoint: Path) -> dict[str, Any]:
