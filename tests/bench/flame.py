@@ -22,7 +22,7 @@ SAMPLES_A_SECOND = 500
 OURS = ("(engine/", "(fsstore/")
 ROWS = "(tests/bench/"
 MEASURED = "(tests/bench/measure.py"
-REQUESTS = "(fsstore/fuse/request_loop.py"
+REQUESTS = "(fsstore/fuse/session.py"
 IMPORTING = "importlib"
 
 WIDTH, ROW_HEIGHT, TOP = 1_000, 17, 24
