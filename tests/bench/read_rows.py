@@ -1,19 +1,16 @@
 """Reading through the mount, beside a C program that does no more than it must (rows 8 to 12, and 14)."""
 
-import mmap
 import os
 import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.bench.measure import Pairs, interleave, rate, seconds
+from tests.bench.measure import Pairs, interleave, rate
 from tests.bench.room import Room
-from tests.bench.rows import Row
+from tests.bench.rows import POLLING, Row, busy, polling
 from tests.bench.workload import BODY_BYTES, key, make_store, make_stream_store, random_numbers
 
-READ_BYTES = 4_096
-STREAM_READ_BYTES = 1 << 20
 MIB = 1 << 20
 
 
@@ -21,55 +18,36 @@ def listed_store(room: Room) -> Path:
     return room.store("listed", lambda path: make_store(path, room.scale.listed))
 
 
-def after_remount(room: Room, measure: Callable[[Path], float]) -> Pairs:
+def after_remount(room: Room, measure: Callable[[Path], float], *peer_options: str) -> Pairs:
     """`measure`(folder of queue 0) on both sides, in a new mount each time."""
-    return remounted(room, listed_store(room), measure)
+    return remounted(room, listed_store(room), measure, *peer_options)
 
 
-def remounted(room: Room, store: Path, measure: Callable[[Path], float]) -> Pairs:
-    def side(mount: Callable[[Path], AbstractContextManager[Path]]) -> float:
-        with mount(store) as queue:
+def remounted(room: Room, store: Path, measure: Callable[[Path], float], *peer_options: str) -> Pairs:
+    def side(mount: AbstractContextManager[Path]) -> float:
+        with mount as queue:
             return measure(queue)
 
-    return interleave(lambda: side(room.mounted), lambda: side(room.peer_mounted), room.scale.rounds)
+    return interleave(
+        lambda: side(room.mounted(store)),
+        lambda: side(room.peer_mounted(store, *peer_options)),
+        room.scale.rounds,
+    )
 
 
-def cold_files(room: Room) -> Pairs:
-    count = room.scale.opened
-    return after_remount(room, lambda queue: rate(count, lambda: read_files(queue, count)))
+def cold_files(room: Room, *peer_options: str) -> Pairs:
+    count, client = room.scale.opened, room.client()
+    return after_remount(room, lambda queue: count / client.open(queue, count, BODY_BYTES), *peer_options)
 
 
-def warm_files(room: Room) -> Pairs:
-    count = room.scale.opened
-
-    def measure(queue: Path) -> float:
-        read_files(queue, count)
-        return rate(count, lambda: read_files(queue, count))
-
-    return after_remount(room, measure)
-
-
-def read_files(queue: Path, count: int) -> None:
-    """Open, read and close message after message."""
-    folder = str(queue)
-    for number in range(count):
-        descriptor = os.open(f"{folder}/{number:020d}", os.O_RDONLY)
-        read = os.read(descriptor, READ_BYTES)
-        os.close(descriptor)
-        assert len(read) == BODY_BYTES
+def warm_files(room: Room, *peer_options: str) -> Pairs:
+    count, client = room.scale.opened, room.client()
+    return after_remount(room, lambda queue: count / client.reopen(queue, count, BODY_BYTES), *peer_options)
 
 
 def names(room: Room) -> Pairs:
-    count = room.scale.listed
-    return after_remount(room, lambda queue: rate(count, lambda: count_names(queue, count)))
-
-
-def count_names(queue: Path, count: int) -> None:
-    found = 0
-    with os.scandir(queue) as entries:
-        for _ in entries:
-            found += 1
-    assert found >= count, found
+    count, client = room.scale.listed, room.client()
+    return after_remount(room, lambda queue: count / client.names(queue, count))
 
 
 def long_listing(room: Room) -> Pairs:
@@ -82,39 +60,28 @@ def list_long(queue: Path) -> None:
 
 
 def streamed(room: Room) -> Pairs:
-    size = room.scale.streamed * (BODY_BYTES + 1)
+    size, client = room.scale.streamed * (BODY_BYTES + 1), room.client()
     store = room.store("streamed", lambda path: make_stream_store(path, room.scale.streamed))
-    return remounted(room, store, lambda queue: size / MIB / seconds(lambda: read_stream(queue, size)))
+    return remounted(room, store, lambda queue: size / MIB / client.stream(Path(f"{queue}.log"), size))
 
 
-def read_stream(queue: Path, size: int) -> None:
-    descriptor = os.open(f"{queue}.log", os.O_RDONLY)
-    buffer = mmap.mmap(-1, STREAM_READ_BYTES)  # at a page's beginning, as cat's is: else a read is two requests
-    total = 0
-    while got := os.readv(descriptor, [buffer]):
-        total += got
-    os.close(descriptor)
-    assert total == size, total
-
-
-def links(room: Room) -> Pairs:
-    numbers = random_numbers(room.scale.links, room.scale.listed, seed=14)
-
-    def read_links(queue: Path) -> None:
-        keys = f"{queue.parent}/keys/"
-        for number in numbers:
-            assert os.readlink(keys + key(number)).endswith(f"{number:020d}")
-
-    return after_remount(room, lambda queue: rate(len(numbers), lambda: read_links(queue)))
+def links(room: Room, *peer_options: str) -> Pairs:
+    numbers, client = random_numbers(room.scale.links, room.scale.listed, seed=14), room.client()
+    ends = [(key(number), f"{number:020d}") for number in numbers]
+    return after_remount(room, lambda queue: len(ends) / client.readlink(queue.parent / "keys", ends), *peer_options)
 
 
 C = "C libfuse"
 
 ROWS = (
-    Row("8", "mount: cold open + read + close of messages", C, "files/s", 0.9, cold_files),
-    Row("9", "mount: the same, warm", C, "files/s", 0.7, warm_files),
+    Row("8", "mount: cold open + read + close of messages", C, "files/s", 1.5, cold_files),
+    Row("8 polling", "the same", POLLING, "files/s", 0.6, polling(cold_files), judged=False),
+    Row("8 busy", "the same, other work on every core", C, "files/s", 0.8, busy(cold_files)),
+    Row("9", "mount: row 8, warm", C, "files/s", 1.3, warm_files),
+    Row("9 polling", "the same", POLLING, "files/s", 0.6, polling(warm_files), judged=False),
     Row("10", "mount: names of a queue", C, "names/s", 0.7, names),
     Row("11", "mount: `ls -l` of a queue", C, "files/s", 0.7, long_listing),
-    Row("12", "mount: stream a cold `.log`", C, "MiB/s", 0.7, streamed),
+    Row("12", "mount: stream a cold `.log`", C, "MiB/s", 0.9, streamed),
     Row("14", "mount: `readlink keys/K`", C, "links/s", 0.5, links),
+    Row("14 polling", "the same", POLLING, "links/s", 0.6, polling(links), judged=False),
 )

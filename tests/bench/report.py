@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.measure import Pairs
-from tests.bench.rows import Row
+from tests.bench.rows import Row, order
 from tests.bench.scale import Scale
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
@@ -20,7 +20,7 @@ DECIMALS_BELOW = 100
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One row of build/bench.json. `ok` None: reported or left out, and `note` says why.
+    """One row of build/bench.json. `ok` None: reported or left out. `target` None: it has none.
 
     `ratio` is the median of the rounds' ratios ours / peer, `spread` the least and the greatest of them.
     """
@@ -32,7 +32,7 @@ class Result:
     ours: float | None
     peer: float | None
     ratio: float | None
-    target: float
+    target: float | None
     ok: bool | None
     at_most: bool = False
     spread: tuple[float, float] | None = None
@@ -57,7 +57,7 @@ def measured(row: Row, pairs: Pairs, took_s: float) -> Result:
         peer=statistics.median(pairs.peer),
         ratio=pairs.ratio,
         target=row.target,
-        ok=row.met(pairs.ratio) if pairs.counts else None,
+        ok=row.met(pairs.ratio) if row.judged and pairs.counts else None,
         at_most=row.at_most,
         spread=(min(pairs.ratios), max(pairs.ratios)),
         rounds={"ours": list(pairs.ours), "peer": list(pairs.peer)},
@@ -89,7 +89,7 @@ def cells(result: Result) -> list[str]:
         number(result.peer),
         f"{result.ratio:.2f}" if result.ratio is not None else "–",
         spread,
-        f"{'≤' if result.at_most else '≥'} {result.target:g}",
+        f"{'≤' if result.at_most else '≥'} {result.target:g}" if result.target is not None else "",
         result.verdict,
     ]
 
@@ -99,7 +99,7 @@ HEADINGS = ["row", "work", "ours", "against", "theirs", "ratio", "spread", "targ
 
 def line(result: Result) -> str:
     """A result for the terminal."""
-    widths = (13, 48, 21, 29, 10, 6, 10, 7, 8)
+    widths = (18, 48, 21, 29, 10, 6, 10, 7, 8)
     text = " ".join(cell.ljust(width) for cell, width in zip(cells(result), widths, strict=True))
     return f"{text} {result.note}".rstrip()
 
@@ -143,16 +143,14 @@ def save(path: Path, facts: dict[str, Any], results: Sequence[Result], growth: d
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": [], "growth": {}}
     new = {result.id: asdict(result) for result in results}
     rows = [new.pop(row["id"], row) for row in kept["rows"]] + list(new.values())
-    kept = {"conditions": facts, "rows": sorted(rows, key=order), "growth": growth or kept["growth"]}
+    kept = {
+        "conditions": facts,
+        "rows": sorted(rows, key=lambda row: order(row["id"])),
+        "growth": growth or kept["growth"],
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(kept, indent=1))
     return kept
-
-
-def order(row: dict[str, Any]) -> tuple[bool, int]:
-    """Rows by number, growth behind them."""
-    first = row["id"].split()[0]
-    return (not first.isdigit(), int(first) if first.isdigit() else 0)
 
 
 def result_from(row: dict[str, Any]) -> Result:

@@ -10,13 +10,14 @@ from pathlib import Path
 from engine import EMBEDDED_SIZES
 from fsstore.fuse.mount import device_of, raise_read_ahead
 from fsstore.options import ServeOptions
+from tests.bench.client import Client
 from tests.bench.measure import LeftOutError
 from tests.bench.rocketmq import RocketMQ
 from tests.bench.scale import Scale
 from tests.bench.workload import TOPIC
 from tests.interop.mounts import mounted
 
-PEER_SOURCE = Path(__file__).parent / "peer" / "peer.c"
+SOURCES = Path(__file__).parent / "peer"
 MOUNT_LIMIT_SECONDS = 120
 POLL_SECONDS = 0.01
 
@@ -32,7 +33,7 @@ class Room:
         self._stores: set[Path] = set()
         self._rocketmq: RocketMQ | None = None
         self._no_rocketmq: LeftOutError | None = None
-        self._peer: Path | None = None
+        self._binaries: dict[str, Path] = {}
         self._folders = 0
 
     def new_folder(self) -> Path:
@@ -69,12 +70,19 @@ class Room:
             yield root / TOPIC / "0"
 
     @contextlib.contextmanager
-    def peer_mounted(self, store: Path) -> Iterator[Path]:
+    def peer_mounted(self, store: Path, *options: str) -> Iterator[Path]:
         """The C peer's mount of a store, with our read-ahead; the folder of queue 0. LeftOutError."""
         root = self.new_folder() / "peer"
         root.mkdir()
-        command: list[str | Path] = [self.peer(), store, TOPIC, str(EMBEDDED_SIZES.index_slots), root]
-        with subprocess.Popen(command) as process:
+        command: list[str | Path] = [
+            self.fuse_binary("peer"),
+            *options,
+            store,
+            TOPIC,
+            str(EMBEDDED_SIZES.index_slots),
+            root,
+        ]
+        with subprocess.Popen(command, process_group=0) as process:
             try:
                 wait_for_mount(process, root)
                 raise_read_ahead(root, ServeOptions().read_ahead_kb)
@@ -83,19 +91,29 @@ class Room:
                 subprocess.run(["fusermount3", "-u", root], check=True)
                 process.wait(MOUNT_LIMIT_SECONDS)
 
-    def peer(self) -> Path:
-        """The compiled C peer. LeftOutError."""
-        if self._peer is None:
-            binary = self.folder / "peer"
+    def client(self) -> Client:
+        """The workload in C. LeftOutError."""
+        return Client(self._binary("client", "-pthread"))
+
+    def fuse_binary(self, name: str) -> Path:
+        """A compiled file system of ours in C. LeftOutError."""
+        try:
+            command = ["pkg-config", "--cflags", "--libs", "fuse3"]
+            flags = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise LeftOutError(f"libfuse can't be had here: {error}") from error
+        return self._binary(name, *flags)
+
+    def _binary(self, name: str, *flags: str) -> Path:
+        """A compiled program of the folder `peer`, built for the first row that asks. LeftOutError."""
+        if name not in self._binaries:
+            binary = self.folder / name
             try:
-                flags = subprocess.run(
-                    ["pkg-config", "--cflags", "--libs", "fuse3"], check=True, capture_output=True, text=True
-                ).stdout.split()
-                subprocess.run(["cc", "-O2", "-o", binary, PEER_SOURCE, *flags], check=True)
+                subprocess.run(["cc", "-O2", "-o", binary, SOURCES / f"{name}.c", *flags], check=True)
             except (OSError, subprocess.CalledProcessError) as error:
-                raise LeftOutError(f"the C peer can't be built here: {error}") from error
-            self._peer = binary
-        return self._peer
+                raise LeftOutError(f"{name}.c can't be built here: {error}") from error
+            self._binaries[name] = binary
+        return self._binaries[name]
 
 
 def wait_for_mount(process: subprocess.Popen[bytes], root: Path) -> None:
@@ -103,7 +121,7 @@ def wait_for_mount(process: subprocess.Popen[bytes], root: Path) -> None:
     limit = time.monotonic() + MOUNT_LIMIT_SECONDS
     while device_of(root) is None:
         if process.poll() is not None or time.monotonic() > limit:
-            raise LeftOutError(f"the C peer does not mount (exit code {process.poll()})")
+            raise LeftOutError(f"{root.name} does not mount (exit code {process.poll()})")
         time.sleep(POLL_SECONDS)
 
 
@@ -122,7 +140,9 @@ def new_room(folder: Path, scale: Scale) -> Iterator[Room]:
 
 def unmount_below(folder: Path) -> None:
     """What an interrupt in the middle of mounting left behind."""
-    for line in Path("/proc/self/mounts").read_text().splitlines():  # a space is \040
-        mountpoint = line.split()[1].encode().decode("unicode_escape")
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        _, escaped, kind, *_ = line.split()
+        mountpoint = escaped.encode().decode("unicode_escape")  # a space is \040
         if mountpoint.startswith(f"{folder}/"):
-            subprocess.run(["fusermount3", "-uz", mountpoint], check=True)
+            unmount = ("fusermount3", "-uz") if kind.startswith("fuse") else ("umount", "--lazy")
+            subprocess.run([*unmount, mountpoint], check=True)

@@ -1,41 +1,29 @@
 """Publishing through the mount (rows 4 and 5)."""
 
-import os
 import sqlite3
 import subprocess
 from pathlib import Path
 
 from tests.bench.measure import Pairs, interleave, rate
 from tests.bench.room import Room
-from tests.bench.rows import Row
-from tests.bench.workload import BODY_BYTES, TAG, body, lines, make_store
+from tests.bench.rows import POLLING, Row, busy, polling
+from tests.bench.workload import TAG, body, lines, make_store
 
 BIG_LOG_LINE_BYTES = 200
 SMALL_STORE = 1_000
 
 
-def single_writes(room: Room) -> Pairs:
+def single_writes(room: Room, *peer_options: str) -> Pairs:
     """A line a write(2); the peer's handler takes the bytes and forgets them."""
     store = room.store("written", lambda path: make_store(path, SMALL_STORE))
     peer_store = room.store("unwritten", lambda path: make_store(path, SMALL_STORE))
-    count = room.scale.writes
-    with room.mounted(store) as ours, room.peer_mounted(peer_store) as theirs:
+    count, client, line = room.scale.writes, room.client(), body(0) + b"\n"
+    with room.mounted(store) as ours, room.peer_mounted(peer_store, *peer_options) as theirs:
         return interleave(
-            lambda: rate(count, lambda: write_singly(ours / f"append@tags={TAG}", count)),
-            lambda: rate(count, lambda: write_singly(theirs / "append", count)),
+            lambda: count / client.write(ours / f"append@tags={TAG}", line, count),
+            lambda: count / client.write(theirs / "append", line, count),
             room.scale.rounds,
         )
-
-
-def write_singly(append: Path, count: int) -> None:
-    line = body(0)[:BODY_BYTES] + b"\n"
-    write = os.write
-    descriptor = os.open(append, os.O_WRONLY)
-    try:
-        for _ in range(count):
-            write(descriptor, line)
-    finally:
-        os.close(descriptor)
 
 
 def big_log(room: Room) -> Pairs:
@@ -68,7 +56,11 @@ def insert(database: sqlite3.Connection, file: Path) -> None:
         database.executemany("insert into lines (line) values (?)", ((line,) for line in read))
 
 
+NO_OP = "C libfuse, no-op write"
+
 ROWS = (
-    Row("4", "mount: one write(2), one message", "C libfuse, no-op write", "messages/s", 0.6, single_writes),
+    Row("4", "mount: one write(2), one message", NO_OP, "messages/s", 1.0, single_writes),
+    Row("4 polling", "the same", f"{POLLING}, no-op write", "messages/s", 0.6, polling(single_writes), judged=False),
+    Row("4 busy", "the same, other work on every core", NO_OP, "messages/s", 0.8, busy(single_writes)),
     Row("5", "mount: `cat big.log >> append`, 200-byte lines", "SQLite executemany", "lines/s", 5.0, big_log),
 )

@@ -3,7 +3,10 @@
  * one topic of a store as the same tree over one mapping of its commit log. It is what this kernel allows a C program that
  * does no more than it must: no consistency checks, no retention, no other writer, and `append` takes bytes and forgets them.
  *
- *     peer STORE TOPIC INDEX_SLOTS MOUNT        (foreground; ends when unmounted)
+ *     peer [--poll US] STORE TOPIC INDEX_SLOTS MOUNT        (foreground; ends when unmounted)
+ *
+ * It waits for each request in read(2), as libfuse's own loop does. With --poll it waits as fsstore's loop does
+ * (fsstore/fuse/session.py): it looks for the next request for US microseconds, then polls for LINGER_MS, then blocks.
  *
  * Pinned so that neither side can be gamed: the timeouts, the flush and getxattr answers and the gather of records for `.log` are
  * those of fsstore; there is no notify_store.
@@ -15,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,12 +26,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define IMMUTABLE_SECONDS 300.0
 #define ENTRY_BYTES 20
 #define PREBLANK_SIZE 0x7fffffff
 #define MAX_QUEUES 1024
+#define LINGER_MS 10
 
 /* Files of one kind, mapped one after another, so that an offset is an address. */
 typedef struct {
@@ -473,10 +479,53 @@ static const struct fuse_lowlevel_ops operations = {
     .readdirplus = do_readdirplus,
 };
 
+static int64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static void wait_for_request(int fd, int64_t look_us)
+{
+    struct pollfd request = {.fd = fd, .events = POLLIN};
+    int64_t until = now_us() + look_us;
+    do {
+        if (poll(&request, 1, 0))
+            return;
+    } while (now_us() < until);
+    if (!poll(&request, 1, LINGER_MS))
+        poll(&request, 1, -1);
+}
+
+static int polling_loop(struct fuse_session *session, int64_t look_us)
+{
+    struct fuse_buf request = {.mem = NULL};
+    int fd = fuse_session_fd(session), size = 0;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); /* a request may be taken back between being seen and being read */
+    while (!fuse_session_exited(session)) {
+        wait_for_request(fd, look_us);
+        size = fuse_session_receive_buf(session, &request);
+        if (size == -EINTR || size == -EAGAIN)
+            continue;
+        if (size <= 0)
+            break;
+        fuse_session_process_buf(session, &request);
+    }
+    free(request.mem);
+    return size < 0;
+}
+
 int main(int argc, char **argv)
 {
+    int64_t look_us = -1;
+    if (argc > 2 && !strcmp(argv[1], "--poll")) {
+        look_us = atol(argv[2]);
+        argv[2] = argv[0];
+        argc -= 2, argv += 2;
+    }
     if (argc != 5) {
-        fprintf(stderr, "usage: peer STORE TOPIC INDEX_SLOTS MOUNT\n");
+        fprintf(stderr, "usage: peer [--poll US] STORE TOPIC INDEX_SLOTS MOUNT\n");
         return 2;
     }
     topic = argv[2];
@@ -487,7 +536,7 @@ int main(int argc, char **argv)
     struct fuse_session *session = fuse_session_new(&args, &operations, sizeof operations, NULL);
     if (!session || fuse_set_signal_handlers(session) || fuse_session_mount(session, argv[4]))
         return 1;
-    int result = fuse_session_loop(session);
+    int result = look_us < 0 ? fuse_session_loop(session) : polling_loop(session, look_us);
     fuse_session_unmount(session);
     fuse_session_destroy(session);
     return result != 0;
