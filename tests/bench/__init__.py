@@ -1,7 +1,8 @@
 """The benchmark: this project beside what people would pick instead, on the same data, in one run.
 
     ./run bench                 every row, then growth; a table with a verdict a row; raw numbers in build/bench.json
-    ./run bench 4 8 growth      only those
+    ./run bench 4 8 growth      only those, and what belongs to them ("4 busy" is that one alone)
+    ./run bench growth --huge   to 100 million messages: 50 GB of disk
     ./run bench --quick         smaller counts, the same work: for a busy machine or a first look
     ./run bench spark           Spark over a mount (its own table, in docs/spark.md)
     ./run bench --docs          afterwards, write table and plot into docs/performance.md

@@ -1,7 +1,8 @@
-"""`python -m tests.bench [--quick] [--docs] [ROW ...] [growth]`: see the package's text."""
+"""`python -m tests.bench [--quick] [--docs] [--huge] [ROW ...] [growth]`: see the package's text."""
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -14,14 +15,14 @@ from tests.bench.measure import LeftOutError
 from tests.bench.plot import growth_plot
 from tests.bench.report import Result, conditions, left_out, line, measured, save, write_docs
 from tests.bench.room import Room, new_room
-from tests.bench.rows import Row
+from tests.bench.rows import Row, order
 from tests.bench.scale import FULL, QUICK
 from tests.interop.toolchain import PROJECT
 
 ROWS = tuple(
     sorted(
         engine_rows.ROWS + write_rows.ROWS + sync_rows.ROWS + read_rows.ROWS + recovery_rows.ROWS,
-        key=lambda row: int(row.number),
+        key=lambda row: order(row.id),
     )
 )
 GROWTH = "growth"
@@ -40,16 +41,21 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == [FLAME]:
         return flame.main(arguments[1:])
     asked = parse(arguments)
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))  # what is mounted is unmounted
     scale = QUICK if asked.quick else FULL
     began = time.monotonic()
     points = {}
+    grows = not asked.rows or GROWTH in asked.rows
+    if grows:
+        growth.check_disk(PROJECT, scale, huge=asked.huge)
     with new_room(PROJECT / "build" / f"bench-{os.getpid()}", scale) as room:
-        chosen = [row for row in ROWS if not asked.rows or row.number in asked.rows]
+        chosen = [row for row in ROWS if not asked.rows or row.number in asked.rows or row.id in asked.rows]
         results = [shown(run_row(room, row)) for row in chosen]
-        if not asked.rows or GROWTH in asked.rows:
-            sizes, queues = growth.grow(room)
+        if grows:
+            sizes, queues = growth.grow(room, huge=asked.huge)
             points = {"sizes": [asdict(point) for point in sizes], "queues": [asdict(point) for point in queues]}
-            results += [shown(result) for result in growth.verdicts(sizes)]
+            results += [shown(result) for result in growth.verdicts(sizes, huge=asked.huge)]
     saved = save(RESULTS, conditions(scale, time.monotonic() - began), results, points)
     if asked.docs:
         write_page(PAGE, saved)
@@ -58,12 +64,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     numbers = [*dict.fromkeys(row.number for row in ROWS), GROWTH]
+    ids = [row.id for row in ROWS]
     parser = argparse.ArgumentParser(prog="./run bench", description="The performance table.")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"only these: {', '.join(numbers)}")
     parser.add_argument("--quick", action="store_true", help="smaller counts and fewer rounds")
     parser.add_argument("--docs", action="store_true", help="write table and plot into docs/performance.md")
+    parser.add_argument(f"--{growth.HUGE}", action="store_true", help="growth to one much larger store as well")
     asked = parser.parse_args(arguments)
-    unknown = sorted(set(asked.rows) - set(numbers))
+    unknown = sorted(set(asked.rows).difference(numbers, ids))
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}")
     return asked

@@ -22,6 +22,7 @@ class Scale:
     streamed: int
     recovered_bytes: int  # of the commit log
     growth: tuple[int, ...]
+    growth_huge: int  # one more, when asked for
     growth_queues: tuple[int, ...]
     growth_queue_messages: int
     probes: int  # how often each thing is done at each size
@@ -43,6 +44,7 @@ FULL = Scale(
     streamed=(1 << 30) // 257,
     recovered_bytes=1 << 30,
     growth=(10_000, 100_000, 1_000_000, 10_000_000),
+    growth_huge=100_000_000,
     growth_queues=(1, 10, 100, 1_000),
     growth_queue_messages=100_000,
     probes=21,
@@ -64,6 +66,7 @@ QUICK = Scale(
     streamed=(96 << 20) // 257,
     recovered_bytes=128 << 20,
     growth=(10_000, 100_000, 400_000),
+    growth_huge=1_000_000,
     growth_queues=(1, 1_000),
     growth_queue_messages=20_000,
     probes=11,
