@@ -48,4 +48,4 @@ def make_crashed(store: Path) -> None:
     (store / "abort").touch()
 
 
-ROWS = (Row("16", "recovery after a crash", "RocketMQ, same store", "s", 1.0, recovery, at_most=True),)
+ROWS = (Row("16", "recovery after a crash", "RocketMQ, same store", "s", 0.35, recovery, at_most=True),)
