@@ -42,7 +42,7 @@ def test_the_quick_demo_publishes_and_reads_and_leaves_nothing_mounted(tmp_path:
 
 def test_the_walk_names_what_an_append_and_a_read_go_through() -> None:
     said = output_of(sys.executable, "-m", "tests.bench.walk")
-    for title, passed in [("append of one line", "MessageStore.put"), ("cold read", "RequestHandlers.open")]:
+    for title, passed in [("append of one line", "Queue.put"), ("cold read", "RequestHandlers.open")]:
         walk = said[said.index(title) :].partition("\n\n")[0]
         assert passed in walk
 
