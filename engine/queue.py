@@ -35,7 +35,6 @@ from engine.record.columns import Columns, find_properties, read_columns, topics
 from engine.record.hashes import java_hashes
 from engine.record.located import HEADER, locate, read_sizes
 from engine.record.message import Message, StoredMessage
-from engine.record.message_run import message_run
 from engine.record.properties import TAGS
 from engine.results import PutRange, PutResult, QueueBounds
 from engine.write.writer import Refusal, Stored, Writer
@@ -47,6 +46,8 @@ NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 SINGLE_ROWS = 16
 """How many messages are read one by one before more are read at once: four times as many each time, up to RUN_ROWS."""
 RUN_ROWS = 8192
+GROUP_ROWS = 512
+"""So many messages at most are made together."""
 HEADER_ROWS = 1024
 """As COLUMN_ROWS, of headers where there are batches: of their messages copies are made meanwhile."""
 
@@ -211,34 +212,33 @@ class Queue:
 
     def _run(self, first: int, end: int) -> Iterator[Iterable[StoredMessage]]:
         """The messages at [first, end): made together, but for those that need a look of their own."""
-        for log, base, places_of in runs_by_file(self._log.files, self._entries_there(first, end)):
-            records = locate(log, places_of - base, places_of, self._log.framing)
-            sizes = records.headers["store_size"]
-            for messages, is_good in message_run(records, base, self.topic, self.queue_id, first):
-                part, sizes = sizes[: len(is_good)], sizes[len(is_good) :]
-                if base < self._log.min_offset:  # retention has taken the file meanwhile
-                    yield self._one_by_one(first, first + len(is_good))
-                else:
-                    self._reader.messages += int(np.count_nonzero(is_good))
-                    self._reader.bytes += int(part[is_good].sum())
-                    yield messages if is_good.all() else self._completed(messages, is_good, first)
-                first += len(is_good)
+        places = self._places(first, end)
+        while len(places):
+            group = self._records.group(self.topic, self.queue_id, first, places[:GROUP_ROWS])
+            if group is None:
+                break
+            messages, alone, size = group
+            self._reader.messages += len(messages) - alone
+            self._reader.bytes += size
+            yield self._completed(messages, first) if alone else messages  # type: ignore[misc]  # none is None
+            first += len(messages)
+            places = places[len(messages) :]
         yield self._one_by_one(first, end)
 
-    def _entries_there(self, first: int, end: int) -> Entries:
-        """Entries from `first` on, as far as the queue can tell them at once."""
+    def _places(self, first: int, end: int) -> Array:
+        """Where records from queue offset `first` on begin (int64 (n,)), as far as the queue can tell at once."""
         queue = self._resolve()
         try:
-            return queue.entries(first, end - first) if queue is not None else np.empty(0, ENTRY)
+            found = queue.entries(first, end - first) if queue is not None else np.empty(0, ENTRY)
         except (UnreadableRangeError, RetiredFileError):
-            return np.empty(0, ENTRY)  # retention took the file between two looks
+            found = np.empty(0, ENTRY)  # retention took the file between two looks
+        return found["physical_offset"].astype(np.int64)
 
-    def _completed(self, messages: Iterable[StoredMessage], is_good: Array, first: int) -> Iterator[StoredMessage]:
-        """`messages` are those of the good rows from `first` on; the others as `get` finds them."""
-        made = iter(messages)
-        for queue_offset, is_made in enumerate(is_good.tolist(), first):
-            if is_made:
-                yield next(made)
+    def _completed(self, messages: Sequence[StoredMessage | None], first: int) -> Iterator[StoredMessage]:
+        """The messages from `first` on; those that are None as `get` finds them."""
+        for queue_offset, message in enumerate(messages, first):
+            if message is not None:
+                yield message
             else:
                 yield from self._one_by_one(queue_offset, queue_offset + 1)
 

@@ -6,7 +6,7 @@ does not is read alone, and perhaps mended (`mending`); arrays show the same as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from engine.log.consume_queue import ConsumeQueue, Entries
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
 from engine.record.inner_batch import InnerBatch, InnerMessage, is_wrapper, may_be_wrapper
+from engine.record.kernel.decode import read_run
 from engine.record.located import LocatedRecords, locate, strays
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import Place
@@ -28,6 +29,9 @@ Array = np.ndarray[Any, Any]
 
 KEPT_BATCHES = 16
 """Of so many batches it is known where their messages are."""
+
+GROUP_BYTES = 1 << 20
+"""Of messages that are made together, about: all are checked before the first is given."""
 
 LOOKED_AT = 8192
 """Entries that are looked at together."""
@@ -41,6 +45,15 @@ class Run(NamedTuple):
     records: LocatedRecords
     log_file: int | None
     alone: Mapping[int, StoredMessage]
+
+
+class Group(NamedTuple):
+    """Messages that were made together. None, of which there are `alone`, for what must be read alone; `size`: the
+    bytes of the others' records."""
+
+    messages: Sequence[StoredMessage | None]
+    alone: int
+    size: int
 
 
 class QueueRecords:
@@ -210,6 +223,25 @@ class QueueRecords:
 
     # many
 
+    def group(self, topic: str, queue_id: int, first: int, places: Array) -> Group | None:
+        """The messages at queue offsets from `first` on, whose records begin at `places` (int64 (n,)), as many as are
+        made together, one at least; None where retention takes their file meanwhile."""
+        files = self._log.files
+        start = max(int(places[0]), 0) // files.file_bytes * files.file_bytes
+        found = read_run(
+            _pages(files, start),
+            start,
+            files.file_bytes,
+            self._framing.header_bytes > 0,
+            places,
+            topic,
+            queue_id,
+            first,
+            self._body_limit_bytes,
+            GROUP_BYTES,
+        )
+        return Group(*found) if start >= self._log.min_offset else None
+
     def runs(self, queue: ConsumeQueue, first: int, entries: Entries, most_rows: int | None = None) -> Iterator[Run]:
         """The records that `entries` of the queue, from queue offset `first` on, lead to: a run for each file of the
         log, and of `most_rows` at most. What `get` refuses is not `ok`; but bodies' CRCs are not looked at.
@@ -292,7 +324,7 @@ def runs_by_file(log: FileQueue, entries: Entries, most_rows: int | None = None)
     bounds.update(range(0, len(places), most_rows or len(places) or 1))
     for start, end in pairwise(sorted(bounds)):
         base = int(places[start]) // log.file_bytes * log.file_bytes
-        yield _pages(log, base), base, places[start:end]
+        yield np.frombuffer(_pages(log, base), np.uint8), base, places[start:end]
 
 
 def _borders(places: Array, file_bytes: int) -> list[int]:
@@ -303,9 +335,9 @@ def _borders(places: Array, file_bytes: int) -> list[int]:
     return found
 
 
-def _pages(log: FileQueue, base: int) -> Array:
+def _pages(log: FileQueue, base: int) -> memoryview:
     file = log.find(base)
     try:
-        return np.frombuffer(file.pages() if file is not None else b"", np.uint8)
+        return file.pages() if file is not None else memoryview(b"")
     except ReadError:
-        return np.empty(0, np.uint8)
+        return memoryview(b"")

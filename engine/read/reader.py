@@ -26,11 +26,11 @@ from engine.log.topics import TopicView
 from engine.read.blocks import BlockReader, Bodies
 from engine.record.byte_columns import SliceColumn, pack_slices
 from engine.record.columns import find_properties, property_texts, topics_of
-from engine.record.compression import BodySizes
+from engine.record.compression import BodySizes, decompressed_body
 from engine.record.header import is_queued
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.located import LocatedRecords, locate
-from engine.record.message import StoredMessage, decompressed_body
+from engine.record.message import StoredMessage
 from engine.record.properties import KEYS, UNIQUE_KEY, find_property, split_keys
 
 Array = np.ndarray[Any, Any]

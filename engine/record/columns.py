@@ -22,9 +22,6 @@ from engine.record.record import SECTOR_BYTES, has_lost_sector
 
 Array = np.ndarray[Any, Any]
 
-VIEWS_AT_ONCE = 512
-"""Views of bodies that are alive together: fewer than make the garbage collector start."""
-
 
 @dataclass(frozen=True, slots=True)
 class Columns:

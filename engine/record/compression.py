@@ -1,21 +1,31 @@
 """Bodies that a client compressed: what the bits of a record's sys_flag say, and how to undo it (docs/format.md, 2)."""
 
+from __future__ import annotations
+
 import mmap
 import threading
 import zlib
 from collections.abc import Callable
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import lz4.frame
 import zstandard
 
+from engine.errors import BodyTooLargeError, DamagedRecordError
 from engine.haste import require_time
+
+if TYPE_CHECKING:
+    from engine.record.message import StoredMessage
 
 COMPRESSED_FLAG = 0x1
 TYPE_MASK = 0x700
 LZ4_TYPE = 0x100
 ZSTD_TYPE = 0x200
 ZLIB_TYPES = (0x000, 0x300)  # the first is from before there was a choice
+
+BODY_LIMIT_BYTES = 64 << 20
+"""A compressed body may become so long where nothing else is said."""
 
 REMEMBERED_SIZES = 32_768
 """Some 5 MiB at most."""
@@ -48,6 +58,17 @@ def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> m
     if not is_whole and not body.is_full:
         raise ValueError("compressed body ends early")
     return body.finished()
+
+
+def decompressed_body(message: StoredMessage, limit_bytes: int) -> memoryview:
+    """The body of a compressed message. BodyTooLargeError, DamagedRecordError; TakesLongError in haste."""
+    try:
+        body = decompress(message.stored_body, message.sys_flag, limit_bytes)
+    except ValueError as error:
+        raise DamagedRecordError(message.physical_offset, str(error)) from error
+    if len(body) > limit_bytes:
+        raise BodyTooLargeError(message.physical_offset, limit_bytes)
+    return body
 
 
 def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> memoryview | None:

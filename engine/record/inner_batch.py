@@ -14,12 +14,11 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
-from msgspec import Struct as Record
 
 from engine.errors import DamagedRecordError
 from engine.record.header import CRC_MASK, HEADERS, INNER_BATCH, NEEDS_UNWRAPPING
 from engine.record.kernel.crc import crc32
-from engine.record.message import DecodedMessage, StoredMessage
+from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import INNER_BASE, INNER_COUNT, MOST_INNER
 from engine.record.record import decode_record
 
@@ -30,11 +29,13 @@ _PROPERTIES_SIZE = Struct(">H")
 _MARK = INNER_BATCH | NEEDS_UNWRAPPING
 
 
-class InnerMessage(DecodedMessage, Record, frozen=True, gc=False, eq=False):
+class InnerMessage(StoredMessage):
     """One message of a batch: `record` is the one that it would have had if it had been stored alone."""
 
-    number: int = 0
-    body_position: int = 0
+    __slots__ = ("body_position", "number")
+
+    body_position: int
+    number: int
 
     @property
     def place(self) -> int:
@@ -97,17 +98,9 @@ class InnerBatch:
             stored_body_size=len(own),
         )
         record = memoryview(b"".join((layout.pack(*fields), own, topic, rest)))
-        made = decode_record(record, header.physical_offset, verify=False)
-        return InnerMessage(
-            record,
-            made._fields,
-            made._topic_position,
-            made._properties_position,
-            made._body_limit_bytes,
-            None,
-            number,
-            layout.size + first,
-        )
+        message = decode_record(record, header.physical_offset, verify=False, kind=InnerMessage)
+        message.number, message.body_position = number, layout.size + first
+        return message
 
 
 def _item_starts(wrapper: StoredMessage) -> list[int]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
+from engine.record.kernel.decode import decode_properties as decode_properties
+from engine.record.kernel.decode import find_property as find_property
 
 MAX_PROPERTIES_BYTES = 32767
 
@@ -120,31 +122,6 @@ def _joined_keys(keys: Sequence[str]) -> str:
     if joined.count(" ") != len(keys) - 1 or "" in keys or isinstance(keys, str):
         raise IllegalMessageError("keys are a list of texts that are not empty and hold no space")
     return joined
-
-
-def decode_properties(raw: bytes | memoryview) -> dict[str, str]:
-    """All properties with a name and a value, in stored order; the last of equal names wins. Never fails."""
-    decoded = {}
-    for item in bytes(raw).decode(errors="replace").split(_VALUE_END):
-        name, _, value = item.partition(_NAME_END)
-        if name and value:
-            decoded[name] = value
-    return decoded
-
-
-def find_property(raw: bytes | memoryview, name: bytes) -> bytes | None:
-    """The value of `name` in the stored form, None when it is absent or empty; the last one wins. Builds no dict."""
-    items = b"\x02" + raw
-    start_mark = b"\x02" + name + b"\x01"
-    start = items.rfind(start_mark)
-    while start >= 0:
-        value_start = start + len(start_mark)
-        value_end = items.find(b"\x02", value_start)
-        value = items[value_start:] if value_end < 0 else items[value_start:value_end]
-        if value:
-            return value
-        start = items.rfind(start_mark, 0, value_start - 1)
-    return None
 
 
 def split_keys(text: str) -> list[str]:

@@ -25,7 +25,6 @@ from engine.record.header import (
     BLANK_MAGIC,
     BORN_HOST_POSITION,
     CRC_MASK,
-    FAMILIES_POSITION,
     HEADERS,
     HOSTLESS_BYTES,
     IPV6_FLAGS,
@@ -34,18 +33,17 @@ from engine.record.header import (
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
     QUEUE_OFFSET_POSITION,
-    HeaderFields,
-    RecordHeader,
 )
 from engine.record.kernel.crc import crc32
-from engine.record.message import DecodedMessage, Host, Message
+from engine.record.kernel.decode import decode_record as decode_record
+from engine.record.kernel.decode import read_header as read_header
+from engine.record.message import Host, Message
 from engine.record.multi_dispatch import Place
 from engine.record.properties import encode_properties, split_keys
 
 CLOSING_ZEROS = 2  # with which a record without properties ends
 MAX_TOPIC_BYTES = 127
 SECTOR_BYTES = 512
-DEFAULT_BODY_LIMIT_BYTES = 16 * 4 * 1024 * 1024
 
 _NO_IPV6 = ~IPV6_FLAGS
 _BLANK = Struct(">ii")
@@ -240,38 +238,6 @@ def encode_blank(size: int) -> bytes:
     return _BLANK.pack(size, BLANK_MAGIC)
 
 
-def read_header(view: memoryview, physical_offset: int) -> RecordHeader:
-    """The fixed fields of the record at the start of `view`, unverified. DamagedRecordError when `view` ends before
-    them."""
-    return RecordHeader._make(_fields(view, physical_offset))
-
-
-def _fields(view: memoryview, physical_offset: int) -> HeaderFields:
-    try:
-        fields: HeaderFields = HEADERS[view[FAMILIES_POSITION] >> 4 & 3].unpack_from(view)
-        return fields
-    except (IndexError, StructError):
-        raise DamagedRecordError(physical_offset, f"only {len(view)} bytes are left for it") from None
-
-
-def decode_record(
-    view: memoryview, physical_offset: int, *, verify: bool = True, body_limit_bytes: int = DEFAULT_BODY_LIMIT_BYTES
-) -> DecodedMessage:
-    """The message whose record starts at the start of `view` (which may go on after it) and at `physical_offset` of
-    the log.
-
-    Sizes and physical offset are always checked; the body's CRC if `verify`. DamagedRecordError. The result is a
-    view of the same memory. `body_limit_bytes` bounds what a compressed body may become.
-    """
-    fields = _fields(view, physical_offset)
-    topic_position, properties_position = _framing(view, physical_offset, fields)
-    size = fields[0]
-    record = view if len(view) == size else view[:size]
-    if verify:
-        _verify(record, physical_offset, fields)
-    return DecodedMessage(record, fields, topic_position, properties_position, body_limit_bytes)
-
-
 def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool = False) -> str | None:
     """Why there is no whole record at the start of `view`, None when there is: sizes, physical offset, body
     CRC.
@@ -284,49 +250,6 @@ def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool
     except DamagedRecordError as damage:
         return damage.reason
     return property_crc_problem(message.record) if property_crc else None
-
-
-def _framing(view: memoryview, physical_offset: int, fields: HeaderFields) -> tuple[int, int]:
-    """Positions of topic and properties in a record whose sizes add up and which is where it says.
-    DamagedRecordError."""
-    size, magic, body_size = fields[0], fields[1], fields[14]
-    is_v2 = magic == MESSAGE_MAGIC_V2
-    if not is_v2 and magic != MESSAGE_MAGIC:
-        raise DamagedRecordError(physical_offset, _magic_problem(size, magic))
-    if fields[6] != physical_offset:
-        raise DamagedRecordError(physical_offset, f"it says it is at {fields[6]}")
-    if not MIN_RECORD_BYTES <= size <= len(view):
-        raise DamagedRecordError(physical_offset, f"size {size} with {len(view)} bytes left")
-    topic_position = HOSTLESS_BYTES + 1 + len(fields[9]) + len(fields[11]) + is_v2
-    if body_size > 0:
-        topic_position += body_size
-    if topic_position <= size - 2:
-        topic_size = view[topic_position - 1]
-        if is_v2:
-            topic_size |= view[topic_position - 2] << 8
-        properties_position = topic_position + topic_size + 2
-        if properties_position <= size and topic_size <= (0x7FFF if is_v2 else 0x7F):
-            properties_size = view[properties_position - 2] << 8 | view[properties_position - 1]
-            if properties_position + (properties_size if properties_size <= 0x7FFF else 0) == size:
-                return topic_position, properties_position
-    raise DamagedRecordError(physical_offset, f"its parts do not add up to its size of {size}")
-
-
-def _magic_problem(size: int, magic: int) -> str:
-    if magic == BLANK_MAGIC:
-        return "the log's blank at a file's end, no record"
-    if magic == size == 0:
-        return "zeros, no record"
-    return f"no record's magic but {magic & 0xFFFFFFFF:08x}"
-
-
-def _verify(record: memoryview, physical_offset: int, fields: HeaderFields) -> None:
-    body_size = fields[14]
-    if body_size > 0:
-        start = HOSTLESS_BYTES + len(fields[9]) + len(fields[11])
-        found = crc32(record[start : start + body_size]) & CRC_MASK
-        if found != fields[2]:
-            raise DamagedRecordError(physical_offset, f"body CRC {found:08x}, stored {fields[2] & 0xFFFFFFFF:08x}")
 
 
 def has_lost_sector(
@@ -360,13 +283,12 @@ class FrameExtent(NamedTuple):
 def frame_extent(view: memoryview, physical_offset: int) -> FrameExtent:
     """What the sizes in a record at the start of `view` say, whatever its magic and physical offset are."""
     try:
-        fields = _fields(view, physical_offset)
+        header = read_header(view, physical_offset)
     except DamagedRecordError:
         return FrameExtent(None, None, False)
-    size, body_size = fields[0], max(fields[14], 0)
-    by_size = size if MIN_RECORD_BYTES <= size <= len(view) else None
-    is_v2 = fields[1] == MESSAGE_MAGIC_V2
-    body = HOSTLESS_BYTES + len(fields[9]) + len(fields[11])
+    by_size = header.store_size if MIN_RECORD_BYTES <= header.store_size <= len(view) else None
+    body_size, is_v2 = max(header.stored_body_size, 0), header.magic == MESSAGE_MAGIC_V2
+    body = HOSTLESS_BYTES + len(header.born_host) + len(header.store_host)
     topic = body + body_size + 1 + is_v2
     properties = topic + 2
     if properties <= len(view):
@@ -378,7 +300,7 @@ def frame_extent(view: memoryview, physical_offset: int) -> FrameExtent:
     if end > len(view):
         return FrameExtent(by_size, None, False)
     is_legal = _TOPIC.fullmatch(str(view[topic : properties - 2], "latin-1")) and 0 not in view[properties:end]
-    fits = bool(is_legal) and body_size > 0 and crc32(view[body : topic - 1 - is_v2]) & CRC_MASK == fields[2]
+    fits = bool(is_legal) and body_size > 0 and crc32(view[body : topic - 1 - is_v2]) & CRC_MASK == header.body_crc
     return FrameExtent(by_size, end, fits)
 
 

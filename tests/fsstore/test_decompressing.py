@@ -15,7 +15,6 @@ from engine import Message, MessageStore, TakesLongError, in_haste
 from engine.read import offset_index, stream_rows
 from engine.read.offset_index import BLOCK_MESSAGES
 from engine.record import compression as engine_compression
-from engine.record import message as engine_message
 from fsstore.interface import Attributes, MessageColumns, SlowWork
 from fsstore.tree import listing, streams
 from fsstore.tree.memory_budget import Purpose
@@ -50,7 +49,6 @@ class Watch:
             self.threads.append(threading.get_ident())
             return body
 
-        monkeypatch.setattr(engine_message, "decompress", watched)
         monkeypatch.setattr(engine_compression, "decompress", watched)
 
     def take(self) -> int:

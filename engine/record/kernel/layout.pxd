@@ -52,6 +52,13 @@ cdef enum:  # a record's fixed fields: where they are, and what they say
     VALUE_END = 2
 
 
+cdef enum:  # of the header before each record of a ledger (14)
+    ENTRY_BYTES = 48
+    ENTRY_POSITION_AT = 24
+    ENTRY_BODY_SIZE_AT = 44
+    RECORD_ENTRY = 1
+
+
 cdef inline int16_t get_i16(bytes_at at) noexcept nogil:
     cdef uint16_t value
     memcpy(&value, at, 2)
@@ -83,6 +90,20 @@ cdef inline void put_i32(unsigned char *at, int32_t number) noexcept nogil:
 cdef inline void put_i64(unsigned char *at, int64_t number) noexcept nogil:
     cdef uint64_t value = htobe64(<uint64_t> number)
     memcpy(at, &value, 8)
+
+
+cdef inline int64_t plus(int64_t one, int64_t other) noexcept nogil:
+    return <int64_t> (<uint64_t> one + <uint64_t> other)  # physical offsets may be anything: no overflow in C
+
+
+cdef inline bint is_framed(bytes_at header, int64_t size, int64_t physical_offset) noexcept nogil:
+    # Whether that is the header before a record of that size, at that physical offset of a ledger.
+    return (
+        get_i32(header) == RECORD_ENTRY
+        and get_i32(header + 4) == size + ENTRY_BYTES
+        and get_i64(header + ENTRY_POSITION_AT) == plus(physical_offset, -ENTRY_BYTES)
+        and get_i32(header + ENTRY_BODY_SIZE_AT) == size
+    )
 
 
 cdef inline int64_t java_hash(bytes_at text, int64_t size, uint32_t *value) noexcept nogil:

@@ -12,16 +12,13 @@ from libc.string cimport memchr, memcmp, memset
 import numpy as np
 
 from engine.record.kernel.layout cimport (
-    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, HEADER_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC,
-    MAGIC_AT, MAGIC_BYTE, MAGIC_V2, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, STORE_IPV6_FLAG, STORE_TIME_AT,
-    SYS_FLAG_AT, bytes_at, crc32_of, get_i16, get_i32, get_i64,
+    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BODY_SIZE_AT, ENTRY_BYTES, ENTRY_POSITION_AT,
+    HEADER_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_BYTE, MAGIC_V2, PHYSICAL_OFFSET_AT,
+    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_ENTRY, STORE_IPV6_FLAG, STORE_TIME_AT, SYS_FLAG_AT, bytes_at, crc32_of,
+    get_i16, get_i32, get_i64, is_framed, plus,
 )
 
 cdef enum:
-    ENTRY_BYTES = 48  # of the header before each record of a ledger
-    ENTRY_POSITION_AT = 24
-    ENTRY_BODY_SIZE_AT = 44
-    RECORD_ENTRY = 1
     LAST_ENTRY_KIND = 3
 
 cdef struct Header:  # as `located.HEADER`
@@ -42,10 +39,6 @@ cdef struct Place:  # as `located.PLACE`
     int64_t properties_size
     int32_t queue_id
     int32_t body_crc
-
-
-cdef inline int64_t plus(int64_t one, int64_t other) noexcept nogil:
-    return <int64_t> (<uint64_t> one + <uint64_t> other)  # physical offsets may be anything: no overflow in C
 
 
 cdef int require_range(int64_t start, int64_t end, int64_t size) except -1:
@@ -97,16 +90,6 @@ def follow_chain(
             count += 1
             at += size
     return found[:count], at, size == 0
-
-
-cdef inline bint is_framed(bytes_at header, int64_t size, int64_t physical_offset) noexcept nogil:
-    """Whether that is the header before a record of that size, at that physical offset of a ledger."""
-    return (
-        get_i32(header) == RECORD_ENTRY
-        and get_i32(header + 4) == size + ENTRY_BYTES
-        and get_i64(header + ENTRY_POSITION_AT) == plus(physical_offset, -ENTRY_BYTES)
-        and get_i32(header + ENTRY_BODY_SIZE_AT) == size
-    )
 
 
 cdef inline bint has_parts(bytes_at log, int64_t topic, int64_t end, bint is_v2, Place *place) noexcept nogil:

@@ -100,7 +100,7 @@ def test_an_entry_that_leads_to_another_message_is_left_out_of_a_run(tmp_path: P
 
 
 def test_what_expires_while_a_queue_is_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.record.message_run.VIEWS_AT_ONCE", 4)
+    monkeypatch.setattr("engine.queue.GROUP_ROWS", 4)
     retention = Retention(max_bytes=4096, clean_interval_ms=3_600_000, delete_pause_ms=0)
     with MessageStore.open(tmp_path, replace(SMALL, retention=retention)) as store:
         store.put_batch([Message("T", b"%03d" % number) for number in range(600)], 0)

@@ -1,0 +1,472 @@
+"""Decode (docs/format.md, 2): a record into a message, and what is asked of it.
+
+Bytes are whatever a disk holds, and another process may be writing them: each size is read once, compared in 64 bits
+with what there is, and only that number is used from then on. A message keeps the memory that it was made from.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.string cimport memchr, memcmp
+
+from engine.errors import DamagedRecordError
+from engine.record.compression import BODY_LIMIT_BYTES, decompressed_body
+from engine.record.header import BLANK_MAGIC, Host, RecordHeader, message_id
+from engine.record.kernel.layout cimport (
+    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC,
+    MAGIC_AT, MAGIC_V2, NAME_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, STORE_IPV6_FLAG, SYS_FLAG_AT,
+    VALUE_END, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus,
+)
+from engine.record.kernel.pages cimport Pages
+
+cdef enum:
+    FLAG_AT = 16
+    BORN_TIME_AT = 40
+    BORN_HOST_AT = 48
+    HOST_BYTES = 8
+    INNER_BATCH_FLAGS = 0xC0  # with both set, a record may hold several messages
+    LONG_BYTES = 1 << 16  # a body from there on is checked while other threads run
+
+cdef enum Problem:
+    WHOLE, CUT, NO_MAGIC, ELSEWHERE, WRONG_SIZE, WRONG_PARTS, WRONG_CRC
+
+cdef struct Value:
+    bytes_at at
+    int64_t size
+
+
+# records
+
+
+cdef bint read_fields(StoredMessage message, int64_t room) noexcept:
+    """Read the fixed fields; whether `room` bytes hold them."""
+    cdef bytes_at at = message._at
+    cdef int32_t born_bytes = HOST_BYTES, store_bytes = HOST_BYTES
+    if room < SYS_FLAG_AT + 4:
+        return False
+    message.sys_flag = get_i32(at + SYS_FLAG_AT)
+    born_bytes += IPV6_MORE_BYTES if message.sys_flag & BORN_IPV6_FLAG else 0
+    store_bytes += IPV6_MORE_BYTES if message.sys_flag & STORE_IPV6_FLAG else 0
+    message._store_host = BORN_HOST_AT + born_bytes + 8
+    message._after_hosts = message._store_host + store_bytes
+    message._body_position = message._after_hosts + 16
+    if room < message._body_position:
+        return False
+    message.store_size = get_i32(at)
+    message._magic = get_i32(at + MAGIC_AT)
+    message.body_crc = get_i32(at + BODY_CRC_AT)
+    message.queue_id = get_i32(at + QUEUE_ID_AT)
+    message.flag = get_i32(at + FLAG_AT)
+    message.queue_offset = get_i64(at + QUEUE_OFFSET_AT)
+    message.physical_offset = get_i64(at + PHYSICAL_OFFSET_AT)
+    message.born_time_ms = get_i64(at + BORN_TIME_AT)
+    message.store_time_ms = get_i64(at + message._store_host - 8)
+    message.reconsume_times = get_i32(at + message._after_hosts)
+    message.prepared_transaction_offset = get_i64(at + message._after_hosts + 4)
+    message._stored_body_size = get_i32(at + message._after_hosts + 12)
+    message._body_bytes = max(message._stored_body_size, 0)  # a negative size is read as none
+    return True
+
+
+cdef bint find_parts(StoredMessage message) noexcept:
+    """Find topic and properties of a record that is there as long as it says; whether its sizes add up."""
+    cdef bint is_v2 = message._magic == MAGIC_V2
+    cdef bytes_at at = message._at
+    cdef int64_t size = message.store_size, topic = <int64_t> message._body_position + message._body_bytes + 1 + is_v2
+    cdef int64_t topic_size, properties
+    if topic > size - 2:
+        return False
+    topic_size = get_i16(at + topic - 2) if is_v2 else <signed char> at[topic - 1]
+    properties = topic + topic_size + 2
+    if topic_size < 0 or properties > size or properties + max(get_i16(at + properties - 2), 0) != size:
+        return False
+    message._topic_position, message._properties_position = <int32_t> topic, <int32_t> properties
+    return True
+
+
+cdef Problem read_record(
+    StoredMessage message, Pages pages, int64_t position, int64_t physical_offset, bint verify
+) except *:
+    """Make `message` the one whose record is at `position` of `pages`, and must be at `physical_offset` of the log."""
+    cdef int64_t room = pages.size - position
+    message._pages = pages
+    message._at = pages.data + position
+    if not read_fields(message, room):
+        return CUT
+    if message._magic != MAGIC and message._magic != MAGIC_V2:
+        return NO_MAGIC
+    if message.physical_offset != physical_offset:
+        return ELSEWHERE
+    if not LEAST_RECORD_BYTES <= message.store_size <= room:
+        return WRONG_SIZE
+    if not find_parts(message):
+        return WRONG_PARTS
+    if verify and message._body_bytes > 0 and <int32_t> find_body_crc(message) != message.body_crc:
+        return WRONG_CRC
+    return WHOLE
+
+
+cdef uint32_t find_body_crc(StoredMessage message) noexcept:
+    """What the record's field should say."""
+    cdef bytes_at body = message._at + message._body_position
+    cdef int64_t size = message._body_bytes
+    cdef uint32_t found
+    if size < LONG_BYTES:
+        return crc32_of(0, body, size) & CRC_MASK
+    with nogil:
+        found = crc32_of(0, body, size) & CRC_MASK
+    return found
+
+
+def read_header(view not None, physical_offset):
+    """The fixed fields of the record at the start of `view`, unverified. DamagedRecordError when `view` ends before
+    them."""
+    cdef StoredMessage message = StoredMessage.__new__(StoredMessage)
+    message._pages = Pages.__new__(Pages, view)
+    message._at = message._pages.data
+    if not read_fields(message, message._pages.size):
+        raise DamagedRecordError(physical_offset, reason(CUT, message))
+    return message.header
+
+
+def decode_record(
+    view not None, int64_t physical_offset, *, bint verify=True, int64_t body_limit_bytes=BODY_LIMIT_BYTES,
+    type kind=StoredMessage,
+):
+    """The message whose record starts at the start of `view` (which may go on after it) and at `physical_offset` of
+    the log.
+
+    Sizes and physical offset are always checked; the body's CRC if `verify`. DamagedRecordError. The result is a
+    view of the same memory, of the class `kind`. `body_limit_bytes` bounds what a compressed body may become.
+    """
+    cdef StoredMessage message = StoredMessage.__new__(kind)
+    cdef Problem problem = read_record(message, Pages.__new__(Pages, view), 0, physical_offset, verify)
+    if problem != WHOLE:
+        raise DamagedRecordError(physical_offset, reason(problem, message))
+    message._body_limit_bytes = body_limit_bytes
+    return message
+
+
+cdef str reason(Problem problem, StoredMessage message):
+    cdef Py_ssize_t left = message._pages.size
+    if problem == CUT:
+        return f"only {left} bytes are left for it"
+    if problem == NO_MAGIC and message._magic == BLANK_MAGIC:
+        return "the log's blank at a file's end, no record"
+    if problem == NO_MAGIC and message._magic == 0 and message.store_size == 0:
+        return "zeros, no record"
+    if problem == NO_MAGIC:
+        return f"no record's magic but {<uint32_t> message._magic:08x}"
+    if problem == ELSEWHERE:
+        return f"it says it is at {message.physical_offset}"
+    if problem == WRONG_SIZE:
+        return f"size {message.store_size} with {left} bytes left"
+    if problem == WRONG_PARTS:
+        return f"its parts do not add up to its size of {message.store_size}"
+    return f"body CRC {find_body_crc(message):08x}, stored {<uint32_t> message.body_crc:08x}"
+
+
+def is_plainly_at(StoredMessage message not None, str topic not None, int64_t queue_id, int64_t queue_offset):
+    """Whether a record says that it stands there, in its own queue, and can be but one message."""
+    cdef bytes name = topic.encode("utf-8", "surrogatepass")
+    return stands(message, name, queue_id, queue_offset)
+
+
+cdef inline bint stands(StoredMessage message, bytes name, int64_t queue_id, int64_t queue_offset) noexcept:
+    cdef int64_t size = message._properties_position - 2 - message._topic_position
+    return (
+        message.queue_offset == queue_offset
+        and message.queue_id == queue_id
+        and size == PyBytes_GET_SIZE(name)
+        and memcmp(message._at + message._topic_position, PyBytes_AS_STRING(name), size) == 0
+        and message.sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
+    )
+
+
+cdef bint has_entry(StoredMessage message) noexcept:
+    """Whether the header of a ledger's entry stands before the record."""
+    cdef bytes_at start = message._at - ENTRY_BYTES
+    return message._at - message._pages.data >= ENTRY_BYTES and is_framed(
+        start, message.store_size, message.physical_offset
+    )
+
+
+def read_run(
+    view not None, int64_t file_start, int64_t file_bytes, bint is_ledger, const int64_t[::1] places not None,
+    str topic not None, int64_t queue_id, int64_t first, int64_t body_limit_bytes, int64_t most_bytes,
+):
+    """The messages at queue offsets `first`, `first` + 1 …, whose records begin at `places` of the log: as many as are
+    in the file that has the bytes `view`, and about `most_bytes` of it at most; but one at least.
+
+    (messages, None where the record must be read alone: it is damaged, may be a batch, or names another position; how
+    many of these there are; the bytes of the records of the others).
+    """
+    cdef Pages pages = Pages.__new__(Pages, view)
+    cdef bytes name = topic.encode("utf-8", "surrogatepass")
+    cdef list messages = []
+    cdef StoredMessage message
+    cdef int64_t row, position, alone = 0, bytes_read = 0
+    for row in range(places.shape[0]):
+        position = plus(places[row], -file_start)
+        if row > 0 and (not 0 <= position < file_bytes or bytes_read >= most_bytes):
+            break
+        message = StoredMessage.__new__(StoredMessage)
+        if (
+            0 <= position <= pages.size
+            and read_record(message, pages, position, places[row], True) == WHOLE
+            and stands(message, name, queue_id, first + row)
+            and (not is_ledger or has_entry(message))
+        ):
+            message._body_limit_bytes = body_limit_bytes
+            bytes_read += message.store_size
+            messages.append(message)
+        else:
+            alone += 1
+            messages.append(None)
+    return messages, alone, bytes_read
+
+
+@cython.freelist(64)
+@cython.no_gc
+cdef class StoredMessage:
+    """A message in the store: a view of its record that decodes each part when it is asked for. Immutable.
+
+    It keeps the mapped page under it alive; `bytes(message.body)` is a copy that outlives the store.
+    Thread safety: any thread may read it.
+    """
+
+    cdef Pages _pages
+    cdef bytes_at _at
+    cdef readonly int32_t store_size
+    cdef int32_t _magic
+    cdef readonly int32_t body_crc
+    cdef readonly int32_t queue_id
+    cdef readonly int32_t flag
+    cdef readonly int64_t queue_offset
+    cdef readonly int64_t physical_offset
+    cdef readonly int32_t sys_flag
+    cdef readonly int64_t born_time_ms
+    cdef readonly int64_t store_time_ms
+    cdef readonly int32_t reconsume_times
+    cdef readonly int64_t prepared_transaction_offset
+    cdef int32_t _stored_body_size
+    cdef int32_t _store_host, _after_hosts, _body_position, _body_bytes
+    cdef readonly int32_t _topic_position, _properties_position
+    cdef int64_t _body_limit_bytes
+    cdef object _body
+
+    def __init__(self, *_):
+        raise TypeError("a StoredMessage is made by decoding a record")
+
+    cdef object _view(self, int64_t start, int64_t end):
+        cdef int64_t first = self._at - self._pages.data
+        return (<object> self._pages._buffer.obj)[first + start:first + end]
+
+    cdef bytes _bytes(self, int64_t start, int64_t end):
+        return PyBytes_FromStringAndSize(<const char *> self._at + start, end - start)
+
+    cdef Value _find(self, bytes_at name, Py_ssize_t name_size) noexcept:
+        cdef int64_t size = self.store_size - self._properties_position
+        return find_value(self._at + self._properties_position, size, name, name_size)
+
+    @property
+    def record(self):
+        """The whole record, byte for byte."""
+        return self._view(0, self.store_size)
+
+    @property
+    def header(self):
+        """All fixed fields as stored."""
+        return RecordHeader(
+            self.store_size, self._magic, self.body_crc, self.queue_id, self.flag, self.queue_offset,
+            self.physical_offset, self.sys_flag, self.born_time_ms,
+            self._bytes(BORN_HOST_AT, self._store_host - 8), self.store_time_ms,
+            self._bytes(self._store_host, self._after_hosts), self.reconsume_times,
+            self.prepared_transaction_offset, self._stored_body_size,
+        )
+
+    @property
+    def topic(self):
+        cdef Value topic
+        topic.at, topic.size = self._at + self._topic_position, self._properties_position - 2 - self._topic_position
+        return text(topic)
+
+    @property
+    def place(self):
+        """Another one for each message, in the order of the log: where its record begins; in a batch,
+        plus its number there."""
+        return self.physical_offset
+
+    @property
+    def body_place(self):
+        """Physical offset of the stored body."""
+        return <object> self.physical_offset + self._body_position
+
+    @property
+    def physical_end(self):
+        """First byte of the log after this record."""
+        return <object> self.physical_offset + self.store_size
+
+    @property
+    def born_host(self):
+        return Host.decode(self._bytes(BORN_HOST_AT, self._store_host - 8))
+
+    @property
+    def store_host(self):
+        return Host.decode(self._bytes(self._store_host, self._after_hosts))
+
+    @property
+    def stored_body(self):
+        """The body as stored, perhaps compressed: a view of the mapped page."""
+        return self._view(self._body_position, <int64_t> self._body_position + self._body_bytes)
+
+    @property
+    def body(self):
+        """The body, decompressed if the record's flag says so (then kept). BodyTooLargeError, DamagedRecordError."""
+        if not self.sys_flag & COMPRESSED_FLAG:
+            return self.stored_body
+        if self._body is None:
+            self._body = decompressed_body(self, self._body_limit_bytes)
+        return self._body
+
+    @property
+    def is_compressed(self):
+        """Whether `body` is not as stored."""
+        return self.sys_flag & COMPRESSED_FLAG != 0
+
+    @property
+    def body_size(self):
+        """Bytes of `body`; decompresses a compressed one."""
+        return len(self.body) if self.sys_flag & COMPRESSED_FLAG else self._body_bytes
+
+    @property
+    def raw_properties(self):
+        """The properties as stored: name 0x01 value 0x02 name ..."""
+        return self._view(self._properties_position, self.store_size)
+
+    @property
+    def properties(self):
+        """All properties that have a name and a value, decoded at each call; the last of equal names wins."""
+        return decode_properties(self.raw_properties)
+
+    def find_property(self, bytes name not None):
+        """The value of the property with this encoded name, "" when there is none; decodes nothing else."""
+        return text(self._find(<bytes_at> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)))
+
+    @property
+    def keys(self):
+        """The words of KEYS."""
+        cdef Value keys = self._find(KEYS, 4), key
+        cdef list found = []
+        while next_word(&keys, &key):
+            found.append(text(key))
+        return found
+
+    @property
+    def tags(self):
+        """TAGS, "" when absent or empty."""
+        return text(self._find(TAGS, 4))
+
+    @property
+    def unique_key(self):
+        """UNIQ_KEY, the id that a RocketMQ client gave, "" when there is none."""
+        return text(self._find(UNIQUE_KEY, 8))
+
+    @property
+    def msg_id(self):
+        """Upper-case hex of store host and physical offset: 32 characters, 56 for IPv6."""
+        return message_id(self._bytes(self._store_host, self._after_hosts), self.physical_offset)
+
+    def __repr__(self):
+        place = f"{self.topic}/{self.queue_id}/{self.queue_offset}"
+        return f"StoredMessage({place} at {self.physical_offset}, {self._body_bytes} body bytes)"
+
+
+# properties
+
+
+cdef bytes_at KEYS = b"KEYS"
+cdef bytes_at TAGS = b"TAGS"
+cdef bytes_at UNIQUE_KEY = b"UNIQ_KEY"
+
+
+cdef inline int64_t find_byte(bytes_at at, unsigned char byte, int64_t size) noexcept nogil:
+    """Where the first such byte is, `size` for none."""
+    cdef bytes_at found = <bytes_at> memchr(at, byte, size)
+    return size if found == NULL else found - at
+
+
+cdef Value find_value(bytes_at at, int64_t size, bytes_at name, int64_t name_size) noexcept nogil:
+    """The value of that name in properties as stored; the last one that is not empty, empty when there is none."""
+    cdef Value found
+    cdef int64_t item
+    found.at, found.size = at, 0
+    while size > 0:
+        item = find_byte(at, VALUE_END, size)
+        if item > name_size + 1 and at[name_size] == NAME_END and memcmp(at, name, name_size) == 0:
+            found.at, found.size = at + name_size + 1, item - name_size - 1
+        at += item + 1
+        size -= item + 1
+    return found
+
+
+cdef bint next_word(Value *words, Value *word) noexcept nogil:
+    """Take the next of words between spaces; whether there was one."""
+    cdef int64_t size
+    while words.size > 0:
+        size = find_byte(words.at, c" ", words.size)
+        word.at, word.size = words.at, size
+        words.at += size + 1
+        words.size -= size + 1
+        if size > 0:
+            return True
+    return False
+
+
+cdef str text(Value value):
+    return PyUnicode_DecodeUTF8(<const char *> value.at, value.size, "replace")
+
+
+cdef inline bint is_equal(Value value, bytes wanted) noexcept:
+    return value.size == PyBytes_GET_SIZE(wanted) and memcmp(value.at, PyBytes_AS_STRING(wanted), value.size) == 0
+
+
+def find_property(raw not None, bytes name not None):
+    """The value of `name` in the stored form, None when it is absent or empty; the last one wins."""
+    cdef Pages pages = Pages.__new__(Pages, raw)
+    cdef Value value = find_value(
+        pages.data, pages.size, <bytes_at> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+    )
+    return PyBytes_FromStringAndSize(<const char *> value.at, value.size) if value.size > 0 else None
+
+
+def decode_properties(raw not None):
+    """All properties with a name and a value, in stored order; the last of equal names wins. Never fails."""
+    cdef Pages pages = Pages.__new__(Pages, raw)
+    cdef Value name, value
+    cdef int64_t at = 0, item
+    cdef dict decoded = {}
+    while at < pages.size:
+        item = find_byte(pages.data + at, VALUE_END, pages.size - at)
+        name.at = pages.data + at
+        name.size = find_byte(name.at, NAME_END, item)
+        value.at, value.size = name.at + name.size + 1, item - name.size - 1
+        if name.size > 0 and value.size > 0:
+            decoded[text(name)] = text(value)
+        at += item + 1
+    return decoded
+
+
+def carries_key(StoredMessage message not None, str key not None):
+    """Whether `key` is one of the message's keys, or its unique key; the index itself knows only hashes."""
+    cdef bytes wanted = key.encode("utf-8", "surrogatepass")
+    cdef Value keys = message._find(KEYS, 4), word
+    if not key:
+        return False
+    if "\ufffd" in key:  # stands for bytes that are no UTF-8, too
+        return key in message.keys or key == message.unique_key
+    while next_word(&keys, &word):
+        if is_equal(word, wanted):
+            return True
+    return is_equal(message._find(UNIQUE_KEY, 8), wanted)
