@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.errors import RetiredFileError
+from engine.errors import RetiredFileError, TruncatedFileError
 from engine.files.mapped_file import MappedFile
 from engine.haste import require_time
+from engine.record.kernel.chain import NEWEST, walk_chain
 
 HEADER = np.dtype(
     [
@@ -39,16 +40,15 @@ INDEX_ENTRY = np.dtype(
 )
 SLOT = np.dtype(">i4")
 _HEADER = Struct(">qqqqii")
-_ENTRY = Struct(">iqii")
-_SLOT = Struct(">i")
-_HEADER_BYTES, _SLOT_BYTES, _ENTRY_BYTES = HEADER.itemsize, SLOT.itemsize, INDEX_ENTRY.itemsize
-_NEXT_ENTRY_POSITION = 36
-assert _HEADER_BYTES == _HEADER.size == 40
-assert _ENTRY_BYTES == _ENTRY.size == 20
+_ENTRY_BYTES = INDEX_ENTRY.itemsize
+assert HEADER.itemsize == _HEADER.size == 40
+assert _ENTRY_BYTES == 20
 
-WALKED_ENTRIES = 256
-"""So many entries of a bucket are followed one by one; of a longer one all entries before are looked over at once."""
-SCANNED_ENTRIES = 1 << 16
+LEAST_WALKED = 16
+MORE_WALKED = 16
+MOST_WALKED = 1 << 16
+"""So many entries of a bucket are followed before its first candidates are given; then so many times more, up to so
+many, each time after a look at the file's size."""
 
 MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
 TAG_TYPE = "T"
@@ -141,26 +141,19 @@ class IndexFile:
         Keys with the same hash are easily made, and one message may have thousands: equal neighbours may come once.
         TakesLongError in haste, after the first of a long chain.
         """
-        try:
-            pages = self.file.whole()
-        except RetiredFileError:
-            return
-        (number,) = _SLOT.unpack_from(pages, _HEADER_BYTES + _SLOT_BYTES * (key_hash % self.slots))
-        # read after the slot: a writer counts an entry before a slot leads to it (RocketMQ: just after)
-        if number >= self.entries or number > _SLOT.unpack_from(pages, _NEXT_ENTRY_POSITION)[0]:
-            return
-        base = self._entries_position
-        for _ in range(WALKED_ENTRIES):
-            if number <= 0:
+        number, most = NEWEST, LEAST_WALKED
+        while number != 0:
+            if most > LEAST_WALKED * MORE_WALKED:
+                require_time()
+            try:
+                pages = self.file.whole()
+            except RetiredFileError:
                 return
-            found_hash, physical_offset, _, previous = _ENTRY.unpack_from(pages, base + _ENTRY_BYTES * number)
-            if found_hash == key_hash:
-                yield physical_offset
-            if previous >= number:  # damaged, or another file's sizes: never go round in circles
-                return
-            number = previous
-        require_time()
-        yield from _offsets_of(np.frombuffer(pages, INDEX_ENTRY, max(number, 0) + 1, base), key_hash)
+            if len(pages) < self.file.size:
+                raise TruncatedFileError(self.file.path, self.file.size, len(pages))
+            found, number = walk_chain(pages, self.slots, self.entries, key_hash, number, most)
+            yield from found
+            most = min(most * MORE_WALKED, MOST_WALKED)
 
     def records(self) -> Array:
         """The entries there are (INDEX_ENTRY, shape (n,)), oldest first: a view."""
@@ -219,17 +212,6 @@ class IndexFile:
 
 
 # arithmetic: no state, no files
-
-
-def _offsets_of(entries: Array, key_hash: int) -> Iterator[int]:
-    """Physical offsets of those of `entries` that have that hash, last first, neighbours that are equal once. The first
-    is no entry."""
-    for end in range(len(entries), 1, -SCANNED_ENTRIES):
-        part = entries[max(end - SCANNED_ENTRIES, 1) : end]
-        offsets = part["physical_offset"][part["key_hash"] == key_hash].astype(np.int64)[::-1]
-        is_other = np.ones(len(offsets), dtype=bool)
-        is_other[1:] = offsets[1:] != offsets[:-1]
-        yield from offsets[is_other].tolist()
 
 
 def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Array]:

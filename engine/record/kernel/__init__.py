@@ -3,7 +3,8 @@
     layout.pxd   big-endian loads and stores, Java's hash, look-up of a property: inlined into the others
     pages        mapped memory with one owner
     crc          CRC-32
-    decode       one record into a message, properties, runs of messages, chains of the index
+    decode       one record into a message, properties, runs of messages
+    chain        entries of an index file that share a bucket
 
 Each module is a `.pyx` with a `.pyi` beside it; `./run` compiles them when they changed.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +12,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from engine.errors import TruncatedFileError
 from engine.files.mapped_file import Access, MappedFile
-from engine.log.index_file import IndexFile, IndexHeader, index_file_bytes, trusted_prefix
+from engine.haste import TakesLongError, in_haste
+from engine.log.index_file import (
+    LEAST_WALKED,
+    MORE_WALKED,
+    IndexFile,
+    IndexHeader,
+    index_file_bytes,
+    trusted_prefix,
+)
 from engine.record.hashes import index_hash
+from engine.record.kernel.chain import NEWEST, walk_chain
 
 SLOTS, ENTRIES = 5, 12
 FILE_BYTES = index_file_bytes(SLOTS, ENTRIES)
@@ -42,37 +53,82 @@ def test_a_file_that_retention_took_has_no_candidates() -> None:
     assert list(file.candidates(7)) == []
 
 
-class CountingEntries:
-    """Counts the entries that are looked at one by one."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-
-    def unpack_from(self, pages: memoryview, position: int) -> tuple[int, int, int, int]:
-        self.looks += 1
-        number, place, time, previous = struct.unpack_from(">iqii", pages, position)
-        return number, place, time, previous
-
-
 @given(
     st.lists(st.tuples(st.sampled_from([7, 7, 7, 2, 9]), st.integers(0, 3)), max_size=60),
     st.sampled_from([1, 2, 7, 256]),
     st.sampled_from([1, 3, 1 << 16]),
 )
-def test_the_rest_of_a_long_bucket_is_looked_over_at_once(
-    keys: list[tuple[int, int]], walked: int, scanned: int
-) -> None:
+def test_a_long_bucket_is_followed_some_entries_at_a_time(keys: list[tuple[int, int]], least: int, more: int) -> None:
     file, places = new_file(5, 100), np.cumsum([step for _, step in keys]).tolist()
     put(file, [(key_hash, place, 1) for (key_hash, _), place in zip(keys, places, strict=True)])
-    looks = CountingEntries()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.log.index_file.WALKED_ENTRIES", walked)
-        patch.setattr("engine.log.index_file.SCANNED_ENTRIES", scanned)
-        patch.setattr("engine.log.index_file._ENTRY", looks)
+        patch.setattr("engine.log.index_file.LEAST_WALKED", least)
+        patch.setattr("engine.log.index_file.MORE_WALKED", more)
         found = list(file.candidates(7))
     wanted = [place for (key_hash, _), place in zip(keys, places, strict=True) if key_hash == 7]
     assert list(dict.fromkeys(found)) == list(dict.fromkeys(reversed(wanted)))
-    assert looks.looks <= walked
+
+
+def long_file() -> IndexFile:
+    """A file with one bucket of 1,000 entries."""
+    file = new_file(1, 1001)
+    put(file, [(7, 100 * number, 1) for number in range(1000)])
+    return file
+
+
+def test_a_thread_in_haste_follows_no_long_bucket() -> None:
+    candidates = long_file().candidates(7)
+    with in_haste():
+        first = [next(candidates) for _ in range(LEAST_WALKED * (1 + MORE_WALKED))]
+        assert first == [100 * number for number in range(999, 999 - len(first), -1)]
+        with pytest.raises(TakesLongError):
+            next(candidates)
+
+
+def test_the_file_is_looked_at_again_before_more_of_a_bucket_is_followed(tmp_path: Path) -> None:
+    whole = bytes(long_file().file.whole())
+    (tmp_path / "index").write_bytes(whole)
+    file = IndexFile(MappedFile(tmp_path / "index", len(whole), Access.READ), 1, 1001)
+    candidates = file.candidates(7)
+    next(candidates)
+    os.truncate(tmp_path / "index", 4096)
+    with pytest.raises(TruncatedFileError):
+        list(candidates)  # entries are followed from the file's end: to touch them would kill this process
+    again = IndexFile(MappedFile(tmp_path / "index", len(whole), Access.READ), 1, 1001)
+    with pytest.raises(TruncatedFileError):
+        list(again.candidates(7))
+
+
+NUMBERS = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, st.integers(-(1 << 63), (1 << 63) - 1), NUMBERS)
+def test_numbers_of_a_chain_are_whatever_a_disk_holds(
+    slot: int, counted: int, previous: int, number: int, key_hash: int
+) -> None:
+    file = new_file()
+    put(file, [(3, 100, 1), (3, 107, 1), (3, 114, 1)])
+    pages = file.file.writable()
+    for of in range(SLOTS):
+        struct.pack_into(">i", pages, 40 + 4 * of, slot)
+    struct.pack_into(">i", pages, 36, counted)
+    for of in (1, 2, 3):
+        struct.pack_into(">i", pages, 40 + 4 * SLOTS + 20 * of + 16, previous)
+    view = file.file.whole()
+    found, following = walk_chain(view, SLOTS, ENTRIES, key_hash, NEWEST, 1 << 40)
+    assert len(found) <= 1
+    assert following == 0
+    found, following = walk_chain(view, SLOTS, ENTRIES, 3, number, 2)
+    assert len(found) <= 2
+    assert 0 <= following < ENTRIES
+
+
+def test_a_chain_is_followed_within_the_file_alone() -> None:
+    view = new_file().file.whole()
+    with pytest.raises(IndexError):
+        walk_chain(view[:-1], SLOTS, ENTRIES, 3, NEWEST, 1)
+    with pytest.raises(IndexError):
+        walk_chain(view, 1 << 40, ENTRIES, 3, NEWEST, 1)
 
 
 class Model:
