@@ -248,10 +248,15 @@ class MappedFile:
     def rest(self, position: int) -> memoryview:
         """Read-only view of the readable bytes from `position` on, of a file that was cut those it has left. Errors as
         `view`."""
-        pages = (self._mapped or self._map())[1]
-        if len(pages) <= position < self.readable:
-            raise TruncatedFileError(self.path, self.size, len(pages))
-        return self.view(position, max(min(self.readable, len(pages)) - position, 0))
+        readable = self.readable
+        if not 0 <= position <= readable:
+            raise UnreadableRangeError(self.path, position, 0, readable)
+        pages = self.whole()
+        if len(pages) < readable:
+            if position >= len(pages):
+                raise TruncatedFileError(self.path, self.size, len(pages))
+            readable = len(pages)
+        return pages[position:readable]
 
     def pages(self) -> memoryview:
         """Read-only view of all readable bytes, [0, readable), as `rest`."""

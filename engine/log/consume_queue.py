@@ -37,6 +37,7 @@ from engine.log.entries import is_pre_blank as is_pre_blank
 SCANNED_FILES = 3
 """How many of the newest files recovery reads whole; older ones were synced long before."""
 _FOLLOW_ENTRIES = 1024
+ENTRY_BYTES = ENTRY.itemsize
 
 
 class ConsumeQueue:
@@ -311,10 +312,12 @@ class ConsumeQueue:
 
     def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
         """(physical_offset, size, tags_code); None outside [min_offset, max_offset)."""
-        return self._raw(queue_offset) if self.min_offset <= queue_offset < self._max else None
+        if not self.min_offset <= queue_offset < self._max:
+            return None
+        return ENTRY_STRUCT.unpack(self.files.view(queue_offset * ENTRY_BYTES, ENTRY_BYTES))
 
     def _raw(self, queue_offset: int) -> tuple[int, int, int]:
-        view = self.files.view(queue_offset * ENTRY.itemsize, ENTRY.itemsize)
+        view = self.files.view(queue_offset * ENTRY_BYTES, ENTRY_BYTES)
         physical_offset, size, tags_code = ENTRY_STRUCT.unpack(view)
         return physical_offset, size, tags_code
 

@@ -18,8 +18,8 @@ from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue, Entries
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
-from engine.record.inner_batch import InnerBatch, InnerMessage, is_wrapper, may_be_wrapper
-from engine.record.kernel.decode import read_run
+from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
+from engine.record.kernel.decode import is_plainly_at, is_wrapper, read_run
 from engine.record.located import LocatedRecords, locate, strays
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import Place
@@ -86,31 +86,27 @@ class QueueRecords:
 
     def _record(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
         """The record that an entry leads to; a batch as it is stored, at each of its numbers."""
+        physical_offset, size, _ = entry
         try:
-            message = self._decode(entry[0], entry[1])
+            try:
+                message = self._whole(self._log.view(physical_offset, size), physical_offset)
+            except (DamagedRecordError, MessageNotFoundError):  # the entry's size may be wrong: the record has its own
+                message = self.record_at(physical_offset)
         except (DamagedRecordError, MessageNotFoundError) as error:
             mended = self._mended(queue, queue_offset, entry)
             if mended is not None:
                 return mended
             raise self._astray(error, queue, queue_offset) from None
-        place = Place(queue.topic, queue.queue_id, queue_offset)
-        if (message.queue_offset, message.queue_id, message.topic) != (queue_offset, queue.queue_id, queue.topic) and (
-            not stands_at(message, place)
+        if is_plainly_at(message, queue.topic, queue.queue_id, queue_offset) or (
+            stands_at(message, Place(queue.topic, queue.queue_id, queue_offset))
         ):
-            mended = self._mended(queue, queue_offset, entry)
-            if mended is not None:
-                return mended
-            found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
-            text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to {found}"
-            raise DamagedRecordError(message.physical_offset, text)
-        return message
-
-    def _decode(self, physical_offset: int, size: int) -> StoredMessage:
-        """The record there. A size that an entry got wrong is not believed: the record says its own."""
-        try:
-            return self._whole(self._log.view(physical_offset, size), physical_offset)
-        except (DamagedRecordError, MessageNotFoundError):
-            return self.record_at(physical_offset)
+            return message
+        mended = self._mended(queue, queue_offset, entry)
+        if mended is not None:
+            return mended
+        found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
+        text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to {found}"
+        raise DamagedRecordError(message.physical_offset, text)
 
     def _astray(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
         """An entry leads to where no log is: it is damaged, unless a followed log is being rewritten."""

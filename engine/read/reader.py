@@ -7,7 +7,7 @@ say that it stands there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +29,10 @@ from engine.record.columns import find_properties, property_texts, topics_of
 from engine.record.compression import BodySizes, decompressed_body
 from engine.record.header import is_queued
 from engine.record.inner_batch import may_be_wrapper
+from engine.record.kernel.decode import carries_key
 from engine.record.located import LocatedRecords, locate
 from engine.record.message import StoredMessage
-from engine.record.properties import KEYS, UNIQUE_KEY, find_property, split_keys
+from engine.record.properties import KEYS, UNIQUE_KEY, split_keys
 
 Array = np.ndarray[Any, Any]
 
@@ -127,9 +128,13 @@ class Reader:
         """Messages with `key` that are wanted, newest first."""
         found: list[StoredMessage] = []
         oldest = max(self.log.min_offset, self._deleted.until(topic))
-        for physical_offset in self._likely(key, self._index.candidates(topic, key, oldest)):
-            shown = (message for message in self._shown(topic, physical_offset) if message.topic == topic)
-            found += [message for message in shown if carries_key(message, key) and is_wanted(message)]
+        candidates = self._index.candidates(topic, key, oldest)
+        for physical_offset in chain(islice(candidates, SINGLE_CANDIDATES), self._likely(key, candidates)):
+            found += [
+                message
+                for message in self._shown(topic, physical_offset)
+                if message.topic == topic and carries_key(message, key) and is_wanted(message)
+            ]
             if len(found) >= limit:
                 break
         return found[:limit]
@@ -157,9 +162,8 @@ class Reader:
         return entry is not None and entry[0] == message.physical_offset
 
     def _likely(self, key: str, candidates: Iterator[int]) -> Iterator[int]:
-        """Those of `candidates` whose record may have the key. Many may only share its hash: they are looked over
+        """Those of many `candidates` whose record may have the key. Many may only share its hash: they are looked over
         together, without a record being decoded."""
-        yield from islice(candidates, SINGLE_CANDIDATES)
         while batch := list(islice(candidates, CANDIDATE_ROWS)):
             require_time()
             entries = np.zeros(len(batch), ENTRY)
@@ -274,16 +278,3 @@ def _places_with_key(records: LocatedRecords, topic: str, key: str) -> Array:
     carry = [key == unique or key in split_keys(own) for own, unique in zip(keys, unique_keys, strict=True)]
     rows = np.array([row for row in np.flatnonzero(carry).tolist() if topics[topic_rows[row]] == topic], np.int64)
     return np.stack([records.queue_ids[rows].astype(np.int64), records.headers["queue_offset"][rows]], axis=1)
-
-
-def carries_key(message: StoredMessage, key: str) -> bool:
-    """Whether `key` is one of the message's keys, or its unique key; the index itself knows only hashes."""
-    wanted, properties = key.encode("utf-8", "surrogatepass"), message.raw_properties
-    keys = find_property(properties, KEYS)
-    if keys == wanted and " " not in key:
-        return bool(key)
-    if "\ufffd" in key:  # stands for bytes that are no UTF-8, too
-        return key in message.keys or key == message.unique_key
-    if keys is not None and key and " " not in key and b" %b " % wanted in b" %b " % keys:  # there may be thousands
-        return True
-    return find_property(properties, UNIQUE_KEY) == wanted

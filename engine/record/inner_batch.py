@@ -18,6 +18,7 @@ import numpy as np
 from engine.errors import DamagedRecordError
 from engine.record.header import CRC_MASK, HEADERS, INNER_BATCH, NEEDS_UNWRAPPING
 from engine.record.kernel.crc import crc32
+from engine.record.kernel.decode import is_wrapper
 from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import INNER_BASE, INNER_COUNT, MOST_INNER
 from engine.record.record import decode_record
@@ -49,11 +50,6 @@ class InnerMessage(StoredMessage):
 def may_be_wrapper(sys_flags: Array) -> Array:
     """Which records may be wrappers, by their flags: bool (n,)."""
     return np.asarray(sys_flags & _MARK == _MARK)
-
-
-def is_wrapper(message: StoredMessage) -> bool:
-    """Whether a record says that it is a batch to be unwrapped."""
-    return message.sys_flag & _MARK == _MARK and bool(message.find_property(INNER_COUNT.encode()))
 
 
 class InnerBatch:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine import MessageStore, OpenMode, StoreConfig, check_store
-from engine.read.reader import carries_key
+from engine.record.kernel.decode import carries_key
 from engine.record.message import StoredMessage
 from engine.record.properties import split_keys
 from tests.golden import NAMES, Golden, golden

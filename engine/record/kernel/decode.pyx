@@ -167,6 +167,11 @@ cdef str reason(Problem problem, StoredMessage message):
     return f"body CRC {find_body_crc(message):08x}, stored {<uint32_t> message.body_crc:08x}"
 
 
+def is_wrapper(StoredMessage message not None):
+    """Whether a record says that it is a batch to be unwrapped."""
+    return message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS and message._find(INNER_COUNT, 9).size > 0
+
+
 def is_plainly_at(StoredMessage message not None, str topic not None, int64_t queue_id, int64_t queue_offset):
     """Whether a record says that it stands there, in its own queue, and can be but one message."""
     cdef bytes name = topic.encode("utf-8", "surrogatepass")
@@ -389,6 +394,7 @@ cdef class StoredMessage:
 cdef bytes_at KEYS = b"KEYS"
 cdef bytes_at TAGS = b"TAGS"
 cdef bytes_at UNIQUE_KEY = b"UNIQ_KEY"
+cdef bytes_at INNER_COUNT = b"INNER_NUM"
 
 
 cdef inline int64_t find_byte(bytes_at at, unsigned char byte, int64_t size) noexcept nogil:
