@@ -6,6 +6,7 @@ import gc
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,12 +21,14 @@ from engine.record.header import (
     MIN_RECORD_BYTES,
     RecordHeader,
 )
-from engine.record.kernel.decode import decode_record, read_header
+from engine.record.kernel.decode import carries_key, decode_record, find_property, read_header, read_run
 from engine.record.message import Message, StoredMessage
+from tests.engine.record.guarded import guarded
 from tests.engine.records import BASE, i32s, log_of
 
 MESSAGE = Message("Topic", b"body", ["key", "other"], "täg", {"color": "blue"})
 BODY_SIZE_POSITION = HEADERS[0].size - 4
+ENTRY_BYTES = 48  # of the header before a record in a ledger
 
 
 def record_of(message: Message) -> bytearray:
@@ -49,7 +52,7 @@ def test_the_kernel_reads_the_fields_where_the_header_has_them(families: int) ->
     assert read_header(memoryview(raw + b"more"), 0) == header
     for size in (0, 1, BORN_HOST_POSITION - 9, BORN_HOST_POSITION, len(raw) - 1):
         with pytest.raises(DamagedRecordError, match=f"only {size} bytes are left"):
-            read_header(memoryview(raw)[:size], 0)
+            read_header(guarded(raw[:size]).data, 0)
 
 
 @pytest.mark.parametrize("magic", [MESSAGE_MAGIC, MESSAGE_MAGIC_V2])
@@ -66,7 +69,7 @@ def test_sizes_that_do_not_add_up_lead_nowhere(
     ]:  # fmt: skip
         changed = bytearray(raw)
         struct.pack_into(layout, changed, position, number)
-        for view in (memoryview(changed), memoryview(changed)[: len(raw) - 1]):
+        for view in (guarded(changed).data, guarded(changed[:-1]).data):
             try:
                 message = decode_record(view, BASE, verify=False)
             except DamagedRecordError:
@@ -128,3 +131,98 @@ def test_text_that_is_no_utf8_is_read_with_replacements(torn: bytes, wanted: str
     assert (message.topic, message.tags, message.find_property(b"color")) == (wanted, wanted, wanted)
     assert message.keys == [wanted, "b" + wanted]
     assert message.properties == {"KEYS": f"{wanted} b{wanted}", "TAGS": wanted, "color": wanted}
+
+
+PLACES = st.integers(-(1 << 63), (1 << 63) - 1)
+START = 1 << 20  # of the file in the log
+FILE_BYTES = 4096
+
+
+def run_of(
+    view: bytes | bytearray | memoryview,
+    places: list[int],
+    *,
+    is_ledger: bool = False,
+    queue_id: int = 3,
+    first: int = 0,
+    most_bytes: int = 1 << 20,
+) -> tuple[list[int | None], int, int]:
+    """What `read_run` finds at these places of the log: queue offsets."""
+    found, alone, size = read_run(
+        memoryview(view),
+        START,
+        FILE_BYTES,
+        is_ledger,
+        np.array(places, np.int64),
+        "Topic",
+        queue_id,
+        first,
+        0,
+        most_bytes,
+    )
+    return [message.queue_offset if message is not None else None for message in found], alone, size
+
+
+def test_a_run_is_what_lies_in_one_file_up_to_some_bytes() -> None:
+    log, positions = log_of([MESSAGE] * 4, START)
+    places, size = [START + position for position in positions], len(log) // 4
+    assert run_of(log, places) == ([0, 1, 2, 3], 0, 4 * size)
+    assert run_of(log, places, most_bytes=size + 1) == ([0, 1], 0, 2 * size)
+    assert run_of(log, places, most_bytes=0) == ([0], 0, size)
+    assert run_of(log, [*places[:2], START + FILE_BYTES, places[2]]) == ([0, 1], 0, 2 * size)
+    assert run_of(log, [START - 1, *places]) == ([None, *[None] * 4], 5, 0), "each a number further on"
+    assert run_of(log[:-1], places) == ([0, 1, 2, None], 1, 3 * size)
+    assert run_of(log, places[1:], first=1) == ([1, 2, 3], 0, 3 * size)
+    assert run_of(log, places, queue_id=4) == ([None] * 4, 4, 0)
+    assert run_of(b"", places) == ([None] * 4, 4, 0)
+    log[positions[2] + HEADERS[0].size] ^= 1
+    assert run_of(log, places) == ([0, 1, None, 3], 1, 3 * size)
+
+
+@given(st.lists(PLACES | st.integers(START - 200, START + FILE_BYTES + 200), max_size=5), st.integers(0, 400))
+def test_a_run_looks_at_nothing_but_its_file(places: list[int], cut: int) -> None:
+    log = log_of([MESSAGE] * 4, START)[0]
+    found, alone, size = run_of(guarded(log[: len(log) - cut]).data, places)
+    assert found.count(None) == alone
+    assert size == (len(found) - alone) * len(log) // 4
+    for row, place in enumerate(places[: len(found)]):
+        stands = place == START + row * len(log) // 4 and row < 4 - -(-cut * 4 // len(log))
+        assert (found[row] is not None) == stands
+    assert all(START <= place < START + FILE_BYTES for place in places[1 : len(found)])
+
+
+def test_a_run_of_a_ledger_needs_its_entries() -> None:
+    log, _ = log_of([MESSAGE], START + ENTRY_BYTES)
+    entry = bytearray(ENTRY_BYTES)
+    struct.pack_into(">ii", entry, 0, 1, ENTRY_BYTES + len(log))
+    struct.pack_into(">q", entry, 24, START)
+    struct.pack_into(">i", entry, 44, len(log))
+    places = [START + ENTRY_BYTES]
+    assert run_of(bytes(entry + log), places, is_ledger=True)[0] == [0]
+    assert run_of(bytes(ENTRY_BYTES) + bytes(log), places, is_ledger=True)[0] == [None]
+    assert run_of(bytes(log_of([MESSAGE], START)[0]), [START], is_ledger=True)[0] == [None]
+
+
+def test_keys_are_words_as_the_index_has_them() -> None:
+    def carried(keys: str, unique: str = "") -> list[str]:
+        raw = log_of([Message("T", b"", properties={"KEYS": keys, "UNIQ_KEY": unique})])[0]
+        message = decode_record(memoryview(raw.replace(b"~", b"\xff")), BASE)
+        return [key for key in ("", " ", "a", "b", "a b", "ab", "�", "a�", "\ud800", "ä") if carries_key(message, key)]
+
+    assert carried("a b") == ["a", "b"]
+    assert carried("  a   ä ") == ["a", "ä"]
+    assert carried("", "a b") == ["a b"]
+    assert carried("ab", "b") == ["b", "ab"]
+    assert carried("~ a~") == ["�", "a�"]
+    assert carried("x", "~") == ["�"]
+    assert carried("", "") == []
+
+
+@given(
+    st.binary(max_size=30) | st.text("KEYST\1\2a", max_size=30).map(str.encode),
+    st.sampled_from([b"", b"KEYS", b"a", b"T"]),
+)
+def test_properties_are_looked_up_within_their_bytes(raw: bytes, name: bytes) -> None:
+    values = [item[len(name) + 1 :] for item in raw.split(b"\2") if item.startswith(name + b"\1")]
+    wanted = [value for value in values if value]
+    assert find_property(guarded(raw).data, name) == (wanted[-1] if wanted else None)
