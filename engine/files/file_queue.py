@@ -194,7 +194,7 @@ class FileQueue:
 
     def view(self, offset: int, length: int) -> memoryview:
         """Read-only view of readable bytes of one file. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
-        file = self.find(offset)
+        file = self._by_start.get(offset - offset % self.file_bytes)
         if file is None:
             raise UnreadableRangeError(self.directory, offset, length, self.max_offset)
         return file.view(offset - file.start, length)
