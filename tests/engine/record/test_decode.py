@@ -75,17 +75,29 @@ def test_sizes_that_do_not_add_up_lead_nowhere(
             except DamagedRecordError:
                 continue
             assert len(message.record) == message.store_size <= len(view)
+            (said,) = struct.unpack_from(">h", message.record, message._properties_position - 2)
+            assert len(message.raw_properties) == max(said, 0)
             parts = len(message.topic.encode()) + len(message.raw_properties) + len(message.stored_body)
             assert MIN_RECORD_BYTES + parts <= message.store_size + 1
 
 
+@pytest.mark.parametrize(("magic", "topic_size"), [(MESSAGE_MAGIC, b"\xfe"), (MESSAGE_MAGIC_V2, b"\xff\xfd")])
+def test_a_negative_topic_size_leads_nowhere(magic: int, topic_size: bytes) -> None:
+    """Though the bytes before the topic, taken for the size of the properties, would add up."""
+    rest = b"\0" + topic_size + b"x" * 254
+    header = distinct_header(0)._replace(magic=magic, store_size=HEADERS[0].size + len(rest), stored_body_size=1)
+    with pytest.raises(DamagedRecordError, match="do not add up"):
+        decode_record(memoryview(HEADERS[0].pack(*header) + rest), header.physical_offset, verify=False)
+
+
 def test_a_size_that_changes_meanwhile_is_the_one_that_was_checked() -> None:
-    raw = record_of(MESSAGE)
+    size = len(record_of(MESSAGE))
+    raw = record_of(MESSAGE) + bytes(100)
     message = decode_record(memoryview(raw), BASE)
     for position in (0, BODY_SIZE_POSITION, message._topic_position - 4, message._properties_position - 4):
         raw[position : position + 4] = b"\x7f\xff\xff\xff"
-    assert (len(message.record), len(message.body)) == (len(raw), 4)
-    assert message.store_size == len(raw)
+    assert (len(message.record), len(message.body)) == (size, 4)
+    assert message.store_size == size
     assert len(message.topic) == 5
     assert message.find_property(b"color") == "blue"
     assert message.keys == ["key", "other"]
