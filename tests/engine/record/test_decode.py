@@ -212,7 +212,9 @@ def test_a_run_of_a_ledger_needs_its_entries() -> None:
     places = [START + ENTRY_BYTES]
     assert run_of(bytes(entry + log), places, is_ledger=True)[0] == [0]
     assert run_of(bytes(ENTRY_BYTES) + bytes(log), places, is_ledger=True)[0] == [None]
-    assert run_of(bytes(log_of([MESSAGE], START)[0]), [START], is_ledger=True)[0] == [None]
+    struct.pack_into(">q", entry, 24, START - ENTRY_BYTES)
+    first = memoryview(entry + log_of([MESSAGE], START)[0])[ENTRY_BYTES:]
+    assert run_of(first, [START], is_ledger=True)[0] == [None], "the entry would begin before its file"
 
 
 def test_keys_are_words_as_the_index_has_them() -> None:
@@ -238,3 +240,7 @@ def test_properties_are_looked_up_within_their_bytes(raw: bytes, name: bytes) ->
     values = [item[len(name) + 1 :] for item in raw.split(b"\2") if item.startswith(name + b"\1")]
     wanted = [value for value in values if value]
     assert find_property(guarded(raw).data, name) == (wanted[-1] if wanted else None)
+
+
+def test_the_last_of_equal_names_that_has_a_value_wins() -> None:
+    assert find_property(b"a\x01x\x02a\x01y\x02a\x01", b"a") == b"y"
