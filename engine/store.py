@@ -390,6 +390,11 @@ class MessageStore:
         writer = self._writer or self._require_write_side().writer
         return writer.put_lines(topic, lines, queue, keys, tags, properties, stored)
 
+    def when_placing(self, call: Callable[[int], None]) -> None:
+        """Have `call` told the physical offset of each put right before it is published, by the thread that puts. Who
+        opens the store after a kill finds the messages there if and only if the log goes on behind that offset."""
+        self._log.placing = call
+
     # durability
 
     @property

@@ -15,9 +15,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn
+from contextlib import contextmanager, suppress
+from typing import NoReturn, TypeVar
 
-from engine import Expired, MessageStore, Stored
+from engine import Expired, MessageStore, Stored, StoreError
+from fsstore.handover import HandleEntry, Handover
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -31,7 +33,7 @@ from fsstore.interface import (
 )
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
-from fsstore.tree.append import LongPuts
+from fsstore.tree.append import AppendFile, LongPuts
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.directories import RootDirectory, Tree
@@ -40,7 +42,7 @@ from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.names import NAME_MAX_BYTES
-from fsstore.tree.nodes import Context, Node, OpenFile
+from fsstore.tree.nodes import Context, Node, OpenFile, Survival
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
 from fsstore.tree.store_reports import (
     ControlFile,
@@ -54,6 +56,19 @@ from fsstore.tree.store_reports import (
     to_json,
 )
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
+
+H = TypeVar("H")
+
+
+class _Handles(dict[int, H]):
+    """What handles stand for; one of another server's is opened again when it is used."""
+
+    def __init__(self, reopen: Callable[[int], H]) -> None:
+        super().__init__()
+        self._reopen = reopen
+
+    def __missing__(self, handle: int) -> H:
+        return self._reopen(handle)
 
 
 class Filesystem:
@@ -86,17 +101,21 @@ class Filesystem:
             changes,
             self.memory,
             LongPuts(),
+            Survival(),
         )
         self._messages = MessageFiles(store, appearance, self._computed, self.memory)
         tree = Tree(self._context, self._messages)
         self.streams = tree.streams
         """Which of them have grown, for the adapter."""
-        self._files: dict[int, OpenFile] = {}
-        self._listings: dict[int, Listing] = {}
+        self._files: dict[int, OpenFile] = _Handles(self._reopen)
+        self._listings: dict[int, Listing] = _Handles(self._reopen_directory)
+        self._handed_over: Handover | None = None
+        self._inherited: dict[int, HandleEntry] = {}
+        """Handles that another server opened, and nobody has used since."""
         self._next_handle = 1
         self._stored = DoneInThread[int]()
         root = RootDirectory(tree)
-        self._inodes.pin(root)
+        self._inodes.pin(root, "")
         root.add(b"@store", self._store_directory(options, status or dict))
         self._parquet = Dataset(store, options.parquet)
         root.add(b"@parquet", DatasetDirectory(self._context, self._parquet))
@@ -121,7 +140,10 @@ class Filesystem:
 
         directory.add(b"status.json", SlowReportFile(context, status_text))
         directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
-        directory.add(b"metrics", SlowReportFile(context, lambda: metrics_of(store, COMPLAINTS, self.memory)))
+        directory.add(
+            b"metrics",
+            SlowReportFile(context, lambda: metrics_of(store, COMPLAINTS, self.memory, context.survival.restarts)),
+        )
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
@@ -183,6 +205,7 @@ class Filesystem:
             raise self._context.refusal()
         if size is not None and handle is not None:
             self._files[handle].truncate(size)
+            self.keep(handle, 0, 0)
         return self._inodes.nodes[inode].attributes()
 
     def readlink(self, inode: int) -> bytes:
@@ -221,6 +244,10 @@ class Filesystem:
             file, opened = node.open(flags)
             opened = opened._replace(handle=handle)
             self._files[handle] = file
+        if self._handed_over is not None:
+            self._handed_over.handles.add(handle, inode, flags)
+            if inode < COMPUTED:
+                self.keep(handle, 0, 0)
         self._next_handle = handle + 1
         return opened
 
@@ -246,8 +273,17 @@ class Filesystem:
 
     def release(self, handle: int) -> None:
         """Close a handle: what flush could not publish is dropped, what it was not to publish is published."""
-        self._files[handle].release()
-        del self._files[handle]
+        handed_over = self._handed_over
+        if handed_over is None:
+            self._files[handle].release()
+            del self._files[handle]
+            return
+        file = self._files.get(handle) or self._inherited_writer(handle)
+        if file is not None:
+            file.release()
+            self._files.pop(handle, None)
+        self._inherited.pop(handle, None)
+        handed_over.handles.drop(handle)
 
     # directories
 
@@ -255,6 +291,8 @@ class Filesystem:
         """Open a directory, to be listed."""
         handle = self._next_handle
         self._listings[handle], opened = self._node(inode).opendir()
+        if self._handed_over is not None:
+            self._handed_over.handles.add(handle, inode, 0, is_directory=True)
         self._next_handle = handle + 1
         return opened._replace(handle=handle)
 
@@ -265,7 +303,12 @@ class Filesystem:
 
     def releasedir(self, handle: int) -> None:
         """Close a listing."""
-        self._listings.pop(handle).release()
+        listing = self._listings.pop(handle, None)  # none: another server opened it, and nobody read on
+        if listing is not None:
+            listing.release()
+        if self._handed_over is not None:
+            self._inherited.pop(handle, None)
+            self._handed_over.handles.drop(handle)
 
     def fsyncdir(self, handle: int) -> int:
         """Everything published so far is to be durable."""
@@ -274,6 +317,9 @@ class Filesystem:
     def mkdir(self, parent_inode: int, name: bytes) -> Attributes:
         """Make a topic, or grow one; counted as one lookup. SlowWork: it waits for the disk."""
         _require_length(name)
+        if self._context.survival.was_begun:
+            with suppress(FilesystemError, StoreError):
+                return self.lookup(parent_inode, name)
         self._node(parent_inode).mkdir(name)
         return self.lookup(parent_inode, name)
 
@@ -288,6 +334,106 @@ class Filesystem:
         for name in names:
             _require_length(name)
         raise self._context.refusal()
+
+    # what outlives this process
+
+    def survive(self, handed_over: Handover) -> list[int]:
+        """Go on where another server was, if there was one, and note what the next one needs. Before the first request.
+        The numbers that the other one gave out: what the kernel knows of them may be outdated."""
+        self._handed_over = handed_over
+        self._context.survival.is_on = True
+        self._context.survival.restarts = handed_over.restarts
+        self._computed.begin = handed_over.computed_begin
+        handed_over.requests.settle(self._store.physical_end)
+        self._inherited = dict(handed_over.handles.all())
+        self._next_handle = handed_over.handles.last + 1
+        return self._inodes.survive(handed_over.nodes)
+
+    def inherited_files(self) -> Iterator[tuple[int, int]]:
+        """Handle and inode of each file that was open already, and is cached by the kernel."""
+        for handle, entry in self._inherited.items():
+            if entry.inode >= MESSAGE:
+                yield handle, entry.inode
+
+    def holds_bytes(self, handle: int) -> bool:
+        """Whether a handle has bytes that are not published."""
+        file = self._files.get(handle)
+        if file is not None:
+            return file.is_unfinished
+        return self._handed_over is not None and self._handed_over.handles.has_state(handle)
+
+    def is_synced(self, handle: int) -> bool:
+        """Whether each write through a handle is to be on disk when it is answered."""
+        return getattr(self._files[handle], "is_synced", False)
+
+    def outcome(self, handle: int, unique: int) -> int | None:
+        """The errno (0: success) of the request that left a handle as another server left it, if that was `unique`."""
+        return self._handed_over.handles.outcome(handle, unique) if self._handed_over is not None else None
+
+    def keep(self, handle: int, unique: int, number: int) -> None:
+        """Note what a handle holds after a request, which is about to be answered with that errno (0: success)."""
+        if self._handed_over is not None and (file := self._files.get(handle)) is not None:
+            self._handed_over.handles.save(handle, file.unpublished(), unique, number)
+
+    @contextmanager
+    def already_stored(self, handle: int) -> Iterator[None]:
+        """Meanwhile a request is done again whose messages the log has got: everything is done but to put them."""
+        survival = self._context.survival
+        survival.stored_until = self._store.physical_end
+        try:
+            if handle in self._files or handle in self._inherited:
+                self._files[handle].was_published()
+            yield
+        finally:
+            survival.stored_until = 0
+
+    @contextmanager
+    def already_begun(self) -> Iterator[None]:
+        """Meanwhile a request is done again that a killed server had begun: what it was to make may be there."""
+        self._context.survival.was_begun = True
+        try:
+            yield
+        finally:
+            self._context.survival.was_begun = False
+
+    def _reopen(self, handle: int) -> OpenFile:
+        """A handle that another server opened. EBADF: there is none."""
+        entry = self._inherited.get(handle)
+        if entry is None or entry.is_directory or self._handed_over is None:
+            raise FilesystemError(errno.EBADF)
+        flags = entry.flags & ~os.O_TRUNC
+        file: OpenFile
+        if entry.inode >= MESSAGE:
+            file = self._messages.open(entry.inode)
+        else:
+            file, _ = self._node(entry.inode).open(flags)
+            file.resume(self._handed_over.handles.state(handle))
+        del self._inherited[handle]
+        self._files[handle] = file
+        if entry.inode < COMPUTED:  # an `append` goes with its last handle, so it has to know them all
+            for other in [other for other, its in self._inherited.items() if its.inode == entry.inode]:
+                self._files[other]
+        return file
+
+    def _inherited_writer(self, handle: int) -> OpenFile | None:
+        """A handle that was not used since another server opened it, if closing it means anything."""
+        entry = self._inherited.get(handle)
+        if entry is None or entry.inode >= COMPUTED:
+            return None
+        with suppress(FilesystemError, StoreError):
+            if isinstance(self._inodes.nodes[entry.inode], AppendFile):
+                return self._files[handle]
+        return None
+
+    def _reopen_directory(self, handle: int) -> Listing:
+        entry = self._inherited.get(handle)
+        if entry is None or not entry.is_directory:
+            raise FilesystemError(errno.EBADF)
+        listing, _ = self._node(entry.inode).opendir()
+        listing.resume()
+        del self._inherited[handle]
+        self._listings[handle] = listing
+        return listing
 
     # extended attributes
 
@@ -349,6 +495,8 @@ class Filesystem:
             if isinstance(file, HeldBody):
                 file.log_rewritten()
         self._computed.log_rewritten(physical_end)
+        if self._handed_over is not None:
+            self._handed_over.computed_begin = self._computed.begin
         self._parquet.forget_all_but(frozenset())
         return self._inodes.retire(lambda _: True)
 

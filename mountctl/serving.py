@@ -27,6 +27,7 @@ from engine import (
 )
 from fsstore import ServeOptions, serve
 from fsstore.fuse.mount import ENDING_SIGNALS
+from fsstore.handover import Keeper
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file
 from mountctl.errors import one_line
 from mountctl.options import MountRequest
@@ -39,7 +40,9 @@ LOG_INTERVAL_SECONDS = 5.0
 SHOW_INTERVAL_SECONDS = 0.1
 
 
-def serve_request(request: MountRequest, reporter: Reporter, log_file: Path | None) -> None:
+def serve_request(
+    request: MountRequest, reporter: Reporter, log_file: Path | None, keeper: Keeper | None = None
+) -> None:
     """Open the store, serve it at the mount point until it is unmounted or a signal ends it, and close it.
 
     The caller has held back SIGHUP (`daemon.hold_hangups`).
@@ -57,7 +60,7 @@ def serve_request(request: MountRequest, reporter: Reporter, log_file: Path | No
         hangups.store = store
         try:
             ready = partial(_ready, request, reporter, interrupts)
-            serve(store, request.mountpoint, _serve_options(request), ready=ready)
+            serve(store, request.mountpoint, _serve_options(request), ready=ready, keeper=keeper)
         finally:
             _ignore(ENDING_SIGNALS)  # it ends already
         log.info("unmounted; closing the store")

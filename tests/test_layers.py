@@ -150,12 +150,13 @@ MAY_IMPORT = {
     "fsstore": {
         "options": set(),
         "mount_table": set(),
+        "handover": set(),
         "interface": {"options"},
-        "tree": {"interface"},
+        "tree": {"handover", "interface"},
         "parquet": {"options", "interface", "tree"},
         "spark": {"interface", "parquet"},
-        "core": {"interface", "tree", "parquet"},
-        "fuse": {"options", "mount_table", "interface", "tree", "core"},
+        "core": {"handover", "interface", "tree", "parquet"},
+        "fuse": {"options", "mount_table", "handover", "interface", "tree", "core"},
     },
 }
 """Packages and modules of a room, from the bottom up, and what each may import of those below. What is not named may

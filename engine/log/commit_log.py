@@ -11,7 +11,7 @@ The first 8 bytes of a record or batch, its size and magic, are written last: a 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -95,6 +95,8 @@ class CommitLog:
         self.files = files
         self.lock = threading.RLock()
         self.last_store_time_ms = 0
+        self.placing: Callable[[int], None] | None = None
+        """Called under `lock` with the physical offset of what is about to be published."""
         self._clock = clock
         self._current: MappedFile | None = files.last
 
@@ -149,6 +151,8 @@ class CommitLog:
             record.place(queue_offset, physical_offset, now_ms)
             if record.names_magic:
                 refuse_forged(record, physical_offset)
+            if self.placing is not None:
+                self.placing(physical_offset)
             file.append_head_last(buffer)
             self.last_store_time_ms = now_ms  # after publishing: who reads it, then flushes, has flushed that record
             return physical_offset, now_ms
@@ -178,6 +182,8 @@ class CommitLog:
                     files[number].write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
                 for file, end in zip(files[:-1], ends, strict=False):
                     _write_blank(file, end)
+                if self.placing is not None and stored:
+                    self.placing(stored[0][0])
                 for part, (number, position) in zip(reversed(parts), reversed(places), strict=True):
                     files[number].write(position, part.buffer[:HEAD_BYTES])
             except OSError:

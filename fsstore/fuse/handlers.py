@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,22 @@ from engine import MessageStore, OpenMode, StoreError
 from fsstore.core import Filesystem
 from fsstore.fuse import dirents
 from fsstore.fuse import protocol as wire
-from fsstore.fuse.errors import errno_for
+from fsstore.fuse.errors import errno_for, errno_of
 from fsstore.fuse.notify import OpenBodies
-from fsstore.fuse.protocol import ARGUMENTS, FORGOTTEN, FORGOTTEN_BEGIN, HANDLE, LOOKUPS, RANGE, WRITTEN_BYTES, Opcode
+from fsstore.fuse.protocol import (
+    ARGUMENTS,
+    FORGOTTEN,
+    FORGOTTEN_BEGIN,
+    HANDLE,
+    LOOKUPS,
+    RANGE,
+    REQUEST,
+    WRITTEN_BYTES,
+    Opcode,
+)
 from fsstore.fuse.session import Channel, Handler
-from fsstore.interface import AT_END, MessageColumns, MessageNames, SlowWork
+from fsstore.handover import RESENT, RequestJournal
+from fsstore.interface import AT_END, FilesystemError, MessageColumns, MessageNames, SlowWork
 from fsstore.tree.listing import MOST_DESCRIBED
 
 FEWEST_ROWS = 64
@@ -48,6 +60,7 @@ class RequestHandlers:
             Opcode.BATCH_FORGET: self.forget_many,
             Opcode.GETATTR: self.getattr,
             Opcode.READLINK: self.readlink,
+            Opcode.MKDIR: self.mkdir,
             Opcode.OPEN: self.open,
             Opcode.READ: self.read,
             Opcode.WRITE: self.write,
@@ -79,6 +92,9 @@ class RequestHandlers:
     def readlink(self, unique: int, inode: int, _: memoryview) -> None:
         target = self._core.readlink(inode)
         self._send(wire.header(unique, len(target)) + target)
+
+    def mkdir(self, unique: int, inode: int, request: memoryview) -> None:
+        self._send(wire.entry(unique, self._core.mkdir(inode, bytes(request[wire.MADE_NAME : -1]))))
 
     def forget(self, _: int, inode: int, request: memoryview) -> None:
         """Without a reply."""
@@ -216,6 +232,106 @@ class RequestHandlers:
 
     def interrupt(self, _: int, __: int, ___: memoryview) -> None:
         """Somebody who waits was sent a signal. Nothing here waits but for the disk, and that can't be taken back."""
+
+
+class JournaledHandlers(RequestHandlers):
+    """Where the mount outlives this process: what is not idempotent happens once, even if it is sent to two servers.
+
+    A request that the last server received and did not answer is sent again, and is either done, or its messages are in
+    the log and nothing else is known (then all is done again but to put them), or it was not done.
+    """
+
+    def __init__(self, core: Filesystem, store: MessageStore, channel: Channel, journal: RequestJournal) -> None:
+        super().__init__(core, store, channel)
+        self._journal = journal
+        self._handle = 0
+        """Of the request that is being done; 0: of one that needs no journal."""
+        for handle, inode in core.inherited_files():
+            self._bodies.opened(inode, handle, None)
+
+    def write(self, unique: int, inode: int, request: memoryview) -> None:
+        self._once(super().write, unique, inode, request)
+
+    def flush(self, unique: int, inode: int, request: memoryview) -> None:
+        self._once_if_needed(super().flush, unique, inode, request)
+
+    def fsync(self, unique: int, inode: int, request: memoryview) -> None:
+        self._once_if_needed(super().fsync, unique, inode, request)
+
+    def release(self, unique: int, inode: int, request: memoryview) -> None:
+        self._once_if_needed(super().release, unique, inode, request)
+
+    def mkdir(self, unique: int, inode: int, request: memoryview) -> None:
+        self._journal.begin(unique)
+        if self._journal.was_begun(unique):
+            with self._core.already_begun():
+                super().mkdir(unique, inode, request)
+        else:
+            super().mkdir(unique, inode, request)
+
+    def _once_if_needed(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
+        if unique & RESENT or self._core.holds_bytes(HANDLE.unpack_from(request, ARGUMENTS)[0]):
+            self._once(handler, unique, inode, request)
+        else:
+            handler(unique, inode, request)
+
+    def _once(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
+        """Do a request that begins with a handle, unless it was done."""
+        journal = self._journal
+        slot = journal.begin(unique)
+        (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
+        if unique & RESENT:
+            if self._was_done(unique, slot, handle, request):
+                return
+            if journal.is_stored(slot):
+                with self._core.already_stored(handle):
+                    self._do(handler, unique, inode, request, slot, handle)
+                return
+            if journal.was_begun(unique):
+                with self._core.already_begun():
+                    self._do(handler, unique, inode, request, slot, handle)
+                return
+        self._do(handler, unique, inode, request, slot, handle)
+
+    def _do(self, handler: Handler, unique: int, inode: int, request: memoryview, slot: int, handle: int) -> None:
+        journal = self._journal
+        journal.enter(slot)
+        self._handle = handle
+        try:
+            handler(unique, inode, request)
+        except SlowWork as slow:
+            slow.work = partial(journal.run, slot, slow.work)
+            raise
+        except Exception as error:
+            self._core.keep(handle, unique & ~RESENT, errno_of(error) or errno.EIO)
+            raise
+        finally:
+            self._handle = 0
+            journal.enter(0)
+
+    def _was_done(self, unique: int, slot: int, handle: int, request: memoryview) -> bool:
+        """Whether the last server did a request: it is answered then."""
+        opcode = REQUEST.unpack_from(request)[1]
+        if opcode == Opcode.RELEASE:
+            return False
+        until, outcome = self._journal.done_until(slot), None
+        if until is None:
+            outcome = self._core.outcome(handle, unique & ~RESENT)
+            if outcome is None:
+                return False
+            until = self._store.physical_end if opcode == Opcode.FSYNC or self._core.is_synced(handle) else 0
+        if outcome:
+            raise FilesystemError(outcome)
+        is_write = opcode == Opcode.WRITE
+        reply = wire.taken(unique, wire.WRITE.unpack_from(request, ARGUMENTS)[2]) if is_write else wire.done(unique)
+        super()._finish(unique, min(until, self._store.physical_end), reply)
+        return True
+
+    def _finish(self, unique: int, physical_end: int, reply: bytes) -> None:
+        if self._handle:
+            self._core.keep(self._handle, unique & ~RESENT, 0)
+            self._journal.done(unique, physical_end)
+        super()._finish(unique, physical_end, reply)
 
 
 def message_rows(batch: MessageColumns | MessageNames, most: int) -> np.ndarray[Any, Any]:

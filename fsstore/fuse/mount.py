@@ -20,7 +20,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -30,10 +30,12 @@ import trio
 
 from engine import IndexState, MessageStore, OpenMode, StoreError
 from fsstore.core import Filesystem
-from fsstore.fuse.handlers import RequestHandlers
+from fsstore.fuse import protocol as wire
+from fsstore.fuse.handlers import JournaledHandlers, RequestHandlers
 from fsstore.fuse.notify import Expiry, Invalidation, SizeNotifier
 from fsstore.fuse.rare import RareOperations, Relay
 from fsstore.fuse.session import Channel, RequestLoop
+from fsstore.handover import HandoverError, Keeper
 from fsstore.interface import FilesystemOptions
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
@@ -48,24 +50,31 @@ def run_mount(
     options: ServeOptions,
     ready: Callable[[], None] | None = None,
     make_core: type[Filesystem] = Filesystem,
+    keeper: Keeper | None = None,
 ) -> None:
     """See `fsstore.serve`; `make_core` is for tests that need a core with faults."""
-    mountpoint = mountpoint.resolve()  # before it is mounted: looking at it afterwards would wait for ourselves
+    if keeper is None or keeper.inherited is None:
+        mountpoint = mountpoint.resolve()  # before it is mounted: looking at it afterwards would wait for ourselves
     core = make_core(
         store,
         FilesystemOptions(
             append_mode=options.append_mode, directory_mode=options.directory_mode, parquet=options.parquet
         ),
-        status=lambda: {"mountpoint": str(mountpoint)},
+        status=lambda: {"mountpoint": str(mountpoint), **mount.status()},
     )
-    channel = Channel.mount(mountpoint, fuse_options(store, options))
-    mount = Mount(store, core, channel, options, ready)
+    if keeper is None or keeper.inherited is None:
+        channel = Channel.mount(mountpoint, fuse_options(store, options))
+    else:
+        channel = Channel(keeper.inherited, mountpoint)
+    mount = Mount(store, core, channel, options, ready, keeper)
     with handling_signals(mount.end), quick_turns():
         try:
             trio.run(mount.serve)
         finally:
             if unfinished := core.close():
                 log.info("open files with an incomplete message, not published: %d", unfinished)
+            if keeper is not None:
+                keeper.release()  # else the kernel would have who uses the mount wait for another server
             channel.close()
 
 
@@ -79,8 +88,12 @@ class Mount:
         channel: Channel,
         options: ServeOptions,
         ready: Callable[[], None] | None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._store = store
+        self._keeper = keeper
+        self._outlives = False
+        """Whether the mount outlives this process."""
         self._core = core
         self._channel = channel
         self._options = options
@@ -89,6 +102,15 @@ class Mount:
         self._end_asked = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
 
+    def status(self) -> dict[str, object]:
+        """What status.json says of it."""
+        keeper = self._keeper
+        return {
+            "outlives_daemon": self._outlives,
+            "restarts": keeper.memory.restarts if keeper is not None else 0,
+            "keeper_pid": keeper.pid if keeper is not None else None,
+        }
+
     async def serve(self) -> None:
         """Serve requests until the mount is gone or `end` is called."""
         self._token = trio.lowlevel.current_trio_token()
@@ -96,7 +118,7 @@ class Mount:
             await self._serve(relay)
 
     async def _serve(self, relay: Relay) -> None:
-        handlers = RequestHandlers(self._core, self._store, self._channel)
+        handlers = self._handlers(relay)
         expiry = Expiry(self._core, self._channel)
         invalidation = Invalidation(self._core, self._channel, expiry)
         handlers.published = invalidation.notify_kernel
@@ -118,6 +140,42 @@ class Mount:
                 nursery.cancel_scope.cancel()
         finally:
             unsubscribe()
+
+    def _handlers(self, relay: Relay) -> RequestHandlers:
+        """Ordinary ones, until the kernel has said that a mount can outlive its server."""
+        keeper = self._keeper
+        if keeper is None:
+            return RequestHandlers(self._core, self._store, self._channel)
+        journal = keeper.memory.requests
+        known = self._core.survive(keeper.memory)
+        if self._store.mode is OpenMode.WRITE:
+            self._store.when_placing(journal.placing)
+        if keeper.inherited is None:
+            relay.agreed = self._agreed
+        else:
+            agreed = keeper.memory.agreed
+            if agreed is None:
+                raise HandoverError("the kernel's first request is not in the shared memory")
+            relay.replay(*agreed)
+            self._take_over(keeper, known)
+        return JournaledHandlers(self._core, self._store, self._channel, journal)
+
+    def _agreed(self, request: bytes, reply: bytes) -> None:
+        assert self._keeper is not None
+        if wire.VERSION.unpack_from(request, wire.ARGUMENTS) >= (7, wire.RESEND_MINOR):
+            self._keeper.memory.agree(request, reply)
+            self._channel.survive(self._keeper)
+            self._outlives = True
+
+    def _take_over(self, keeper: Keeper, known: Iterable[int]) -> None:
+        """Go on with what the last server was asked. What it was to tell the kernel is told again, as far as anybody
+        knows."""
+        log.info("goes on where a killed daemon was: restart %d of this mount", keeper.memory.restarts)
+        self._channel.survive(keeper)
+        self._outlives = True
+        for inode in known:
+            self._channel.drop_attributes(inode)
+        self._channel.resend()
 
     def end(self, why: str) -> None:
         """End `serve` after the requests under way. For a signal's handler: on the main thread, at any moment."""

@@ -28,6 +28,7 @@ class Opcode(IntEnum):
     FORGET = 2
     GETATTR = 3
     READLINK = 5
+    MKDIR = 9
     OPEN = 14
     READ = 15
     WRITE = 16
@@ -58,6 +59,8 @@ FLAGS = Struct("=I")
 """open"""
 WRITE = Struct("=QQIIQI4x")
 """write: handle, position, size, write flags, owner of the descriptor, flags of the open file"""
+MADE_NAME = ARGUMENTS + 8
+"""Where the name in a mkdir begins, after mode and umask."""
 WRITTEN_BYTES = ARGUMENTS + WRITE.size
 """Where the bytes of a write begin."""
 FLUSH = Struct("=Q8xQ")
@@ -91,6 +94,12 @@ _NS = 1_000_000_000
 _INVALIDATE = Struct("=IiQQqq")
 _STORE = Struct("=IiQQQII")
 _INVALIDATE_INODE, _STORE_DATA = 2, 4
+RESEND = Struct("=IiQ").pack(16, 7, 0)
+"""The notice (Linux 6.9) that all requests which were read and not answered are to be sent again."""
+VERSION = Struct("=II")
+"""The kernel's first request: version, its minor"""
+RESEND_MINOR = 40
+"""From which on the kernel knows RESEND."""
 _ATTRIBUTES_ALONE = -1
 _TO_THE_END = 0
 

@@ -1,4 +1,4 @@
-"""The rare requests (the first one, mkdir, extended attributes, all that is refused) are pyfuse3's to answer.
+"""The rare requests (the first one, statfs, extended attributes, all that is refused) are pyfuse3's to answer.
 
 libfuse takes an open descriptor for a mount ("/dev/fd/N"). It is given one end of a pair of sockets: what comes out of
 the other end are its replies. The frequent requests are answered in `handlers` and never get here.
@@ -25,6 +25,7 @@ from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.fuse.session import Channel
+from fsstore.handover import RESENT, HandoverError
 from fsstore.interface import BLOCK_BYTES, Attributes, FilesystemError, SlowWork
 
 READY_TASKS = 8
@@ -45,6 +46,11 @@ class Relay:
         """Set when the kernel's first request has been answered."""
         self.waiting = 0
         """Requests that were handed over and not answered yet."""
+        self.agreed: Callable[[bytes, bytes], None] = lambda request, reply: None
+        """Called with the kernel's first request, and the reply that it was sent."""
+        self._expected: bytes | None = None
+        self._first = b""
+        self._resent: set[int] = set()
         self._channel = channel
         self._socket = ours
         self._backlog: deque[bytes] = deque()
@@ -63,8 +69,19 @@ class Relay:
             finally:
                 pyfuse3.close(unmount=False)
 
+    def replay(self, request: bytes, reply: bytes) -> None:
+        """Have libfuse agree with the kernel as in another process. `run` raises HandoverError if it does not."""
+        self._expected = reply
+        self.forward(request)
+
     def forward(self, request: bytes) -> None:
         """Hand a request over."""
+        length, opcode, unique, inode = wire.REQUEST.unpack_from(request)
+        if unique & RESENT:  # libfuse need not know
+            unique &= ~RESENT
+            self._resent.add(unique)
+            request = wire.REQUEST.pack(length, opcode, unique, inode) + request[wire.REQUEST.size :]
+        self._first = self._first or request
         self.waiting += 1
         self._backlog.append(request)
         self._hand_over()
@@ -91,11 +108,27 @@ class Relay:
                 return
             reply = bytes(memoryview(self._reply)[:size])
             if not self.serving.is_set():
-                reply = wire.serving_as_wanted(reply, PAGESIZE)
-            self._channel.send(reply)
-            self.serving.set()
+                self._agree(wire.serving_as_wanted(reply, PAGESIZE))
+                self.serving.set()
+            else:
+                self._channel.send(self._marked(reply) if self._resent else reply)
             self.waiting -= 1
             self._hand_over()
+
+    def _agree(self, reply: bytes) -> None:
+        if self._expected is None:
+            self._channel.send(reply)
+            self.agreed(self._first, reply)
+        elif reply != self._expected:
+            raise HandoverError("this version agrees with the kernel on something else than the one that was killed")
+
+    def _marked(self, reply: bytes) -> bytes:
+        """A reply with the mark of its request."""
+        length, error, unique = wire.REPLY.unpack_from(reply)
+        if unique not in self._resent:
+            return reply
+        self._resent.discard(unique)
+        return wire.REPLY.pack(length, error, unique | RESENT) + reply[wire.REPLY.size :]
 
 
 def answered(
@@ -140,10 +173,6 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
         answer.f_files, answer.f_ffree, answer.f_favail = space.files, space.files_free, space.files_free
         answer.f_namemax = space.name_max
         return answer
-
-    @answered
-    def mkdir(self, parent: int, name: bytes, _mode: int, _: object) -> EntryAttributes:
-        return filled(self._core.mkdir(parent, name))
 
     @answered
     def poll(self, _inode: int, _handle: int, _poll_handle: object, _: object) -> NoReturn:

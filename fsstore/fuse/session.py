@@ -29,7 +29,8 @@ import trio
 
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
-from fsstore.fuse.protocol import REQUEST, Opcode, failed
+from fsstore.fuse.protocol import REPLY, REQUEST, Opcode, failed
+from fsstore.handover import Keeper, RequestJournal, pin, touch
 from fsstore.interface import Kind, SlowWork
 from fsstore.options import MountError
 
@@ -59,6 +60,8 @@ class Channel:
         self.mountpoint = mountpoint
         self._descriptor = descriptor
         self._buffer = bytearray(wire.LARGEST_REQUEST_BYTES)
+        pin(self._buffer)
+        self._requests: RequestJournal | None = None
         self._view = memoryview(self._buffer)
         self._buffers = [self._buffer]
         self._poll = select.poll()
@@ -91,6 +94,19 @@ class Channel:
             _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
         return cls(descriptors[0], mountpoint)
 
+    # what outlives this process
+
+    def survive(self, keeper: Keeper) -> None:
+        """Have the mount outlive this process, and note which requests were answered."""
+        self._requests = keeper.memory.requests
+        if keeper.inherited is None:
+            keeper.keep(self._descriptor)
+
+    def resend(self) -> None:
+        """Have the kernel send what another server received and did not answer."""
+        with suppress(OSError):  # unmounted, as `receive` will find out
+            os.write(self._descriptor, wire.RESEND)
+
     # requests
 
     def is_ready(self, wait_ms: int) -> bool:
@@ -122,13 +138,17 @@ class Channel:
 
     def send(self, reply: bytes) -> None:
         """Answer a request. One that was taken back meanwhile, or whose mount is gone, has nobody to read it."""
-        try:
+        try:  # noqa: SIM105
             os.write(self._descriptor, reply)
         except (FileNotFoundError, ConnectionAbortedError):
-            return  # `suppress` would cost half as much as the reply
+            pass  # `suppress` would cost half as much as the reply
+        if self._requests is not None and self._requests.slots:
+            self._requests.free(REPLY.unpack_from(reply)[2])
 
     def send_with(self, head: bytes, data: bytes | memoryview) -> None:
         """As `send`, for a reply in two pieces: `data` is not copied on our side."""
+        if self._requests is not None and type(data) is memoryview:
+            touch(data)
         try:
             os.writev(self._descriptor, (head, data))
         except (FileNotFoundError, ConnectionAbortedError):
@@ -140,6 +160,8 @@ class Channel:
             if self._is_open:
                 with suppress(OSError):
                     os.write(self._descriptor, reply)
+            if self._requests is not None:
+                self._requests.free(REPLY.unpack_from(reply)[2])
 
     def drop_attributes(self, inode: int) -> None:
         """Have the kernel ask again for an inode's attributes, if it knows it. Takes no lock that a reader may hold."""

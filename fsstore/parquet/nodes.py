@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from engine import Expired, MessageStore, OpenMode, TakesLongError, in_haste
+from engine import Expired, MessageStore, OpenMode, StoreError, TakesLongError, in_haste
 from fsstore.interface import Attributes, FilesystemError, Kind, Opened, OpenedDirectory, SlowWork
 from fsstore.parquet.cached_names import CachedNames
 from fsstore.parquet.dataset import Dataset
@@ -22,7 +22,7 @@ from fsstore.parquet.names import (
     topic_partition,
 )
 from fsstore.parquet.segments import Segment
-from fsstore.tree.inodes import InodeTable, NodeKey
+from fsstore.tree.inodes import InodeTable, Maker, NodeKey
 from fsstore.tree.listing import Listing
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.names import can_be_name
@@ -40,6 +40,11 @@ class DatasetDirectory(Directory):
         self._dataset = dataset
         self._generation = -1
         self._topics: dict[bytes, str] = {}
+        context.inodes.makers += [
+            Maker(TopicPartition, lambda key: TopicPartition(context, dataset, key.topic or "")),
+            Maker(QueuePartition, self._partition_again),
+            Maker(RangeFile, self._file_again, lambda fields: RangeKey(*fields)),
+        ]
 
     def lookup(self, name: bytes) -> Attributes:
         topic = self._current().get(name)
@@ -62,6 +67,27 @@ class DatasetDirectory(Directory):
             self._topics = {topic_partition(topic): topic for topic in store.topics()}
             self._generation = generation
         return self._topics
+
+    def _partition_again(self, key: NodeKey) -> QueuePartition:
+        """A queue's directory whose number was handed over. ESTALE where it is gone."""
+        topic, queue = key.topic or "", key.queue or 0
+        if not self._context.store.has_queue(topic, queue):
+            raise FilesystemError(errno.ESTALE)
+        return QueuePartition(self._context, self._dataset, topic, queue)
+
+    def _file_again(self, key: NodeKey) -> RangeFile:
+        """A file whose number was handed over. SlowWork where it is to be measured; ESTALE where it is gone."""
+        dataset, wanted = self._dataset, key.detail
+        assert isinstance(wanted, RangeKey)
+        try:
+            if range_key(self._context.store, wanted.topic, wanted.queue, wanted.begin, wanted.end) != wanted:
+                raise FilesystemError(errno.ESTALE)
+        except StoreError:
+            raise FilesystemError(errno.ESTALE) from None
+        layout = dataset.known_layout(wanted)
+        if layout is None:
+            raise SlowWork(lambda: dataset.measure(wanted))
+        return RangeFile(self._context, dataset, layout)
 
 
 class TopicPartition(Directory):

@@ -36,6 +36,7 @@ from engine import (
     split_text,
     uncollected,
 )
+from fsstore.handover import KEPT_BYTES, HandleState
 from fsstore.interface import (
     AT_END,
     NOBODY,
@@ -98,6 +99,10 @@ class LineFramer:
         """Of those lines."""
         end = data.rfind(b"\n") + 1
         return end + len(self.pending) if end else 0
+
+    def is_whole(self, data: bytes) -> bool:
+        """Whether it is nothing but whole lines."""
+        return not self.pending and data.endswith(b"\n")
 
     def keep_rest_of(self, data: bytes) -> None:
         """Take `data`, whose lines have been dealt with: keep what follows the last newline."""
@@ -214,6 +219,7 @@ class Publisher:
         "_long_puts",
         "_options",
         "_queue",
+        "_survival",
         "_topic",
         "_waiting",
         "line_limit_bytes",
@@ -231,6 +237,7 @@ class Publisher:
         """For what is not published yet."""
         self._waiting = Holding(context.memory, Purpose.PUBLISHING)
         self._long_puts = context.long_puts
+        self._survival = context.survival
         self._done: Future[int] | None = None
         self._topic = topic
         self._queue = queue
@@ -245,6 +252,8 @@ class Publisher:
     def one(self, frame: bytes | bytearray, request_bytes: int = 0) -> int:
         """Publish one message; the physical offset after it. `request_bytes` of it came with this request. Errors as
         `_in_thread`."""
+        if self._survival.stored_until:
+            return self._survival.stored_until
         is_long = len(frame) > self._long_bytes
         if is_long or self._done is not None or self._long_puts.is_under_way:
             return self._in_thread(lambda: self._one(frame), request_bytes, is_long=is_long)
@@ -256,6 +265,10 @@ class Publisher:
         size = framer.completed_bytes_with(request)
         if not size:
             return 0
+        if self._survival.stored_until:
+            return self._survival.stored_until
+        if self._survival.is_on and not framer.is_whole(request):
+            stored = None  # a kill between the answer and `keep_rest_of` would lose the rest
         is_long = size > self._long_bytes or self._has_many_lines(request)
         if is_long or self._done is not None or self._long_puts.is_under_way:
             return self._in_thread(lambda: self._lines_of(framer, request, None), len(request), is_long=is_long)
@@ -301,6 +314,12 @@ class Publisher:
         target = self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
         text = f"refused what was written to append of {target}: {error}"
         COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
+
+    def lost(self, size: int) -> None:
+        """Log that what was begun went with another server."""
+        target = self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
+        text = f"{size:,} bytes written to append of {target} were not published when the daemon died: they are lost"
+        COMPLAINTS.tell(log, logging.WARNING, (self.lost.__qualname__, target), text)
 
     def release(self) -> None:
         """The handle is closed."""
@@ -423,6 +442,44 @@ class AppendHandle(OpenFile):
         self._report_lost()
         return self._physical_end if self._sync else NOTHING_TO_WAIT_FOR
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether each write is to be on disk when it is answered."""
+        return self._sync
+
+    def unpublished(self) -> HandleState | None:
+        if not self.is_unfinished and not self._refusal and not self._published:
+            return None
+        kept = bytes(self._begun) if len(self._begun) <= KEPT_BYTES else b""
+        size = len(self._begun)
+        return HandleState(kept, size, self._writer, self._refusal, self._is_refused, self._published)
+
+    def resume(self, state: HandleState | None) -> None:
+        """EIO, until it is closed, where what was begun is lost: what follows would be its tail."""
+        if state is None:
+            return
+        self._writer, self._refusal, self._is_refused = state.owner, state.refusal, state.is_refused
+        if state.is_lost:
+            self._refusal = errno.EIO
+            self._publisher.lost(state.size)
+        else:
+            self._publisher.memory.resize(len(state.data))
+            self._begun.extend(state.data)
+
+    def was_published(self) -> None:
+        if self._refusal == errno.EIO:
+            self._refusal = 0
+
+    @property
+    def _begun(self) -> bytearray:
+        """The line or body that is not published yet."""
+        return bytearray()
+
+    @property
+    def _published(self) -> int:
+        """Bytes of a body that was published."""
+        return 0
+
     def release(self) -> None:
         if self.is_unfinished and not self._is_refused:
             try:
@@ -493,16 +550,20 @@ class PassingHandle(AppendHandle):
         if size:
             raise self._refuse_from_now(errno.EINVAL)
         self._drop()
-        self._next = (0, self._next[-1])  # who did not seek goes on where it was
+        self._next = (0, *self._next[-1:])  # who did not seek goes on where it was
 
     @property
     def _end(self) -> int:
-        return self._next[0]
+        return self._next[0] if self._next else 0
+
+    def resume(self, state: HandleState | None) -> None:
+        super().resume(state)
+        self._next = ()  # nobody knows: the next write says
 
     def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
         if position == AT_END:
-            position = self._next[-1]
-        elif position not in self._next:
+            position = self._next[-1] if self._next else 0
+        elif self._next and position not in self._next:
             raise self._refuse_from_now(errno.ESPIPE)
         end = self._take_next(data, stored)
         self._next = (position + len(data),)
@@ -544,6 +605,10 @@ class LineHandle(PassingHandle):
     def is_unfinished(self) -> bool:
         return bool(self._framer.pending)
 
+    @property
+    def _begun(self) -> bytearray:
+        return self._framer.pending
+
     def _publish_rest(self) -> int:
         pending = self._framer.pending
         end = self._publisher.one(pending) if pending else 0
@@ -576,12 +641,13 @@ class FileHandle(AppendHandle):
     A file that is published stays as it is: EPERM for whatever would change it. Only O_APPEND begins another one.
     """
 
-    __slots__ = ("_body", "_published_bytes")
+    __slots__ = ("_body", "_lost_bytes", "_published_bytes")
 
     def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
         super().__init__(publisher, sync, released)
         self._body = bytearray()
         self._published_bytes = 0
+        self._lost_bytes = 0
 
     def read(self, position: int, size: int) -> bytes:
         """What was written so far, for who has it open to write and read; ESTALE once that is a message."""
@@ -632,6 +698,25 @@ class FileHandle(AppendHandle):
     @property
     def is_unfinished(self) -> bool:
         return bool(self._body)
+
+    @property
+    def _begun(self) -> bytearray:
+        return self._body
+
+    @property
+    def _published(self) -> int:
+        return self._published_bytes
+
+    def resume(self, state: HandleState | None) -> None:
+        super().resume(state)
+        if state is not None:
+            self._published_bytes = state.published_bytes
+            self._lost_bytes = state.size if state.is_lost else 0
+
+    def was_published(self) -> None:
+        super().was_published()
+        self._published_bytes += self._lost_bytes
+        self._lost_bytes = 0
 
     def _publish_rest(self) -> int:
         end = self._publisher.one(self._body) if self._body else 0

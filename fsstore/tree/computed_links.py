@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 
 from engine import Queue, StoredMessage, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, DoneInThread, OpenedDirectory
-from fsstore.tree.inodes import NodeKey
+from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import MessageFiles
@@ -38,6 +38,19 @@ class QueueLink(Node):
 
     def target(self) -> bytes:
         return self._target
+
+
+def register_links(context: Context, messages: MessageFiles) -> None:
+    """Have those that have a number made again by who takes the numbers over."""
+
+    def matches(key: NodeKey) -> Node:
+        assert key.topic is not None
+        return MatchesDirectory(context, messages, key.topic, str(key.detail))
+
+    context.inodes.makers += [
+        Maker(QueueLink, lambda key: QueueLink(context, cast("int", key.detail))),
+        Maker(MatchesDirectory, matches),
+    ]
 
 
 def look_up_queue_link(context: Context, queue: Queue, name: bytes) -> Attributes:

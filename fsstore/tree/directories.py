@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from typing import cast
 
 from engine import MAX_QUEUES, Queue, TopicNotFoundError
 from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
 from fsstore.tree.append import AppendFile
-from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link
-from fsstore.tree.inodes import NodeKey, shown_append_inode
+from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link, register_links
+from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode
 from fsstore.tree.listing import Listing, QueueListing
 from fsstore.tree.messages import MessageFiles
 from fsstore.tree.names import (
@@ -46,6 +47,13 @@ class Tree:
         self.context = context
         self.messages = messages
         self.streams = StreamTable(context)
+        context.inodes.makers += [
+            Maker(TopicDirectory, lambda key: TopicDirectory(self, self._there(key)[0])),
+            Maker(QueueDirectory, self._queue_again),
+            Maker(KeysDirectory, lambda key: KeysDirectory(self.context, self.messages, self._there(key)[0])),
+            Maker(AppendFile, self._append_again),
+        ]
+        register_links(context, messages)
 
     def topic(self, topic: str) -> Node:
         """The directory of a topic."""
@@ -74,12 +82,40 @@ class Tree:
             raise not_found()
         self._must_exist(topic, queue)
         node = AppendFile(self.context, topic, queue, options)
-        self.context.inodes.add(node)
         if queue is None or options.frame is Frame.FILE:  # this one publishes nothing before it is closed
             node.shown_inode = shown_append_inode(directory.inode, name)
         else:
             node.shown_inode = self.streams.shown_inode(queue)
+        detail = (name.decode("latin-1"), node.shown_inode)
+        queue_id = None if queue is None else queue.queue_id
+        self.context.inodes.add(node, NodeKey(AppendFile, topic, queue_id, detail))
         return node.attributes()
+
+    def _append_again(self, key: NodeKey) -> Node:
+        topic, queue = self._there(key)
+        if key.detail is None:
+            return AppendFile(self.context, topic, queue, PLAIN_APPEND)
+        name, shown_inode = cast("tuple[str, int]", key.detail)
+        options = _parse_append(name.encode("latin-1"))
+        if options is None:  # of another version
+            raise FilesystemError(errno.ESTALE)
+        node = AppendFile(self.context, topic, queue, options)
+        node.shown_inode = shown_inode
+        return node
+
+    def _there(self, key: NodeKey) -> tuple[str, Queue | None]:
+        """Topic and queue of a node that is to be made again. ESTALE where they are gone."""
+        assert key.topic is not None
+        try:
+            self._must_exist(key.topic, None)
+            return key.topic, None if key.queue is None else self.context.store.queue(key.topic, key.queue)
+        except TopicNotFoundError:
+            raise FilesystemError(errno.ESTALE) from None
+
+    def _queue_again(self, key: NodeKey) -> Node:
+        _, queue = self._there(key)
+        assert queue is not None
+        return QueueDirectory(self, queue)
 
     def _must_exist(self, topic: str, queue: Queue | None) -> None:
         """ENOENT for a topic that was deleted while the kernel knew it: publishing would make it again."""
@@ -116,7 +152,7 @@ class RootDirectory(Directory):
     def add(self, name: bytes, directory: Node) -> None:
         """Show `directory` as `name`, which is no legal topic name."""
         self._special[name] = directory
-        self._context.inodes.pin(directory)
+        self._context.inodes.pin(directory, name.decode())
 
     def lookup(self, name: bytes) -> Attributes:
         special = self._special.get(name)

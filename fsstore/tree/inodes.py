@@ -24,8 +24,10 @@ import errno
 import hashlib
 import zlib
 from collections.abc import Callable, Hashable, Set
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import astuple, is_dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from fsstore.handover import NodeRecords, NodeText
 from fsstore.interface import ROOT_INODE, FilesystemError
 
 MESSAGE = 1 << 62
@@ -89,35 +91,102 @@ class Numbered(Protocol):
 N = TypeVar("N", bound=Numbered)
 
 
+class Maker(NamedTuple, Generic[N]):
+    """How nodes of one kind are made again by a server that was handed their numbers over."""
+
+    kind: type
+    make: Callable[[NodeKey], N]
+    """From its key. FilesystemError: what it stood for is gone."""
+    detail: Callable[[Any], Hashable] = lambda detail: detail
+    """The key's detail, from its JSON; a dataclass is the tuple of its fields there."""
+
+
 class _Nodes(dict[int, N]):
+    def __init__(self, inherited: Callable[[int], N]) -> None:
+        super().__init__()
+        self._inherited = inherited
+
     def __missing__(self, inode: int) -> N:
-        raise FilesystemError(errno.ESTALE)
+        return self._inherited(inode)
 
 
 class InodeTable(Generic[N]):
-    """The nodes that a kernel may ask for by number, until it forgets them or they are dropped."""
+    """The nodes that a kernel may ask for by number, until it forgets them or they are dropped.
+
+    With `survive`, the numbers are noted where the next server finds them, should this one be killed. That makes a node
+    again when its number is asked for.
+    """
 
     def __init__(self) -> None:
-        self.nodes: dict[int, N] = _Nodes()
+        self.nodes: dict[int, N] = _Nodes(self._make_again)
         """Node of each number; ESTALE (`[]`) when it stands for nothing (any more)."""
+        self.makers: list[Maker[N]] = []
+        """Of each kind that survives."""
+        self._records: NodeRecords | None = None
+        self._inherited: dict[int, tuple[Maker[N], NodeKey]] = {}
         self._numbers: dict[NodeKey, int] = {}
         self._names: dict[int, NodeKey] = {}
         self._lookups: dict[int, int] = {}
-        self._pinned: set[int] = set()
+        self._pinned: dict[int, NodeText] = {}
         self._next_inode = ROOT_INODE
 
-    def pin(self, node: N) -> int:
-        """As `add`, for a node that is there as long as the mount, whether or not the kernel knows it."""
+    def survive(self, records: NodeRecords) -> list[int]:
+        """Take over the numbers that another server gave out, returned, and note there what is given out from now on.
+        All that is pinned, and nothing else, was added before."""
+        makers = {maker.kind.__name__: maker for maker in self.makers}
+        known: dict[NodeText, int] = {}
+        self._next_inode = max(self._next_inode, records.next_number)
+        for inode, text, is_named, lookups in records.all():
+            known[text] = inode
+            self._lookups[inode] = lookups
+            maker = makers.get(text.kind)
+            if maker is not None:
+                key = NodeKey(maker.kind, text.topic, text.queue, maker.detail(text.detail))
+                self._inherited[inode] = maker, key
+                if is_named:
+                    self._numbers[key], self._names[inode] = inode, key
+        pinned, self._pinned = self._pinned, {}
+        nodes = {inode: self.nodes.pop(inode) for inode in pinned}
+        for inode, text in pinned.items():
+            number = known.get(text)
+            if number is None:
+                number = inode if inode == ROOT_INODE else self._next_inode
+                self._next_inode = max(self._next_inode, number + 1)
+                records.add(number, text, is_named=False)
+            nodes[inode].inode = number
+            self.nodes[number] = nodes[inode]
+            self._pinned[number] = text
+        self._records = records
+        return list(self._inherited)
+
+    def _make_again(self, inode: int) -> N:
+        """The node of a number that another server gave out. ESTALE: it stands for nothing (any more)."""
+        inherited = self._inherited.get(inode)
+        if inherited is None:
+            raise FilesystemError(errno.ESTALE)
+        maker, key = inherited
+        node = maker.make(key)
+        del self._inherited[inode]
+        node.inode = inode
+        self.nodes[inode] = node
+        return node
+
+    def pin(self, node: N, name: str) -> int:
+        """As `add`, for a node that is there as long as the mount, whether or not the kernel knows it; `name` tells it
+        from others that are."""
         inode = self.add(node)
-        self._pinned.add(inode)
+        self._pinned[inode] = NodeText("pinned", None, None, name)
         return inode
 
-    def add(self, node: N) -> int:
-        """A number of its own for `node`, never used again. The first one added is the root."""
+    def add(self, node: N, key: NodeKey | None = None) -> int:
+        """A number of its own for `node`, never used again. The first one added is the root. With `key` it survives;
+        others may have the same one."""
         inode = self._next_inode
         self._next_inode = inode + 1
         node.inode = inode
         self.nodes[inode] = node
+        if key is not None and self._records is not None:
+            self._records.add(inode, _text_of(key), is_named=False)
         return inode
 
     def named(self, name: NodeKey, make: Callable[[], N]) -> N:
@@ -129,6 +198,8 @@ class InodeTable(Generic[N]):
         inode = self.add(node)
         self._numbers[name] = inode
         self._names[inode] = name
+        if self._records is not None:
+            self._records.add(inode, _text_of(name), is_named=True)
         return node
 
     def find(self, name: NodeKey) -> int | None:
@@ -137,43 +208,65 @@ class InodeTable(Generic[N]):
 
     def count(self, inode: int) -> None:
         """Note that the kernel was given this number once more."""
-        self._lookups[inode] = self._lookups.get(inode, 0) + 1
+        lookups = self._lookups[inode] = self._lookups.get(inode, 0) + 1
+        if self._records is not None:
+            self._records.count(inode, lookups)
+
+    def note(self, inode: int, value: int) -> None:
+        """Note something beside a number, for who makes its node again. Thread safety: any thread."""
+        if self._records is not None:
+            self._records.set_extra(inode, value)
+
+    def noted(self, inode: int | None) -> int:
+        """What was noted beside a number; 0 at first."""
+        return self._records.extra(inode) if self._records is not None and inode is not None else 0
 
     def are_valid(self, inodes: Set[int]) -> bool:
         """Whether all of these numbers stand for something."""
-        return self.nodes.keys() >= inodes
+        return self.nodes.keys() >= inodes or self.nodes.keys() | self._inherited.keys() >= inodes
 
     def forget(self, inode: int, count: int) -> None:
         """Take back `count` of them; the last one drops the node."""
         left = self._lookups.get(inode, 0) - count
         if left > 0:
             self._lookups[inode] = left
+            if self._records is not None:
+                self._records.count(inode, left)
             return
-        self._lookups.pop(inode, None)
         if inode not in self._pinned:
-            self.nodes.pop(inode, None)
-            self._unname(inode)
+            self._gone(inode)
+        else:
+            self._lookups.pop(inode, None)
 
     def drop_unknown(self, inode: int) -> bool:
         """Drop the node of a number that the kernel does not know (any more); whether that was so."""
         self.forget(inode, 0)
-        return inode not in self.nodes
+        return inode not in self.nodes and inode not in self._inherited
 
     def drop(self, inode: int) -> None:
         """Drop a node that has no name before the kernel forgets it: nobody will ask for that number again."""
         if inode not in self._names:
-            self._lookups.pop(inode, None)
-            self.nodes.pop(inode, None)
+            self._gone(inode)
 
     def retire(self, unwanted: Callable[[NodeKey], bool]) -> list[int]:
         """Drop the nodes of such names: their numbers, returned, are stale from now on. What is open stays open."""
         inodes = [inode for name, inode in self._numbers.items() if unwanted(name)]
         for inode in inodes:
-            self._unname(inode)
-            del self.nodes[inode]
+            self._gone(inode)
         return inodes
 
-    def _unname(self, inode: int) -> None:
+    def _gone(self, inode: int) -> None:
+        """The number stands for nothing from now on."""
+        self._lookups.pop(inode, None)
+        self.nodes.pop(inode, None)
+        self._inherited.pop(inode, None)
         name = self._names.pop(inode, None)
         if name is not None:
             del self._numbers[name]
+        if self._records is not None:
+            self._records.drop(inode)
+
+
+def _text_of(key: NodeKey) -> NodeText:
+    detail = astuple(key.detail) if is_dataclass(key.detail) and not isinstance(key.detail, type) else key.detail
+    return NodeText(key.kind.__name__, key.topic, key.queue, detail)

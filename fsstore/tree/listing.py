@@ -48,6 +48,9 @@ class Listing:
         """
         raise NotImplementedError
 
+    def resume(self) -> None:
+        """It was opened by another server, which was killed: the next reading goes on where that one was."""
+
     def release(self) -> None:
         """Free what the handle holds."""
 
@@ -71,16 +74,20 @@ class NamesListing(Listing):
         self._memory = Holding(memory, Purpose.LISTINGS)
         self._names: Sequence[bytes] = ()
         self._is_fresh = False
+        self._resumes = False
 
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
         """Up to `limit` entries after `position`. SlowWork when the names are to be collected in a thread; ENOBUFS when
         they are too many for the memory that is left."""
-        if position == 0 and not self._is_fresh:
+        if (position == 0 or self._resumes) and not self._is_fresh:
             if self._lists_slowly:
                 raise SlowWork(self._collect)
             self._collect()
-        self._is_fresh = False
+        self._is_fresh = self._resumes = False
         return describe_some(self._directory, self._names, position, limit)[0]
+
+    def resume(self) -> None:
+        self._resumes = True
 
     def release(self) -> None:
         self._memory.resize(0)
@@ -127,6 +134,8 @@ class QueueListing(Listing):
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
         """Up to `limit` entries after `position`; messages as MessageNames unless `with_attributes`."""
         bounds = self._queue.bounds()
+        if self._end < 0:
+            self._end = bounds.max_offset
         if position == 0:
             self._end, self._ahead, self._rows_ahead = bounds.max_offset, None, 0
             return [DirectoryEntry(b"append", self._append(), 1)]
@@ -139,6 +148,9 @@ class QueueListing(Listing):
             self._ahead = self._read_ahead(start, limit, with_attributes)
             self._ahead_start, skip = start, 0
         return self._ahead.rows(skip, skip + limit) if len(self._ahead.names) else []
+
+    def resume(self) -> None:
+        self._end = -1
 
     def _read_ahead(self, start: int, limit: int, with_attributes: bool) -> MessageColumns | MessageNames:
         """Messages from `start` on, more each time: someone who reads on wants them all, `ls | head` does not."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine import MessageStore, OpenMode, Stored
+from fsstore.handover import LARGEST_DATA_BYTES, HandleState
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -57,6 +58,16 @@ class OpenFile:
         went wrong; as `write`."""
         return NOTHING_TO_WAIT_FOR
 
+    def resume(self, state: HandleState | None) -> None:
+        """It was opened by another server, which was killed and held this."""
+
+    def unpublished(self) -> HandleState | None:
+        """What the next server needs to know of it, should this one be killed."""
+        return None
+
+    def was_published(self) -> None:
+        """What another server held of it is known to be in the log."""
+
     @property
     def is_unfinished(self) -> bool:
         """Whether bytes were taken that are not published yet."""
@@ -74,18 +85,31 @@ class OpenFile:
 class TextFile(OpenFile):
     """An open file with the text that it had when it was opened."""
 
-    __slots__ = ("_memory", "_text")
+    __slots__ = ("_is_other", "_memory", "_text")
 
     def __init__(self, text: bytes, memory: MemoryBudget) -> None:
         """ENOBUFS: too many are open."""
         self._memory = Holding(memory, Purpose.REPORTS)
         self._memory.resize(len(text))
         self._text = text
+        self._is_other = False
+
+    def unpublished(self) -> HandleState | None:
+        return HandleState(self._text if len(self._text) <= LARGEST_DATA_BYTES else b"", len(self._text))
+
+    def resume(self, state: HandleState | None) -> None:
+        self._is_other = state is None or state.is_lost
+        if state is not None and not state.is_lost:
+            self._text = bytes(state.data)
 
     def release(self) -> None:
         self._memory.resize(0)
 
     def read(self, position: int, size: int) -> bytes:
+        if self._is_other:  # made anew after another server had begun to show it
+            if position:
+                raise FilesystemError(errno.EIO)
+            self._is_other = False
         return self._text[position : position + size]
 
 
@@ -127,6 +151,21 @@ class Node:
         return False
 
 
+class Survival:
+    """What is special where a mount outlives its server."""
+
+    __slots__ = ("is_on", "restarts", "stored_until", "was_begun")
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.restarts = 0
+        """How often a server that was killed was replaced."""
+        self.stored_until = 0
+        """Not 0: what is to be put is in the log already, before this physical offset."""
+        self.was_begun = False
+        """What is to be made may be there already."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the nodes of one mount share."""
@@ -143,6 +182,7 @@ class Context:
     memory: MemoryBudget
     """For what clients make the daemon hold."""
     long_puts: LongPuts
+    survival: Survival
 
     @property
     def read_only(self) -> bool:

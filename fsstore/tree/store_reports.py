@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from typing import cast
 
 from engine import (
     ConfigFileError,
@@ -37,7 +38,7 @@ from fsstore.interface import (
     SlowWork,
 )
 from fsstore.tree.complaints import Complaints
-from fsstore.tree.inodes import NodeKey
+from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.names import can_be_name, from_name, parse_queue, to_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile, not_found
@@ -58,7 +59,7 @@ class StoreDirectory(Directory):
     def add(self, name: bytes, node: Node) -> None:
         """Show `node` as `name`."""
         self._entries[name] = node
-        self._context.inodes.pin(node)
+        self._context.inodes.pin(node, "@store/" + name.decode())
 
     def lookup(self, name: bytes) -> Attributes:
         node = self._entries.get(name)
@@ -137,10 +138,15 @@ class ControlHandle(OpenFile):
         """Do one command. EINVAL when it is none; errors of the command as they are. SlowWork: it waits for the
         disk."""
         store, changes = self._context.store, self._context.changes
+        survival = self._context.survival
         match _parsed(data) if len(data) <= LONGEST_COMMAND_BYTES else None:
             case {"delete_topic": str(topic), **others} if not others:
+                if survival.was_begun and topic not in store.topics():
+                    return NOTHING_TO_WAIT_FOR
                 changes.do((id(self), data), lambda: store.delete_topic(topic))
             case {"create_topic": str(topic), "queues": int(queues), **others} if not others:
+                if survival.was_begun and topic in store.topics():
+                    return NOTHING_TO_WAIT_FOR
                 changes.do((id(self), data), lambda: store.create_topic(topic, queues))
             case _:
                 raise FilesystemError(errno.EINVAL)
@@ -228,7 +234,7 @@ def to_json(report: Mapping[str, object]) -> bytes:
     return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 
-def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget) -> bytes:
+def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget, restarts: int = 0) -> bytes:
     """Figures in Prometheus' text format."""
     bounds = [
         (topic, queue, bounds) for topic in store.topics() for queue, bounds in _queue_bounds(store, topic).items()
@@ -239,6 +245,7 @@ def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget
         *_header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold"),
         *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
         *_figure("memory_refused_total", "counter", "Requests that were answered ENOBUFS", memory.refused),
+        *_figure("restarts_total", "counter", "Times that a killed daemon was replaced", restarts),
         *_figure("complaints_total", "counter", "Requests that failed", complaints.made),
         *_figure(
             "settings_problems",
@@ -312,6 +319,10 @@ class GroupsDirectory(Directory):
     def __init__(self, context: Context, parts: tuple[str, ...] = ()) -> None:
         super().__init__(context)
         self._parts = parts
+        if not parts:
+            context.inodes.makers.append(
+                Maker(GroupsDirectory, lambda key: self._child(cast("tuple[str, ...]", key.detail)))
+            )
 
     def lookup(self, name: bytes) -> Attributes:
         part = from_name(name)

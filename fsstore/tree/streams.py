@@ -28,7 +28,7 @@ from collections.abc import Callable
 
 from engine import ExpiredMessageError, OpenMode, Queue, QueueStream, StoreError, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
-from fsstore.tree.inodes import NodeKey, shown_stream_inode
+from fsstore.tree.inodes import Maker, NodeKey, shown_stream_inode
 from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
 
@@ -122,6 +122,9 @@ class IdleStream(StreamFile):
         Meanwhile no size is answered: the kernel would take the old one for a newer one.
         """
         self._is_settled.clear()
+        self._context.inodes.note(
+            self.inode, size
+        )  # before: a size that shrinks again would be worse than one too early
         try:
             if notify(size):
                 self.known_bytes = size
@@ -133,6 +136,7 @@ class IdleStream(StreamFile):
             raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S))
         self._answered(self)
         size = self.known_bytes
+        self._context.inodes.note(self.inode, size)
         return self._context.appearance.stream(self.inode, self._shown_inode, size, newest_ms, is_idle=True)
 
     def _opened(self) -> Opened:
@@ -213,6 +217,24 @@ class StreamTable:
         self._answered: dict[tuple[str, int], set[StreamFile]] = {}
         self._outdated: set[IdleStream] = set()
         self._updating: set[IdleStream] = set()
+        context.inodes.makers += [Maker(StreamFile, self._again), Maker(IdleStream, self._again)]
+
+    def _again(self, key: NodeKey) -> StreamFile:
+        """A stream whose number was handed over, with the size that the kernel knows. ESTALE where it began with
+        messages that are gone."""
+        assert key.topic is not None
+        assert key.queue is not None
+        try:
+            queue = self._context.store.queue(key.topic, key.queue)
+            stream = queue.stream()
+        except StoreError:
+            raise FilesystemError(errno.ESTALE) from None
+        if stream.first_offset != key.detail:
+            raise FilesystemError(errno.ESTALE)
+        if key.kind is StreamFile:
+            return StreamFile(self._context, queue, stream, self._was_answered)
+        known_bytes = self._context.inodes.noted(self._context.inodes.find(key))
+        return IdleStream(self._context, queue, stream, self._was_answered, known_bytes)
 
     def look_up(self, queue: Queue) -> Attributes:
         """Attributes of the stream of a queue as it begins now. SlowWork where its size takes long to find out."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from fsstore.handover import Keeper
 from mountctl import daemon, preflight
 from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, root_of, settings_of
 from mountctl.output import progress
@@ -99,19 +102,21 @@ def _serve_here(request: MountRequest, log_file: Path | None) -> None:
     if log_file:
         daemon.log_to_file(log_file)
     daemon.hold_hangups()
-    _server(request, log_file)(daemon.Reporter())
+    _server(request, log_file)(daemon.Reporter(), None)
 
 
 def _start_daemon(request: MountRequest, log_file: Path) -> None:
-    pid = daemon.start(_server(request, log_file), log_file, progress)
+    request = replace(request, mountpoint=request.mountpoint.resolve())
+    request_text = pickle.dumps((request, log_file))
+    pid = daemon.start(daemon.Served(_server(request, log_file), request.mountpoint, log_file, request_text), progress)
     click.echo(f"{request.store} is mounted at {request.mountpoint} (process {pid}, log {log_file})")
 
 
 def _server(request: MountRequest, log_file: Path | None) -> daemon.Server:
-    def server(reporter: daemon.Reporter) -> None:
+    def server(reporter: daemon.Reporter, keeper: Keeper | None) -> None:
         set_up_allocator()  # before anything starts a thread
         from mountctl.serving import serve_request  # the engine is loaded in the process that serves
 
-        serve_request(request, reporter, log_file)
+        serve_request(request, reporter, log_file, keeper)
 
     return server

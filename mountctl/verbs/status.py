@@ -84,6 +84,8 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     yield f"store      {place.store}"
     mounted = f"at {place.mount.mountpoint} by process {status['pid']}" if place.mount else "no"
     yield f"mounted    {mounted}"
+    if status.get("restarts"):
+        yield f"restarted  {plural(status['restarts'], 'time')}, after the daemon was killed: see its log"
     reason = status["read_only_reason"]
     yield f"access     {status['mode']}{f': {reason}' if reason else ''}"
     for problem in status["settings_problems"]:

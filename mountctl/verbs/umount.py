@@ -19,6 +19,8 @@ from mountctl.preflight import fusermount
 
 BUSY_SECONDS = 1.0
 """How long a mount may be in use before that is an error: who lists all mounts has a file open in each for a moment."""
+RESTART_LOOKS = 3
+"""How often to look again for an answer: a daemon that was killed is being replaced, perhaps."""
 CLOSE_SECONDS = 60.0
 NAMESPACE_SECONDS = 3.0
 """How long a daemon may take to close before other mount namespaces are looked through for its mount."""
@@ -36,9 +38,9 @@ def command(place: Path) -> None:
       mountctl umount /mnt/mq
     """
     mount = _mounted(absolute(place))
-    pid = _daemon_of(mount)
+    pids = _daemon_of(mount)
     _unmount(mount.mountpoint)
-    if pid:
+    for pid in pids:
         _wait_for_end(pid, mount)
 
 
@@ -63,19 +65,25 @@ def _mounted(path: Path) -> Mount:
     return mount
 
 
-def _daemon_of(mount: Mount) -> int:
-    """Pid of the process that serves `mount`; 0 when it is gone. CommandError when it hangs, for so would we."""
+def _daemon_of(mount: Mount) -> list[int]:
+    """Pids of the process that serves `mount`, and of the one that would replace it; none when they are gone.
+    CommandError when it hangs, for so would we."""
     answer = answer_of(mount.mountpoint)
+    for _ in range(RESTART_LOOKS):
+        if answer is not Answer.LATE:
+            break
+        answer = answer_of(mount.mountpoint)
     if answer is Answer.LATE:
         raise CommandError(f"the daemon of {mount.mountpoint} is not answering", "look into its log", os.EX_TEMPFAIL)
     if answer is Answer.NO:
-        return 0
+        return []
     try:
-        return int(json.loads((mount.mountpoint / "@store/status.json").read_bytes())["pid"])
+        status = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
+        return [status["pid"], *filter(None, [status.get("keeper_pid")])]
     except OSError as error:
         if error.errno == errno.ENOTCONN:
-            return 0
-        return _writer_of(mount, error)  # it lives, and can't tell: out of descriptors, perhaps
+            return []
+        return [_writer_of(mount, error)]  # it lives, and can't tell: out of descriptors, perhaps
 
 
 def _writer_of(mount: Mount, error: OSError) -> int:

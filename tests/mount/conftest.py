@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.harness import Mounted, mounted
+from tests.mountctl.conftest import site as site  # where `mountctl mount` is tried
 
 
 @pytest.fixture(scope="session")

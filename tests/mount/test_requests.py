@@ -347,7 +347,6 @@ def rare(*script: object) -> RareOperations:
 RARE: list[tuple[str, tuple[object, ...]]] = [
     ("setattr", (INODE, EntryAttributes(), NOTHING_TO_SET, None, None)),
     ("statfs", (None,)),
-    ("mkdir", (1, b"name", 0o755, None)),
     ("create", (1, b"name", 0o644, 0, None)),
     ("mknod", (1, b"name", 0o644, 0, None)),
     ("unlink", (1, b"name", None)),
@@ -377,7 +376,7 @@ def test_every_rare_request_answers_refusals_and_outlives_defects(
 
 def test_every_request_of_pyfuse3_is_answered_here_or_there() -> None:
     frequent = {"lookup", "forget", "getattr", "readlink", "open", "read", "write", "flush", "fsync", "release"}
-    frequent |= {"opendir", "readdir", "releasedir", "fsyncdir"}
+    frequent |= {"mkdir", "opendir", "readdir", "releasedir", "fsyncdir"}
     unasked = {"init", "stacktrace", "access", "supports_dot_lookup", "enable_writeback_cache", "enable_acl"}
     theirs = {name for name in vars(pyfuse3.Operations) if not name.startswith("_")} - unasked
     assert theirs - {"poll"} == frequent | {name for name, _ in RARE}

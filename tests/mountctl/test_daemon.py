@@ -18,13 +18,14 @@ from mountctl import daemon
 from mountctl.daemon import Report
 from mountctl.errors import CommandError
 
-def server(reporter):
+def server(reporter, keeper):
     faulthandler.enable(sys.stderr)
     print("hello from the server", flush=True)
     {body}
 
 try:
-    pid = daemon.start(server, Path(sys.argv[1]), lambda: nullcontext(print))
+    served = daemon.Served(server, Path("/nowhere"), Path(sys.argv[1]), b"")
+    pid = daemon.start(served, lambda: nullcontext(print))
     print("ready", pid)
 except CommandError as error:
     print("failed", error.exit_code, error)

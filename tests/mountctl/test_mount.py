@@ -112,7 +112,7 @@ from mountctl import serving
 from mountctl.daemon import Reporter
 from mountctl.options import MountRequest
 
-def serve(store, mountpoint, options, ready):
+def serve(store, mountpoint, options, ready, keeper):
     ready()
     for number in serving.ENDING_SIGNALS:
         signal.raise_signal(number)
@@ -202,6 +202,13 @@ def test_a_mount_in_the_foreground_ends_with_its_terminal(site: Site) -> None:
     assert not (site.store / "abort").exists()
 
 
+@pytest.fixture
+def ends_with_its_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that does, as where the kernel is older than 6.9."""
+    monkeypatch.setenv("FSSTORE_NO_RESEND", "1")
+
+
+@pytest.mark.usefixtures("ends_with_its_daemon")
 def test_a_killed_daemon_is_told_of_in_the_log_and_its_mount_point_is_used_again(site: Site) -> None:
     site.mounted()
     succeed("put", site.mountpoint, "orders", "12 apples")
@@ -216,6 +223,7 @@ def test_a_killed_daemon_is_told_of_in_the_log_and_its_mount_point_is_used_again
     assert "was not closed by its last writer" in site.log_text()
 
 
+@pytest.mark.usefixtures("ends_with_its_daemon")
 def test_recovery_is_shown_on_a_terminal_and_the_log_stays_text(site: Site) -> None:
     site.mounted()
     succeed("put", site.mountpoint, "orders", "12 apples")
@@ -288,6 +296,7 @@ def test_umount_names_another_mount_namespace_that_holds_the_mount(site: Site) -
     assert f"closed {site.store}" in site.log_text()
 
 
+@pytest.mark.usefixtures("ends_with_its_daemon")
 def test_umount_clears_away_a_dead_mount(site: Site) -> None:
     site.mounted()
     os.kill(daemon_pid(site), signal.SIGKILL)

@@ -1,0 +1,471 @@
+"""kill -9 of a mount's daemon, over and over, while programs go on using the mount: does any of them notice?
+
+    python -m tests.durability.outlives [--kills 1000] [--seed 1] [--every 0.8]
+
+Nobody unmounts, and nobody opens anything again: sixteen writers (lines, lines begun in one write and ended in the
+next, lines that wait for the disk, files, JSON), sixteen readers (streams, messages, listings, reports, links by key)
+and `tail -f` stay, while the daemon is killed at random, now and then before it has opened the store. No call may fail;
+each message has to be there once, and those of one writer in their order; a stream must never change what it showed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from engine import MessageStore, check_store
+from tests.durability.figures import keep
+from tests.mount.harness import REPOSITORY, unmount_lazily
+
+WRITERS = ("line", "begun", "sync", "file", "json", "write", "large", "line") * 2
+READERS = ("stream", "message", "listing", "report", "link", "stream", "message", "listing") * 2
+PATIENCE_S = 60.0
+TEXT = re.compile(rb"w(\d+) (\d+)( [x]*)?")
+PACE_S = 0.002
+KILLED_SERVING = 0.9
+"""So many of the kills come after the daemon serves again; the others whenever they come."""
+
+
+@dataclass
+class Seen:
+    """What clients saw."""
+
+    errors: list[str] = field(default_factory=list)
+    sent: dict[int, int] = field(default_factory=dict)
+    """Messages of each writer, all of them acknowledged."""
+    calls: list[tuple[float, float]] = field(default_factory=list)
+    """When a writer's call began, and how long it took, where that was more than 20 ms."""
+    reads: int = 0
+    descriptors: set[int] = field(default_factory=set)
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file, to be closed at the end."""
+        descriptor = os.open(path, flags)
+        self.descriptors.add(descriptor)
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        self.descriptors.discard(descriptor)
+        os.close(descriptor)
+
+    def close_all(self) -> None:
+        """Close what is open."""
+        for descriptor in list(self.descriptors):
+            self.close(descriptor)
+
+
+class Client(threading.Thread):
+    """One writer or reader."""
+
+    def __init__(self, name: str, work: Callable[[], None], seen: Seen, over: threading.Event) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._seen = seen
+        self._over = over
+
+    def run(self) -> None:
+        """Work until it is over."""
+        while not self._over.is_set():
+            try:
+                self._work()
+            except Exception as error:  # whatever it is, the proof failed
+                self._seen.errors.append(f"{self.name}: {error!r}")
+                print(self._seen.errors[-1], flush=True)
+                time.sleep(0.1)
+
+
+class Writers:
+    """Sixteen threads, each with its descriptor."""
+
+    def __init__(self, queue: Path, seen: Seen, over: threading.Event, seed: int) -> None:
+        self._queue = queue
+        self._seen = seen
+        self.threads = [
+            Client(
+                f"{kind} writer {number}", self._writer(kind, number, random.Random(seed * 100 + number)), seen, over
+            )
+            for number, kind in enumerate(WRITERS)
+        ]
+
+    def _timed(self, call: Callable[[], object]) -> None:
+        began = time.monotonic()
+        call()
+        took = time.monotonic() - began
+        if took > 0.02:
+            self._seen.calls.append((began, took))
+
+    def _writer(self, kind: str, number: int, rng: random.Random) -> Callable[[], None]:
+        name = {"file": "append@frame=file", "json": "append@format=json", "write": "append@frame=write"}.get(
+            kind, "append"
+        )
+        flags = os.O_WRONLY | (os.O_DSYNC if kind == "sync" else 0) | (0 if kind == "large" else os.O_APPEND)
+        descriptor = -1 if kind == "file" else self._seen.open(self._queue / name, flags)
+        sent = self._seen.sent
+        sent[number] = 0
+
+        def text(ahead: int = 0) -> bytes:
+            return b"w%d %d %s" % (number, sent[number] + ahead, b"x" * rng.randrange(40))
+
+        def write(data: bytes) -> None:
+            self._timed(lambda: os.write(descriptor, data))
+
+        def lines() -> None:
+            count = rng.choice((1, 1, 1, 2, 5))
+            write(b"".join(text(ahead) + b"\n" for ahead in range(count)))
+            sent[number] += count
+
+        def begun() -> None:
+            whole, line = text() + b"\n", text(1)
+            cut = rng.randrange(len(line))
+            write(whole + line[:cut])
+            sent[number] += 1
+            write(line[cut : cut + 2])
+            if rng.random() < 0.3:
+                write(line[cut + 2 :])
+                self._timed(lambda: os.fsync(descriptor))
+            else:
+                write(line[cut + 2 :] + b"\n")
+            sent[number] += 1
+
+        def file() -> None:
+            body = b"w%d %d %s" % (number, sent[number], b"x" * rng.randrange(30_000))
+            one = self._seen.open(self._queue / name, flags)
+            try:
+                for start in range(0, len(body), 8_192):
+                    self._timed(partial(os.write, one, body[start : start + 8_192]))
+            finally:
+                self._timed(lambda: self._seen.close(one))
+            sent[number] += 1
+
+        def json_lines() -> None:
+            count = rng.choice((1, 1, 3))
+            rows = [json.dumps({"body": text(ahead).decode(), "keys": [f"k{number}"]}) for ahead in range(count)]
+            write("".join(f"{row}\n" for row in rows).encode())
+            sent[number] += count
+
+        def one() -> None:
+            write(text())
+            sent[number] += 1
+
+        def large() -> None:
+            count = 3_000
+            write(b"".join(text(ahead) + b"\n" for ahead in range(count)))
+            sent[number] += count
+            time.sleep(0.5)
+
+        work = {"begun": begun, "file": file, "json": json_lines, "write": one, "large": large}.get(kind, lines)
+
+        def paced() -> None:
+            work()
+            time.sleep(PACE_S * rng.random() * 10)
+
+        return paced
+
+
+class Readers:
+    """Sixteen threads that look at what is there."""
+
+    def __init__(self, queue: Path, seen: Seen, over: threading.Event, seed: int) -> None:
+        self._queue = queue
+        self._seen = seen
+        self._over = over
+        make = {
+            "stream": self._stream, "message": self._message, "listing": self._listing, "report": self._report,
+            "link": self._link,
+        }  # fmt: skip
+        self.threads = [
+            Client(f"{kind} reader {number}", make[kind](random.Random(seed * 200 + number)), seen, over)
+            for number, kind in enumerate(READERS)
+        ]
+
+    def _require(self, is_right: bool, what: str) -> None:
+        self._seen.reads += 1
+        if not is_right:
+            self._seen.errors.append(what)
+
+    def _stream(self, rng: random.Random) -> Callable[[], None]:
+        stream = self._queue.with_name("0.log")
+        descriptor = self._seen.open(stream, os.O_RDONLY)
+        where, rest = 0, b""
+        last: dict[int, int] = {}
+
+        def read() -> None:
+            nonlocal where, rest
+            found = os.pread(descriptor, rng.choice((1_000, 100_000, 1 << 20)), where)
+            where += len(found)
+            *lines, rest = (rest + found).split(b"\n")
+            for line in lines:
+                match = TEXT.fullmatch(line)
+                self._require(match is not None, f"the stream shows {line[:60]!r}")
+                if match is not None:
+                    writer, number = int(match[1]), int(match[2])
+                    expected = last.get(writer, -1) + 1
+                    self._require(number == expected, f"the stream shows w{writer} {number}, not {expected}")
+                    last[writer] = number
+            if not found:
+                time.sleep(0.05)
+
+        return read
+
+    def _message(self, rng: random.Random) -> Callable[[], None]:
+        kept: dict[int, bytes] = {}
+        held: list[tuple[int, int]] = []
+
+        def read() -> None:
+            count = self._count()
+            if not count:
+                return
+            number = rng.randrange(count)
+            descriptor = self._seen.open(self._queue / f"{number:020d}", os.O_RDONLY)
+            held.append((number, descriptor))
+            if len(held) > 20:
+                number, descriptor = held.pop(rng.randrange(len(held)))
+                body = os.pread(descriptor, 1 << 20, 0)
+                self._require(TEXT.fullmatch(body) is not None, f"message {number} reads {body[:60]!r}")
+                self._require(kept.setdefault(number, body) == body, f"message {number} changed")
+                self._require(os.fstat(descriptor).st_size == len(body), f"message {number} has another size")
+                self._seen.close(descriptor)
+            time.sleep(PACE_S)
+
+        return read
+
+    def _count(self) -> int:
+        return int(os.readlink(self._queue / "@last")) + 1
+
+    def _listing(self, _: random.Random) -> Callable[[], None]:
+        def read() -> None:
+            least = self._count()
+            with os.scandir(self._queue) as found:
+                names = []
+                for entry in found:
+                    names.append(entry.name)
+                    if len(names) % 2_000 == 0:
+                        time.sleep(PACE_S)
+            numbers = [int(name) for name in names if name.isdigit()]
+            self._require(numbers == list(range(len(numbers))), "a listing has gaps, or names twice")
+            self._require(len(numbers) >= least, f"a listing has {len(numbers)} names of {least}")
+            time.sleep(0.2)
+
+        return read
+
+    def _report(self, rng: random.Random) -> Callable[[], None]:
+        root = self._queue.parents[1]
+        mine, made = rng.randrange(1 << 30), 0
+
+        def read() -> None:
+            nonlocal made
+            if rng.random() < 0.05:
+                (root / f"made-{mine}-{made}").mkdir()
+                made += 1
+            status = json.loads((root / "@store/status.json").read_bytes())
+            self._require(status["mode"] == "write", "the store can't be written")
+            self._require(b"fsstore_restarts_total" in (root / "@store/metrics").read_bytes(), "metrics are not whole")
+            os.statvfs(root)
+            time.sleep(0.1)
+
+        return read
+
+    def _link(self, rng: random.Random) -> Callable[[], None]:
+        keys = self._queue.parent / "keys"
+        held: list[tuple[Path, int]] = []
+
+        def read() -> None:
+            key = keys / f"k{rng.choice([n for n, kind in enumerate(WRITERS) if kind == 'json'])}"
+            try:
+                descriptor = self._seen.open(key, os.O_RDONLY)
+            except FileNotFoundError:  # nothing has that key yet
+                time.sleep(PACE_S)
+                return
+            held.append((key, descriptor))
+            if len(held) > 5:
+                key, descriptor = held.pop(0)
+                body = os.read(descriptor, 1 << 16)
+                self._require(body.startswith(b"w" + key.name[1:].encode() + b" "), f"{key} leads to {body[:60]!r}")
+                self._seen.close(descriptor)
+            time.sleep(PACE_S)
+
+        return read
+
+
+@contextmanager
+def following(command: list[str], output: Path) -> Iterator[None]:
+    """A program that writes what it reads into `output`."""
+    with open(output, "wb") as out:
+        program = subprocess.Popen(command, stdout=out, cwd=REPOSITORY)
+        try:
+            yield
+        finally:
+            program.terminate()
+            program.wait(PATIENCE_S)
+
+
+@dataclass
+class Daemon:
+    """The server of a mount, whoever it is now."""
+
+    keeper: int
+
+    def pid(self) -> int | None:
+        """None: there is none at the moment."""
+        children = Path(f"/proc/{self.keeper}/task/{self.keeper}/children").read_text().split()
+        return int(children[0]) if children else None
+
+    def kill(self) -> bool:
+        """Kill it as the OOM killer would; whether there was one."""
+        pid = self.pid()
+        if pid is None:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            return True
+        return False
+
+
+@dataclass
+class Result:
+    """What came of a run."""
+
+    kills: int
+    seen: Seen
+    wrong: list[str]
+    messages: int
+    pauses: list[float]
+
+
+def run(folder: Path, kills: int, seed: int, every_s: float, tell: Callable[[int, Seen], None] | None = None) -> Result:
+    """Kill the daemon of one mount so often."""
+    store, root = folder / "store", folder / "mount"
+    root.mkdir(parents=True)
+    command = [sys.executable, "-m", "mountctl"]
+    environment = {**os.environ, "FSSTORE_MOST_DEATHS": str(kills + 3)}
+    log = folder / "daemon.log"
+    subprocess.run(
+        [*command, "mount", "--log-file", log, store, root], check=True, cwd=REPOSITORY, env=environment,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        (root / "t").mkdir()
+        daemon = Daemon(json.loads((root / "@store/status.json").read_bytes())["keeper_pid"])
+        seen, over, rng = Seen(), threading.Event(), random.Random(seed)
+        queue, stream = root / "t/0", root / "t/0.log"
+        killed: list[float] = []
+        with following(["tail", "-n", "+1", "-f", str(stream)], folder / "tail"):
+            writers = Writers(queue, seen, over, seed).threads
+            readers_over = threading.Event()
+            readers = Readers(queue, seen, readers_over, seed).threads
+            for client in (*writers, *readers):
+                client.start()
+            while len(killed) < kills and len(seen.errors) < 20:
+                if rng.random() < KILLED_SERVING:
+                    (root / "@store/status.json").read_bytes()
+                time.sleep(rng.random() * 2 * every_s)
+                if daemon.kill():
+                    killed.append(time.monotonic())
+                    if tell is not None:
+                        tell(len(killed), seen)
+            over.set()
+            for client in writers:
+                client.join(PATIENCE_S)
+                if client.is_alive():
+                    seen.errors.append(f"{client.name} hangs")
+            readers_over.set()
+            for client in readers:
+                client.join(PATIENCE_S)
+                if client.is_alive():
+                    seen.errors.append(f"{client.name} hangs")
+            seen.close_all()
+            expected = stream.read_bytes() if not seen.errors else b""
+            deadline = time.monotonic() + 20
+            while (folder / "tail").stat().st_size < len(expected) and time.monotonic() < deadline:
+                time.sleep(0.1)
+        is_shown = bool(seen.errors) or (folder / "tail").read_bytes() == expected
+        wrong = [] if is_shown else ["`tail -f` shows something else than the stream"]
+        subprocess.run([*command, "umount", root], check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
+    finally:
+        unmount_lazily(root)
+    wrong += settled(store, seen)
+    return Result(len(killed), seen, wrong, sum(seen.sent.values()), pauses(killed, seen.calls))
+
+
+def settled(store: Path, seen: Seen) -> list[str]:
+    """What is lost, doubled, or out of order."""
+    wrong = [str(problem) for problem in check_store(store)]
+    found: dict[int, list[int]] = {number: [] for number in seen.sent}
+    with MessageStore.open(store) as opened:
+        end = opened.bounds("t", 0).max_offset
+        for offset in range(end):
+            match = TEXT.fullmatch(bytes(opened.get("t", 0, offset).body))
+            if match is None:
+                wrong.append(f"message {offset} is nobody's")
+            else:
+                found[int(match[1])].append(int(match[2]))
+    for number, sent in seen.sent.items():
+        there = found[number]
+        if there[:sent] != list(range(sent)) or len(there) > sent + 2:
+            lost, doubled = len(set(range(sent)) - set(there)), len(there) - len(set(there))
+            wrong.append(
+                f"writer {number} ({WRITERS[number]}): of {sent} lost {lost}, doubled {doubled}, or not in order"
+            )
+    return wrong
+
+
+def pauses(killed: list[float], calls: list[tuple[float, float]]) -> list[float]:
+    """The longest call of a writer around each kill."""
+    return [max((took for began, took in calls if began - 0.1 <= kill <= began + took), default=0.0) for kill in killed]
+
+
+def main() -> int:
+    """The long form."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills, on average")
+    chosen = parser.parse_args()
+    began = time.monotonic()
+
+    def tell(kills: int, seen: Seen) -> None:
+        if kills % 10 == 0:
+            sent, errors = sum(seen.sent.values()), len(seen.errors)
+            print(f"{time.monotonic() - began:6.0f} s  {kills} kills  {sent} messages  {errors} errors", flush=True)
+
+    folder = Path(tempfile.mkdtemp(prefix="outlives-"))
+    result = run(folder, chosen.kills, chosen.seed, chosen.every, tell)
+    timed = sorted(result.pauses) or [0.0]
+    keep(
+        "outlives",
+        {
+            "kills": result.kills, "messages": result.messages, "reads_checked": result.seen.reads,
+            "errors": len(result.seen.errors), "wrong": len(result.wrong),
+            "pause_longest_s": round(timed[-1], 2), "pause_median_s": round(median(timed), 2),
+            "pause_p99_s": round(timed[len(timed) * 99 // 100 if len(timed) > 1 else 0], 2),
+            "seconds": round(time.monotonic() - began),
+        },
+    )  # fmt: skip
+    for problem in (*result.seen.errors[:20], *result.wrong[:20]):
+        print(problem)
+    if result.wrong or result.seen.errors:
+        print(f"store and log are left in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""A mount outlives its daemon: kill -9, and whoever uses the mount notices a pause."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from engine import Message, MessageStore
+from tests.mountctl.conftest import Site, eventually, is_mounted, mountctl, succeed
+
+
+def keeper_of(site: Site) -> int:
+    """Pid of the process that stays."""
+    return int(json.loads((site.mountpoint / "@store/status.json").read_bytes())["keeper_pid"])
+
+
+def server_of(keeper: int) -> int | None:
+    """Pid of the server that it has now."""
+    with suppress(FileNotFoundError):
+        for pid in Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split():
+            return int(pid)
+    return None
+
+
+def is_gone(keeper: int, server: int) -> bool:
+    """Whether that server has ended."""
+    return server_of(keeper) != server
+
+
+def kill(site: Site) -> None:
+    """kill -9; another server has taken over when this returns."""
+    before = json.loads((site.mountpoint / "@store/status.json").read_bytes())
+    os.kill(before["pid"], signal.SIGKILL)
+    after = json.loads((site.mountpoint / "@store/status.json").read_bytes())
+    assert (after["pid"] != before["pid"], after["restarts"]) == (True, before["restarts"] + 1)
+
+
+@pytest.fixture
+def mounted(site: Site) -> Site:
+    """A mounted store with the topic `t`."""
+    site.mounted()
+    (site.mountpoint / "t").mkdir()
+    return site
+
+
+@pytest.fixture
+def queue(mounted: Site) -> Path:
+    return mounted.mountpoint / "t/0"
+
+
+@contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+APPENDING = os.O_WRONLY | os.O_APPEND
+
+
+def bodies(queue: Path) -> list[bytes]:
+    """The messages of a queue."""
+    return [path.read_bytes() for path in sorted(queue.iterdir()) if path.name != "append"]
+
+
+def test_an_open_append_goes_on(mounted: Site, queue: Path) -> None:
+    with opened(queue / "append", APPENDING) as descriptor:
+        os.write(descriptor, b"one\n")
+        kill(mounted)
+        os.write(descriptor, b"two\n")
+        kill(mounted)
+        os.fsync(descriptor)
+    assert bodies(queue) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, APPENDING], ids=["from the beginning", "appending"])
+def test_a_begun_line_is_kept(mounted: Site, queue: Path, flags: int) -> None:
+    with opened(queue / "append", flags) as descriptor:
+        os.write(descriptor, b"whole\nbeg")
+        kill(mounted)
+        os.write(descriptor, b"un\nlast")
+        kill(mounted)
+    assert bodies(queue) == [b"whole", b"begun", b"last"]
+
+
+def test_a_begun_file_is_kept(mounted: Site, queue: Path) -> None:
+    with opened(queue / "append@frame=file", os.O_RDWR) as descriptor:
+        os.write(descriptor, b"one\ntwo\n")
+        kill(mounted)
+        assert os.pread(descriptor, 100, 0) == b"one\ntwo\n"
+        os.pwrite(descriptor, b"four", 12)
+        kill(mounted)
+        assert bodies(queue) == []
+    assert bodies(queue) == [b"one\ntwo\n\0\0\0\0four"]
+
+
+@pytest.mark.parametrize("name", ["append", "append@frame=file"])
+def test_more_than_64_KiB_that_were_begun_are_lost_and_said_to_be(mounted: Site, queue: Path, name: str) -> None:
+    descriptor = os.open(queue / name, APPENDING)
+    os.write(descriptor, b"x" * 70_000)
+    kill(mounted)
+    for request in (lambda: os.write(descriptor, b"tail\n"), lambda: os.fsync(descriptor)):
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            request()
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        os.close(descriptor)
+    assert bodies(queue) == []
+    assert "70,000 bytes written to append of t/0 were not published when the daemon died" in mounted.log_text()
+    (queue / name).write_bytes(b"next\n")
+    assert len(bodies(queue)) == 1
+
+
+def test_a_refusal_outlasts_the_daemon(mounted: Site, queue: Path) -> None:
+    with opened(queue / "append", os.O_WRONLY) as descriptor:
+        os.write(descriptor, b"one\n")
+        with pytest.raises(OSError, match=os.strerror(errno.ESPIPE)):
+            os.pwrite(descriptor, b"gap\n", 100)
+        kill(mounted)
+        with pytest.raises(OSError, match=os.strerror(errno.ESPIPE)):
+            os.write(descriptor, b"two\n")
+        with suppress(OSError):
+            os.fsync(descriptor)
+            pytest.fail("fsync of a handle that makes no sense")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def test_what_is_open_to_be_read_goes_on(mounted: Site, queue: Path) -> None:
+    large = b"y" * 300_000
+    for line in (b"small\n", large + b"\n"):
+        with opened(queue / "append@keys=K", APPENDING) as descriptor:
+            os.write(descriptor, line)
+    stream, keyed = queue.with_name("0.log"), queue.parent / "keys/K"
+    report = mounted.mountpoint / "@store/config.json"
+    with (
+        opened(queue / "0") as small, opened(queue / "1") as body, opened(keyed) as link, opened(stream) as text,
+        opened(report) as config,
+    ):  # fmt: skip
+        assert os.read(text, 4) == b"smal"
+        numbers = [path.stat().st_ino for path in (queue.parent, queue, queue / "append", stream, keyed)]
+        kill(mounted)
+        assert os.read(text, 400_000) == b"l\n" + large + b"\n"
+        assert os.read(small, 100) == b"small"
+        assert os.pread(body, 400_000, 0) == os.pread(link, 400_000, 0) == large
+        assert os.fstat(body).st_size == len(large)
+        assert json.loads(os.read(config, 1 << 16))["mount"]["append_mode"] == "0644"
+        assert [path.stat().st_ino for path in (queue.parent, queue, queue / "append", stream, keyed)] == numbers
+
+
+def test_a_listing_in_progress_goes_on(mounted: Site, queue: Path) -> None:
+    count = 30_000
+    with opened(queue / "append", APPENDING) as descriptor:
+        os.write(descriptor, b"".join(b"%d\n" % number for number in range(count)))
+    for number in range(300):
+        (mounted.mountpoint / f"topic-{number:03d}").mkdir()
+    with os.scandir(queue) as names, os.scandir(mounted.mountpoint) as topics:
+        found, seen = [next(names).name], [next(topics).name]
+        kill(mounted)
+        found += [entry.name for entry in names]
+        seen += [entry.name for entry in topics]
+    assert found == ["append", *(f"{number:020d}" for number in range(count))]
+    assert sorted(seen) == ["@parquet", "@store", "t", *(f"topic-{number:03d}" for number in range(300))]
+
+
+def test_tail_f_goes_on(mounted: Site, queue: Path, tmp_path: Path) -> None:
+    (queue / "append").write_bytes(b"one\n")
+    programs = [["tail", "-n", "+1", "-f", str(queue.with_name("0.log"))]]
+    programs.append([sys.executable, "-m", "mountctl", "tail", "-f", str(mounted.mountpoint), "t/0"])
+    outputs = [tmp_path / "tail", tmp_path / "mountctl"]
+    with open(outputs[0], "wb") as first, open(outputs[1], "wb") as second:
+        running = [
+            subprocess.Popen(program, stdout=out) for program, out in zip(programs, (first, second), strict=True)
+        ]
+        try:
+            eventually(lambda: all(b"one" in output.read_bytes() for output in outputs), "both read")
+            kill(mounted)
+            (queue / "append").write_bytes(b"two\n")
+            eventually(lambda: {output.read_bytes() for output in outputs} == {b"one\ntwo\n"}, "both read on")
+        finally:
+            for program in running:
+                program.terminate()
+                program.wait()
+
+
+def test_an_idle_stream_that_is_open_goes_on(site: Site) -> None:
+    with MessageStore.open(site.store) as store:
+        store.put(Message("t", b"old"), 0)
+    site.mounted("--read-only")
+    with opened(site.mountpoint / "t/0.log") as text:
+        assert os.fstat(text).st_size == 4
+        kill(site)
+        assert os.fstat(text).st_size == 4
+        assert os.read(text, 100) == b"old\n"
+
+
+def test_parquet_files_that_are_open_go_on(mounted: Site, queue: Path) -> None:
+    (queue / "append").write_bytes(b"one\n")
+    [file] = (mounted.mountpoint / "@parquet/topic=t/queue=0").iterdir()
+    with opened(file) as descriptor:
+        kill(mounted)
+        assert os.pread(descriptor, 4, 0) == b"PAR1"
+        assert file.stat().st_size == os.fstat(descriptor).st_size
+
+
+def test_a_follower_goes_on(mounted: Site, queue: Path, tmp_path: Path) -> None:
+    (queue / "append").write_bytes(b"one\n")
+    beside = Site(mounted.store, tmp_path / "beside", tmp_path / "beside.log")
+    beside.mountpoint.mkdir()
+    beside.mounted("--follow")
+    try:
+        with opened(beside.mountpoint / "t/0.log") as text:
+            assert os.read(text, 100) == b"one\n"
+            kill(beside)
+            kill(mounted)
+            (queue / "append").write_bytes(b"two\n")
+            eventually(lambda: os.pread(text, 100, 0) == b"one\ntwo\n", "the follower shows it")
+    finally:
+        succeed("umount", beside.mountpoint)
+
+
+def test_writers_in_flight_are_stored_once(mounted: Site, queue: Path) -> None:
+    counts = dict.fromkeys(range(4), 0)
+    over = threading.Event()
+
+    def write(number: int) -> None:
+        with opened(queue / "append", APPENDING | (os.O_DSYNC if number % 2 else 0)) as descriptor:
+            while not over.is_set():
+                os.write(descriptor, b"%d %d\n" % (number, counts[number]))
+                counts[number] += 1
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in counts]
+    for writer in writers:
+        writer.start()
+    kill(mounted)
+    kill(mounted)
+    over.set()
+    for writer in writers:
+        writer.join()
+    found = [tuple(map(int, line.split())) for line in queue.with_name("0.log").read_text().splitlines()]
+    for number, count in counts.items():
+        assert [sequence for writer, sequence in found if writer == number] == list(range(count))
+
+
+def test_restarts_are_shown(mounted: Site) -> None:
+    kill(mounted)
+    status = json.loads((mounted.mountpoint / "@store/status.json").read_bytes())
+    assert (status["outlives_daemon"], status["restarts"]) == (True, 1)
+    assert b"\nfsstore_restarts_total 1\n" in (mounted.mountpoint / "@store/metrics").read_bytes()
+    assert "restarted  1 time, after the daemon was killed" in succeed("status", mounted.mountpoint)
+    assert "was killed by SIGKILL; another one goes on" in mounted.log_text()
+
+
+def test_three_deaths_within_ten_seconds_end_it(mounted: Site) -> None:
+    keeper = keeper_of(mounted)
+    for _ in range(3):
+        eventually(lambda: server_of(keeper) is not None, "a server is started")
+        server = server_of(keeper)
+        assert server is not None
+        os.kill(server, signal.SIGKILL)
+        eventually(partial(is_gone, keeper, server), "it is gone")
+    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper gives up")
+    assert "3 deaths within 10 s end the mount; the store was not closed" in mounted.log_text()
+    assert "dead (mountctl umount" in succeed("status")
+
+
+@pytest.mark.parametrize("end", ["umount", "SIGTERM"])
+def test_it_can_be_ended_while_it_is_restarted(mounted: Site, queue: Path, end: str) -> None:
+    (queue / "append").write_bytes(b"one\n")
+    keeper = keeper_of(mounted)
+    server = server_of(keeper)
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+    if end == "umount":
+        succeed("umount", mounted.mountpoint)
+    else:
+        eventually(lambda: server_of(keeper) not in (None, server), "another one is started")
+        following = server_of(keeper)
+        assert following is not None
+        os.kill(following, signal.SIGTERM)
+    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper ends")
+    assert not is_mounted(mounted.mountpoint)
+    with MessageStore.open(mounted.store) as store:
+        assert bytes(store.get("t", 0, 0).body) == b"one"
+
+
+def test_what_hangs_up_the_log_reaches_the_next_server(mounted: Site) -> None:
+    keeper = keeper_of(mounted)
+    kill(mounted)
+    mounted.log.rename(mounted.log.with_suffix(".1"))
+    os.kill(keeper, signal.SIGHUP)
+    eventually(lambda: "SIGHUP: the log goes on in" in mounted.log_text(), "the log is opened again")
+
+
+def test_without_resend_the_mount_ends_with_its_daemon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSSTORE_NO_RESEND", "1")
+    site.mounted()
+    status = json.loads((site.mountpoint / "@store/status.json").read_bytes())
+    assert (status["outlives_daemon"], status["keeper_pid"]) == (False, None)
+    os.kill(status["pid"], signal.SIGKILL)
+    eventually(lambda: "the store was not closed" in site.log_text(), "the keeper says so")
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
+        list(site.mountpoint.iterdir())
+    assert mountctl("umount", site.mountpoint).returncode == 0
+
+
+def test_a_mount_in_the_foreground_has_no_keeper(site: Site) -> None:
+    paths = map(str, (site.log, site.store, site.mountpoint))
+    command = [sys.executable, "-m", "mountctl", "mount", "-f", "--log-file", *paths]
+    with subprocess.Popen(command) as serving:
+        path = site.mountpoint / "@store/status.json"
+        eventually(path.exists, "it is mounted")
+        assert json.loads(path.read_bytes())["outlives_daemon"] is False
+        serving.terminate()

@@ -1,0 +1,101 @@
+"""docs/semantics.md, 9: the daemon's death."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.mount.test_outlives import APPENDING, bodies, is_gone, keeper_of, kill, opened, server_of
+from tests.mountctl.conftest import Site, eventually
+
+
+@pytest.fixture
+def queue(site: Site) -> Path:
+    """The queue of a store that was mounted by `mountctl mount`."""
+    site.mounted()
+    (site.mountpoint / "t").mkdir()
+    return site.mountpoint / "t/0"
+
+
+def test_what_is_open_goes_on(site: Site, queue: Path) -> None:
+    """9.1 When the daemon is killed another one goes on: what is open stays open, and requests wait for it
+    instead of failing."""
+    with opened(queue / "append", APPENDING) as writing, opened(queue.with_name("0.log")) as reading:
+        os.write(writing, b"one\n")
+        kill(site)
+        os.write(writing, b"two\n")
+        assert os.read(reading, 100) == b"one\ntwo\n"
+
+
+def test_a_write_in_flight_is_stored_once(site: Site, queue: Path) -> None:
+    """9.2 A write that the kill met is stored once, and so are the messages of a close or an fsync."""
+    over, count = threading.Event(), 0
+
+    def write() -> None:
+        nonlocal count
+        with opened(queue / "append", APPENDING) as descriptor:
+            while not over.is_set():
+                os.write(descriptor, b"%d" % count)
+                os.fsync(descriptor)
+                count += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    kill(site)
+    over.set()
+    writer.join()
+    assert bodies(queue) == [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("name", ["append", "append@frame=file"])
+def test_what_was_begun_is_kept(site: Site, queue: Path, name: str) -> None:
+    """9.3 A line or a `frame=file` message that was begun is kept up to 64 KiB. Of a longer one nothing is
+    published: write, fsync and close answer EIO until it is closed."""
+    with opened(queue / name, APPENDING) as descriptor:
+        os.write(descriptor, b"beg")
+        long = os.open(queue / name, APPENDING)
+        os.write(long, b"x" * 70_000)
+        kill(site)
+        os.write(descriptor, b"un")
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            os.write(long, b"x")
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            os.close(long)
+    assert bodies(queue) == [b"begun"]
+
+
+def test_readers_go_on_where_they_were(site: Site, queue: Path) -> None:
+    """9.4 Streams, messages, listings, reports and files of `@parquet` are read on from where they were, and stat
+    shows the numbers that it showed before."""
+    with opened(queue / "append", APPENDING) as descriptor:
+        os.write(descriptor, b"".join(b"%d\n" % number for number in range(9_000)))
+    with opened(queue.with_name("0.log")) as stream, opened(queue / "7") as message, os.scandir(queue) as listing:
+        assert os.read(stream, 4) == b"0\n1\n"
+        names, number = [next(listing).name], queue.stat().st_ino
+        kill(site)
+        assert os.read(stream, 4) == b"2\n3\n"
+        assert os.read(message, 4) == b"7"
+        assert [*names, *(entry.name for entry in listing)] == [
+            "append",
+            *(f"{offset:020d}" for offset in range(9_000)),
+        ]
+        assert queue.stat().st_ino == number
+
+
+def test_three_deaths_within_ten_seconds_are_the_end(site: Site, queue: Path) -> None:
+    """9.5 A daemon that is killed three times within 10 s is not replaced any more: the mount answers ENOTCONN."""
+    keeper = keeper_of(site)
+    for _ in range(3):
+        eventually(lambda: server_of(keeper) is not None, "a server is started")
+        server = server_of(keeper)
+        assert server is not None
+        os.kill(server, signal.SIGKILL)
+        eventually(lambda server=server: is_gone(keeper, server), "it is gone")  # type: ignore[misc]
+    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper gives up")
+    with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
+        queue.with_name("0.log").read_bytes()
