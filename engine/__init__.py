@@ -45,7 +45,7 @@ from engine.queue import Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
 from engine.record.batch import split_text
-from engine.record.byte_columns import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
+from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.header import MIN_RECORD_BYTES
 from engine.record.message import Host, Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY
@@ -82,7 +82,6 @@ __all__ = [
     "EMBEDDED_SIZES",
     "MAX_QUEUES",
     "MIN_RECORD_BYTES",
-    "MOST_OVERRUN_BYTES",
     "OPTION_NAMES",
     "UNIQUE_KEY",
     "Block",

@@ -16,7 +16,7 @@ import numpy as np
 from engine.errors import ReadError
 from engine.log.index import Index
 from engine.log.index_file import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, TAG_TYPE, IndexFile, link
-from engine.record.hashes import hash_slices, topic_hashes, topic_key_hashes
+from engine.record.hashes import slices_index_hashes, topic_hashes
 from engine.record.scan import ScannedRecords
 from engine.results import Problem, ProblemKind
 
@@ -54,9 +54,9 @@ class CheckedIndex:
             self._surplus_until(int(found.records.headers["physical_offset"][0]))
         starts, sizes = found.properties.tags
         rows = np.flatnonzero(sizes)
-        hashes, units = hash_slices(found.records.log, starts[rows], sizes[rows])
         topics = topic_hashes([f"{topic}#{TAG_TYPE}" for topic in found.topics])[found.topic_rows[rows]]
-        self._tags = (found.records.headers["physical_offset"][rows], topic_key_hashes(topics, hashes, units))
+        hashes = slices_index_hashes(topics, found.records.log, starts[rows], sizes[rows])
+        self._tags = (found.records.headers["physical_offset"][rows], hashes)
 
     def put_many(
         self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array, more_records: bool = False

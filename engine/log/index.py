@@ -24,7 +24,7 @@ from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
 from engine.log.index_file import IndexFile, index_file_bytes
-from engine.record.hashes import hash_texts, index_hash, topic_hashes, topic_key_hashes
+from engine.record.hashes import index_hash, texts_index_hashes, topic_hashes
 from engine.settings.config import Clock
 
 MEMTABLE_KEYS = 1024
@@ -90,11 +90,10 @@ class KeyMemtable:
 
     def hashed(self) -> tuple[Array, Array, Array]:
         """The keys in order, as index files take them: index hashes, physical offsets, store times in ms."""
-        hashes, units = hash_texts(self._keys)
         numbers = {topic: number for number, topic in enumerate(dict.fromkeys(self._topics))}
         rows = np.fromiter(map(numbers.__getitem__, self._topics), np.int64, len(self._topics))
-        joined = topic_key_hashes(topic_hashes(list(numbers))[rows], hashes, units)
-        return joined, np.array(self._physical_offsets, np.int64), np.array(self._times_ms, np.int64)
+        hashes = texts_index_hashes(topic_hashes(list(numbers))[rows], self._keys)
+        return hashes, np.array(self._physical_offsets, np.int64), np.array(self._times_ms, np.int64)
 
 
 class Index:

@@ -18,14 +18,17 @@ from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import QueueRecords, Run
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn, items_at
 from engine.record.columns import read_bodies
-from engine.record.header import LAYOUTS
+from engine.record.header import BORN_HOST_POSITION, BORN_IPV6_FLAG, STORE_IPV6_FLAG, position_of
 from engine.record.kernel.scan import whole_bodies
 from engine.record.located import LocatedRecords
 from engine.record.message import Host
 from engine.record.properties import KEYS, TAGS
-from engine.record.property_columns import PropertyItems, ShapedProperties, words
+from engine.record.property_columns import Properties, words
 
 Array = np.ndarray[Any, Any]
+
+FLAG_POSITION, BORN_TIME_POSITION = position_of("flag"), position_of("born_time_ms")
+_AFTER_HOSTS_BYTES = 4 + 8 + 4  # reconsume times, the prepared transaction's offset, the body's size
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Block:
     store_time_ms: Array
     born_host: CodedColumn
     store_host: CodedColumn
-    properties: ShapedProperties | PropertyItems
+    properties: Properties
     bodies: Bodies
     damaged: int
 
@@ -72,9 +75,10 @@ class Block:
 
     def tags(self) -> ByteColumn | CodedColumn:
         """TAGS, empty where absent."""
-        return self.properties.few_values(TAGS)
+        tags = self.properties.value(TAGS)
+        return tags.coded() or tags.packed()
 
-    def keys(self) -> tuple[Array, ByteColumn]:
+    def keys(self) -> tuple[Array, SliceColumn]:
         """(starts, keys): row i has the keys [starts[i], starts[i + 1]) (int64, (n + 1,))."""
         return words(self.properties.value(KEYS))
 
@@ -123,7 +127,7 @@ class BlockReader:
             physical_offset=headers["physical_offset"].astype(np.int64),
             sys_flag=headers["sys_flag"].astype(np.int64),
             store_time_ms=headers["store_time_ms"].astype(np.int64),
-            properties=ShapedProperties.of(records) or PropertyItems.of(records),
+            properties=Properties.of(records),
             bodies=Bodies(
                 run.log_file or 0,
                 bodies.starts,
@@ -138,41 +142,27 @@ class BlockReader:
 
 def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:
     """Those columns of a block that `records` have no array of."""
-    count = len(records)
-    fields = {name: np.empty(count, np.int64) for name in ("flag", "born_time_ms", "reconsume_times")}
-    hosts = {name: _Hosts(count) for name in ("born_host", "store_host")}
-    families = records.headers["sys_flag"] >> 4 & 3
-    for family in np.flatnonzero(np.bincount(families)).tolist():
-        rows, layout = np.flatnonzero(families == family), LAYOUTS[family]
-        stored = items_at(records.log, records.positions[rows], layout.itemsize).view(layout)
-        for name, field in fields.items():
-            field[rows] = stored[name]
-        for name, column in hosts.items():
-            column.put(rows, stored[name])
-    return fields | {name: column.coded() for name, column in hosts.items()}
+    log, sys_flags, (body_starts, _) = records.log, records.headers["sys_flag"], records.bodies
+
+    def numbers(positions: Array, kind: str) -> Array:
+        return items_at(log, positions, int(kind[-1])).view(kind).astype(np.int64)
+
+    def hosts(positions: Array, sizes: Array) -> CodedColumn:
+        return _as_text(SliceColumn(log, positions, sizes).numbered())
+
+    born_sizes, store_sizes = (np.where(sys_flags & flag, 20, 8) for flag in (BORN_IPV6_FLAG, STORE_IPV6_FLAG))
+    return {
+        "flag": numbers(records.positions + FLAG_POSITION, ">i4"),
+        "born_time_ms": numbers(records.positions + BORN_TIME_POSITION, ">i8"),
+        "born_host": hosts(records.positions + BORN_HOST_POSITION, born_sizes),
+        "store_host": hosts(body_starts - _AFTER_HOSTS_BYTES - store_sizes, store_sizes),
+        "reconsume_times": numbers(body_starts - _AFTER_HOSTS_BYTES, ">i4"),
+    }
 
 
-class _Hosts:
+def _as_text(hosts: CodedColumn) -> CodedColumn:
     """Hosts as text: there are few different ones, so each is made once."""
-
-    def __init__(self, count: int) -> None:
-        self._numbers: dict[bytes, int] = {}
-        self._codes = np.empty(count, np.int32)
-
-    def put(self, rows: Array, raw: Array) -> None:
-        """Set the hosts of `rows` from what their records hold (void (n,))."""
-        distinct, found = _distinct(raw.view("<u8") if raw.itemsize == 8 else np.ascontiguousarray(raw))
-        texts = [str(Host.decode(host.tobytes())).encode() for host in distinct]
-        numbers = [self._numbers.setdefault(text, len(self._numbers)) for text in texts]
-        self._codes[rows] = np.array(numbers, np.int32)[found]
-
-    def coded(self) -> CodedColumn:
-        """All of them."""
-        return CodedColumn(ByteColumn.of(list(self._numbers)), self._codes)
-
-
-def _distinct(items: Array) -> tuple[Array, Array | int]:
-    """The different ones of `items` and, for each item, which of them it is."""
-    if len(items) and (items == items[0]).all():  # as it mostly is
-        return items[:1], 0
-    return np.unique(items, return_inverse=True)
+    numbers: dict[bytes, int] = {}
+    texts = [str(Host.decode(hosts.texts[row])).encode() for row in range(len(hosts.texts))]
+    codes = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
+    return CodedColumn(ByteColumn.of(list(numbers)), codes[hosts.codes])

@@ -13,7 +13,6 @@ from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
 from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart, sizes_of
-from engine.record.byte_columns import MAX_ITEM_BYTES
 
 if TYPE_CHECKING:
     from engine.read.offset_index import OffsetIndex, Summed
@@ -293,14 +292,13 @@ class Buffers:
         return sum(map(len, self._kept))
 
     def take(self, size: int) -> Array:
-        """At least `size` + MAX_ITEM_BYTES bytes (uint8), with anything in them."""
-        needed = size + MAX_ITEM_BYTES
+        """At least `size` bytes (uint8), with anything in them."""
         for memory in self._kept:
-            if len(memory) >= needed and _has_no_view(memory):
+            if len(memory) >= size and _has_no_view(memory):
                 return np.frombuffer(memory, np.uint8)
-        if needed + needed // 4 > self._KEPT_BYTES:
-            return np.empty(needed, np.uint8)
-        new = bytearray(needed + needed // 4)
+        if size + size // 4 > self._KEPT_BYTES:
+            return np.empty(size, np.uint8)
+        new = bytearray(size + size // 4 + 1)
         self._kept = [*self._kept, new][-self._KEPT :]
         return np.frombuffer(new, np.uint8)
 

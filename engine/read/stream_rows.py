@@ -19,10 +19,10 @@ import numpy as np
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import runs_by_file
-from engine.record.byte_columns import pack_into
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.inner_batch import may_be_wrapper
+from engine.record.kernel.columns import gather
 from engine.record.located import locate, strays
 from engine.record.log_framing import Framing
 from engine.record.message import StoredMessage
@@ -135,14 +135,14 @@ class RowSource:
         return try_decompress(_stored(part, row), int(part.sys_flags[row]), self._body_limit_bytes)
 
     def put_text(self, part: LogPart, text: Array) -> int:
-        """Write the stream bytes of the rows to the beginning of `text` (uint8), which has room for MAX_ITEM_BYTES
-        more; how many they are."""
+        """Write the stream bytes of the rows to the beginning of `text` (uint8); how many they are."""
         if part.is_compressed.any():
             return self._put_mixed(part, text)
         starts, sizes, shown = part.starts, part.sizes, part.sizes > 0
         if not shown.all():
             starts, sizes = starts[shown], sizes[shown]
-        ends = pack_into(text, part.log, starts, sizes)[1:]
+        offsets, _ = gather(part.log, starts, sizes, target=text)
+        ends = offsets[1:]
         text[ends - 1] = NEWLINE  # over the byte after the body, which came along
         return int(ends[-1]) if len(ends) else 0
 

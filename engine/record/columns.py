@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.byte_columns import ByteColumn, SliceColumn, are_equal, pack_slices
+from engine.record.byte_columns import ByteColumn, SliceColumn, pack_slices
 from engine.record.compression import COMPRESSED_FLAG, try_decompress
+from engine.record.kernel.columns import find_values
 from engine.record.kernel.scan import whole_bodies
 from engine.record.located import HEADER, LocatedRecords
 from engine.record.properties import KEYS, TAGS
-from engine.record.property_columns import find_values
 from engine.record.record import SECTOR_BYTES, has_lost_sector
 
 Array = np.ndarray[Any, Any]
@@ -90,7 +90,7 @@ def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
 def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
     """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
     equals wins."""
-    return find_values(records.log, *records.properties, names)
+    return [(starts, sizes) for starts, sizes in find_values(records.log, *records.properties, names)]
 
 
 def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list[str]]:
@@ -100,22 +100,15 @@ def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list
 
 def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
     """The ranges data[start:start + size], which hold no byte 2, as text."""
-    if are_equal(data, starts, sizes):
-        return [data[starts[0] : starts[0] + sizes[0]].tobytes().decode(errors="replace")] * len(starts)
     _, joined = pack_slices(data, starts, sizes, lead=2)
     return str(joined.data, "utf-8", "replace").split("\x02")[1:]
 
 
 def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
     """The distinct topics of `records` and, for each record, which of them is its: int64 (n,)."""
-    starts, sizes = records.topics
-    _, packed = pack_slices(records.log, starts, sizes, lead=0)
-    names = packed.tobytes().split(b"\0")[1:]
-    if len(names) != len(records):  # a damaged topic with a zero in it
-        names = [records.log[a:b].tobytes() for a, b in zip(starts, starts + sizes, strict=True)]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    rows = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
-    return [name.decode(errors="replace") for name in numbers], rows
+    numbered = SliceColumn(records.log, *records.topics).numbered()
+    names = [numbered.texts[number].decode(errors="replace") for number in range(len(numbered.texts))]
+    return names, numbered.codes.astype(np.int64)
 
 
 def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, SliceColumn]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.byte_columns import are_equal, items_at, rows_by_size
+from engine.record.kernel import columns as kernel
 
 Array = np.ndarray[Any, Any]
 
@@ -22,7 +22,6 @@ _DIGITS = b"0123456789abcdefghijklmnopqrstu"
 _LOW_DIGITS = bytes(_DIGITS[byte % 31] for byte in range(256))
 _HIGH_DIGITS = bytes(_DIGITS[byte // 31] for byte in range(256))
 _POWERS = tuple(pow(31, power, 1 << 32) for power in range(_CHUNK_UNITS + 1))
-_POWERS_ARRAY = np.array(_POWERS, np.uint32)
 
 
 def java_hash(text: str) -> int:
@@ -59,60 +58,42 @@ def text_index_hash(text: str) -> int:
     return abs(java_hash(text)) & 0x7FFFFFFF
 
 
-def java_hashes(data: Array, starts: Array, sizes: Array) -> Array:
-    """Java's hashes of the texts data[start:start + size] (uint8, UTF-8; starts and sizes shape (n,)): int32 (n,)."""
-    if are_equal(data, starts, sizes):  # as the tags of many messages are
-        return hash_slices(data, starts[:1], sizes[:1])[0].view(np.int32).repeat(len(starts))
-    return hash_slices(data, starts, sizes)[0].view(np.int32)
+def topic_hashes(topics: Sequence[str]) -> Array:
+    """The hashes of "topic#", which those of keys go on from: uint32 (n,)."""
+    return np.array([_topic_hash(topic) for topic in topics], np.uint32)
 
 
 def index_hashes(topic: str, keys: Sequence[str]) -> Array:
     """`index_hash` of each of `keys`: int32 (n,)."""
-    hashes, units = hash_texts(keys)
-    return topic_key_hashes(topic_hashes([topic])[0], hashes, units)
+    return texts_index_hashes(topic_hashes([topic]).repeat(len(keys)), keys)
 
 
-def hash_texts(texts: Sequence[str]) -> tuple[Array, Array]:
-    """Java's hashes (uint32) and UTF-16 lengths (int64) of each of `texts`."""
-    joined = "".join(texts)
-    encoded = texts if joined.isascii() else [text.encode("utf-8", "surrogatepass") for text in texts]
-    sizes = np.fromiter(map(len, encoded), np.int64, len(texts))
-    data = np.frombuffer(joined.encode("utf-8", "surrogatepass"), np.uint8)
-    return hash_slices(data, np.cumsum(sizes) - sizes, sizes)
+def texts_index_hashes(topic_hashes: Array, keys: Sequence[str]) -> Array:
+    """As `index_hashes`, of keys that each have their `topic_hashes`."""
+    encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
+    sizes = np.fromiter(map(len, encoded), np.int64, len(keys))
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    return slices_index_hashes(topic_hashes, data, np.cumsum(sizes) - sizes, sizes)
 
 
-def topic_hashes(topics: Sequence[str]) -> Array:
-    """The hashes of "topic#", to be joined with a key's: uint32 (n,)."""
-    return np.array([_topic_hash(topic) for topic in topics], np.uint32)
-
-
-def topic_key_hashes(topic_hashes: Array, hashes: Array, units: Array) -> Array:
-    """Index hashes of topic#key from `topic_hashes` and what `hash_slices` returns for keys, all (n,): int32 (n,)."""
-    joined = (topic_hashes * _powers(units) + hashes).view(np.int32)
+def slices_index_hashes(topic_hashes: Array, data: Array, starts: Array, sizes: Array) -> Array:
+    """`index_hash` of the keys data[start:start + size] (uint8, UTF-8), each with its `topic_hashes`: int32 (n,)."""
+    joined = _hash_slices(data, starts, sizes, topic_hashes).view(np.int32)
     return np.abs(joined) & np.int32(0x7FFFFFFF)
 
 
-def hash_slices(data: Array, starts: Array, sizes: Array) -> tuple[Array, Array]:
-    """Java's hashes (uint32, the i32's bits) and UTF-16 lengths (int64) of the UTF-8 texts data[start:start + size]."""
-    hashes = np.zeros(len(starts), np.uint32)
-    units = sizes.astype(np.int64)
-    is_long = sizes > _CHUNK_UNITS
-    for size, rows in rows_by_size(np.where(is_long, 0, sizes)):
-        texts = items_at(data, starts[rows], size).view(np.uint8).reshape(len(rows), size)
-        hashes[rows] = texts.astype(np.uint32) @ _POWERS_ARRAY[size - 1 :: -1]
-        if texts.max() > 0x7F:
-            is_long[rows] = texts.max(axis=1) > 0x7F
-    for row in np.flatnonzero(is_long).tolist():
-        text = data[starts[row] : starts[row] + sizes[row]].tobytes().decode(errors="replace")
-        row_units = _units(text)
-        hashes[row], units[row] = _hash_units(row_units), len(row_units)
-    return hashes, units
+def java_hashes(data: Array, starts: Array, sizes: Array) -> Array:
+    """Java's hashes of the texts data[start:start + size] (uint8, UTF-8; starts and sizes shape (n,)): int32 (n,)."""
+    return _hash_slices(data, starts, sizes, None).view(np.int32)
 
 
-def _powers(exponents: Array) -> Array:
-    if exponents.size == 0 or exponents.max() <= _CHUNK_UNITS:
-        return _POWERS_ARRAY[exponents]
-    return np.array([pow(31, exponent, 1 << 32) for exponent in exponents.tolist()], np.uint32)
+def _hash_slices(data: Array, starts: Array, sizes: Array, seeds: Array | None) -> Array:
+    """Java's hashes (uint32) of these texts, each going on from its seed; U+FFFD stands for what is no UTF-8."""
+    hashes, odd_rows = kernel.java_hashes(data, starts, sizes, seeds)
+    for row in odd_rows.tolist():
+        units = _units(data[starts[row] : starts[row] + sizes[row]].tobytes().decode(errors="replace"))
+        hashes[row] = (int(hashes[row]) * pow(31, len(units), 1 << 32) + _hash_units(units)) & _MASK
+    return hashes
 
 
 @lru_cache(maxsize=10_000)

@@ -22,7 +22,8 @@ BLANK_MAGIC = -875286124
 BLANK_BYTES = 8
 """Of a blank's size and magic, and what must stay free after each record."""
 
-IPV6_FLAGS = 0x30  # 0x10 the born host is IPv6, 0x20 the store host
+BORN_IPV6_FLAG, STORE_IPV6_FLAG = 0x10, 0x20
+IPV6_FLAGS = BORN_IPV6_FLAG | STORE_IPV6_FLAG
 TRANSACTION_MASK = 0xC  # 0x8 of it: committed
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_ROLLBACK = 0xC

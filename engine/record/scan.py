@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.record.byte_columns import SPACE, items_at, pack_slices, word_ranges
+from engine.record.byte_columns import items_at
 from engine.record.columns import damaged_rows, find_properties, topics_of
-from engine.record.hashes import hash_slices, index_hash, topic_hashes, topic_key_hashes
+from engine.record.hashes import index_hash, slices_index_hashes, topic_hashes
 from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES
 from engine.record.inner_batch import wrapped_keys
 from engine.record.kernel import scan as kernel
+from engine.record.kernel.columns import words
 from engine.record.located import LocatedRecords, locate
 from engine.record.log_framing import PLAIN, EntryNumber, Framing
 from engine.record.message import StoredMessage
@@ -225,16 +226,9 @@ def holds_record(view: memoryview, start: int, end: int, base_physical_offset: i
 def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:
     """What the index holds of these records: (rows, hashes), rows ascending, the unique key of a row first; int64 and
     int32 (k,). Of a batch kept as one record, its messages' keys, too."""
-    log, unique = scanned.records.log, scanned.properties.unique_key
-    unique_rows = np.flatnonzero(unique[1])
-    word_rows, word_starts, word_sizes = _words(log, *scanned.properties.keys)
-    rows = np.concatenate([unique_rows, word_rows])
-    order = np.argsort(rows, kind="stable")
-    rows = rows[order]
-    starts = np.concatenate([unique[0][unique_rows], word_starts])[order]
-    sizes = np.concatenate([unique[1][unique_rows], word_sizes])[order]
-    hashes, units = hash_slices(log, starts, sizes)
-    key_hashes = topic_key_hashes(topic_hashes(scanned.topics)[scanned.topic_rows[rows]], hashes, units)
+    log, properties = scanned.records.log, scanned.properties
+    rows, starts, sizes = words(log, *properties.keys, *properties.unique_key)
+    key_hashes = slices_index_hashes(topic_hashes(scanned.topics)[scanned.topic_rows[rows]], log, starts, sizes)
     records = scanned.records
     wrapped = wrapped_keys(log, records.positions, records.headers["physical_offset"], records.headers["sys_flag"])
     if not wrapped:
@@ -243,12 +237,3 @@ def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:
     inner = [index_hash(scanned.topics[int(scanned.topic_rows[row])], key) for row, key in wrapped]
     order = np.argsort(rows, kind="stable")
     return rows[order], np.concatenate([key_hashes, np.array(inner, key_hashes.dtype)])[order]
-
-
-def _words(log: Array, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:
-    """The words, separated by spaces, of texts in `log`: (row of the text, start, size), in order."""
-    _, texts = pack_slices(log, starts, sizes)
-    if not (texts == SPACE).any():  # as it mostly is: each is one word, or empty
-        rows = np.flatnonzero(sizes)
-        return rows, starts[rows], sizes[rows]
-    return word_ranges(log, starts, sizes)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine import MOST_OVERRUN_BYTES, ByteColumn, CodedColumn, SliceColumn
+from engine import ByteColumn, CodedColumn, SliceColumn
 from fsstore.parquet.format import i32, struct, varint
 
 Array = np.ndarray[Any, Any]
@@ -82,7 +82,7 @@ class Chunk:
 
     def encode(self) -> memoryview:
         """All pages."""
-        encoded = np.empty(self.size + MOST_OVERRUN_BYTES, np.uint8)
+        encoded = np.empty(self.size, np.uint8)
         place = 0
         for page in (self.dictionary, self.data) if self.dictionary is not None else (self.data,):
             values = place + len(page.head)

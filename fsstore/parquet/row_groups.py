@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine import UNIQUE_KEY, Block, ByteColumn, ExpiredMessageError, MessageStore
+from engine import UNIQUE_KEY, Block, ByteColumn, ExpiredMessageError, MessageStore, SliceColumn
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import RangeKey, RowGroup, page_aligned, range_key
 from fsstore.parquet.pages import Chunk, Texts, coded, levels_of, numbers, plain, texts_of
@@ -86,21 +86,21 @@ def _chunks_of(store: MessageStore, block: Block, *, shortened: bool) -> dict[st
     key_starts, keys = block.keys()
     key_levels, levels = levels_of(key_starts), levels_of(properties.row_starts)
 
-    def text(size: int, gather: Callable[[], ByteColumn], count: int) -> Texts:
-        if not shortened:
-            return Texts(count, size, lambda: gather().slices)
-        return texts_of(_shortened(gather()))
+    def text(find: Callable[[], SliceColumn]) -> Texts:
+        found = find()
+        if shortened:
+            return texts_of(_shortened(found))
+        return Texts(len(found), int(found.sizes.sum()), find)
 
-    unique_keys = text(properties.value_bytes(UNIQUE_KEY), lambda: properties.value(UNIQUE_KEY), len(block))
-    values = text(properties.values_bytes, properties.values, int(properties.row_starts[-1]))
+    unique_keys, values = text(lambda: properties.value(UNIQUE_KEY)), text(lambda: properties.values.slices)
     return {
         "queue_offset": numbers(block.queue_offset),
         "physical_offset": numbers(block.physical_offset),
         "body": plain(Texts(len(block), int(bodies.sizes.sum()), lambda: store.bodies(bodies))),
-        "keys.list.element": plain(texts_of(_shortened(keys) if shortened else keys), key_levels),
+        "keys.list.element": plain(texts_of(_shortened(keys) if shortened else keys.packed()), key_levels),
         "tags": coded(block.tags()),
         "unique_key": plain(unique_keys),
-        "properties.key_value.key": coded(properties.names(), levels),
+        "properties.key_value.key": coded(properties.names, levels),
         "properties.key_value.value": plain(values, levels),
         "born_time": numbers(_micros(block.born_time_ms)),
         "store_time": numbers(_micros(block.store_time_ms)),
@@ -112,7 +112,7 @@ def _chunks_of(store: MessageStore, block: Block, *, shortened: bool) -> dict[st
     }
 
 
-def _shortened(texts: ByteColumn) -> ByteColumn:
+def _shortened(texts: SliceColumn) -> ByteColumn:
     """Texts with one byte for what was no text."""
     return ByteColumn.of([texts[row].replace(_REPLACEMENT, b"?") for row in range(len(texts))])
 

@@ -28,6 +28,7 @@ cdef extern from "<endian.h>" nogil:
     uint16_t htobe16(uint16_t value)
     uint32_t htobe32(uint32_t value)
     uint64_t htobe64(uint64_t value)
+    uint32_t htole32(uint32_t value)
 
 
 cdef enum:  # a record's fixed fields: where they are, and what they say
@@ -84,6 +85,11 @@ cdef inline void put_i16(unsigned char *at, int16_t number) noexcept nogil:
 
 cdef inline void put_i32(unsigned char *at, int32_t number) noexcept nogil:
     cdef uint32_t value = htobe32(<uint32_t> number)
+    memcpy(at, &value, 4)
+
+
+cdef inline void put_little_i32(unsigned char *at, int32_t number) noexcept nogil:
+    cdef uint32_t value = htole32(<uint32_t> number)
     memcpy(at, &value, 4)
 
 

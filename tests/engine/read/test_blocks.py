@@ -21,7 +21,7 @@ from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.queue_records import QueueRecords
 from engine.read.blocks import Block, BlockReader
-from engine.record.byte_columns import ByteColumn, CodedColumn
+from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.message import Host, Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY, encode_properties
 from engine.record.record import decode_record
@@ -44,7 +44,7 @@ def reader_of(store: SmallStore) -> BlockReader:
     return BlockReader(store.log, LIMIT, QueueRecords(store.log, store.queues, LIMIT))
 
 
-def texts(column: ByteColumn | CodedColumn) -> list[str]:
+def texts(column: ByteColumn | CodedColumn | SliceColumn) -> list[str]:
     return [column[row].decode() for row in range(len(column))]
 
 
@@ -71,7 +71,7 @@ def rows_of(reader: BlockReader, block: Block) -> list[dict[str, object]]:
         "born_host": texts(block.born_host),
         "store_host": texts(block.store_host),
         "keys": [[key for (key,) in found] for found in lists(key_starts, texts(keys))],
-        "properties": lists(properties.row_starts, texts(properties.names()), texts(properties.values())),
+        "properties": lists(properties.row_starts, texts(properties.names), texts(properties.values)),
     }
     assert {len(column) for column in columns.values()} == {len(block)}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

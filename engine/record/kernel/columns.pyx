@@ -1,0 +1,312 @@
+# cython: boundscheck=False, wraparound=False
+"""Columns (docs/format.md, 2): ranges of bytes by the thousand: gathered, searched for properties, split into words,
+hashed, and numbered.
+
+Ranges are starts and sizes (int64 (n,)) of a buffer. Each is compared with the buffer's end when it is used, and read
+once: IndexError where one is not inside. An empty one is, wherever it starts. What stands in them may be anything, and
+may change meanwhile. Other threads run meanwhile.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+import os
+
+import numpy as np
+
+from engine.record.kernel.layout cimport NAME_END, VALUE_END, bytes_at, java_hash, put_little_i32
+
+cdef extern from *:
+    """
+    static inline uint64_t folded_product(uint64_t one, uint64_t other) {
+        unsigned __int128 product = (unsigned __int128) one * other;
+        return (uint64_t) product ^ (uint64_t) (product >> 64);
+    }
+    """
+    uint64_t folded_product(uint64_t one, uint64_t other) nogil
+
+cdef enum:
+    MOST_NAMES = 8
+    SPACE = 32
+    SIZE_BYTES = 4
+
+NO_LEAD, SIZED = -1, -2
+cdef uint64_t SECRET = int.from_bytes(os.urandom(8), "little")  # nobody can choose texts that hash alike
+
+
+cdef struct Text:
+    bytes_at at
+    int64_t size
+
+
+cdef class Ranges:
+    """Ranges of a buffer."""
+
+    cdef const unsigned char[::1] data
+    cdef const int64_t[::1] starts, sizes
+    cdef int64_t count
+
+    def __cinit__(self, const unsigned char[::1] data not None, starts not None, sizes not None):
+        """ValueError: arrays of another kind, or of different lengths."""
+        self.data, self.starts, self.sizes = data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+        self.count = self.starts.shape[0]
+        if self.sizes.shape[0] != self.count:
+            raise ValueError("arrays of different lengths")
+
+    cdef inline bint take(self, int64_t row, Text *text) noexcept nogil:
+        """Set `text` to a range; whether it is inside."""
+        cdef int64_t start = self.starts[row], size = self.sizes[row], end = self.data.shape[0]
+        if size == 0:
+            start = 0
+        text.at, text.size = &self.data[0] + start, size
+        return 0 <= size <= end and 0 <= start <= end - size
+
+    cdef int require(self, int64_t done) except -1:
+        """IndexError unless all were inside: `done` is where a loop ended."""
+        if done < self.count:
+            raise IndexError(f"[{self.starts[done]}, + {self.sizes[done]}) of {self.data.shape[0]} bytes")
+        return 0
+
+
+def gather(data, starts, sizes, int lead=NO_LEAD, target=None):
+    """Write the ranges one after the other to `target`, or to an array of that size: (offsets where they begin and
+    where all end, int64 (n + 1,); the array, uint8).
+
+    Before each stands the byte `lead`, or with SIZED its size, i32 little-endian. IndexError: no room.
+    """
+    cdef Ranges ranges = Ranges(data, starts, sizes)
+    cdef int64_t gap = 0 if lead == NO_LEAD else SIZE_BYTES if lead == SIZED else 1
+    if target is None:
+        target = np.empty(int(np.sum(sizes)) + gap * ranges.count, np.uint8)
+    found = np.empty(ranges.count + 1, np.int64)
+    cdef unsigned char[::1] packed = target
+    cdef int64_t[::1] offsets = found
+    cdef int64_t row, at = 0, room = packed.shape[0]
+    cdef Text text
+    with nogil:
+        for row in range(ranges.count):
+            offsets[row] = at
+            if not ranges.take(row, &text) or text.size > room - gap - at:
+                break
+            if gap == SIZE_BYTES:
+                put_little_i32(&packed[at], <int32_t> text.size)
+            elif gap:
+                packed[at] = <unsigned char> lead
+            memcpy(&packed[at + gap], text.at, text.size)
+            at += gap + text.size
+        else:
+            row = ranges.count
+    ranges.require(row)
+    offsets[row] = at
+    return found, target
+
+
+cdef inline bytes_at find_byte(bytes_at at, bytes_at end, int byte) noexcept nogil:
+    """Where it is first, `end` where it is not."""
+    cdef const void *found = memchr(at, byte, end - at)
+    return end if found == NULL else <bytes_at> found
+
+
+cdef inline bint next_item(bytes_at *at, bytes_at end, Text *name, Text *value) noexcept nogil:
+    """Set `name` and `value` to the next property that has both, `at` to what is behind it; False without one."""
+    cdef bytes_at begin, name_end, item_end
+    while at[0] < end:
+        begin, item_end = at[0], find_byte(at[0], end, VALUE_END)
+        name_end = find_byte(begin, item_end, NAME_END)
+        at[0] = item_end + 1
+        if name_end > begin and item_end - name_end > 1:
+            name.at, name.size = begin, name_end - begin
+            value.at, value.size = name_end + 1, item_end - name_end - 1
+            return True
+    return False
+
+
+def find_values(data, starts, sizes, names):
+    """Where the values of up to 8 named properties are, in ranges that are records' properties: int64
+    (names, 2, n), starts and sizes; 0 and 0 when absent or empty. The last of equals wins."""
+    cdef Ranges ranges = Ranges(data, starts, sizes)
+    cdef Text[MOST_NAMES] wanted
+    cdef list kept = list(map(bytes, names))
+    cdef int number, number_of_names = len(kept)
+    if number_of_names > MOST_NAMES:
+        raise ValueError(f"more than {MOST_NAMES} names")
+    for number in range(number_of_names):
+        wanted[number].at, wanted[number].size = <bytes> kept[number], len(kept[number])
+    places = np.zeros((number_of_names, 2, ranges.count), np.int64)
+    cdef int64_t[:, :, ::1] found = places
+    cdef int64_t row
+    cdef bytes_at at, end, begin = &ranges.data[0]
+    cdef Text text, name, value
+    with nogil:
+        for row in range(ranges.count):
+            if not ranges.take(row, &text):
+                break
+            at, end = text.at, text.at + text.size
+            while next_item(&at, end, &name, &value):
+                for number in range(number_of_names):
+                    if name.size == wanted[number].size and memcmp(name.at, wanted[number].at, name.size) == 0:
+                        found[number, 0, row], found[number, 1, row] = value.at - begin, value.size
+        else:
+            row = ranges.count
+    ranges.require(row)
+    return places
+
+
+def split_items(data, starts, sizes):
+    """The properties in ranges that are records' properties, in stored order: (rows' items, int64 (n + 1,): row i has
+    the items [rows[i], rows[i + 1]); starts and sizes of names and of values, int64 (4, items))."""
+    cdef Ranges ranges = Ranges(data, starts, sizes)
+    cdef int64_t most = int(np.sum((np.asarray(sizes) + 1) // 4))  # a\1b\2c\1d
+    row_starts, places = np.empty(ranges.count + 1, np.int64), np.empty((4, max(most, 0)), np.int64)
+    cdef int64_t[::1] firsts = row_starts
+    cdef int64_t[:, ::1] found = places
+    cdef int64_t row, count = 0
+    cdef bytes_at at, end, begin = &ranges.data[0]
+    cdef Text text, name, value
+    with nogil:
+        for row in range(ranges.count):
+            firsts[row] = count
+            if not ranges.take(row, &text):
+                break
+            at, end = text.at, text.at + text.size
+            while count < most and next_item(&at, end, &name, &value):
+                found[0, count], found[1, count] = name.at - begin, name.size
+                found[2, count], found[3, count] = value.at - begin, value.size
+                count += 1
+        else:
+            row = ranges.count
+    ranges.require(row)
+    firsts[row] = count
+    return row_starts, places[:, :count]
+
+
+def last_of_equals(const int64_t[::1] row_starts not None, const int32_t[::1] codes not None, int64_t different):
+    """Which items no later one of their row has the code of (below `different`): bool. Row i has the items
+    [row_starts[i], row_starts[i + 1])."""
+    found, rows_seen = np.empty(codes.shape[0], np.bool_), np.full(different, -1, np.int64)
+    cdef unsigned char[::1] is_last = found.view(np.uint8)
+    cdef int64_t[::1] seen = rows_seen
+    cdef int64_t row, item, code, items = codes.shape[0], rows = row_starts.shape[0] - 1
+    if rows < 0 or row_starts[0] != 0 or row_starts[rows] != items:
+        raise ValueError("rows of other items")
+    item = items
+    with nogil:
+        for row in range(rows - 1, -1, -1):
+            while item > row_starts[row] and item > 0:
+                item -= 1
+                code = codes[item]
+                if not 0 <= code < different:
+                    with gil:
+                        raise IndexError(f"code {code} of {different}")
+                is_last[item] = seen[code] != row
+                seen[code] = row
+    return found
+
+
+def words(data, starts, sizes, whole_starts, whole_sizes):
+    """The words of texts, parted by spaces: (row of the text, start, size), in order, int64 (3, words). Before those of
+    a row comes, as one word, what `whole_starts` and `whole_sizes` say, unless it is empty."""
+    cdef Ranges ranges = Ranges(data, starts, sizes), wholes = Ranges(data, whole_starts, whole_sizes)
+    if wholes.count != ranges.count:
+        raise ValueError("arrays of different lengths")
+    cdef int64_t row, count = 0, most = ranges.count + int(np.sum((np.asarray(sizes) + 1) // 2))
+    places = np.empty((3, max(most, 0)), np.int64)
+    cdef int64_t[:, ::1] found = places
+    cdef bytes_at at, end, word_end, begin = &ranges.data[0]
+    cdef Text text, whole
+    with nogil:
+        for row in range(ranges.count):
+            if not wholes.take(row, &whole) or not ranges.take(row, &text):
+                break
+            if whole.size and count < most:
+                found[0, count], found[1, count], found[2, count] = row, whole.at - begin, whole.size
+                count += 1
+            at, end = text.at, text.at + text.size
+            while at < end and count < most:
+                word_end = find_byte(at, end, SPACE)
+                if word_end > at:
+                    found[0, count], found[1, count], found[2, count] = row, at - begin, word_end - at
+                    count += 1
+                at = word_end + 1
+        else:
+            row = ranges.count
+    ranges.require(row)
+    return places[:, :count]
+
+
+def java_hashes(data, starts, sizes, const uint32_t[::1] seeds):
+    """Java's hashes of UTF-8 texts (uint32 (n,)), each going on from its seed, if there are any; and the rows of those
+    that are no UTF-8, whose hashes are their seeds."""
+    cdef Ranges ranges = Ranges(data, starts, sizes)
+    if seeds is not None and seeds.shape[0] != ranges.count:
+        raise ValueError("arrays of different lengths")
+    hashes, odd_rows = np.empty(ranges.count, np.uint32), np.empty(ranges.count, np.int64)
+    cdef uint32_t[::1] found = hashes
+    cdef int64_t[::1] odd = odd_rows
+    cdef int64_t row, count = 0
+    cdef Text text
+    with nogil:
+        for row in range(ranges.count):
+            if not ranges.take(row, &text):
+                break
+            found[row] = 0 if seeds is None else seeds[row]
+            if java_hash(text.at, text.size, &found[row]) < 0:
+                odd[count] = row
+                count += 1
+        else:
+            row = ranges.count
+    ranges.require(row)
+    return hashes, odd_rows[:count]
+
+
+cdef inline uint64_t hash_of(Text text) noexcept nogil:
+    cdef uint64_t word, found = SECRET ^ <uint64_t> text.size
+    while text.size >= 8:
+        memcpy(&word, text.at, 8)
+        found = folded_product(found ^ <uint64_t> 0x9E3779B97F4A7C15, word ^ SECRET)
+        text.at, text.size = text.at + 8, text.size - 8
+    word = 0
+    memcpy(&word, text.at, text.size)
+    return folded_product(found ^ <uint64_t> 0xC2B2AE3D27D4EB4F, word ^ SECRET)
+
+
+cdef inline bint are_equal(Text one, Text other) noexcept nogil:
+    return one.size == other.size and memcmp(one.at, other.at, one.size) == 0
+
+
+def number(data, starts, sizes, int64_t most):
+    """Number the texts that differ, in the order in which they come first: (the number of each, int32 (n,); the rows of
+    the first ones, int64); None when more than `most` differ."""
+    cdef Ranges ranges = Ranges(data, starts, sizes)
+    most = max(min(most, ranges.count), 0)
+    cdef int64_t row, count = 0, slot = 0, mask = (1 << (2 * most).bit_length()) - 1
+    codes, first_rows = np.empty(ranges.count, np.int32), np.empty(most, np.int64)
+    cdef int32_t[::1] found = codes, slots = np.full(mask + 1, -1, np.int32)
+    cdef int64_t[::1] firsts = first_rows
+    cdef Text text, last, known
+    last.at, last.size = NULL, -1
+    with nogil:
+        for row in range(ranges.count):
+            if not ranges.take(row, &text):
+                break
+            if not are_equal(text, last):  # as it mostly is
+                slot = hash_of(text) & mask
+                while slots[slot] >= 0:
+                    ranges.take(firsts[slots[slot]], &known)
+                    if are_equal(text, known):
+                        break
+                    slot = (slot + 1) & mask
+                else:
+                    if count == most:
+                        count = -1
+                        break
+                    slots[slot], firsts[count] = <int32_t> count, row
+                    count += 1
+                last = text
+            found[row] = slots[slot]
+        else:
+            row = ranges.count
+    if count < 0:
+        return None
+    ranges.require(row)
+    return codes, first_rows[:count]
