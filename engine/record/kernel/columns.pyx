@@ -14,7 +14,9 @@ import os
 
 import numpy as np
 
-from engine.record.kernel.layout cimport NAME_END, VALUE_END, bytes_at, java_hash, put_little_i32
+from engine.record.kernel.layout cimport (
+    BYTES_AHEAD, NAME_END, ROWS_AHEAD, VALUE_END, bytes_at, java_hash, prefetch, put_little_i32,
+)
 
 cdef extern from *:
     """
@@ -56,6 +58,8 @@ cdef class Ranges:
     cdef inline bint take(self, int64_t row, Text *text) noexcept nogil:
         """Set `text` to a range; whether it is inside."""
         cdef int64_t start = self.starts[row], size = self.sizes[row], end = self.data.shape[0]
+        if row + ROWS_AHEAD < self.count:
+            prefetch(&self.data[0] + self.starts[row + ROWS_AHEAD], min(self.sizes[row + ROWS_AHEAD], BYTES_AHEAD))
         if size == 0:
             start = 0
         text.at, text.size = &self.data[0] + start, size

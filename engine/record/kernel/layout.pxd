@@ -18,8 +18,12 @@ cdef extern from *:
     #endif
         return crc32_gzip_refl(value, data, size);
     }
+    static inline void prefetch(const unsigned char *at, int64_t size) {
+        for (int64_t line = 0; line < size; line += 64) __builtin_prefetch((const char *) ((uintptr_t) at + line));
+    }
     """
     uint32_t crc32_of(uint32_t value, const unsigned char *data, uint64_t size) nogil
+    void prefetch(const unsigned char *at, int64_t size) nogil  # of any address: it never fails
 
 cdef extern from "<endian.h>" nogil:
     uint16_t be16toh(uint16_t value)
@@ -29,6 +33,11 @@ cdef extern from "<endian.h>" nogil:
     uint32_t htobe32(uint32_t value)
     uint64_t htobe64(uint64_t value)
     uint32_t htole32(uint32_t value)
+
+
+cdef enum:  # how far ahead of a loop memory is asked for
+    ROWS_AHEAD = 16
+    BYTES_AHEAD = 256  # of each row
 
 
 cdef enum:  # a record's fixed fields: where they are, and what they say

@@ -12,14 +12,15 @@ from libc.string cimport memchr, memcmp, memset
 import numpy as np
 
 from engine.record.kernel.layout cimport (
-    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BODY_SIZE_AT, ENTRY_BYTES, ENTRY_POSITION_AT,
-    HEADER_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_BYTE, MAGIC_V2, PHYSICAL_OFFSET_AT,
-    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_ENTRY, STORE_IPV6_FLAG, STORE_TIME_AT, SYS_FLAG_AT, bytes_at, crc32_of,
-    get_i16, get_i32, get_i64, is_framed, plus,
+    BODY_CRC_AT, BORN_IPV6_FLAG, BYTES_AHEAD, COMPRESSED_FLAG, CRC_MASK, ENTRY_BODY_SIZE_AT, ENTRY_BYTES,
+    ENTRY_POSITION_AT, HEADER_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_BYTE, MAGIC_V2,
+    PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_ENTRY, ROWS_AHEAD, STORE_IPV6_FLAG, STORE_TIME_AT,
+    SYS_FLAG_AT, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus, prefetch,
 )
 
 cdef enum:
     LAST_ENTRY_KIND = 3
+    READ_AHEAD = 1024
 
 cdef struct Header:  # as `located.HEADER`
     int64_t queue_offset
@@ -89,6 +90,7 @@ def follow_chain(
             positions[count] = at
             count += 1
             at += size
+            prefetch(&log[0] + at + READ_AHEAD, min(size, READ_AHEAD))  # where frames begin there is not known
     return found[:count], at, size == 0
 
 
@@ -153,6 +155,8 @@ def locate(
         raise ValueError("arrays of different lengths")
     with nogil:
         for row in range(count):
+            if row + ROWS_AHEAD < count:
+                prefetch(&log[0] + positions[row + ROWS_AHEAD], BYTES_AHEAD)
             memset(&headers[row], 0, sizeof(Header))
             memset(&places[row], 0, sizeof(Place))
             headers[row].ok = find_record(
@@ -172,6 +176,8 @@ def whole_bodies(const unsigned char[::1] log not None, starts, sizes, crcs):
     cdef unsigned char[::1] is_whole = found.view(np.uint8)
     with nogil:
         for row in range(count):
+            if row + ROWS_AHEAD < count:
+                prefetch(&log[0] + start[row + ROWS_AHEAD], BYTES_AHEAD)
             if size[row] == 0:
                 is_whole[row] = True
             elif 0 < size[row] <= end and 0 <= start[row] <= end - size[row]:
@@ -193,6 +199,8 @@ def strays(
     with nogil:
         for row in range(count):
             start = places[row].topic_start
+            if row + ROWS_AHEAD < count:
+                prefetch(&log[0] + places[row + ROWS_AHEAD].topic_start, 1)
             is_stray[row] = headers[row].ok and (
                 headers[row].queue_offset != plus(first, row)
                 or places[row].queue_id != queue_id
