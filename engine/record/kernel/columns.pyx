@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False
+# cython: boundscheck=False, wraparound=False, cdivision=True
 """Columns (docs/format.md, 2): ranges of bytes by the thousand: gathered, searched for properties, split into words,
 hashed, and numbered.
 
@@ -65,6 +65,20 @@ cdef class Ranges:
         text.at, text.size = &self.data[0] + start, size
         return 0 <= size <= end and 0 <= start <= end - size
 
+    cdef int64_t total(self, int64_t item_bytes) except -1:
+        """How many items of that size there may be, at most: bytes of 1. IndexError."""
+        cdef int64_t row, found = 0
+        cdef Text text
+        with nogil:
+            for row in range(self.count):
+                if not self.take(row, &text):
+                    break
+                found += (text.size + item_bytes - 1) // item_bytes
+            else:
+                row = self.count
+        self.require(row)
+        return found
+
     cdef int require(self, int64_t done) except -1:
         """IndexError unless all were inside: `done` is where a loop ended."""
         if done < self.count:
@@ -81,7 +95,7 @@ def gather(data, starts, sizes, int lead=NO_LEAD, target=None):
     cdef Ranges ranges = Ranges(data, starts, sizes)
     cdef int64_t gap = 0 if lead == NO_LEAD else SIZE_BYTES if lead == SIZED else 1
     if target is None:
-        target = np.empty(int(np.sum(sizes)) + gap * ranges.count, np.uint8)
+        target = np.empty(ranges.total(1) + gap * ranges.count, np.uint8)
     found = np.empty(ranges.count + 1, np.int64)
     cdef unsigned char[::1] packed = target
     cdef int64_t[::1] offsets = found
@@ -160,8 +174,8 @@ def split_items(data, starts, sizes):
     """The properties in ranges that are records' properties, in stored order: (rows' items, int64 (n + 1,): row i has
     the items [rows[i], rows[i + 1]); starts and sizes of names and of values, int64 (4, items))."""
     cdef Ranges ranges = Ranges(data, starts, sizes)
-    cdef int64_t most = int(np.sum((np.asarray(sizes) + 1) // 4))  # a\1b\2c\1d
-    row_starts, places = np.empty(ranges.count + 1, np.int64), np.empty((4, max(most, 0)), np.int64)
+    cdef int64_t most = ranges.total(4)  # a\1b\2c\1d
+    row_starts, places = np.empty(ranges.count + 1, np.int64), np.empty((4, most), np.int64)
     cdef int64_t[::1] firsts = row_starts
     cdef int64_t[:, ::1] found = places
     cdef int64_t row, count = 0
@@ -213,8 +227,8 @@ def words(data, starts, sizes, whole_starts, whole_sizes):
     cdef Ranges ranges = Ranges(data, starts, sizes), wholes = Ranges(data, whole_starts, whole_sizes)
     if wholes.count != ranges.count:
         raise ValueError("arrays of different lengths")
-    cdef int64_t row, count = 0, most = ranges.count + int(np.sum((np.asarray(sizes) + 1) // 2))
-    places = np.empty((3, max(most, 0)), np.int64)
+    cdef int64_t row, count = 0, most = ranges.count + ranges.total(2)
+    places = np.empty((3, most), np.int64)
     cdef int64_t[:, ::1] found = places
     cdef bytes_at at, end, word_end, begin = &ranges.data[0]
     cdef Text text, whole
