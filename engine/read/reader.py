@@ -24,11 +24,12 @@ from engine.log.index import Index
 from engine.log.queue_records import QueueRecords, runs_by_file
 from engine.log.topics import TopicView
 from engine.read.blocks import BlockReader, Bodies
-from engine.record.byte_columns import SliceColumn, pack_slices
+from engine.record.byte_columns import SliceColumn
 from engine.record.columns import find_properties, property_texts, topics_of
 from engine.record.compression import BodySizes, decompressed_body
 from engine.record.header import is_queued
 from engine.record.inner_batch import may_be_wrapper
+from engine.record.kernel.columns import gather
 from engine.record.kernel.decode import carries_key
 from engine.record.located import LocatedRecords, locate
 from engine.record.message import StoredMessage
@@ -254,7 +255,7 @@ def rows_naming(records: LocatedRecords, key: str) -> Array:
     wanted = b" %b " % key.encode("utf-8", "surrogatepass")
     rows: set[int] = set()
     for starts, sizes in find_properties(records, [KEYS, UNIQUE_KEY]):
-        offsets, packed = pack_slices(records.log, starts, sizes, lead=ord(" "))
+        offsets, packed = gather(records.log, starts, sizes, lead=ord(" "))
         text = packed.tobytes() + b" "
         at = text.find(wanted)
         while at >= 0:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.kernel.columns import NO_LEAD, SIZED, gather, number
+from engine.record.kernel.columns import SIZED, gather, number
 
 Array = np.ndarray[Any, Any]
 
@@ -38,14 +38,6 @@ def _windows(data: Array, size: int) -> Array:
     if len(data) < size:
         return np.empty(0, f"V{size}")
     return np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
-
-
-def pack_slices(data: Array, starts: Array, sizes: Array, lead: int | None = None) -> tuple[Array, Array]:
-    """The ranges data[start:start + size] one after the other: (offsets int64 (n + 1,), packed uint8).
-
-    With `lead`, that byte stands before each: then range i is packed[offsets[i] + 1:offsets[i + 1]].
-    """
-    return gather(data, starts, sizes, NO_LEAD if lead is None else lead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +100,7 @@ class SliceColumn:
 
     def packed(self) -> ByteColumn:
         """The same, copied, one after the other."""
-        return ByteColumn(*pack_slices(self.data, self.starts, self.sizes))
+        return ByteColumn(*gather(self.data, self.starts, self.sizes))
 
     def put_sized(self, target: Array) -> None:
         """Write them to `target` (uint8) one after the other, the size of each, i32 little-endian, before it."""

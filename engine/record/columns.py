@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.byte_columns import ByteColumn, SliceColumn, pack_slices
+from engine.record.byte_columns import ByteColumn, SliceColumn
 from engine.record.compression import COMPRESSED_FLAG, try_decompress
-from engine.record.kernel.columns import find_values
+from engine.record.kernel.columns import find_values, gather
 from engine.record.kernel.scan import whole_bodies
 from engine.record.located import HEADER, LocatedRecords
 from engine.record.properties import KEYS, TAGS
@@ -100,7 +100,7 @@ def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list
 
 def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
     """The ranges data[start:start + size], which hold no byte 2, as text."""
-    _, joined = pack_slices(data, starts, sizes, lead=2)
+    _, joined = gather(data, starts, sizes, lead=2)
     return str(joined.data, "utf-8", "replace").split("\x02")[1:]
 
 
@@ -135,7 +135,7 @@ def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:
     headers = records.headers.copy()
     headers["ok"], headers["body_size"] = good, bodies.sizes
     keys, tags = (
-        ByteColumn(*pack_slices(records.log, starts, np.where(good, sizes, 0)))
+        ByteColumn(*gather(records.log, starts, np.where(good, sizes, 0)))
         for starts, sizes in find_properties(records, [KEYS, TAGS])
     )
     return Columns(headers, bodies.packed(), keys, tags)

@@ -126,9 +126,7 @@ HOSTLESS_BYTES = HEADERS[0].size - 8 - 8
 """Of the fixed fields but hosts: with both hosts' bytes, where the body begins."""
 FAMILIES_POSITION = position_of("sys_flag") + 3
 """The byte of the system flag that says which hosts are IPv6."""
-MAGIC_POSITION = position_of("magic")
 QUEUE_OFFSET_POSITION = position_of("queue_offset")
-PHYSICAL_OFFSET_POSITION = position_of("physical_offset")
 BORN_HOST_POSITION = position_of("born_host")
 MIN_RECORD_BYTES = HEADERS[0].size + 1 + 2
 """No body, no topic, no properties: the sizes of the latter two are left."""
@@ -136,11 +134,6 @@ MIN_RECORD_BYTES = HEADERS[0].size + 1 + 2
 MAGIC_START = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)[:3]
 """The bytes that both magics begin with."""
 assert MESSAGE_MAGIC_V2.to_bytes(4, "big", signed=True)[:3] == MAGIC_START
-
-
-def are_magics(words: Array) -> Array:
-    """Which of `words` are a record's magic: bool (n,)."""
-    return np.asarray((words == MESSAGE_MAGIC) | (words == MESSAGE_MAGIC_V2))
 
 
 @overload

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn, pack_slices
+from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.kernel import columns as kernel
 from engine.record.located import LocatedRecords
 
@@ -32,7 +32,7 @@ class Properties:
     @classmethod
     def of(cls, records: LocatedRecords) -> Properties:
         """The properties of `records`, copied out of the log."""
-        offsets, data = _valid_text(*pack_slices(records.log, *records.properties, lead=_VALUE_END))
+        offsets, data = _valid_text(*kernel.gather(records.log, *records.properties, lead=_VALUE_END))
         row_starts, items = kernel.split_items(data, offsets[:-1], np.diff(offsets))
         names = SliceColumn(data, items[0], items[1]).numbered()
         last = kernel.last_of_equals(row_starts, names.codes, len(names.texts))

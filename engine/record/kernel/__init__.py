@@ -5,6 +5,8 @@
     crc          CRC-32
     decode       one record into a message, properties, runs of messages
     chain        entries of an index file that share a bucket
+    scan         records of a file: following frames, finding records' parts, checking bodies
+    columns      ranges of bytes: gathering, properties, words, hashes, numbers for few different ones
 
 Each module is a `.pyx` with a `.pyi` beside it; `./run` compiles them when they changed.
 """

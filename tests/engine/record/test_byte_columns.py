@@ -16,9 +16,9 @@ from engine.record.byte_columns import (
     CodedColumn,
     SliceColumn,
     items_at,
-    pack_slices,
     put_items,
 )
+from engine.record.kernel.columns import NO_LEAD, gather
 
 range_lists = st.lists(
     st.tuples(st.integers(0, 9_000), st.integers(0, 40) | st.integers(500, 1_030) | st.integers(4_090, 9_000)),
@@ -26,11 +26,11 @@ range_lists = st.lists(
 )
 
 
-@given(range_lists, st.sampled_from([None, 0, 32]))
-def test_packed_slices_are_the_slices_in_order(ranges: list[tuple[int, int]], lead: int | None) -> None:
+@given(range_lists, st.sampled_from([NO_LEAD, 0, 32]))
+def test_packed_slices_are_the_slices_in_order(ranges: list[tuple[int, int]], lead: int) -> None:
     starts, sizes = np.array(ranges, np.int64).reshape(-1, 2).T
-    offsets, packed = pack_slices(DATA, starts, sizes, lead)
-    mark = b"" if lead is None else bytes([lead])
+    offsets, packed = gather(DATA, starts, sizes, lead)
+    mark = b"" if lead == NO_LEAD else bytes([lead])
     found = [packed[a:b].tobytes() for a, b in pairwise(offsets)]
     assert found == [mark + DATA[start : start + size].tobytes() for start, size in ranges]
     assert offsets[-1] == len(packed)
@@ -41,7 +41,7 @@ def test_thousands_of_slices_come_in_groups(seed: int, some_sizes: list[int]) ->
     random = np.random.default_rng(seed)
     sizes = random.choice(np.array(some_sizes), 5_000)
     starts = random.integers(0, len(DATA) - sizes, endpoint=True)
-    offsets, packed = pack_slices(DATA, starts, sizes)
+    offsets, packed = gather(DATA, starts, sizes)
     whole = b"".join(DATA[a : a + n].tobytes() for a, n in zip(starts.tolist(), sizes.tolist(), strict=True))
     assert packed.tobytes() == whole
     assert offsets[-1] == len(whole)
