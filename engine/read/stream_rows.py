@@ -23,8 +23,7 @@ from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
-from engine.record.located import locate, strays
-from engine.record.log_framing import Framing
+from engine.record.located import LocatedRecords, locate, strays
 from engine.record.message import StoredMessage
 
 Array = np.ndarray[Any, Any]
@@ -89,11 +88,13 @@ class RowSource:
         """
         parts = []
         for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
-            part = _find_bodies(log, places - base, places, self._log.framing)
-            doubted = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
             unknown = int(np.searchsorted(places, checked_before, side="left"))
+            records = locate(log, places - base, places, self._log.framing, whole=unknown > 0)
+            part = _part_of(records, places)
+            doubted = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
             if unknown:
-                doubted[:unknown] |= self._unconfirmed(log, base, places[:unknown], queue, first)
+                checked = records.take(slice(unknown))
+                doubted[:unknown] |= strays(checked, queue.topic, queue.queue_id, first) | damaged_rows(checked)
             refused = -1
             for row in np.flatnonzero(doubted).tolist():
                 message = self._alone(queue, first + row) if places[row] != refused else None
@@ -103,12 +104,6 @@ class RowSource:
             parts.append(part)
             first += len(part)
         return parts
-
-    def _unconfirmed(self, log: Array, base: int, places: Array, queue: ConsumeQueue, first: int) -> Array:
-        """Which records at `places` are not whole, or say that they stand elsewhere: bool (n,)."""
-        records = locate(log, places - base, places, self._log.framing)
-        strange = strays(records, queue.topic, queue.queue_id, first)
-        return np.asarray(~records.headers["ok"] | strange | damaged_rows(records))
 
     def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
         """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.
@@ -186,14 +181,12 @@ def _put(part: LogPart, row: int, base: int, message: StoredMessage | None) -> N
     part.sizes[row] = UNMEASURED if message.is_compressed else part.stored_sizes[row] + 1
 
 
-def _find_bodies(log: Array, positions: Array, places: Array, framing: Framing) -> LogPart:
-    """The bodies of the records at `positions` of `log`, by magic, place and sizes alone."""
-    records = locate(log, positions, places, framing, whole=False)
+def _part_of(records: LocatedRecords, places: Array) -> LogPart:
+    """Those records, all of which are shown."""
     good, (starts, stored_sizes) = records.headers["ok"], records.bodies
     sys_flags = records.headers["sys_flag"].astype(np.int64)
     sizes = np.where(good, stored_sizes + 1, 0)
     is_compressed = good & (sys_flags & COMPRESSED_FLAG != 0)
     sizes[is_compressed] = UNMEASURED
-    return LogPart(
-        log, places, records.places["body_crc"], sys_flags, starts.copy(), stored_sizes.copy(), sizes, is_compressed
-    )
+    crcs = records.places["body_crc"]
+    return LogPart(records.log, places, crcs, sys_flags, starts.copy(), stored_sizes.copy(), sizes, is_compressed)
