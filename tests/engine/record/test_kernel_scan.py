@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from typing import Any
@@ -63,6 +64,15 @@ def test_nothing_is_read_past_the_end(data: st.DataObject) -> None:
             assert start <= end <= len(log)
             assert (np.diff(found) >= 48).all()
     kernel.placed_headers(memory, 0, len(log), BASE, np.empty(9, np.int64))
+
+
+def test_nothing_is_read_before_the_beginning() -> None:
+    """Where the entry would be of a record at the very begin."""
+    log, positions = log_of([Message("orders", b"x" * (mmap.PAGESIZE - 97))])
+    assert len(log) == mmap.PAGESIZE
+    for framing in (PLAIN, LEDGER):
+        found = locate(guarded(log), i64(*positions, -1, -48, -88), i64(BASE, BASE, BASE, BASE), framing).headers["ok"]
+        assert found.tolist() == [framing is PLAIN, False, False, False]
 
 
 def test_bodies_outside_of_the_log_are_not_whole() -> None:
