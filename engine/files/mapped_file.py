@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from engine.files.disk import Disk, allocate, create_allocated
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_file, unlink
+from engine.record.kernel.append import FilePositions
 
 PAGE_BYTES = 4096
 ZERO_CHUNK_BYTES = 1 << 20
@@ -126,7 +126,7 @@ def next_hole(descriptor: int, position: int, size: int) -> int:
         return position if error.errno == errno.ENXIO else size
 
 
-class MappedFile:
+class MappedFile(FilePositions):
     """A mapped file; mapped when first looked at. Right after construction all of it counts as written.
 
     Thread safety: one writer; any readers; `sync`, `hold`, `release`, `retire` from any thread. A view stays valid for
@@ -136,7 +136,6 @@ class MappedFile:
     __slots__ = (
         "_anonymous",
         "_blank_from",
-        "_buffer",
         "_closed",
         "_commit_lock",
         "_descriptor",
@@ -149,15 +148,10 @@ class MappedFile:
         "_open_files",
         "_retired",
         "_sync_lock",
-        "_target",
         "access",
         "flushed",
         "path",
-        "readable",
         "reads_ahead",
-        "size",
-        "start",
-        "wrote",
     )
 
     def __init__(self, path: Path, size: int, access: Access, *, start: int = 0, disk: Disk | None = None) -> None:
@@ -171,8 +165,7 @@ class MappedFile:
         self._disk = disk or Disk()
         self._mapped: tuple[mmap.mmap, memoryview] | None = None
         self._inode = 0  # of the file that was mapped last
-        self._target: memoryview | None = None  # what the writer writes to, once that was made ready
-        self._buffer: memoryview | None = None
+        self._target = self._buffer = None  # what the writer writes to, once that was made ready; a private buffer
         self._blank_from = size  # bytes from there on are blank: never copied from the buffer
         self._descriptor = WriteDescriptor(path, self._disk)  # open only while there is something to write or sync
         self._anonymous = False  # memory without a file (PRIVATE)
@@ -353,14 +346,6 @@ class MappedFile:
         self.write(position, data)
         self.publish(position + len(data))
         return position
-
-    def append_fields(self, layout: Struct, *fields: int) -> None:
-        """As `append`, packed in place: for a file without a write buffer."""
-        position, target = self.wrote, self._target
-        if target is None:
-            target = self._prepare_target()
-        layout.pack_into(target, position, *fields)
-        self.wrote = self.readable = position + layout.size
 
     def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
         """As `append`, but the first 8 bytes, which distinguish a record from zeros, are written last.

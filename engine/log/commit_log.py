@@ -30,6 +30,7 @@ from engine.files.file_queue import FileQueue
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.mapped_file import MappedFile
 from engine.record.header import BLANK_BYTES
+from engine.record.kernel.append import LogEnd
 from engine.record.log_framing import Framing
 from engine.record.record import decode_record, encode_blank
 from engine.record.scan import placed_headers
@@ -84,7 +85,7 @@ class FileHold:
         self.release()
 
 
-class CommitLog:
+class CommitLog(LogEnd):
     """The log: appends under one lock, reads without.
 
     Thread safety: any thread. `lock` is re-entrant: hold it around `append` to number and dispatch in the same order.
@@ -92,13 +93,11 @@ class CommitLog:
 
     def __init__(self, files: FileQueue, clock: Clock) -> None:
         """`files` as recovery left them; see `resume`."""
+        super().__init__(clock, files.last)
         self.files = files
         self.lock = threading.RLock()
-        self.last_store_time_ms = 0
         self.placing: Callable[[int], None] | None = None
         """Called under `lock` with the physical offset of what is about to be published."""
-        self._clock = clock
-        self._current: MappedFile | None = files.last
 
     @property
     def framing(self) -> Framing:

@@ -16,7 +16,7 @@ import numpy as np
 
 from engine.errors import QueueGapError, ReadError, RetiredFileError, UnreadableRangeError
 from engine.files.file_queue import FileQueue
-from engine.files.mapped_file import Access, MappedFile
+from engine.files.mapped_file import Access
 from engine.files.watch import Watch
 from engine.log.entries import ENTRY as ENTRY
 from engine.log.entries import (
@@ -33,6 +33,7 @@ from engine.log.entries import (
 )
 from engine.log.entries import Entries as Entries
 from engine.log.entries import is_pre_blank as is_pre_blank
+from engine.record.kernel.append import QueueEnd
 
 SCANNED_FILES = 3
 """How many of the newest files recovery reads whole; older ones were synced long before."""
@@ -40,15 +41,14 @@ _FOLLOW_ENTRIES = 1024
 ENTRY_BYTES = ENTRY.itemsize
 
 
-class ConsumeQueue:
+class ConsumeQueue(QueueEnd):
     """Entries addressed by queue offset: a count of messages, never of bytes. Call `recover` first.
 
     Thread safety: one writer at a time (append, recover, truncate, expire, refresh); reads from any thread.
     """
 
     def __init__(self, topic: str, queue_id: int, files: FileQueue) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
+        super().__init__(topic, queue_id)
         self.files = files
         self.is_stale = False
         """Whether it is no longer the store's queue of that name: look it up again. Its topic was deleted, or (FOLLOW)
@@ -65,7 +65,6 @@ class ConsumeQueue:
         self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
-        self._appended_to: MappedFile | None = None  # the newest file, once an entry came alone
         self._watch = Watch(files.directory)
         self._before_failed_refresh: tuple[int, int, int] | None = None  # how it was before a refresh that failed
 
@@ -207,8 +206,7 @@ class ConsumeQueue:
             self._newest, size, _ = entries[done - 1].item()
             self._physical_end = self._newest + size
             self._max += part
-        if self._appended_to is not None:
-            self._appended_to = self.files.last
+        self._appended_to = self.files.last
 
     def reserve(self, count: int) -> int:
         """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset,
@@ -232,18 +230,10 @@ class ConsumeQueue:
             self.files.reserve(-(-missing // self._file_entries))
 
     def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
-        """`append` of one entry, without an array around it."""
-        file = self._appended_to
-        if file is None or file.wrote >= file.size or queue_offset != self._max or physical_offset < self._physical_end:
-            one = np.array([(physical_offset, size, tags_code)], dtype=ENTRY)
-            added = self.append(queue_offset, one)
-            self._appended_to = self.files.last
-            return added
-        file.append_fields(ENTRY_STRUCT, physical_offset, size, tags_code)
-        self._newest = physical_offset
-        self._physical_end = physical_offset + size
-        self._max = queue_offset + 1
-        return 1
+        """`append` of one entry."""
+        if self.add_entry(queue_offset, physical_offset, size, tags_code):
+            return 1
+        return self.append(queue_offset, np.array([(physical_offset, size, tags_code)], dtype=ENTRY))
 
     def truncate(self, physical_end: int) -> int:
         """Drop entries whose record ends after `physical_end`; return how many.

@@ -32,7 +32,8 @@ from engine.log.queue_sequence import queued_rows
 from engine.record.batch import Share
 from engine.record.hashes import java_hashes
 from engine.record.header import is_rolled_back
-from engine.record.record import EncodedRecord
+from engine.record.kernel.append import append_one
+from engine.record.kernel.encode import EncodedBatch
 from engine.record.scan import ScannedRecords, index_key_rows
 from engine.results import NewestRecord, PutResult
 
@@ -43,29 +44,22 @@ Array = np.ndarray[Any, Any]
 DISPATCH_FAILED = "consume queues and index could not follow the log (the next opening rebuilds them)"
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedRun:
-    """Records of one topic, as arrays of shape (n,), in log order.
-
-    `shares` say which rows are whose queue's; `queues` are these by queue id. `tags_codes` is one number when it is the
-    same for all. `key_rows` (k,) rises: the row of each key; `key_hashes` (k,) its index hash (of topic#key); a row's
-    unique key comes first. Plain records only: not prepared or rolled back, no multi-dispatch (those go one by one).
-    """
+class PlacedRun(NamedTuple):
+    """Records of one topic that are in the log from `physical_offset` on: `shares` say which rows are whose queue's,
+    `queues` are these by queue id. Plain records only: not prepared or rolled back, no multi-dispatch (those go one by
+    one)."""
 
     topic: str
     queues: Mapping[int, ConsumeQueue]
     shares: Sequence[Share]
-    physical_offsets: Array
-    store_sizes: Array
+    batch: EncodedBatch
+    physical_offset: int
     store_time_ms: int
-    tags_codes: Array | int
-    key_rows: Array
-    key_hashes: Array
 
     @property
     def physical_end(self) -> int:
         """Where the last record ends."""
-        return int(self.physical_offsets[-1] + self.store_sizes[-1])
+        return self.physical_offset + self.batch.size
 
 
 class Dispatcher:
@@ -100,14 +94,9 @@ class Dispatcher:
             key_rows, key_hashes = index_key_rows(scanned)
             keeps = ~is_rolled_back(headers["sys_flag"][key_rows])
             offsets, times = headers["physical_offset"], headers["store_time_ms"]
-            _index_rows(self._index, offsets, times, key_rows[keeps], key_hashes[keeps])
-
-
-def _index_rows(
-    index: Index, physical_offsets: Array, store_times_ms: Array, key_rows: Array, key_hashes: Array
-) -> None:
-    more = not len(key_rows) or int(key_rows[-1]) < len(physical_offsets) - 1
-    index.put_many(key_hashes, physical_offsets[key_rows], store_times_ms[key_rows], more)
+            key_rows = key_rows[keeps]
+            more = not len(key_rows) or int(key_rows[-1]) < len(offsets) - 1
+            self._index.put_many(key_hashes[keeps], offsets[key_rows], times[key_rows], more)
 
 
 class WriteDispatcher:
@@ -131,7 +120,7 @@ class WriteDispatcher:
         self._index = index
         self._appended = appended
         self._broken = broken
-        self._newest = (newest.physical_offset, newest.size, newest.store_time_ms) if newest else None
+        self._newest: NewestRecord | PutResult | None = newest
         self.touched: set[ConsumeQueue] = set()
         """Queues that got entries since somebody emptied this set."""
         self.is_broken = False
@@ -140,30 +129,37 @@ class WriteDispatcher:
     @property
     def newest(self) -> NewestRecord | None:
         """The newest dispatched record."""
-        return NewestRecord(*self._newest) if self._newest else None
+        newest = self._newest
+        return NewestRecord(*newest[3:6]) if isinstance(newest, PutResult) else newest
 
-    def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedRecord) -> None:
+    def append(self, log: CommitLog, record: EncodedBatch, queue: ConsumeQueue | None) -> PutResult | None:
+        """Store and dispatch one record at once. None when something about that is rare: nothing was done."""
+        stored = append_one(log, record, queue, self._index.memtable, PutResult)
+        if stored is not None and queue is not None:
+            self.touched.add(queue)
+            self._newest = stored
+            self._appended(queue.topic, queue.queue_id)
+        return stored
+
+    def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
         """Dispatch one record, stored there; `queue` is its own, None when no queue may lead to it (a transaction that
         is prepared or rolled back). ReadOnlyStoreError: that failed."""
         topic, queue_id, queue_offset, physical_offset, size, store_time_ms, _ = stored
         try:
-            keys = record.keys
             if queue is not None:
                 queue.append_one(queue_offset, physical_offset, size, record.tags_code)
                 self.touched.add(queue)
                 if record.places:
                     self._append_further(stored, record)
-            elif is_rolled_back(record.sys_flag):
-                keys = ()
-            self._index.put(topic, keys, physical_offset, store_time_ms)
+            self._index.put(record, physical_offset, store_time_ms)
         except BaseException as error:
             raise self._stop(error) from error
-        self._newest = (physical_offset, size, store_time_ms)
+        self._newest = stored
         for place in record.places:
             self._appended(place.topic, place.queue_id)
         self._appended(topic, queue_id)
 
-    def _append_further(self, stored: PutResult, record: EncodedRecord) -> None:
+    def _append_further(self, stored: PutResult, record: EncodedBatch) -> None:
         """Append the entries in the further queues of a multi-dispatched record."""
         for topic, queue_id, queue_offset in record.places:
             queue = self._queues.get_or_create(topic, queue_id)
@@ -176,24 +172,17 @@ class WriteDispatcher:
             self._put_run(run)
         except BaseException as error:
             raise self._stop(error) from error
-        self._newest = (int(run.physical_offsets[-1]), int(run.store_sizes[-1]), run.store_time_ms)
+        size = run.batch.last_size
+        self._newest = NewestRecord(run.physical_end - size, size, run.store_time_ms)
         for share in run.shares:
             self._appended(run.topic, share.queue_id)
 
     def _put_run(self, run: PlacedRun) -> None:
-        entries = np.empty(len(run.physical_offsets), ENTRY)
-        entries["physical_offset"] = run.physical_offsets
-        entries["size"] = run.store_sizes
-        entries["tags_code"] = run.tags_codes
         for queue_id, queue_offset, rows in run.shares:
             queue = run.queues[queue_id]
-            queue.append(queue_offset, entries[rows])
+            queue.append(queue_offset, np.frombuffer(run.batch.entries(rows, run.physical_offset), ENTRY))
             self.touched.add(queue)
-        if len(run.key_rows):
-            times = np.full(len(entries), run.store_time_ms)
-            _index_rows(self._index, run.physical_offsets, times, run.key_rows, run.key_hashes)
-        else:
-            self._index.put(run.topic, (), run.physical_end, run.store_time_ms)  # as of one record without keys
+        self._index.put(run.batch, run.physical_offset, run.store_time_ms)
 
     def _stop(self, error: BaseException) -> BaseException:
         """Whatever goes wrong in dispatch stops the store; what to raise."""
@@ -229,7 +218,11 @@ class BufferedDispatcher(WriteDispatcher):
         self._log = commit_log
         self._held: deque[Held] = deque()
 
-    def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedRecord) -> None:
+    def append(self, log: CommitLog, record: EncodedBatch, queue: ConsumeQueue | None) -> PutResult | None:
+        """Never: what is stored is dispatched later."""
+        return None
+
+    def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
         """Hold one record's dispatch back."""
         counts = Counter([queue] if queue is not None else [])
         counts.update(self._queues.get_or_create(place.topic, place.queue_id) for place in record.places)

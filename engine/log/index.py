@@ -3,16 +3,15 @@
     index/<17 digits>      named by the time of creation, local, yyyyMMddHHmmssSSS; the names rise
 
 One writer (dispatch), any readers. An answer is a candidate: the files hold hashes, so the caller reads the record and
-compares. Which words of a record are keys: `index_keys` (engine.record.record), for many `index_key_rows`
-(engine.record.scan). Keys of single messages wait in a memtable, which queries see, and are written to the files in
-batches.
+compares. Which words of a record are keys: for those that are put the encoder says (engine.record.kernel.encode), for
+those of a scan `index_key_rows` (engine.record.scan). Keys wait in a memtable, which queries see, and are written to
+the files some thousand at a time.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,76 +23,13 @@ from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
 from engine.log.index_file import IndexFile, index_file_bytes
-from engine.record.hashes import index_hash, texts_index_hashes, topic_hashes
+from engine.record.hashes import index_hash
+from engine.record.kernel.encode import EncodedBatch
+from engine.record.kernel.keys import MEMTABLE_KEYS as MEMTABLE_KEYS
+from engine.record.kernel.keys import MOST_CHAINED, KeyMemtable
 from engine.settings.config import Clock
 
-MEMTABLE_KEYS = 1024
-"""Keys that wait in memory before they go into a file together."""
-
 Array = np.ndarray[Any, Any]
-
-NO_KEYS = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64))
-"""Key hashes, physical offsets, store times in ms: none of them."""
-
-
-class KeyMemtable:
-    """Keys of single records, kept in memory until some thousand of them go into a file together (docs/format.md, 7).
-
-    Columns in log order: no object per key, which the garbage collector would have to visit. Thread safety: one
-    writer, any readers.
-    """
-
-    def __init__(self) -> None:
-        self._topics: list[str] = []
-        self._physical_offsets: list[int] = []
-        self._times_ms: list[int] = []
-        self._keys: list[str] = []
-        self._look_lock = threading.Lock()
-        self._rows: dict[str, list[int]] = {}
-        self._looked = 0
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def add(self, topic: str, keys: Sequence[str], physical_offset: int, store_time_ms: int) -> int:
-        """Add the keys of the next record; how many there are now."""
-        for key in keys:
-            self._topics.append(topic)
-            self._physical_offsets.append(physical_offset)
-            self._times_ms.append(store_time_ms)
-            self._keys.append(key)  # last: who asks looks at as many rows as there are keys
-        return len(self._keys)
-
-    def physical_offsets(self, topic: str, key: str) -> list[int]:
-        """Physical offsets of the records with that key, newest first. Costs the keys added since the last question."""
-        if not self._keys:
-            return []
-        with self._look_lock:
-            for row in range(self._looked, len(self._keys)):
-                self._rows.setdefault(self._keys[row], []).append(row)
-                self._looked = row + 1
-            return [
-                self._physical_offsets[row] for row in reversed(self._rows.get(key, ())) if self._topics[row] == topic
-            ]
-
-    def before(self, physical_end: int) -> KeyMemtable:
-        """Only the keys of records before `physical_end`."""
-        kept = KeyMemtable()
-        for row in range(bisect_left(self._physical_offsets, physical_end)):
-            kept.add(self._topics[row], (self._keys[row],), self._physical_offsets[row], self._times_ms[row])
-        return kept
-
-    @property
-    def last_physical_offset(self) -> int:
-        """Physical offset of the newest record; -1 when there is none."""
-        return self._physical_offsets[-1] if self._physical_offsets else -1
-
-    def hashed(self) -> tuple[Array, Array, Array]:
-        """The keys in order, as index files take them: index hashes, physical offsets, store times in ms."""
-        numbers = {topic: number for number, topic in enumerate(dict.fromkeys(self._topics))}
-        rows = np.fromiter(map(numbers.__getitem__, self._topics), np.int64, len(self._topics))
-        hashes = texts_index_hashes(topic_hashes(list(numbers))[rows], self._keys)
-        return hashes, np.array(self._physical_offsets, np.int64), np.array(self._times_ms, np.int64)
 
 
 class Index:
@@ -114,15 +50,13 @@ class Index:
         self._files: tuple[IndexFile, ...] = ()
         self._unsynced: set[IndexFile] = set()
         self._unsynced_names: list[Path] = []
-        self._memtable = KeyMemtable()
-        self._waiting: tuple[Array, ...] = NO_KEYS
-        self._needs_room = False
-        self._last = -1
+        self.memtable = KeyMemtable()
+        """Keys that wait in memory before they go into a file together."""
 
     def load(self) -> None:
         """List the files there are; those that no index file of these sizes can be are in `foreign`."""
         self._list()
-        self._last = self._stored_last()
+        self.memtable.last = self._stored_last()
 
     def _list(self) -> None:
         size = index_file_bytes(self.slots, self.entries)
@@ -153,24 +87,18 @@ class Index:
     @property
     def last_physical_offset(self) -> int:
         """Physical offset of the newest record with a key in the index; -1 when there is none."""
-        return self._last
+        return self.memtable.last
 
     # writing
 
-    def put(self, topic: str, keys: Sequence[str], physical_offset: int, store_time_ms: int) -> None:
-        """Add the keys of one record, in order; none is fine. A record that is there is skipped.
+    def put(self, batch: EncodedBatch, physical_offset: int, store_time_ms: int) -> None:
+        """Add the keys of records that begin there, in order; none is fine. A record that is there is skipped.
 
         They wait in memory until some thousand do; so does what finds no space for a new file.
         """
-        if not keys:
-            self._needs_room = True
-        elif physical_offset > self._last:
-            with self._lock:
-                held = self._memtable.add(topic, keys, physical_offset, store_time_ms)
-                self._last = physical_offset
-                self._needs_room = False
-                if held >= MEMTABLE_KEYS:
-                    self._store_waiting()
+        self.memtable.add(batch, physical_offset, store_time_ms)
+        if len(self.memtable) >= self.memtable.settles_at:
+            self.settle()
 
     def put_many(
         self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array, more_records: bool = False
@@ -180,39 +108,31 @@ class Index:
         `more_records` says that records without keys follow.
         """
         with self._lock:
-            known = int(np.searchsorted(physical_offsets, self._last, side="right"))
+            memtable = self.memtable
+            known = int(np.searchsorted(physical_offsets, memtable.last, side="right"))
             if known < len(key_hashes):
-                self._hash_memtable()
-                self._wait(key_hashes[known:], physical_offsets[known:], store_times_ms[known:])
-                self._last = int(physical_offsets[-1])
-                self._needs_room = False
-                if len(self._waiting[0]) >= MEMTABLE_KEYS:
-                    self._store_waiting()
-            self._needs_room |= more_records
+                offsets, times = physical_offsets[known:], store_times_ms[known:]
+                hashes = key_hashes[known:].astype(np.int32)
+                memtable.extend(hashes.tobytes(), offsets.astype(np.int64).tobytes(), times.astype(np.int64).tobytes())
+                memtable.needs_room = False
+                if len(memtable) >= MEMTABLE_KEYS:
+                    self.settle()
+            memtable.needs_room |= more_records
 
-    def _hash_memtable(self) -> None:
-        if len(self._memtable):
-            self._wait(*self._memtable.hashed())
-            self._memtable = KeyMemtable()
-
-    def _wait(self, *keys: Array) -> None:
-        self._waiting = tuple(np.concatenate(pair) for pair in zip(self._waiting, keys, strict=True))
-
-    def _store_waiting(self) -> None:
-        """Bring what waits in memory into the files, as far as there is space."""
-        self._hash_memtable()
-        hashes, offsets, times = self._waiting
-        done = 0
-        try:
-            while done < len(hashes):
-                file = self._file_with_room()
-                until = min(done + file.room, len(hashes))
-                file.put_many(hashes[done:until], offsets[done:until], times[done:until])
-                self._unsynced.add(file)
-                done = until
-        except (StoreFullError, NoDescriptorError, FlushFailedError):
-            pass  # `flush` says so; and the log's records tell their keys again whenever they are asked
-        self._waiting = (hashes[done:], offsets[done:], times[done:])
+    def settle(self) -> None:
+        """Bring the keys that wait in memory into the files, as far as there is space: the others wait on."""
+        with self._lock:
+            memtable = self.memtable
+            try:
+                while len(memtable):
+                    file = self._file_with_room()
+                    count = min(file.room, len(memtable), MOST_CHAINED)
+                    file.put_many(memtable, count)
+                    self._unsynced.add(file)
+                    memtable.drop(count)
+            except (StoreFullError, NoDescriptorError, FlushFailedError):
+                pass  # `flush` says so; and the log's records tell their keys again whenever they are asked
+            self.memtable.settles_at = len(memtable) + MEMTABLE_KEYS
 
     def _file_with_room(self) -> IndexFile:
         """The newest file, ready to be written, or a new one when that is full. StoreFullError, NoDescriptorError;
@@ -244,21 +164,16 @@ class Index:
             raise flush_error(file.file.path, error) from error
         return file
 
-    def settle(self) -> None:
-        """Bring the keys that wait in memory to the files, for those who follow; what finds no space waits on."""
-        with self._lock:
-            self._store_waiting()
-
     def flush(self) -> None:
         """Bring every key to the files and every changed file to disk.
 
         FlushFailedError: the disk refused. StoreFullError, NoDescriptorError: not everything is done, try again.
         """
         with self._lock:
-            self._store_waiting()
-            if self._needs_room or len(self._waiting[0]):
+            self.settle()
+            if self.memtable.needs_room or len(self.memtable):
                 self._file_with_room()
-                self._needs_room = False
+                self.memtable.needs_room = False
             unsynced, self._unsynced = self._unsynced, set()
             names, self._unsynced_names = self._unsynced_names, []
         path = self.directory
@@ -279,13 +194,9 @@ class Index:
     def candidates(self, topic: str, key: str, min_physical_offset: int = 0, *, distinct: bool = True) -> Iterator[int]:
         """Physical offsets of records that may carry `key`, newest first, none before `min_physical_offset`; each once
         if they are to be `distinct`, for which all have to be remembered."""
-        memtable = self._memtable  # in the order in which keys move on: none is missed
-        waiting_hashes, waiting_offsets, _ = self._waiting
-        files = self._files
         wanted = index_hash(topic, key)
-        in_memory = memtable.physical_offsets(topic, key)
-        if len(waiting_hashes):
-            in_memory += waiting_offsets[waiting_hashes == wanted][::-1].tolist()
+        in_memory = self.memtable.find(wanted)  # before the files, as keys move: none is missed
+        files = self._files
         seen = set()
         for found in (in_memory, *[file.candidates(wanted) for file in reversed(files)]):
             for physical_offset in found:
@@ -303,9 +214,6 @@ class Index:
         """Drop keys of records at or after `physical_end`, and mend the newest file's chains (see
         `IndexFile.truncate`)."""
         with self._lock:
-            self._memtable = self._memtable.before(physical_end)
-            keeps = self._waiting[1] < physical_end
-            self._waiting = tuple(part[keeps] for part in self._waiting)
             self._drop_empty()
             while self._files:
                 newest = self._files[-1]
@@ -315,8 +223,7 @@ class Index:
                     self._unsynced.add(newest)
                     break
                 self._drop(newest)
-            in_memory = [self._memtable.last_physical_offset, *self._waiting[1].tolist()]
-            self._last = max([self._stored_last(), *in_memory])
+            self.memtable.truncate(physical_end, self._stored_last())
 
     def _drop_empty(self) -> None:
         """Files without a byte: a power cut leaves them, when only a name reached the disk."""
@@ -349,7 +256,7 @@ class Index:
         """FOLLOW: notice files that came or went; True when any did."""
         before = self._files, self.foreign
         self._list()
-        self._last = self._stored_last()
+        self.memtable.last = self._stored_last()
         return before != (self._files, self.foreign)
 
     def reopen(self, slots: int, entries: int) -> None:
@@ -365,17 +272,15 @@ class Index:
             for file in self._files:
                 file.file.close()
             self._files, self.foreign = (), ()
-            self._memtable, self._waiting, self._last = KeyMemtable(), NO_KEYS, -1
-            self._unsynced, self._unsynced_names, self._needs_room = set(), [], False
+            self.memtable = KeyMemtable()
+            self._unsynced, self._unsynced_names = set(), []
             self.directory, self.access = directory, access
             self.slots, self.entries = slots, entries
 
     def destroy(self) -> None:
         """Delete every file of the index, before a rebuild; what is `foreign` stays. OSError."""
         with self._lock:
-            self._memtable = KeyMemtable()
-            self._waiting = NO_KEYS
-            self._last = -1
+            self.memtable = KeyMemtable()
             for file in self._files:
                 self._drop(file)
             self.foreign = ()

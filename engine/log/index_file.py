@@ -24,6 +24,7 @@ from engine.errors import RetiredFileError, TruncatedFileError
 from engine.files.mapped_file import MappedFile
 from engine.haste import require_time
 from engine.record.kernel.chain import NEWEST, walk_chain
+from engine.record.kernel.keys import KeyMemtable
 
 HEADER = np.dtype(
     [
@@ -108,31 +109,17 @@ class IndexFile:
         if previous.end_time_ms > 0:
             header["begin_time_ms"] = header["end_time_ms"] = previous.end_time_ms
 
-    def put_many(self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array) -> None:
-        """Add entries in order (arrays of shape (n,), 0 < n <= room): the same bytes as one after another."""
+    def put_many(self, keys: KeyMemtable, count: int) -> None:
+        """Add the first `count` of `keys` (0 < count <= room, MOST_CHAINED): the same bytes as one after another."""
         header = self.header
-        first, count = header.next_entry, len(key_hashes)
-        numbers = np.arange(first, first + count, dtype=np.int64)
-        previous, ends, heads = link(key_hashes.astype(np.int64) % self.slots, numbers, self._slots())
-        added = np.empty(count, INDEX_ENTRY)
-        added["key_hash"] = key_hashes
-        added["physical_offset"] = physical_offsets
-        added["time_difference_s"] = time_differences(header, store_times_ms)
-        added["previous"] = previous
-        position = self._entries_position + _ENTRY_BYTES * first
-        self.file.write(position, added.view(np.uint8).data)
-        is_first = first == 1
-        self._set_header(
-            IndexHeader(
-                int(store_times_ms[0]) if is_first else header.begin_time_ms,
-                int(store_times_ms[-1]),
-                int(physical_offsets[0]) if is_first else header.begin_physical_offset,
-                int(physical_offsets[-1]),
-                header.used_slots + int(np.count_nonzero(previous == 0)),
-                first + count,
-            )
-        )
-        self._slots()[ends] = heads
+        first, pages = header.next_entry, self.file.writable()
+        added, opened = keys.chained(count, pages, self.slots, first, header.begin_time_ms)
+        self.file.write(self._entries_position + _ENTRY_BYTES * first, added)
+        begin, begin_ms, end, end_ms = keys.bounds(count)
+        if first > 1:
+            begin, begin_ms = header.begin_physical_offset, header.begin_time_ms
+        self._set_header(IndexHeader(begin_ms, end_ms, begin, end, header.used_slots + opened, first + count))
+        keys.lead(count, pages, self.slots, first)
 
     def candidates(self, key_hash: int) -> Iterator[int]:
         """Physical offsets of the entries with that hash, newest first; none once retention took the file, ours or that
@@ -215,7 +202,7 @@ class IndexFile:
 
 
 def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Array]:
-    """Chain new entries into their buckets: (previous of each, slots to set, numbers to set them to).
+    """How entries must be chained, to judge those of a file: (previous of each, slots in use, what they lead to).
 
     `slots` (n,) int64 is each entry's bucket, `numbers` (n,) int64 its number, rising; `heads` (S,) are the slots now.
     """
@@ -234,18 +221,6 @@ def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Arra
     previous = np.empty(count, np.int64)
     previous[rows] = chained
     return previous, sorted_slots[closes], sorted_numbers[closes]
-
-
-def time_differences(header: IndexHeader, store_times_ms: Array) -> Array:
-    """Whole seconds from the file's begin to each store time, never below 0.
-
-    The file's first entry counts from the begin that the file inherited, and is itself the begin for the others.
-    """
-    begins = np.full(len(store_times_ms), header.begin_time_ms, dtype=np.int64)
-    if header.next_entry == 1:
-        begins[1:] = store_times_ms[0]
-    seconds = np.clip((store_times_ms - begins) // 1000, 0, MAX_TIME_DIFFERENCE_S)
-    return np.where(begins > 0, seconds, 0)
 
 
 def trusted_prefix(records: Array, physical_end: int) -> int:

@@ -1,12 +1,12 @@
 """How a store is opened, sized, flushed and kept: frozen values that the engine's parts take in their constructors."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from engine.files.disk import Disk
+from engine.record.kernel.append import wall_clock_ms
 from engine.record.message import Host
 
 Clock = Callable[[], int]
@@ -16,11 +16,6 @@ CONSUME_QUEUE_ENTRY_BYTES = 20
 INDEX_HEADER_BYTES = 40
 INDEX_SLOT_BYTES = 4
 INDEX_ENTRY_BYTES = 20
-
-
-def wall_clock_ms() -> int:
-    """The time of day in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class OpenMode(Enum):

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -24,17 +23,9 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, require_delay_level, scheduled, tags_code
 from engine.log.dispatch import PlacedRun, WriteDispatcher
 from engine.log.topics import TopicView
-from engine.record.batch import (
-    EncodedBatch,
-    Lines,
-    Share,
-    encode_batch,
-    encode_lines,
-    line_bodies,
-    shares_of,
-    split_lines,
-)
+from engine.record.batch import ENCODED_AT_ONCE, Lines, Share, encode_lines, line_bodies, shares_of
 from engine.record.header import TRANSACTION_MASK, is_queued
+from engine.record.kernel.encode import EncodedBatch
 from engine.record.message import Message
 from engine.record.multi_dispatch import (
     MAX_PLACES,
@@ -45,7 +36,7 @@ from engine.record.multi_dispatch import (
     place_queue_id,
     queue_names,
 )
-from engine.record.record import MAX_TOPIC_BYTES, EncodedRecord, RecordEncoder
+from engine.record.record import MAX_TOPIC_BYTES, RecordEncoder, encode_topic
 from engine.results import PutRange, PutResult
 from engine.settings.config import StoreConfig
 
@@ -59,12 +50,6 @@ STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
 mean nothing here: they are left out."""
 SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH, *STORE_PROPERTIES)
 """What changes where or how a message is stored: such a message is encoded under the lock."""
-
-_ENCODED_AT_ONCE = 16_384
-"""Messages that are encoded by one call into numpy: others who want the interpreter wait some ms for no more."""
-
-_make_tuple = tuple.__new__
-"""What a NamedTuple's constructor calls in the end; called at once it takes a third of the time."""
 
 
 class Refusal:
@@ -135,7 +120,6 @@ class Writer:
         self._config = config
         self._refusal = refusal
         self._encoder = RecordEncoder(config.store_host, config.max_message_bytes)
-        self._store_host = config.store_host.encode()
         self._turns: dict[str, int] = {}
         self.messages = 0
         self.bytes = 0
@@ -157,23 +141,27 @@ class Writer:
         record = self._encoder.encode(message, queue_id, self._config.clock())
         if queue is None or queue.is_stale:
             self._make_topic(topic)
-        host = self._store_host if message.store_host is None else message.store_host.encode()
-        size = len(record.buffer)
         with self._log.lock:
             if self._refusal.error is not None:
                 self._refusal.require_none()
-            queue_offset = 0
-            if message.sys_flag and not is_queued(message.sys_flag):
-                queue = None
-            else:
-                if queue is None or queue.is_stale:
-                    queue = self._queues.get_or_create(topic, queue_id)
-                queue_offset = queue.reserve(1)
-            physical_offset, store_time_ms = self._log.append(record, queue_offset)
-            stored = _make_tuple(PutResult, (topic, queue_id, queue_offset, physical_offset, size, store_time_ms, host))
-            self._dispatcher.put(queue, stored, record)
+            stored = self._dispatcher.append(self._log, record, queue) or self._append(message, record, queue, queue_id)
         self.messages += 1
-        self.bytes += size
+        self.bytes += record.size
+        return stored
+
+    def _append(self, message: Message, record: EncodedBatch, queue: ConsumeQueue | None, queue_id: int) -> PutResult:
+        """Store and dispatch one record, whatever that takes."""
+        queue_offset = 0
+        if not is_queued(message.sys_flag):
+            queue = None
+        else:
+            if queue is None or queue.is_stale:
+                queue = self._queues.get_or_create(message.topic, queue_id)
+            queue_offset = queue.reserve(1)
+        physical_offset, store_time_ms = self._log.append(record, queue_offset)
+        place = (message.topic, queue_id, queue_offset, physical_offset)
+        stored = PutResult(*place, record.size, store_time_ms, record.store_host)
+        self._dispatcher.put(queue, stored, record)
         return stored
 
     # queues
@@ -200,7 +188,7 @@ class Writer:
         What is refused makes nothing."""
         if not self._topics.has(topic):
             self._refusal.require_none()
-            self._encoder.encode_topic(topic)
+            encode_topic(topic)
             self._topics.ensure(topic, self._config.default_queues)
 
     # many messages
@@ -215,8 +203,8 @@ class Writer:
         if any(_is_special(message) or message.sys_flag & TRANSACTION_MASK for message in unusual):
             return _range_of(self._put_special(messages, queue_id))
         topic, now_ms = messages[0].topic, self._config.clock()
-        batches = [encode_batch(self._encoder, some, now_ms) for some in _runs(messages)]
-        if any(messages[row].topic != topic for row in range(0, len(messages), _ENCODED_AT_ONCE)):
+        batches = [self._encoder.encode_batch(some, now_ms) for some in _runs(messages)]
+        if any(messages[row].topic != topic for row in range(0, len(messages), ENCODED_AT_ONCE)):
             raise IllegalMessageError("the messages of a batch have different topics")
         queue_ids = [queue.queue_id] if queue is not None else self._targets(topic, queue_id, len(messages))
         return self._put_encoded(topic, batches, len(messages), queue_ids, None, queue)
@@ -236,9 +224,8 @@ class Writer:
         if properties and any(name in properties for name in SPECIAL_PROPERTIES):
             messages = [Message(topic, body, keys, tags, properties) for body in line_bodies(lines)]
             return self.put_batch(messages, queue_id, queue)
-        encode = partial(encode_lines, self._encoder, topic, keys=keys, tags=tags, properties=properties)
-        now_ms = self._config.clock()
-        batches = [encode(some, now_ms) for some in _runs(split_lines(lines))]
+        sample = Message(topic, b"", keys, tags, properties)
+        batches = encode_lines(self._encoder, sample, lines, self._config.clock())
         count = sum(map(len, batches))
         if not count:
             return self._nothing(topic, queue_id)
@@ -283,9 +270,9 @@ class Writer:
                 for part, (physical_offset, store_time_ms) in zip(distributed, stored, strict=True):
                     self._dispatcher.put_run(part.placed(topic, physical_offset, store_time_ms))
         self.messages += count
-        self.bytes += sum(len(part.buffer) for part in parts)
+        self.bytes += sum(part.size for part in parts)
         physical_offset, store_time_ms = stored[0]
-        end = stored[-1][0] + len(parts[-1].buffer)
+        end = stored[-1][0] + parts[-1].size
         return PutRange(topic, queue_ids[0], firsts[0], count, physical_offset, end, store_time_ms)
 
     def _distribute(
@@ -338,9 +325,8 @@ class Writer:
             results = []
             for one, (physical_offset, store_time_ms) in zip(ready, stored, strict=True):
                 message, record = one.message, one.record
-                host = message.store_host.encode() if message.store_host else self._store_host
                 place = (message.topic, one.queue_id, one.queue_offset, physical_offset)
-                result = PutResult(*place, record.size, store_time_ms, host)
+                result = PutResult(*place, record.size, store_time_ms, record.store_host)
                 if message.topic == SCHEDULE_TOPIC:
                     record.tags_code = tags_code(SCHEDULE_TOPIC, message.properties, store_time_ms, self._levels)
                 self._dispatcher.put(one.queue, result, record)
@@ -408,7 +394,7 @@ class _Routed(NamedTuple):
 
     message: Message
     queue_id: int
-    record: EncodedRecord
+    record: EncodedBatch
     further: list[tuple[str, int]]
 
 
@@ -421,7 +407,7 @@ class _Prepared:
     queue: ConsumeQueue | None
     """None when no queue leads to it."""
     queue_offset: int
-    record: EncodedRecord
+    record: EncodedBatch
 
 
 class _DistributedBatch(NamedTuple):
@@ -447,31 +433,21 @@ class _DistributedBatch(NamedTuple):
 
     def place(self, _queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
         """Fill in where and when; each share has its own queue offset."""
-        self.batch.place(self.shares, physical_offset, store_time_ms)
+        self.batch.distribute(self.shares)
+        self.batch.place(None, physical_offset, store_time_ms)
 
     def placed(self, topic: str, physical_offset: int, store_time_ms: int) -> PlacedRun:
         """What dispatch wants."""
-        batch = self.batch
-        return PlacedRun(
-            topic,
-            self.queues,
-            self.shares,
-            batch.starts + physical_offset,
-            batch.sizes,
-            store_time_ms,
-            batch.tags_codes,
-            batch.key_rows,
-            batch.key_hashes,
-        )
+        return PlacedRun(topic, self.queues, self.shares, self.batch, physical_offset, store_time_ms)
 
 
 def _runs(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     """All of them, so many at a time."""
-    if len(rows) <= _ENCODED_AT_ONCE:
+    if len(rows) <= ENCODED_AT_ONCE:
         yield rows
         return
-    for start in range(0, len(rows), _ENCODED_AT_ONCE):
-        yield rows[start : start + _ENCODED_AT_ONCE]
+    for start in range(0, len(rows), ENCODED_AT_ONCE):
+        yield rows[start : start + ENCODED_AT_ONCE]
 
 
 def _is_special(message: Message) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from engine.record.kernel.encode import EncodedBatch
 from engine.record.message import Host, Message
 from engine.record.record import RecordEncoder
 
@@ -44,6 +46,11 @@ def messages(topics: st.SearchStrategy[str] = topics) -> st.SearchStrategy[Messa
         reconsume_times=st.integers(0, 16),
         prepared_transaction_offset=times,
     )
+
+
+def keyed(topic: str, keys: Sequence[str], sys_flag: int = 0) -> EncodedBatch:
+    """A record with these keys and no body."""
+    return encoder.encode(Message(topic, b"", keys, sys_flag=sys_flag), 0, 0)
 
 
 def log_of(messages: list[Message], base: int = BASE, queue_id: int = 3) -> tuple[bytearray, list[int]]:

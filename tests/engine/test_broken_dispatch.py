@@ -15,6 +15,7 @@ import pytest
 from engine import FlushFailedError, Message, MessageStore, ReadOnlyStoreError, StoreConfig
 from engine.files.periodic import PeriodicThread
 from engine.log.consume_queue import ConsumeQueue
+from engine.log.dispatch import WriteDispatcher
 from engine.log.index import Index
 from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
@@ -26,6 +27,7 @@ class FailingOnce:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
         self.failures = 0
+        monkeypatch.setattr(WriteDispatcher, "append", lambda *_: None)  # in the kernel nothing fails: the long way
         dispatches = (Index, ("put", "put_many")) if late else (ConsumeQueue, ("append_one", "append"))
         for name in dispatches[1]:
             monkeypatch.setattr(dispatches[0], name, self._failing(getattr(dispatches[0], name)))

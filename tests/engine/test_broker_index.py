@@ -6,11 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from engine import Message, MessageStore, OpenMode, check_store
 from engine.files.mapped_file import Access
 from engine.log.index import Index
+from engine.record.hashes import index_hash
 from tests.engine.storetools import SMALL, SMALL_SIZES, opened, require_clean
 
 SLOTS, ENTRIES = 1009, 4000
@@ -30,7 +32,8 @@ def broker_store(path: Path, *, newest: str) -> list[str]:
     index.load()
     for key, result in zip(keys, stored, strict=True):
         tag = newest if key == keys[-1] else "T#paid"
-        index.put("orders", [key, tag], result.physical_offset, result.store_time_ms)
+        hashes = np.array([index_hash("orders", key), index_hash("orders", tag)], np.int32)
+        index.put_many(hashes, np.full(2, result.physical_offset), np.full(2, result.store_time_ms))
     index.flush()
     index.close()
     return keys

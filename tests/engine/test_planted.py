@@ -172,7 +172,7 @@ def test_zeros_in_the_texts_of_others_harm_nobody(
 
     def encode_zeros(self: RecordEncoder, message: Message, queue_id: int, now_ms: int) -> object:
         record = encode(self, message, queue_id, now_ms)
-        place = record.buffer.rindex(b"p\x01" + b"~" * zeros) + 2
+        place = bytes(record.buffer).rindex(b"p\x01" + b"~" * zeros) + 2
         record.buffer[place : place + zeros] = bytes(zeros)
         return record
 

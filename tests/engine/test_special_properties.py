@@ -4,14 +4,16 @@ is read, checked and made anew."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from engine import Message, MessageStore, OpenMode, StoreConfig, StoreError, check_store
 from engine.log.delay import SCHEDULE_TOPIC
+from engine.record.kernel.encode import EncodedBatch
+from engine.record.record import RecordEncoder
 from tests.engine.storetools import SMALL, lose_derived, require_clean
 
 NAMES = [
@@ -68,9 +70,16 @@ VALUES = [
 COUNT = len(VALUES) + 2
 
 
-def encoded_as_given(keys: Sequence[str], tags: str, properties: Mapping[str, str]) -> bytes:
-    """What a store without our checks writes."""
-    return "\x02".join(f"{name}\x01{text}" for name, text in properties.items()).encode()
+class Unchecked(RecordEncoder):
+    """Writes what a store without our checks writes."""
+
+    def encode(self, message: Message, queue_id: int, now_ms: int) -> EncodedBatch:
+        text = "\x02".join(f"{name}\x01{text}" for name, text in message.properties.items())
+        legal = {name: text.replace("\0", "~") for name, text in message.properties.items()}
+        record = super().encode(structs.replace(message, properties=legal), queue_id, now_ms)
+        if text:
+            record.buffer[-len(text.encode()) :] = text.encode()
+        return record
 
 
 def hostile(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, topic: str) -> None:
@@ -78,7 +87,7 @@ def hostile(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, topic: str) 
     more = {"INNER_MULTI_QUEUE_OFFSET": "0"} if name == "INNER_MULTI_DISPATCH" else {}
     more = {"INNER_MULTI_DISPATCH": "other"} if name == "INNER_MULTI_QUEUE_OFFSET" else more
     with monkeypatch.context() as patch, MessageStore.open(path, LARGE) as store:
-        patch.setattr("engine.record.record.encode_properties", encoded_as_given)
+        patch.setattr(store._require_write_side().writer, "_encoder", Unchecked(LARGE.store_host, 1 << 20))
         patch.setattr("engine.write.writer.SPECIAL_PROPERTIES", ())
         store.put(Message(topic, b"first"), 0)
         for text in VALUES:

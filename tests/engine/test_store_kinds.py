@@ -24,7 +24,7 @@ from engine.errors import DamagedRecordError, ReadError, StoreFullError
 from engine.log.dispatch import Dispatcher
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE
 from engine.record.hashes import java_hash
-from engine.record.properties import encode_properties
+from engine.record.kernel.encode import encode_properties
 from engine.record.record import RecordEncoder
 from engine.record.scan import ScannedRecords
 from engine.repair import repair_store

@@ -7,6 +7,9 @@
     chain        entries of an index file that share a bucket
     scan         records of a file: following frames, finding records' parts, checking bodies
     columns      ranges of bytes: gathering, properties, words, hashes, numbers for few different ones
+    encode       messages and lines into records
+    keys         keys that wait for the index, and how its files chain them
+    append       one record, its entry and its keys, at the end of the log
 
 Each module is a `.pyx` with a `.pyi` beside it; `./run` compiles them when they changed.
 """

@@ -154,3 +154,39 @@ cdef inline int64_t java_hash(bytes_at text, int64_t size, uint32_t *value) noex
         found = 31 * found + code
     value[0] = found
     return units
+
+
+cdef inline void put_entry(unsigned char *at, int64_t physical_offset, int32_t size, int64_t tags_code) noexcept nogil:
+    """An entry of a consume queue (docs/format.md, 6)."""
+    put_i64(at, physical_offset)
+    put_i32(at + 8, size)
+    put_i64(at + 12, tags_code)
+
+
+cdef extern from "Python.h":
+    int PyUnicode_KIND(object text)
+    void *PyUnicode_DATA(object text)
+    uint32_t PyUnicode_READ(int kind, void *data, Py_ssize_t at)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+
+
+cdef inline uint32_t hash_text(text, uint32_t value) except? 0:
+    """Java's hash of a text behind one whose hash is `value`: over UTF-16 units."""
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is no text")
+    cdef int kind = PyUnicode_KIND(text)
+    cdef void *data = PyUnicode_DATA(text)
+    cdef Py_ssize_t at
+    cdef uint32_t unit
+    for at in range(PyUnicode_GET_LENGTH(text)):
+        unit = PyUnicode_READ(kind, data, at)
+        if unit > 0xFFFF:
+            value = 31 * value + (0xD7C0 + (unit >> 10))
+            unit = 0xDC00 + (unit & 0x3FF)
+        value = 31 * value + unit
+    return value
+
+
+cdef inline int32_t index_hash_of(uint32_t value) noexcept nogil:
+    """The index's hash of topic#key from Java's: its absolute value, 0 where there is none."""
+    return <int32_t> ((0 - value if value >> 31 else value) & 0x7FFFFFFF)

@@ -26,6 +26,7 @@ from engine import (
     repair_store,
 )
 from engine.record.hashes import index_hash
+from tests.engine.records import keyed
 from tests.engine.storetools import SMALL, contents, nothing_left_open, opened
 from tests.golden import NAMES, golden
 
@@ -289,8 +290,8 @@ def test_the_key_of_tags_that_rocketmq_5_adds_is_no_problem(tmp_path: Path) -> N
             if tags:
                 index.settle()
                 index.flush()
-                index._last = put.physical_offset - 1
-                index.put("T", [f"T#{tags}"], put.physical_offset, put.store_time_ms)
+                index.memtable.last = put.physical_offset - 1
+                index.put(keyed("T", [f"T#{tags}"]), put.physical_offset, put.store_time_ms)
                 assert index_hash("T", f"T#{tags}") >= 0
         store.flush()
         assert [str(problem) for problem in store.check()] == []

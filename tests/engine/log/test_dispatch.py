@@ -20,14 +20,13 @@ from engine.log.dispatch import Dispatcher, PlacedRun
 from engine.log.index import Index
 from engine.log.queue_sequence import further_places, queued_rows
 from engine.record.batch import shares_of
-from engine.record.hashes import index_hashes
 from engine.record.message import Message
 from engine.record.multi_dispatch import LMQ_PREFIX
-from engine.record.record import EncodedRecord
 from engine.record.scan import scan_records
 from engine.results import PutResult
 from tests.engine.disks import FullDisk
 from tests.engine.logs import NOW_MS, SmallStore, write_dispatcher
+from tests.engine.records import encoder, keyed
 from tests.golden import NAMES, Golden, golden
 
 Files = dict[str, bytes]
@@ -159,19 +158,18 @@ def test_a_run_derives_what_single_puts_derive(
     folder = tmp_path_factory.mktemp("run")
     single, run = Derived(folder / "single", 160, 7, 20), Derived(folder / "run", 160, 7, 20)
     writes = write_dispatcher(single.queues, single.index)
-    places = 100 + 91 * np.arange(len(wanted))
-    for row, keys in enumerate(wanted):
+    messages = [Message("t", b"", keys, f"tag {row}") for row, keys in enumerate(wanted)]
+    place = 100
+    for row, message in enumerate(messages):
         turn, offset = row % len(queue_ids), row // len(queue_ids)
-        stored = PutResult("t", queue_ids[turn], offset, int(places[row]), 91, NOW_MS, b"")
-        queue = single.queues.get_or_create("t", queue_ids[turn])
-        writes.put(queue, stored, EncodedRecord(bytearray(91), 56, tags_code=row, keys=keys))
+        record = encoder.encode(message, 0, 0)
+        stored = PutResult("t", queue_ids[turn], offset, place, record.size, NOW_MS, b"")
+        writes.put(single.queues.get_or_create("t", queue_ids[turn]), stored, record)
+        place += record.size
     shares = shares_of(queue_ids, [0] * len(queue_ids), 0, len(wanted))
-    sizes, codes = np.full(len(wanted), 91), np.arange(len(wanted))
-    rows = np.array([row for row, keys in enumerate(wanted) for _ in keys], np.int64)
-    hashes = index_hashes("t", [key for keys in wanted for key in keys])
     queues = {queue_id: run.queues.get_or_create("t", queue_id) for queue_id in queue_ids}
     writes = write_dispatcher(run.queues, run.index)
-    writes.put_run(PlacedRun("t", queues, shares, places, sizes, NOW_MS, codes, rows, hashes))
+    writes.put_run(PlacedRun("t", queues, shares, encoder.encode_batch(messages, 0), 100, NOW_MS))
     assert run.files() == single.files()
     run.close()
     single.close()
@@ -243,7 +241,7 @@ def test_reserve_refuses_before_anything_is_stored(tmp_path: Path) -> None:
     queue.reserve(8)
     for number in range(8):
         stored = PutResult("t", 0, number, 91 * number, 91, NOW_MS, b"")
-        dispatcher.put(queue, stored, EncodedRecord(bytearray(91), 56, keys=["k"]))
+        dispatcher.put(queue, stored, keyed("t", ["k"]))
     with pytest.raises(StoreFullError):
         queue.reserve(1)
     assert list(derived.index.candidates("t", "k")) == [91 * number for number in reversed(range(8))]

@@ -17,6 +17,7 @@ from engine.log.index import MEMTABLE_KEYS, Index, next_name
 from engine.log.index_file import index_file_bytes
 from engine.record.hashes import index_hash
 from tests.engine.disks import FullDisk
+from tests.engine.records import keyed
 
 SLOTS, ENTRIES = 4, 6
 NOW_MS = 1_700_000_000_000
@@ -40,7 +41,7 @@ def place_of(number: int) -> int:
 
 def put(index: Index, wanted: list[Record], first: int = 0) -> None:
     for number, (topic, keys) in enumerate(wanted, first):
-        index.put(topic, keys, place_of(number), NOW_MS + number * 700)
+        index.put(keyed(topic, keys), place_of(number), NOW_MS + number * 700)
 
 
 def put_at_once(index: Index, wanted: list[Record], first: int = 0) -> None:
@@ -95,7 +96,7 @@ def check_answers(index: Index, wanted: list[Record]) -> None:
 
 def test_the_first_message_makes_a_file_even_without_keys(tmp_path: Path) -> None:
     index = new_index(tmp_path)
-    index.put("t", [], 0, NOW_MS)
+    index.put(keyed("t", []), 0, NOW_MS)
     index.flush()
     assert contents(tmp_path) == [bytes(index_file_bytes(SLOTS, ENTRIES))]
 

@@ -25,6 +25,7 @@ from engine.log.index_file import (
 )
 from engine.record.hashes import index_hash
 from engine.record.kernel.chain import NEWEST, walk_chain
+from engine.record.kernel.keys import KeyMemtable
 
 SLOTS, ENTRIES = 5, 12
 FILE_BYTES = index_file_bytes(SLOTS, ENTRIES)
@@ -39,10 +40,16 @@ def new_file(slots: int = SLOTS, entries: int = ENTRIES) -> IndexFile:
     return IndexFile(file, slots, entries)
 
 
+def memtable(keys: list[Key]) -> KeyMemtable:
+    hashes, places, times = np.array(keys, dtype=np.int64).T
+    table = KeyMemtable()
+    table.extend(hashes.astype(np.int32).tobytes(), places.tobytes(), times.tobytes())
+    return table
+
+
 def put(file: IndexFile, keys: list[Key]) -> None:
     if keys:
-        hashes, places, times = np.array(keys, dtype=np.int64).T
-        file.put_many(hashes, places, times)
+        file.put_many(memtable(keys), len(keys))
 
 
 def test_a_file_that_retention_took_has_no_candidates() -> None:

@@ -22,8 +22,9 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.queue_records import QueueRecords
 from engine.read.blocks import Block, BlockReader
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
+from engine.record.kernel.encode import encode_properties
 from engine.record.message import Host, Message, StoredMessage
-from engine.record.properties import UNIQUE_KEY, encode_properties
+from engine.record.properties import UNIQUE_KEY
 from engine.record.record import decode_record
 from tests.engine.logs import SmallStore
 from tests.golden import NAMES, golden

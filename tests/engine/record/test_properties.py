@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
+from engine.record.kernel.encode import encode_properties
 from engine.record.properties import (
     KEYS,
     MAX_PROPERTIES_BYTES,
     decode_properties,
-    encode_properties,
     find_property,
     split_keys,
 )

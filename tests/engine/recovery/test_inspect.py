@@ -14,6 +14,7 @@ from engine.log.index import Index
 from engine.record.properties import split_keys
 from engine.record.record import decode_record
 from engine.recovery.inspect import prove_index_sizes
+from tests.engine.records import keyed
 from tests.golden import NAMES, golden
 
 USUAL = [(5_000_000, 20_000_000), (100_000, 400_000)]
@@ -43,7 +44,7 @@ def made(folder: Path, slots: int, entries: int, keys: int) -> list[Path]:
     index = Index(folder, slots, entries, Access.WRITE, lambda: 1_700_000_000_000)
     index.load()
     for number in range(max(keys, 1)):
-        index.put("t", [f"key-{number}"] if number < keys else [], 100 + 91 * number, 1_700_000_000_000)
+        index.put(keyed("t", [f"key-{number}"] if number < keys else []), 100 + 91 * number, 1_700_000_000_000)
     index.flush()
     return [one.file.path for one in index.files]
 
