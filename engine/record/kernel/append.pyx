@@ -106,8 +106,8 @@ cdef class LogEnd:
 
 def append_one(LogEnd log not None, EncodedBatch record not None, QueueEnd queue, KeyMemtable keys not None, type kind):
     """Store a single record with its entry and its keys; where it went: (topic, queue id, queue offset, physical
-    offset, size, store time, store host) as a `kind` of tuple. None when something about it is rare: then nothing was
-    done. Call it under the log's lock."""
+    offset, size, store time, store host) as a `kind` of tuple. `placing` is told before that is there. None when
+    something about it is rare: then nothing was done. Call it under the log's lock."""
     if not is_usual(log, record, queue, keys):
         return None
     cdef int64_t now_ms = log._clock()
@@ -117,6 +117,8 @@ def append_one(LogEnd log not None, EncodedBatch record not None, QueueEnd queue
     place = (queue.topic, queue.queue_id, queue._max, physical_offset)
     stored = tuple.__new__(kind, (*place, record.size, store_time_ms, record.store_host))
     keys.reserve(record.hash_count)
+    if log.placing is not None:
+        log.placing(physical_offset)
     if not is_usual(log, record, queue, keys):  # another thread may have evicted a file meanwhile
         return None
     # from here on nothing can fail, and no other thread runs
@@ -138,7 +140,7 @@ def append_one(LogEnd log not None, EncodedBatch record not None, QueueEnd queue
 cdef bint is_usual(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable keys):
     """Whether nothing about this append is rare."""
     cdef FilePositions file = log._current
-    if log.placing is not None or file is None or not file.takes(record.size + HEAD_BYTES):
+    if file is None or not file.takes(record.size + HEAD_BYTES):
         return False
     if record.count != 1 or record.size >= LONG_BYTES:
         return False

@@ -124,10 +124,6 @@ def fill_memtable(parts: Parts) -> None:
     parts.keys.settles_at = len(parts.keys) + 1
 
 
-def tell_places(parts: Parts) -> None:
-    parts.log.placing = lambda _: None
-
-
 def end_wrongly(parts: Parts) -> None:
     assert parts.log.files.last is not None
     parts.log.files.last.wrote = -1
@@ -143,7 +139,6 @@ RARE = [
     be_behind,
     fill_memtable,
     end_wrongly,
-    tell_places,
 ]
 
 
