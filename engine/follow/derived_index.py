@@ -165,6 +165,7 @@ class Derivation:
         self._waiting = found
         self._log.resume(self._log_scan.end, 0)  # first: who finds an entry reads the record
         queued = self._deleted.without_queues(found)
+        self._dispatcher.index_scanned(queued)  # before its queues: who finds a message finds its keys
         damaged = self._log_scan.damaged
         self._appended.update(dispatch_scanned(self._dispatcher, self._queues, self._log.files, queued, damaged))
         self._waiting = None
