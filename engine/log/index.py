@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,11 @@ class Index:
 
     def settle(self) -> None:
         """Bring the keys that wait in memory into the files, as far as there is space: the others wait on."""
+        with suppress(StoreFullError, NoDescriptorError, FlushFailedError):
+            self._store_keys()  # `flush` says so; and the log's records tell their keys again whenever they are asked
+
+    def _store_keys(self) -> None:
+        """Bring all keys into the files. FlushFailedError, StoreFullError, NoDescriptorError: the others wait on."""
         with self._lock:
             memtable = self.memtable
             try:
@@ -130,9 +136,8 @@ class Index:
                     file.put_many(memtable, count)
                     self._unsynced.add(file)
                     memtable.drop(count)
-            except (StoreFullError, NoDescriptorError, FlushFailedError):
-                pass  # `flush` says so; and the log's records tell their keys again whenever they are asked
-            self.memtable.settles_at = len(memtable) + MEMTABLE_KEYS
+            finally:
+                memtable.settles_at = len(memtable) + MEMTABLE_KEYS
 
     def _file_with_room(self) -> IndexFile:
         """The newest file, ready to be written, or a new one when that is full. StoreFullError, NoDescriptorError;
@@ -170,8 +175,8 @@ class Index:
         FlushFailedError: the disk refused. StoreFullError, NoDescriptorError: not everything is done, try again.
         """
         with self._lock:
-            self.settle()
-            if self.memtable.needs_room or len(self.memtable):
+            self._store_keys()
+            if self.memtable.needs_room:
                 self._file_with_room()
                 self.memtable.needs_room = False
             unsynced, self._unsynced = self._unsynced, set()

@@ -55,6 +55,23 @@ def contents(directory: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(directory.iterdir())] if directory.exists() else []
 
 
+def test_a_flush_that_says_nothing_leaves_no_key_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = new_index(tmp_path)
+    put(index, [("a", ["k"])])
+    make, refusals = index._file_with_room, [StoreFullError(tmp_path, 1)]
+
+    def full_for_a_moment() -> object:
+        if refusals:
+            raise refusals.pop()
+        return make()
+
+    monkeypatch.setattr(index, "_file_with_room", full_for_a_moment)
+    with pytest.raises(StoreFullError):
+        index.flush()
+    index.flush()
+    assert list(new_index(tmp_path).candidates("a", "k")) == [0]
+
+
 @settings(max_examples=80)
 @given(records, st.lists(st.integers(0, 30), max_size=3))
 def test_records_one_by_one_or_at_once_make_the_same_files_and_answers(
