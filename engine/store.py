@@ -276,6 +276,10 @@ class MessageStore:
         """Queue ids of a topic, ascending. TopicNotFoundError."""
         return self._topics.queue_ids(topic)
 
+    def queues_by_topic(self) -> dict[str, list[int]]:
+        """Every topic with its queue ids, both in order; never raises, even while topics come and go."""
+        return self._topics.queue_ids_by_topic()
+
     def has_queue(self, topic: str, queue: int) -> bool:
         """Whether that topic has that queue; cheap, never raises."""
         return self._topics.has_queue(topic, queue)
@@ -598,7 +602,7 @@ class MessageStore:
 
     def stats(self) -> StoreStats:
         """The store in figures."""
-        topics, write_side, index = self.topics(), self._write_side, self.index_state
+        topics, write_side, index = self.queues_by_topic(), self._write_side, self.index_state
         parts, sizes, log_files = self._parts, self.sizes, len(self._log.files.files)
         opened_queues, index_files = list(parts.queues), len(parts.index.files)  # opens every queue
         queue_files = sum(len(queue.files.files) for queue in opened_queues)
@@ -608,7 +612,7 @@ class MessageStore:
             mode=self.mode.value,
             read_only_reason=self.read_only_reason,
             topics=len(topics),
-            queues=sum(len(self.queues(topic)) for topic in topics),
+            queues=sum(map(len, topics.values())),
             durable_end=self.durable_end,
             put_messages=self._writer.messages if self._writer else 0,
             put_bytes=self._writer.bytes if self._writer else 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine import (
     StoreConfig,
     StoredMessage,
     StoreLockedError,
+    TopicNotFoundError,
 )
 from fsstore.tree.store_reports import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
@@ -58,10 +59,11 @@ class OpenedStore:
         return dict(status_of(self._store))
 
     def topics(self) -> list[Topic]:
-        return [
-            Topic(name, tuple(self.bounds(name, queue) for queue in self._store.queues(name)))
-            for name in self._store.topics()
-        ]
+        found = []
+        for name, queues in self._store.queues_by_topic().items():
+            with suppress(TopicNotFoundError):  # deleted this moment
+                found.append(Topic(name, tuple(self.bounds(name, queue) for queue in queues)))
+        return found
 
     def bounds(self, topic: str, queue: int) -> Queue:
         if self._store.mode is OpenMode.FOLLOW:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from engine.errors import TopicExistsError, TopicNotFoundError
 from engine.log.consume_queues import ConsumeQueues
@@ -35,6 +36,14 @@ class TopicView:
         if config is None and not found:
             raise TopicNotFoundError(topic)
         return sorted({*range(config.queues if config else 0), *found})
+
+    def queue_ids_by_topic(self) -> dict[str, list[int]]:
+        """Every topic with its queue ids, both in order. One that is deleted meanwhile is left out."""
+        found = {}
+        for topic in self.names():
+            with suppress(TopicNotFoundError):
+                found[topic] = self.queue_ids(topic)
+        return found
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Whether the topic has that queue."""

@@ -8,9 +8,8 @@ are dropped), is answered ESTALE, and the kernel then walks the path again and f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-from engine import Expired, MessageStore, TopicNotFoundError
+from engine import Expired
 from fsstore.tree.directories import QueueDirectory
 from fsstore.tree.inodes import MESSAGE, NodeKey
 from fsstore.tree.nodes import Context
@@ -37,7 +36,7 @@ def retire_queue(context: Context, topic: str, queue: int) -> list[int]:
 
 def retire_gone(context: Context) -> list[int]:
     """Inodes of whatever belonged to topics and queues that the store no longer has; each once, never used again."""
-    queues = _queues_by_topic(context.store)
+    queues = context.store.queues_by_topic()
 
     def is_gone(name: NodeKey) -> bool:
         if name.topic is None:
@@ -46,11 +45,3 @@ def retire_gone(context: Context) -> list[int]:
         return known is None or (name.queue is not None and name.queue not in known)
 
     return context.inodes.retire(is_gone)
-
-
-def _queues_by_topic(store: MessageStore) -> dict[str, frozenset[int]]:
-    queues = {}
-    for topic in store.topics():
-        with suppress(TopicNotFoundError):  # deleted this moment
-            queues[topic] = frozenset(store.queues(topic))
-    return queues

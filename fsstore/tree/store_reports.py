@@ -10,6 +10,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import cast
 
@@ -168,7 +169,7 @@ _INJECTED = frozenset(("clock", "disk", "progress"))
 
 def status_of(store: MessageStore) -> dict[str, object]:
     """The store's state as a JSON object: mode, figures, bounds of every queue, consumer groups with their lag."""
-    topics = {topic: _queue_bounds(store, topic) for topic in store.topics()}
+    topics = _bounds_by_topic(store)
     return {
         "store": str(store.path.absolute()),
         "mode": store.mode.name.lower(),
@@ -180,12 +181,12 @@ def status_of(store: MessageStore) -> dict[str, object]:
     }
 
 
-def _queue_bounds(store: MessageStore, topic: str) -> dict[str, dict[str, int]]:
-    try:
-        queues = store.queues(topic)
-        return {str(queue): asdict(store.bounds(topic, queue)) for queue in queues}
-    except TopicNotFoundError:  # deleted this moment
-        return {}
+def _bounds_by_topic(store: MessageStore) -> dict[str, dict[str, dict[str, int]]]:
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for topic, queues in store.queues_by_topic().items():
+        with suppress(TopicNotFoundError):  # deleted this moment
+            found[topic] = {str(queue): asdict(store.bounds(topic, queue)) for queue in queues}
+    return found
 
 
 def _group_lags(
@@ -237,7 +238,7 @@ def to_json(report: Mapping[str, object]) -> bytes:
 def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget, restarts: int = 0) -> bytes:
     """Figures in Prometheus' text format."""
     bounds = [
-        (topic, queue, bounds) for topic in store.topics() for queue, bounds in _queue_bounds(store, topic).items()
+        (topic, queue, bounds) for topic, queues in _bounds_by_topic(store).items() for queue, bounds in queues.items()
     ]
     lines = [
         *_store_metrics(store.stats()),

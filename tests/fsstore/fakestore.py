@@ -105,6 +105,9 @@ class FakeStore:
     def queues(self, topic: str) -> list[int]:
         return sorted(self._queues(topic))
 
+    def queues_by_topic(self) -> dict[str, list[int]]:
+        return {topic: self.queues(topic) for topic in self.topics()}
+
     def has_queue(self, topic: str, queue: int) -> bool:
         return queue in self._topics.get(topic, {})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,25 @@ def test_a_stream_of_many_short_messages_is_copied_in_a_thread(real: Mount, open
     raised.value.work()
     assert real.fs.read(handle, 0, 1 << 17) == b"a\n" * 40_000 + b"x" * ((1 << 17) - 80_000)
     assert len(real.fs.read(handle, 1 << 17, 1 << 17)) == 1 << 17  # few messages are copied at once
+
+
+@pytest.mark.parametrize("report", ["status.json", "metrics"])
+def test_reports_are_there_while_topics_come_and_go(real: Mount, open_store: MessageStore, report: str) -> None:
+    enough, changes = threading.Event(), 0
+
+    def come_and_go() -> None:
+        nonlocal changes
+        while not enough.is_set():
+            open_store.create_topic("brief")
+            open_store.delete_topic("brief")
+            changes += 1
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        while changes < 30 and other.is_alive():
+            assert "orders" in real.cat(f"@store/{report}").decode()
+    finally:
+        enough.set()
+        other.join()
+    assert changes >= 30
