@@ -27,12 +27,6 @@ def items_at(data: Array, positions: Array, size: int) -> Array:
     return np.asarray(_windows(data, size)[positions])
 
 
-def put_items(data: Array, positions: Array, items: Array) -> None:
-    """Write each of `items` (n,), whatever its dtype, at its one of `positions` in `data` (uint8)."""
-    size = items.dtype.itemsize
-    _windows(data, size)[positions] = items.view(f"V{size}")
-
-
 def _windows(data: Array, size: int) -> Array:
     """The `size` bytes from each position of `data` on, as far as there are so many: views that overlap."""
     if len(data) < size:

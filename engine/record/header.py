@@ -124,9 +124,6 @@ def position_of(name: str) -> int:
 
 HOSTLESS_BYTES = HEADERS[0].size - 8 - 8
 """Of the fixed fields but hosts: with both hosts' bytes, where the body begins."""
-FAMILIES_POSITION = position_of("sys_flag") + 3
-"""The byte of the system flag that says which hosts are IPv6."""
-QUEUE_OFFSET_POSITION = position_of("queue_offset")
 BORN_HOST_POSITION = position_of("born_host")
 MIN_RECORD_BYTES = HEADERS[0].size + 1 + 2
 """No body, no topic, no properties: the sizes of the latter two are left."""

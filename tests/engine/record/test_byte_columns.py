@@ -15,8 +15,6 @@ from engine.record.byte_columns import (
     ByteColumn,
     CodedColumn,
     SliceColumn,
-    items_at,
-    put_items,
 )
 from engine.record.kernel.columns import NO_LEAD, gather
 
@@ -45,16 +43,6 @@ def test_thousands_of_slices_come_in_groups(seed: int, some_sizes: list[int]) ->
     whole = b"".join(DATA[a : a + n].tobytes() for a, n in zip(starts.tolist(), sizes.tolist(), strict=True))
     assert packed.tobytes() == whole
     assert offsets[-1] == len(whole)
-
-
-def test_items_are_written_where_they_were_read() -> None:
-    positions = np.array([3, 90, 17, 121])
-    items = items_at(DATA, positions, 7)
-    target = np.zeros(128, np.uint8)
-    put_items(target, positions, items)
-    for position in positions.tolist():
-        assert target[position : position + 7].tobytes() == DATA[position : position + 7].tobytes()
-    assert np.count_nonzero(target) <= 28
 
 
 DATA = np.random.default_rng(7).integers(0, 256, 20_000, np.uint8)
