@@ -10,8 +10,6 @@ lost disk sector reads as. RocketMQ reads an empty value as no property: so do w
 from engine.record.kernel.decode import decode_properties as decode_properties
 from engine.record.kernel.decode import find_property as find_property
 
-MAX_PROPERTIES_BYTES = 32767
-
 KEYS = b"KEYS"
 TAGS = b"TAGS"
 UNIQUE_KEY = b"UNIQ_KEY"

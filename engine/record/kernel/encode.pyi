@@ -4,6 +4,8 @@ from engine.record.batch import Lines, Share
 from engine.record.message import Message
 from engine.record.multi_dispatch import Place
 
+MAX_PROPERTIES_BYTES: int
+
 class EncodedBatch:
     size: int
     names_magic: bool

@@ -56,7 +56,6 @@ cdef enum:
     HOSTLESS_BYTES = HEADER_BYTES - 8 - 8
     ROLLED_BACK = 0xC  # of the system flag
     MAX_I32 = 0x7FFFFFFF
-    MAX_PROPERTIES_BYTES = 32767
     ENTRY_BYTES = 20
     LONG_BYTES = 1 << 16  # from there on other threads may run while our copy of a body is looked at
     USUAL_BYTES = 256  # of topic and properties
@@ -65,6 +64,9 @@ cdef enum:
     HAS_NUL = 2
     HAS_SPACE = 4
     NOT_UNICODE = 8
+
+cpdef enum:
+    MAX_PROPERTIES_BYTES = 32767
 
 _NUMBERS = Struct(">iiiqiq")
 

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
-from engine.record.kernel.encode import encode_properties
+from engine.record.kernel.encode import MAX_PROPERTIES_BYTES, encode_properties
 from engine.record.properties import (
     KEYS,
-    MAX_PROPERTIES_BYTES,
     decode_properties,
     find_property,
     split_keys,
