@@ -88,7 +88,7 @@ class Rounds:
         self.kills += 1
         self._note(line for line in mount.log.read_text().splitlines() if not line.startswith(("INFO ", REFUSED)))
         self._check_copy()
-        if self._random.random() < 1 / MOUNTS_AN_EARLY_KILL:
+        if not self.wrong and self._random.random() < 1 / MOUNTS_AN_EARLY_KILL:  # else it stays as the kill left it
             self._kill_while_opening()
 
     def finish(self) -> None:
@@ -147,7 +147,8 @@ class Rounds:
         shutil.copytree(self._store, copy)
         with MessageStore.open(copy, StoreConfig(sizes=FileSizes(**SIZES))) as store:
             self._note(f"a copy, recovered: {problem}" for problem in store.check())
-        shutil.rmtree(copy)
+        if not self.wrong:
+            shutil.rmtree(copy)
 
     def _kill_while_opening(self) -> None:
         """Start a daemon and kill it before it serves: recovery that is cut short must not cost anything either."""
