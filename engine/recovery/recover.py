@@ -329,6 +329,9 @@ class _Recovery:
         start = index_start(self._log, index, trusted_end)
         if start == begin < trusted_end:
             self._drop_index("it does not hold every key")
+        elif point is not None and start < trusted_end:
+            # a rebuild that was killed may have stored some of that record's keys
+            index.truncate(index.last_physical_offset, self._log.stored_ms)
         return start
 
     def _drop_index(self, reason: str) -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -213,6 +213,26 @@ def test_a_single_key_that_the_index_lost_is_found_again(tmp_path: Path, loss: s
     LOSSES[loss](left)
     with opened(left) as store:
         assert [message.body for message in store.query("T", "k")] == [b"body-%d" % keyed]
+
+
+@pytest.mark.parametrize("fitting", [79, 80, 81, 82])
+def test_keys_that_a_rebuild_had_not_reached_are_found(tmp_path: Path, fitting: int) -> None:
+    """A process that makes the index again is killed when one file is full, perhaps between a record's keys; and
+    retention took a log file since the recovery point."""
+    sizes = replace(SMALL_SIZES, index_entries=fitting + 1)
+    with killed(tmp_path / "store", tmp_path / "left", replace(SMALL, sizes=sizes)) as store:
+        for number in range(40):
+            store.put(Message("T", b"body" * 100, [f"key-{number}-{key}" for key in range(3)]), 0)
+        store.flush()
+    left = tmp_path / "left"
+    for path in (*sorted((left / "index").iterdir())[1:], min((left / "commitlog").iterdir())):
+        path.unlink()
+    with opened(left, replace(SMALL, sizes=sizes)) as store:
+        kept = range(store.bounds("T", 0).min_offset, 40)
+        assert 0 < len(kept) < 40
+        for number, key in product(kept, range(3)):
+            assert [one.queue_offset for one in store.query("T", f"key-{number}-{key}")] == [number]
+        assert list(store.check()) == []
 
 
 def test_recovery_tells_how_far_it_is(crashed: Path) -> None:
