@@ -596,9 +596,13 @@ class MessageStore:
 
         What is written meanwhile is left out; retention and topic changes during a check may show up in it.
         """
+        if self._refusal.error is None and self._write_side is not None:
+            self._write_side.durability.commit()
+        with self._log.lock:  # what is readable is dispatched
+            end = self._log.readable_end
         if self._refusal.error is None:
-            self.flush()
-        return check_store_files(self._parts, self._log.readable_end, progress)
+            self.flush()  # its keys, too, are in the index's files
+        return check_store_files(self._parts, end, progress)
 
     def stats(self) -> StoreStats:
         """The store in figures."""

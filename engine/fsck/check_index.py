@@ -156,7 +156,7 @@ class CheckedIndex:
             text = "no index file of this store's sizes"
             yield Problem(ProblemKind.FOREIGN_FILE, f"index/{path.name}", -1, text)
         for file in self._files:
-            yield from chain_problems(file)
+            yield from chain_problems(self._index, file)
         for before, after in pairwise(self._files):
             yield from order_problems(before, after)
 
@@ -178,11 +178,11 @@ def entry_position(file: IndexFile, number: int) -> int:
     return file.file.size - (file.entries - number) * INDEX_ENTRY.itemsize
 
 
-def chain_problems(file: IndexFile) -> Iterator[Problem]:
+def chain_problems(index: Index, file: IndexFile) -> Iterator[Problem]:
     """What is wrong with a file in itself: slots and chains follow from the entries' hashes alone."""
     name = f"index/{file.file.path.name}"
     try:
-        header, entries = file.header, file.records()
+        header, entries, stored = index.between_writes(file)
     except (ReadError, ValueError) as error:
         yield Problem(ProblemKind.WRONG_SIZE, name, -1, str(error))
         return
@@ -192,7 +192,7 @@ def chain_problems(file: IndexFile) -> Iterator[Problem]:
     slots, numbers = np.zeros(file.slots, np.int64), np.arange(1, len(entries) + 1)
     previous, used, heads = link(entries["key_hash"].astype(np.int64) % file.slots, numbers, slots)
     slots[used] = heads
-    wrong = np.flatnonzero(file.chain_starts() != slots)
+    wrong = np.flatnonzero(stored != slots)
     if len(wrong):
         yield Problem(ProblemKind.INDEX, name, 40 + 4 * int(wrong[0]), f"{len(wrong):,} slots lead to a wrong entry")
     wrong = np.flatnonzero(entries["previous"] != previous)

@@ -23,7 +23,7 @@ from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
 from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
-from engine.log.index_file import IndexFile, index_file_bytes
+from engine.log.index_file import IndexFile, IndexHeader, index_file_bytes
 from engine.record.hashes import index_hash
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.kernel.keys import MEMTABLE_KEYS as MEMTABLE_KEYS
@@ -212,6 +212,14 @@ class Index:
                 elif physical_offset not in seen:
                     seen.add(physical_offset)
                     yield physical_offset
+
+    def between_writes(self, file: IndexFile) -> tuple[IndexHeader, Array, Array]:
+        """A file's header, entries and slots as they belong together: of one that is written to, the slots are a copy.
+        ReadError, and ValueError for a header that counts less than nothing."""
+        is_written_to = file in self._files[-1:]
+        with self._lock:
+            slots = file.chain_starts()
+            return file.header, file.records(), slots.copy() if is_written_to else slots
 
     # what the log's owner and other writers do
 

@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from engine import (
@@ -25,10 +28,13 @@ from engine import (
     check_store,
     repair_store,
 )
+from engine.log.index_file import IndexFile
 from engine.record.hashes import index_hash
 from tests.engine.records import keyed
-from tests.engine.storetools import SMALL, contents, nothing_left_open, opened
+from tests.engine.storetools import SMALL, HastyDisk, contents, nothing_left_open, opened
 from tests.golden import NAMES, golden
+
+Array = np.ndarray[Any, Any]
 
 COUNT = 300
 
@@ -297,6 +303,47 @@ def test_the_key_of_tags_that_rocketmq_5_adds_is_no_problem(tmp_path: Path) -> N
         assert [str(problem) for problem in store.check()] == []
         assert len(store.query("T", "T#tag-1")) == 0
     assert [str(problem) for problem in check_store(path)] == []
+
+
+class PublishingDisk(HastyDisk):
+    """Has `publish` called while something waits for the disk."""
+
+    publish: Callable[[], object] = staticmethod(lambda: None)
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        self.publish()
+
+
+def test_a_check_leaves_out_what_comes_while_it_flushes(store: Path) -> None:
+    disk = PublishingDisk()
+    with MessageStore.open(store, replace(SMALL, disk=disk)) as busy:
+        busy.put(Message("T", b"one", ["one"]), 0)
+        disk.publish = lambda: busy.put(Message("T", b"more", ["more"]), 1)
+        assert list(busy.check()) == []
+        disk.publish = PublishingDisk.publish
+        assert busy.query("T", "more")
+
+
+def test_a_check_sees_an_index_file_between_two_writes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MessageStore.open(store, SMALL) as busy, ThreadPoolExecutor(1) as thread:
+        index, records = busy._parts.index, IndexFile.records
+        writes: list[Future[None]] = []
+
+        def write() -> None:
+            busy.put(Message("T", b"more", [f"more-{len(writes)}"]), 1)
+            index.settle()
+
+        def records_meanwhile(file: IndexFile) -> Array:
+            if file is index.files[-1]:
+                writes.append(thread.submit(write))
+                wait(writes, timeout=0.1)  # it has to wait for the lock
+            return records(file)
+
+        problems = busy.check()
+        monkeypatch.setattr(IndexFile, "records", records_meanwhile)
+        assert list(map(str, problems)) == []
+        assert wait(writes, timeout=10).not_done == set()
+        assert len(writes) > 0
 
 
 def test_a_check_of_an_open_store_leaves_out_what_comes_meanwhile(store: Path) -> None:
