@@ -3,9 +3,10 @@
     python -m tests.durability.outlives [--kills 1000] [--seed 1] [--every 0.8]
 
 Nobody unmounts, and nobody opens anything again: sixteen writers (lines, lines begun in one write and ended in the
-next, lines that wait for the disk, files, JSON), sixteen readers (streams, messages, listings, reports, links by key)
-and `tail -f` stay, while the daemon is killed at random, now and then before it has opened the store. No call may fail;
-each message has to be there once, and those of one writer in their order; a stream must never change what it showed.
+next, lines that wait for the disk, files, JSON), sixteen readers (streams, messages, listings, reports, links by key),
+`tail -f` and a Spark stream stay, while the daemon is killed at random, now and then before it has opened the store. No
+call may fail; each message has to be there once, and those of one writer in their order; a stream must never change
+what it showed, and Spark brings each message once, in order.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from statistics import median
 
 from engine import MessageStore, check_store
 from tests.durability.figures import keep
+from tests.durability.spark_stream import newest_offset, shown
 from tests.mount.harness import REPOSITORY, unmount_lazily
 
 WRITERS = ("line", "begun", "sync", "file", "json", "write", "large", "line") * 2
@@ -38,6 +40,9 @@ READERS = ("stream", "message", "listing", "report", "link", "stream", "message"
 PATIENCE_S = 60.0
 TEXT = re.compile(rb"w(\d+) (\d+)( [x]*)?")
 PACE_S = 0.002
+KILLS_A_STORE = 100
+"""Then another store: readers list and check all of it, time and again."""
+
 KILLED_SERVING = 0.9
 """So many of the kills come after the daemon serves again; the others whenever they come."""
 
@@ -307,13 +312,24 @@ class Readers:
 @contextmanager
 def following(command: list[str], output: Path) -> Iterator[None]:
     """A program that writes what it reads into `output`."""
-    with open(output, "wb") as out:
-        program = subprocess.Popen(command, stdout=out, cwd=REPOSITORY)
+    with output.open("wb") as out, output.with_suffix(".err").open("wb") as errors:
+        program = subprocess.Popen(command, stdout=out, stderr=errors, cwd=REPOSITORY)
         try:
             yield
         finally:
             program.terminate()
             program.wait(PATIENCE_S)
+
+
+def brought_by(spark: Path, count: int) -> list[str]:
+    """The bodies that a Spark stream brought, once it has that many, or brings no more."""
+    newest, deadline = -1, time.monotonic() + PATIENCE_S
+    while newest + 1 < count and time.monotonic() < deadline and not (spark / "failed").exists():
+        time.sleep(0.5)
+        before, newest = newest, newest_offset(spark)
+        if newest > before:
+            deadline = time.monotonic() + PATIENCE_S
+    return [body for _, _, body in shown(spark)]
 
 
 @dataclass
@@ -349,7 +365,15 @@ class Result:
     pauses: list[float]
 
 
-def run(folder: Path, kills: int, seed: int, every_s: float, tell: Callable[[int, Seen], None] | None = None) -> Result:
+def run(
+    folder: Path,
+    kills: int,
+    seed: int,
+    every_s: float,
+    tell: Callable[[int, Seen], None] | None = None,
+    *,
+    with_spark: bool = False,
+) -> Result:
     """Kill the daemon of one mount so often."""
     store, root = folder / "store", folder / "mount"
     root.mkdir(parents=True)
@@ -366,7 +390,12 @@ def run(folder: Path, kills: int, seed: int, every_s: float, tell: Callable[[int
         seen, over, rng = Seen(), threading.Event(), random.Random(seed)
         queue, stream = root / "t/0", root / "t/0.log"
         killed: list[float] = []
-        with following(["tail", "-n", "+1", "-f", str(stream)], folder / "tail"):
+        spark = folder / "spark"
+        streaming = [sys.executable, "-m", "tests.durability.spark_stream", str(root), "t", str(spark)]
+        with (
+            following(["tail", "-n", "+1", "-f", str(stream)], folder / "tail"),
+            following(streaming, folder / "spark.out") if with_spark else nullcontext(),
+        ):
             writers = Writers(queue, seen, over, seed).threads
             readers_over = threading.Event()
             readers = Readers(queue, seen, readers_over, seed).threads
@@ -395,8 +424,11 @@ def run(folder: Path, kills: int, seed: int, every_s: float, tell: Callable[[int
             deadline = time.monotonic() + 20
             while (folder / "tail").stat().st_size < len(expected) and time.monotonic() < deadline:
                 time.sleep(0.1)
+            brought = [] if not with_spark or seen.errors else brought_by(spark, expected.count(b"\n"))
         is_shown = bool(seen.errors) or (folder / "tail").read_bytes() == expected
         wrong = [] if is_shown else ["`tail -f` shows something else than the stream"]
+        if with_spark and not seen.errors and "".join(f"{body}\n" for body in brought).encode() != expected:
+            wrong.append(f"Spark brought {len(brought)} messages, not those of the stream in their order")
         subprocess.run([*command, "umount", root], check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
     finally:
         unmount_lazily(root)
@@ -438,33 +470,44 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills, on average")
     chosen = parser.parse_args()
-    began = time.monotonic()
+    began, results = time.monotonic(), list[Result]()
 
     def tell(kills: int, seen: Seen) -> None:
         if kills % 10 == 0:
             sent, errors = sum(seen.sent.values()), len(seen.errors)
             print(f"{time.monotonic() - began:6.0f} s  {kills} kills  {sent} messages  {errors} errors", flush=True)
 
-    folder = Path(tempfile.mkdtemp(prefix="outlives-"))
-    result = run(folder, chosen.kills, chosen.seed, chosen.every, tell)
-    timed = sorted(result.pauses) or [0.0]
-    keep(
-        "outlives",
-        {
-            "kills": result.kills, "messages": result.messages, "reads_checked": result.seen.reads,
-            "errors": len(result.seen.errors), "wrong": len(result.wrong),
-            "pause_longest_s": round(timed[-1], 2), "pause_median_s": round(median(timed), 2),
-            "pause_p99_s": round(timed[len(timed) * 99 // 100 if len(timed) > 1 else 0], 2),
-            "seconds": round(time.monotonic() - began),
-        },
-    )  # fmt: skip
-    for problem in (*result.seen.errors[:20], *result.wrong[:20]):
+    for number, before in enumerate(range(0, chosen.kills, KILLS_A_STORE)):
+        folder = Path(tempfile.mkdtemp(prefix="outlives-"))
+        kills = min(KILLS_A_STORE, chosen.kills - before)
+        results.append(run(folder, kills, chosen.seed + number, chosen.every, tell, with_spark=True))
+        if results[-1].wrong or results[-1].seen.errors:
+            break
+        shutil.rmtree(folder)
+    keep("outlives", figures_of(results, time.monotonic() - began))
+    last = results[-1]
+    for problem in (*last.seen.errors[:20], *last.wrong[:20]):
         print(problem)
-    if result.wrong or result.seen.errors:
+    if last.wrong or last.seen.errors:
         print(f"store and log are left in {folder}")
         return 1
-    shutil.rmtree(folder)
     return 0
+
+
+def figures_of(results: list[Result], seconds: float) -> dict[str, object]:
+    """The figures to keep."""
+    timed = sorted(pause for result in results for pause in result.pauses) or [0.0]
+    return {
+        "kills": sum(result.kills for result in results),
+        "messages": sum(result.messages for result in results),
+        "reads_checked": sum(result.seen.reads for result in results),
+        "errors": sum(len(result.seen.errors) for result in results),
+        "wrong": sum(len(result.wrong) for result in results),
+        "pause_longest_s": round(timed[-1], 2),
+        "pause_median_s": round(median(timed), 2),
+        "pause_p99_s": round(timed[len(timed) * 99 // 100], 2),
+        "seconds": round(seconds),
+    }
 
 
 if __name__ == "__main__":
