@@ -33,16 +33,18 @@ from fsstore.interface import (
 )
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
-from fsstore.tree.append import AppendFile, LongPuts
+from fsstore.tree.append import AppendFile, LongPuts, StillRefusedError
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
-from fsstore.tree.directories import RootDirectory, Tree
+from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
-from fsstore.tree.names import NAME_MAX_BYTES
+from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
 from fsstore.tree.nodes import Context, Node, OpenFile, Survival
+from fsstore.tree.refusals import Kind as RefusalKind
+from fsstore.tree.refusals import Refusals
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
 from fsstore.tree.store_reports import (
     ControlFile,
@@ -102,6 +104,7 @@ class Filesystem:
             self.memory,
             LongPuts(),
             Survival(),
+            Refusals(clock_ns),
         )
         self._messages = MessageFiles(store, appearance, self._computed, self.memory)
         tree = Tree(self._context, self._messages)
@@ -138,12 +141,16 @@ class Filesystem:
             }
             return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
 
+        def metrics_text() -> bytes:
+            return metrics_of(store, COMPLAINTS, self.memory, context.survival.restarts, context.refusals.counts)
+
         directory.add(b"status.json", SlowReportFile(context, status_text))
         directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
         directory.add(
             b"metrics",
-            SlowReportFile(context, lambda: metrics_of(store, COMPLAINTS, self.memory, context.survival.restarts)),
+            SlowReportFile(context, metrics_text),
         )
+        directory.add(b"refusals", ReportFile(context, context.refusals.text))
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
@@ -335,6 +342,39 @@ class Filesystem:
             _require_length(name)
         raise self._context.refusal()
 
+    # why something was not published
+
+    def note_refused(self, handle: int, pid: int, number: int, error: BaseException) -> None:
+        """List why a request of process `pid` through a handle was refused, if that was to publish."""
+        file = self._files.get(handle)
+        if file is None or not file.published_to:
+            return
+        if isinstance(error, StillRefusedError):
+            self._context.refusals.count(number)
+        else:
+            self._context.refusals.note(pid, file.published_to, file.refused_lines, number, _reason_of(error))
+
+    def note_refused_open(self, inode: int, pid: int, number: int, error: BaseException) -> None:
+        """As `note_refused`, for a file that was to be opened and written."""
+        node = self._inodes.nodes.get(inode)
+        if isinstance(node, AppendFile):
+            self._context.refusals.note(pid, node.path, "", number, _reason_of(error))
+
+    def note_refused_name(self, parent_inode: int, name: bytes, pid: int, number: int, error: BaseException) -> None:
+        """As `note_refused`, for a name below a directory: an `append@…` that was looked up, or what was to be made."""
+        parent = self._inodes.nodes.get(parent_inode)
+        if not isinstance(parent, RootDirectory | TopicDirectory | QueueDirectory):
+            return
+        path = f"{parent.path}/{from_name(name)}".removeprefix("/")
+        if not name.startswith(b"append@"):
+            reason, kind = _reason_of(error), RefusalKind.NAME
+        elif isinstance(parent, RootDirectory):
+            return
+        else:
+            problem = append_problem(name)
+            reason, kind = (problem, RefusalKind.NAME) if problem else ("no such topic or queue", RefusalKind.NO_TOPIC)
+        self._context.refusals.note(pid, path, "", number, reason, kind)
+
     # what outlives this process
 
     def survive(self, handed_over: Handover) -> list[int]:
@@ -511,6 +551,13 @@ class Filesystem:
         if self._context.read_only and not physical_end:
             return NOTHING_TO_WAIT_FOR
         return max(physical_end, self._store.physical_end)
+
+
+def _reason_of(error: BaseException) -> str:
+    """In words, for a publisher."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error) if isinstance(error, StoreError) else "a defect of this program: the daemon's log tells"
 
 
 def _require_length(name: bytes) -> None:

@@ -43,6 +43,9 @@ FEWEST_ROWS = 64
 """So many messages are asked of a listing at least: the core reads ahead by what was asked."""
 
 
+_PUBLISHING = (Opcode.WRITE, Opcode.FLUSH, Opcode.FSYNC)
+
+
 class RequestHandlers:
     """Handlers over one core, by opcode. Each may raise SlowWork, FilesystemError or StoreError, and then has answered
     nothing. Thread safety: one thread.
@@ -176,6 +179,22 @@ class RequestHandlers:
         self._bodies.released(handle)
         self.published()
         self._send(wire.done(unique))
+
+    def refused(self, error: Exception, number: int, request: memoryview) -> None:
+        """List why something was not published, where a request that failed was to."""
+        _, opcode, _, inode = REQUEST.unpack_from(request)
+        pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)[2]
+        if opcode in _PUBLISHING:
+            self._core.note_refused(HANDLE.unpack_from(request, ARGUMENTS)[0], pid, number, error)
+        elif opcode == Opcode.OPEN:
+            if wire.FLAGS.unpack_from(request, ARGUMENTS)[0] & os.O_ACCMODE != os.O_RDONLY:
+                self._core.note_refused_open(inode, pid, number, error)
+        elif opcode == Opcode.LOOKUP:
+            name = bytes(request[ARGUMENTS:-1])
+            if name.startswith(b"append@"):
+                self._core.note_refused_name(inode, name, pid, number, error)
+        elif opcode == Opcode.MKDIR and number != errno.EEXIST:
+            self._core.note_refused_name(inode, bytes(request[wire.MADE_NAME : -1]), pid, number, error)
 
     # directories
 

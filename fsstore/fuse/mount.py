@@ -124,6 +124,7 @@ class Mount:
         handlers.published = invalidation.notify_kernel
         handlers.growing = invalidation.growing
         loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow, self._core.ending)
+        loop.refused = handlers.refused
         sizes = SizeNotifier(self._core.streams, self._channel, loop.holds)
         unsubscribe = self._store.subscribe(invalidation)
         try:

@@ -49,6 +49,9 @@ class Opcode(IntEnum):
 
 REQUEST = Struct("=IIQQ")
 """length, opcode, unique, node"""
+CALLER = Struct("=III")
+"""uid, gid, pid of who asks"""
+CALLER_BEGIN = 24
 ARGUMENTS = 40
 """Where the arguments begin."""
 HANDLE = Struct("=Q")

@@ -160,9 +160,14 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
 
     @answered
     def setattr(
-        self, inode: int, wanted: EntryAttributes, fields: pyfuse3.SetattrFields, handle: int | None, _: object
+        self, inode: int, wanted: EntryAttributes, fields: pyfuse3.SetattrFields, handle: int | None, caller: Any
     ) -> EntryAttributes:
-        return filled(self._core.setattr(inode, wanted.st_size if fields.update_size else None, handle))
+        try:
+            return filled(self._core.setattr(inode, wanted.st_size if fields.update_size else None, handle))
+        except FilesystemError as error:
+            if handle is not None:
+                self._core.note_refused(handle, caller.pid, error.errno or errno.EIO, error)
+            raise
 
     @answered
     def statfs(self, _: object) -> pyfuse3.StatvfsData:

@@ -236,6 +236,8 @@ class RequestLoop:
         self._relay = relay
         self._threads = {kind: trio.CapacityLimiter(THREADS.get(kind, max_slow)) for kind in Kind}
         self._ending = ending
+        self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
+        """Called with each failure, its errno and the request, before that is answered."""
         self._slow: list[int] = []
         self._queued: dict[int, deque[bytes]] = {}  # requests that wait for another one's turn, by inode
 
@@ -288,6 +290,7 @@ class RequestLoop:
     def _refuse(self, error: Exception, handler: Handler, unique: int, request: memoryview) -> None:
         """Answer a failure with its errno."""
         number = errno_for(error, handler.__name__)
+        self.refused(error, number, request)
         if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # those have no reply
             self._channel.send(failed(unique, number))
 

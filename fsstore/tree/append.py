@@ -49,9 +49,14 @@ from fsstore.interface import (
     SlowWork,
 )
 from fsstore.tree.complaints import COMPLAINTS
-from fsstore.tree.json_messages import free_slowly, json_line_limit_bytes, parse_json_lines, parse_json_message
+from fsstore.tree.json_messages import (
+    free_slowly,
+    json_line_limit_bytes,
+    parse_json_lines,
+    parse_json_message,
+)
 from fsstore.tree.memory_budget import Holding, Purpose
-from fsstore.tree.names import AppendOptions, BodyFormat, Frame
+from fsstore.tree.names import APPEND, AppendOptions, BodyFormat, Frame, from_name
 from fsstore.tree.nodes import Context, Node, OpenFile
 
 log = logging.getLogger(__name__)
@@ -65,6 +70,11 @@ _NEWLINE = ord("\n")
 
 _SLICE_BYTES = 1 << 18
 _OPENED = Opened(0, True, False, None)
+_IS_PUBLISHED = "what was written is a message already, and stays as it is: open another file"
+
+
+class StillRefusedError(FilesystemError):
+    """What comes through a handle after a refusal from which it can't recover: the reason was told."""
 
 
 class LineFramer:
@@ -151,6 +161,9 @@ class AppendFile(Node):
     shown_inode: int = 0
     """What stat says instead of `inode`, where it is not 0."""
 
+    name: bytes = APPEND
+    """As it was looked up."""
+
     def __init__(self, context: Context, topic: str, queue: Queue | None, options: AppendOptions) -> None:
         self._context = context
         self._topic = topic
@@ -158,6 +171,11 @@ class AppendFile(Node):
         self._options = options
         self._generation = context.store.topics_generation
         self._handles: list[EmptyHandle | AppendHandle] = []
+
+    @property
+    def path(self) -> str:
+        folder = self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
+        return f"{folder}/{from_name(self.name)}"
 
     def attributes(self) -> Attributes:
         """By its name it is always empty, since that leads to an inode which nobody has open."""
@@ -174,7 +192,7 @@ class AppendFile(Node):
         self._context.must_be_writable()
         store = self._context.store
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
-        publisher = Publisher(self._context, self._topic, self._queue, self._options, self._generation)
+        publisher = Publisher(self._context, self._topic, self._queue, self._options, self._generation, self)
         handle = _HANDLES[self._options.frame](publisher, sync, self._released)
         handle.appends = bool(flags & os.O_APPEND)
         return handle
@@ -213,31 +231,47 @@ class Publisher:
 
     __slots__ = (
         "_done",
+        "_file",
         "_generation",
         "_is_json",
         "_long_bytes",
         "_long_puts",
         "_options",
         "_queue",
+        "_refusals",
         "_survival",
         "_topic",
         "_waiting",
+        "blamed",
+        "frames",
         "line_limit_bytes",
         "memory",
         "store",
     )
 
     def __init__(
-        self, context: Context, topic: str, queue: Queue | None, options: AppendOptions, generation: int
+        self,
+        context: Context,
+        topic: str,
+        queue: Queue | None,
+        options: AppendOptions,
+        generation: int,
+        file: AppendFile,
     ) -> None:
         """The queues of the topic take turns where `queue` is None; `generation` is the store's of when they were
-        there."""
+        there; `file` is what is open."""
+        self._file = file
+        self.frames = 0
+        """Lines, or other frames, that have been dealt with."""
+        self.blamed = 0
+        """Which line of the request that failed is to blame, from 1; 0: nobody knows."""
         self.store = context.store
         self.memory = Holding(context.memory, Purpose.MESSAGES_BEGUN)
         """For what is not published yet."""
         self._waiting = Holding(context.memory, Purpose.PUBLISHING)
         self._long_puts = context.long_puts
         self._survival = context.survival
+        self._refusals = context.refusals
         self._done: Future[int] | None = None
         self._topic = topic
         self._queue = queue
@@ -281,7 +315,9 @@ class Publisher:
     def _lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
         lines = framer.lines_with(request)
         try:
-            return self._lines(lines, stored)
+            end = self._lines(lines, stored)
+            self.frames += len(lines)
+            return end
         finally:
             free_slowly(lines)
 
@@ -311,15 +347,28 @@ class Publisher:
 
     def complain(self, error: StoreError) -> None:
         """Log why nothing of a request was published: its writer gets only an errno."""
-        target = self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
+        target = self._target
         text = f"refused what was written to append of {target}: {error}"
         COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
 
     def lost(self, size: int) -> None:
         """Log that what was begun went with another server."""
-        target = self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
+        target = self._target
         text = f"{size:,} bytes written to append of {target} were not published when the daemon died: they are lost"
         COMPLAINTS.tell(log, logging.WARNING, (self.lost.__qualname__, target), text)
+
+    @property
+    def path(self) -> str:
+        """Of the file that is open."""
+        return self._file.path
+
+    def note_refusal(self, reason: str) -> None:
+        """List why nothing was published where nobody is there to be told."""
+        self._refusals.note(0, self.path, str(self.frames + 1), 0, reason)
+
+    @property
+    def _target(self) -> str:
+        return self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
 
     def release(self) -> None:
         """The handle is closed."""
@@ -334,9 +383,12 @@ class Publisher:
         else:
             message = Message(self._topic, body, options.keys, options.tags)
         if queue is not None:
-            return queue.put(message).physical_end
-        self._must_exist()
-        return self.store.put(message).physical_end
+            put = queue.put(message)
+        else:
+            self._must_exist()
+            put = self.store.put(message)
+        self.frames += 1
+        return put.physical_end
 
     def _lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
         options, queue = self._options, self._queue
@@ -344,30 +396,40 @@ class Publisher:
             self._must_exist()
         if not self._is_json:
             keys, tags = options.keys, options.tags
-            if queue is not None:
-                put = queue.put_lines(lines, keys=keys, tags=tags, stored=stored)
-            else:
-                put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags, stored=stored)
+            try:
+                if queue is not None:
+                    put = queue.put_lines(lines, keys=keys, tags=tags, stored=stored)
+                else:
+                    put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags, stored=stored)
+            except MessageTooLargeError:
+                limit = self.store.config.max_message_bytes
+                self.blamed = next((number for number, line in enumerate(lines, 1) if len(line) - 1 > limit), 0)
+                raise
             return put.physical_end if put.count else 0
-        messages = parse_json_lines(self._topic, lines, options)
+        messages = parse_json_lines(self._topic, lines, options, self._blame)
         if not messages:
             return 0
         try:
             put = queue.put_batch(messages) if queue is not None else self.store.put_batch(messages)
             return put.physical_end
         except (IllegalMessageError, MessageTooLargeError):
-            self._blame_one_of(messages)
+            self._blame_one_of(messages, lines)
             raise
         finally:
             free_slowly(messages)
 
-    def _blame_one_of(self, messages: Sequence[Message]) -> None:
+    def _blame(self, number: int) -> None:
+        self.blamed = number
+
+    def _blame_one_of(self, messages: Sequence[Message], lines: Sequence[bytes]) -> None:
         """Raise what is wrong with the first that can be no message whatever stands beside it, with its number."""
-        for number, message in enumerate(messages, 1):
+        with_text = (number for number, line in enumerate(lines, 1) if line != b"\n")
+        for number, (message, self.blamed) in enumerate(zip(messages, with_text, strict=True), 1):
             try:
                 check_message(message, self.store.config.max_message_bytes)
             except IllegalMessageError as error:
                 raise IllegalMessageError(f"message {number} of {len(messages)}: {error.reason}") from error
+        self.blamed = 0
 
     def _must_exist(self) -> None:
         """TopicNotFoundError for a topic that was deleted while this was open: the store's puts would make it again."""
@@ -389,7 +451,17 @@ class AppendHandle(OpenFile):
     descriptor and know nothing of it, as whatever a program starts has until it is executed.
     """
 
-    __slots__ = ("_is_refused", "_physical_end", "_publisher", "_refusal", "_released", "_sync", "_writer", "appends")
+    __slots__ = (
+        "_is_refused",
+        "_physical_end",
+        "_publisher",
+        "_refusal",
+        "_refused_lines",
+        "_released",
+        "_sync",
+        "_writer",
+        "appends",
+    )
 
     def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
         """`sync`: each write is answered when its messages are on disk. `released` is called at the end."""
@@ -399,6 +471,7 @@ class AppendHandle(OpenFile):
         self._sync = sync
         self._released = released
         self._physical_end = 0
+        self._refused_lines = (0, 0)
         self._refusal = 0  # errno of everything that comes, where that makes no sense any more
         self._writer = NOBODY
         self._is_refused = False  # whether the last flush failed: its writer knows that the rest is not published
@@ -410,11 +483,14 @@ class AppendHandle(OpenFile):
 
     def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
         if self._refusal:
-            raise FilesystemError(self._refusal)
+            self._must_make_sense()
         self.appends = position == AT_END
         try:
             end = self._take(position, data, None if self._sync else stored)
-        except (MessageTooLargeError, IllegalMessageError) as error:
+        except (StoreError, OSError) as error:
+            self._blame(self._frames_in(data), error)
+            if not isinstance(error, MessageTooLargeError | IllegalMessageError):
+                raise
             self._drop()
             self._publisher.complain(error)
             if isinstance(error, MessageTooLargeError) and self._breaks:
@@ -433,7 +509,10 @@ class AppendHandle(OpenFile):
             self._is_refused = True
             try:
                 end = self._publish_rest()
-            except (MessageTooLargeError, IllegalMessageError) as error:
+            except (StoreError, OSError) as error:
+                self._blame(1, error)
+                if not isinstance(error, MessageTooLargeError | IllegalMessageError):
+                    raise
                 self._drop()
                 self._publisher.complain(error)
                 raise
@@ -441,6 +520,30 @@ class AppendHandle(OpenFile):
             self._physical_end = end or self._physical_end
         self._report_lost()
         return self._physical_end if self._sync else NOTHING_TO_WAIT_FOR
+
+    @property
+    def published_to(self) -> str:
+        return self._publisher.path
+
+    @property
+    def refused_lines(self) -> str:
+        first, last = self._refused_lines
+        if not first:
+            return ""
+        return str(first) if first == last else f"{first}-{last}"
+
+    def _blame(self, frames: int, error: Exception) -> None:
+        """Note which of the next `frames` an error is about. What is malformed is not tried again: it was dealt
+        with."""
+        publisher = self._publisher
+        begin, blamed, publisher.blamed = publisher.frames, publisher.blamed, 0
+        self._refused_lines = (begin + blamed,) * 2 if blamed else (begin + 1, begin + frames)
+        if isinstance(error, MessageTooLargeError | IllegalMessageError):
+            publisher.frames += frames
+
+    def _frames_in(self, data: bytes) -> int:
+        """How many frames a request that fails is about, and after a fault of theirs goes without."""
+        return 1
 
     @property
     def is_synced(self) -> bool:
@@ -487,6 +590,7 @@ class AppendHandle(OpenFile):
             except (StoreError, OSError) as error:
                 text = f"what a process that is gone has left is not published: {error}"
                 COMPLAINTS.tell(log, logging.WARNING, (self.release.__qualname__, type(error)), text)
+                self._publisher.note_refusal(text)
         self.abandon()
 
     def abandon(self) -> None:
@@ -494,20 +598,23 @@ class AppendHandle(OpenFile):
         self._released(self)
 
     def _must_make_sense(self) -> None:
+        if self._refusal == errno.EIO:
+            raise FilesystemError(errno.EIO, "the daemon died with what was begun: everything is refused until a close")
         if self._refusal:
-            raise FilesystemError(self._refusal)
+            raise StillRefusedError(self._refusal, "everything is refused until a close, after an earlier error")
 
-    def _refuse_from_now(self, number: int) -> FilesystemError:
+    def _refuse_from_now(self, number: int, reason: str) -> FilesystemError:
         """The error of a request after which no other can be right."""
         self._drop()
         self._refusal = number
-        return FilesystemError(number)
+        return FilesystemError(number, reason)
 
     def _report_lost(self) -> None:
         """EIO when the disk has refused what this handle wrote: nobody else may tell its writer."""
         store = self._publisher.store
         failure = store.flush_failure
         if failure is not None and self._physical_end > store.durable_end:
+            self._refused_lines = (0, 0)
             raise failure
 
     @property
@@ -548,7 +655,7 @@ class PassingHandle(AppendHandle):
             return
         self._must_make_sense()
         if size:
-            raise self._refuse_from_now(errno.EINVAL)
+            raise self._refuse_from_now(errno.EINVAL, f"it was to be cut to {size:,} bytes, and they are published")
         self._drop()
         self._next = (0, *self._next[-1:])  # who did not seek goes on where it was
 
@@ -564,7 +671,8 @@ class PassingHandle(AppendHandle):
         if position == AT_END:
             position = self._next[-1] if self._next else 0
         elif self._next and position not in self._next:
-            raise self._refuse_from_now(errno.ESPIPE)
+            text = f"a write begins at {position:,}, but the last one ended at {self._end:,}: write in order, or append"
+            raise self._refuse_from_now(errno.ESPIPE, text)
         end = self._take_next(data, stored)
         self._next = (position + len(data),)
         return end
@@ -589,7 +697,12 @@ class LineHandle(PassingHandle):
         if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line: what a shell's echo writes
             return publisher.one(data[:-1], size)
         memory = publisher.memory
-        memory.resize(max(memory.size, framer.rest_bytes_with(data)))
+        try:
+            rest_bytes = framer.rest_bytes_with(data)
+        except MessageTooLargeError:
+            publisher.blamed = _lines_in(data) + 1
+            raise
+        memory.resize(max(memory.size, rest_bytes))
         try:
             end = publisher.lines_of(framer, data, stored)
             framer.keep_rest_of(data)
@@ -614,6 +727,9 @@ class LineHandle(PassingHandle):
         end = self._publisher.one(pending) if pending else 0
         self._drop()
         return end
+
+    def _frames_in(self, data: bytes) -> int:
+        return max(_lines_in(data), 1)
 
     def _drop(self) -> None:
         self._framer.drop()
@@ -663,11 +779,11 @@ class FileHandle(AppendHandle):
             return
         kept = size - self._published_bytes
         if kept < 0 or (self._published_bytes and not self.appends):
-            raise FilesystemError(errno.EPERM)
+            raise FilesystemError(errno.EPERM, _IS_PUBLISHED)
         try:
             self._must_fit(kept)
-        except MessageTooLargeError:
-            raise self._refuse_from_now(errno.EFBIG) from None
+        except MessageTooLargeError as error:
+            raise self._refuse_from_now(errno.EFBIG, str(error)) from None
         self._publisher.memory.resize(kept)
         del self._body[kept:]
         self._body.extend(bytes(kept - len(self._body)))
@@ -681,7 +797,7 @@ class FileHandle(AppendHandle):
         if position == AT_END:
             position = len(body)
         elif self._published_bytes:
-            raise FilesystemError(errno.EPERM)
+            raise FilesystemError(errno.EPERM, _IS_PUBLISHED)
         end = position + len(data)
         self._must_fit(end)
         self._publisher.memory.resize(max(end, len(body)))

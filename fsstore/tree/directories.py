@@ -82,6 +82,7 @@ class Tree:
             raise not_found()
         self._must_exist(topic, queue)
         node = AppendFile(self.context, topic, queue, options)
+        node.name = name
         if queue is None or options.frame is Frame.FILE:  # this one publishes nothing before it is closed
             node.shown_inode = shown_append_inode(directory.inode, name)
         else:
@@ -100,7 +101,7 @@ class Tree:
         if options is None:  # of another version
             raise FilesystemError(errno.ESTALE)
         node = AppendFile(self.context, topic, queue, options)
-        node.shown_inode = shown_inode
+        node.name, node.shown_inode = name.encode("latin-1"), shown_inode
         return node
 
     def _there(self, key: NodeKey) -> tuple[str, Queue | None]:
@@ -190,6 +191,10 @@ class TopicDirectory(Directory):
         self._tree = tree
         self._topic = topic
 
+    @property
+    def path(self) -> str:
+        return self._topic
+
     def lookup(self, name: bytes) -> Attributes:
         if name.startswith(APPEND):
             return self._tree.append(self, self._topic, None, name)
@@ -253,6 +258,10 @@ class QueueDirectory(Directory):
         self._tree = tree
         self._queue = queue
         self._messages = tree.messages
+
+    @property
+    def path(self) -> str:
+        return f"{self._queue.topic}/{self._queue.queue_id}"
 
     def attributes(self) -> Attributes:
         newest_ms = newest_store_time_ms(self._queue)

@@ -16,7 +16,7 @@ import codecs
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined] # not in the stubs; it is what a string of JSON means
 from typing import Any
@@ -61,8 +61,11 @@ def json_line_limit_bytes(body_limit_bytes: int) -> int:
     return body_limit_bytes * _ESCAPE_BYTES + _PROPERTIES_BYTES
 
 
-def parse_json_lines(topic: str, lines: Sequence[bytes], options: AppendOptions) -> list[Message]:
-    """A message of each line that is not empty. IllegalMessageError for the first that is no message."""
+def parse_json_lines(
+    topic: str, lines: Sequence[bytes], options: AppendOptions, blame: Callable[[int], None] = lambda number: None
+) -> list[Message]:
+    """A message of each line that is not empty. IllegalMessageError for the first that is no message; `blame` is
+    called with its number before."""
     messages = []
     for number, line in enumerate(lines, 1):
         if line != b"\n":
@@ -70,6 +73,7 @@ def parse_json_lines(topic: str, lines: Sequence[bytes], options: AppendOptions)
                 messages.append(parse_json_message(topic, memoryview(line)[:-1], options))
             except IllegalMessageError as error:
                 free_slowly(messages)
+                blame(number)
                 raise IllegalMessageError(f"line {number} of {len(lines)}: {error.reason}") from error
     return messages
 

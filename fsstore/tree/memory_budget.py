@@ -75,7 +75,8 @@ class MemoryBudget:
             eighths = _EIGHTHS_HELD_LATE if comes_late else _EIGHTHS_HELD
             if more > 0 and self._held + more > self.limit_bytes // 8 * eighths:
                 self.refused += 1
-                raise FilesystemError(errno.ENOBUFS)
+                what = purpose.value.replace("_", " ")
+                raise FilesystemError(errno.ENOBUFS, f"the daemon has no memory left for {what}: try again later")
             self._held += more
             self._count(purpose, more)
             gone = self._make_room()

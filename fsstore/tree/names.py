@@ -160,6 +160,22 @@ def parse_append(name: bytes) -> AppendOptions | None:
     return AppendOptions(**given)  # type: ignore[arg-type]
 
 
+def append_problem(name: bytes) -> str | None:
+    """What is wrong with the options of a name that begins with `append@`; None: nothing."""
+    seen: set[bytes] = set()
+    for option in name[len(APPEND) + 1 :].split(b","):
+        key, _, value = option.partition(b"=")
+        shown = key.decode(errors="replace")
+        if key not in (b"tags", b"keys", b"frame", b"format"):
+            return f"there is no option {shown!r}: there are tags, keys, frame and format"
+        if _parse_option(key, value) is None:
+            return f"option {shown} can't be {value.decode(errors='replace')!r}"
+        if key in seen:
+            return f"option {shown} is there twice"
+        seen.add(key)
+    return None
+
+
 def _parse_option(name: bytes, value: bytes) -> tuple[str, object] | None:
     if name == b"keys":
         keys = tuple(map(_parse_value, value.split(b"+")))

@@ -27,6 +27,7 @@ from fsstore.tree.inodes import ComputedInodes, InodeTable
 from fsstore.tree.listing import Listing, NamesListing
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 from fsstore.tree.names import never_exists
+from fsstore.tree.refusals import Refusals
 
 if TYPE_CHECKING:
     from fsstore.tree.append import LongPuts
@@ -38,6 +39,16 @@ class OpenFile:
     """An open file: empty, and not to be written."""
 
     __slots__ = ()
+
+    @property
+    def published_to(self) -> str:
+        """The path of a file that takes messages or commands; empty for any other."""
+        return ""
+
+    @property
+    def refused_lines(self) -> str:
+        """Which of the lines written through this handle the last refusal is about."""
+        return ""
 
     def read(self, position: int, size: int) -> bytes | memoryview:
         return b""
@@ -118,6 +129,11 @@ class Node:
 
     inode: int = 0
 
+    @property
+    def path(self) -> str:
+        """Below the mount point; empty where it has none to show."""
+        return ""
+
     def attributes(self) -> Attributes:
         raise NotImplementedError
 
@@ -183,6 +199,7 @@ class Context:
     """For what clients make the daemon hold."""
     long_puts: LongPuts
     survival: Survival
+    refusals: Refusals
 
     @property
     def read_only(self) -> bool:
@@ -196,7 +213,8 @@ class Context:
     def must_be_writable(self) -> None:
         """EROFS where nothing can be published."""
         if self.read_only:
-            raise FilesystemError(errno.EROFS)
+            why = self.store.read_only_reason or f"the store is mounted to {self.store.mode.name.lower()}"
+            raise FilesystemError(errno.EROFS, f"the store is read-only: {why}")
 
     def absence(self, name: bytes) -> Attributes:
         """The answer for a name that is not there: ENOENT, to be cached where it can never be."""

@@ -135,6 +135,10 @@ class ControlHandle(OpenFile):
     def __init__(self, context: Context) -> None:
         self._context = context
 
+    @property
+    def published_to(self) -> str:
+        return "@store/control"
+
     def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
         """Do one command. EINVAL when it is none; errors of the command as they are. SlowWork: it waits for the
         disk."""
@@ -150,7 +154,9 @@ class ControlHandle(OpenFile):
                     return NOTHING_TO_WAIT_FOR
                 changes.do((id(self), data), lambda: store.create_topic(topic, queues))
             case _:
-                raise FilesystemError(errno.EINVAL)
+                raise FilesystemError(
+                    errno.EINVAL, 'not a command: {"delete_topic": NAME} or {"create_topic": NAME, "queues": N}'
+                )
         return NOTHING_TO_WAIT_FOR
 
 
@@ -235,7 +241,13 @@ def to_json(report: Mapping[str, object]) -> bytes:
     return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 
-def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget, restarts: int = 0) -> bytes:
+def metrics_of(
+    store: MessageStore,
+    complaints: Complaints,
+    memory: MemoryBudget,
+    restarts: int = 0,
+    refused: Mapping[str, int] | None = None,
+) -> bytes:
     """Figures in Prometheus' text format."""
     bounds = [
         (topic, queue, bounds) for topic, queues in _bounds_by_topic(store).items() for queue, bounds in queues.items()
@@ -247,6 +259,8 @@ def metrics_of(store: MessageStore, complaints: Complaints, memory: MemoryBudget
         *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
         *_figure("memory_refused_total", "counter", "Requests that were answered ENOBUFS", memory.refused),
         *_figure("restarts_total", "counter", "Times that a killed daemon was replaced", restarts),
+        *_header("fsstore_refused_total", "counter", "Publications that were refused, by reason"),
+        *(f"fsstore_refused_total{{{_labels(reason=reason)}}} {count}" for reason, count in (refused or {}).items()),
         *_figure("complaints_total", "counter", "Requests that failed", complaints.made),
         *_figure(
             "settings_problems",

@@ -6,10 +6,13 @@ import base64
 import errno
 import json
 import os
+import re
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -173,7 +176,7 @@ def record_behind(body_start: int, padding: int) -> bytes:
 
 
 def test_a_malformed_record(queue: Path) -> None:
-    """5.7 A malformed record is EINVAL (the daemon's log says why), and what follows in the same open file is taken.
+    """5.7 A malformed record is EINVAL (`@store/refusals` says why), and what follows in the same open file is taken.
     So is a NUL (or the characters 1 and 2) in a key, tag or property, a `DELAY` that is no level, and a body that
     holds a record made for the very place in the log where it would stand."""
     fd = os.open(queue / "append@format=json", os.O_WRONLY)
@@ -354,3 +357,29 @@ def private_bytes(pid: int) -> int:
     """What a process allocated."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def test_reasons(mount: Mounted, queue: Path) -> None:
+    """5.14 `@store/refusals` says of the newest 256 refused publications, a line each: when, which process, which
+    `append`, which line of those written through that open file, the errno, and the reason."""
+    began = time.time()
+    with (queue / "append@format=json").open("wb", buffering=0) as file:
+        file.write(b'{"body": "fine"}\n')
+        assert refused_with(file.write, b'{"body": "fine"}\n{"body": 1}\n') == errno.EINVAL
+    assert refused_with((queue / "append@frame=page").open, "wb") == errno.ENOENT
+    topic = queue.parent.name
+    shown = [line.split(" ", 5) for line in (mount.root / "@store" / "refusals").read_text().splitlines()[-2:]]
+    times = [datetime.fromisoformat(line[0]).timestamp() for line in shown]
+    assert began - 0.01 <= times[0] <= times[1] <= time.time() + 0.01
+    assert [line[1:] for line in shown] == [
+        [
+            str(os.getpid()),
+            f"{topic}/0/append@format=json",
+            "3",
+            "EINVAL",
+            "illegal message: line 2 of 2: body is not a string",
+        ],
+        [str(os.getpid()), f"{topic}/0/append@frame=page", "-", "ENOENT", "option frame can't be 'page'"],
+    ]
+    metrics = (mount.root / "@store" / "metrics").read_text()
+    assert re.search(r'^fsstore_refused_total{reason="malformed"} [1-9]', metrics, re.MULTILINE)

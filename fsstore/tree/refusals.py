@@ -1,0 +1,92 @@
+"""Refusals: why publications were refused. A writer gets only an errno; `@store/refusals` has the reason in words.
+
+    2026-11-24T01:02:03.456Z 4711 orders/0/append@format=json 7 EINVAL illegal message: not JSON: …
+    time                     pid  path                        line errno and reason
+
+What stands there comes from publishers: it is escaped, and cut. Only what is refused costs anything.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+
+MOST_LINES = 256
+"""That are kept."""
+MOST_PATH_CHARACTERS = 400
+MOST_REASON_CHARACTERS = 400
+
+
+class Kind(StrEnum):
+    """What kinds of refusals are counted: few, and never a publisher's words."""
+
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    NAME = "name"
+    """An option of an `append` name, or the name of a topic or queue."""
+    NO_TOPIC = "no_topic"
+    POSITION = "position"
+    """Bytes at a position that can't be written any more."""
+    READ_ONLY = "read_only"
+    NO_SPACE = "no_space"
+    NO_MEMORY = "no_memory"
+    FAILED = "failed"
+    """The disk, or a defect."""
+    OTHER = "other"
+
+
+KINDS = {
+    errno.EINVAL: Kind.MALFORMED,
+    errno.EFBIG: Kind.TOO_LARGE,
+    errno.ENOENT: Kind.NO_TOPIC,
+    errno.ESTALE: Kind.NO_TOPIC,
+    errno.ESPIPE: Kind.POSITION,
+    errno.EPERM: Kind.POSITION,
+    errno.EROFS: Kind.READ_ONLY,
+    errno.ENOSPC: Kind.NO_SPACE,
+    errno.EDQUOT: Kind.NO_SPACE,
+    errno.ENOBUFS: Kind.NO_MEMORY,
+    errno.EIO: Kind.FAILED,
+}
+
+
+class Refusals:
+    """The last ones of a mount, and how many there were of each kind. Thread safety: none; the core's thread."""
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self.counts: dict[str, int] = dict.fromkeys(Kind, 0)
+
+    def count(self, number: int, kind: Kind | None = None) -> None:
+        """Count one that is not listed: it follows from an earlier one."""
+        self.counts[kind or KINDS.get(number, Kind.OTHER)] += 1
+
+    def note(self, pid: int, path: str, lines: str, number: int, reason: str, kind: Kind | None = None) -> None:
+        """List and count one. `pid` and `number` are 0 where there is none; `lines` says which of those that were
+        written through the handle, and is empty where that means nothing."""
+        self.count(number, kind)
+        name = errno.errorcode.get(number, "-")
+        where = escaped(path, MOST_PATH_CHARACTERS).replace(" ", "\\x20")
+        why = escaped(reason, MOST_REASON_CHARACTERS)
+        self._lines.append(f"{time_text(self._clock_ns())} {pid or '-'} {where} {lines or '-'} {name} {why}\n")
+
+    def text(self) -> bytes:
+        """As the file shows them, the oldest first."""
+        return "".join(self._lines).encode()
+
+
+def escaped(text: str, most: int) -> str:
+    """`text` on one line, for a terminal: what is not printable as escapes, and cut to about `most` characters."""
+    short = text if len(text) <= most else text[:most] + "…"
+    shown = "".join(char if char.isprintable() and char != "\\" else ascii(char)[1:-1] for char in short)
+    return shown if len(shown) <= most + 1 else shown[:most] + "…"
+
+
+def time_text(time_ns: int) -> str:
+    """In UTC, to the millisecond."""
+    seconds, ns = divmod(time_ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns // 1_000_000:03d}Z"
