@@ -23,6 +23,7 @@ from fsstore.handover import HandleEntry, Handover
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
+    ROOT_INODE,
     Attributes,
     DoneInThread,
     FilesystemError,
@@ -33,6 +34,7 @@ from fsstore.interface import (
 )
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
+from fsstore.tree.access_log import AccessLog, AccessLogFile
 from fsstore.tree.append import AppendFile, LongPuts, StillRefusedError
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
@@ -117,6 +119,9 @@ class Filesystem:
         """Handles that another server opened, and nobody has used since."""
         self._next_handle = 1
         self._stored = DoneInThread[int]()
+        self.access_log = AccessLog()
+        """Who reads `@store/accesslog`."""
+        self._access_log_file = AccessLogFile(self._context, self.access_log)
         root = RootDirectory(tree)
         self._inodes.pin(root, "")
         root.add(b"@store", self._store_directory(options, status or dict))
@@ -151,6 +156,7 @@ class Filesystem:
             SlowReportFile(context, metrics_text),
         )
         directory.add(b"refusals", ReportFile(context, context.refusals.text))
+        directory.add(b"accesslog", self._access_log_file)
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
@@ -342,6 +348,26 @@ class Filesystem:
             _require_length(name)
         raise self._context.refusal()
 
+    # who does what
+
+    @property
+    def access_log_inode(self) -> int:
+        """Of `@store/accesslog`."""
+        return self._access_log_file.inode
+
+    def path_of(self, inode: int) -> str:
+        """Below the mount point, `/` for that itself; `inode:N` where the path isn't known."""
+        if inode == ROOT_INODE:
+            return "/"
+        path = ""
+        if inode >= MESSAGE:
+            with suppress(StoreError, FilesystemError):
+                message = self._messages.message(inode)
+                path = f"{message.topic}/{message.queue_id}/{message.queue_offset:020d}"
+        elif (node := self._inodes.nodes.get(inode)) is not None:
+            path = self._inodes.pinned_name(inode) or node.path
+        return path or f"inode:{inode}"
+
     # why something was not published
 
     def note_refused(self, handle: int, pid: int, number: int, error: BaseException) -> None:
@@ -387,7 +413,11 @@ class Filesystem:
         handed_over.requests.settle(self._store.physical_end)
         self._inherited = dict(handed_over.handles.all())
         self._next_handle = handed_over.handles.last + 1
-        return self._inodes.survive(handed_over.nodes)
+        known = self._inodes.survive(handed_over.nodes)
+        for handle in [handle for handle, its in self._inherited.items() if its.inode == self.access_log_inode]:
+            with suppress(FilesystemError):
+                self._files[handle]  # who reads it is logged for from the first request on
+        return known
 
     def inherited_files(self) -> Iterator[tuple[int, int]]:
         """Handle and inode of each file that was open already, and is cached by the kernel."""

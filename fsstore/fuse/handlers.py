@@ -51,12 +51,14 @@ class RequestHandlers:
     nothing. Thread safety: one thread.
 
     `published` is called after each request that may have published, to tell the kernel which sizes have grown before
-    the writer is answered; `growing`, with topic and queues, before a writer is answered early.
+    the writer is answered; `growing`, with topic and queues, before a writer is answered early. `waiting` is called for
+    a request that waits for the disk, and what it returns, if anything, when that is answered.
     """
 
     def __init__(self, core: Filesystem, store: MessageStore, channel: Channel) -> None:
         self.published: Callable[[], None] = lambda: None
         self.growing: Callable[[str, Sequence[int]], None] = lambda topic, queues: None
+        self.waiting: Callable[[int], Callable[[int], None] | None] = lambda unique: None
         self.by_opcode: dict[int, Handler] = {
             Opcode.LOOKUP: self.lookup,
             Opcode.FORGET: self.forget,
@@ -167,9 +169,13 @@ class RequestHandlers:
             self._send(reply)
             return
 
+        log_answer = self.waiting(unique)
+
         def on_disk(failure: StoreError | None) -> None:
-            answer = reply if failure is None else wire.failed(unique, errno_for(failure, "writing"))
-            self._channel.send_late(answer)
+            number = 0 if failure is None else errno_for(failure, "writing")
+            self._channel.send_late(wire.failed(unique, number) if number else reply)
+            if log_answer is not None:
+                log_answer(number)
 
         self._store.request_durable(physical_end, on_disk)
 

@@ -34,6 +34,7 @@ from fsstore.fuse import protocol as wire
 from fsstore.fuse.handlers import JournaledHandlers, RequestHandlers
 from fsstore.fuse.notify import Expiry, Invalidation, SizeNotifier
 from fsstore.fuse.rare import RareOperations, Relay
+from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel, RequestLoop
 from fsstore.handover import HandoverError, Keeper
 from fsstore.interface import FilesystemOptions
@@ -124,12 +125,20 @@ class Mount:
         handlers.published = invalidation.notify_kernel
         handlers.growing = invalidation.growing
         loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow, self._core.ending)
-        loop.refused = handlers.refused
+        requests = RequestLog(self._core, self._channel, handlers.by_opcode)
+        relay.log, handlers.waiting = requests, requests.waiting
+
+        def refused(error: Exception, number: int, request: memoryview) -> None:
+            handlers.refused(error, number, request)
+            requests.failed(number, request)
+
+        loop.refused = refused
         sizes = SizeNotifier(self._core.streams, self._channel, loop.holds)
         unsubscribe = self._store.subscribe(invalidation)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(relay.run)
+                nursery.start_soon(requests.run)
                 nursery.start_soon(self._announce, relay)
                 nursery.start_soon(expiry.run)
                 nursery.start_soon(sizes.run)

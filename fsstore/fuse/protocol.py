@@ -45,6 +45,38 @@ class Opcode(IntEnum):
     READDIRPLUS = 44
 
 
+class RareOpcode(IntEnum):
+    """What pyfuse3 answers, or libfuse refuses."""
+
+    SETATTR = 4
+    SYMLINK = 6
+    MKNOD = 8
+    UNLINK = 10
+    RMDIR = 11
+    RENAME = 12
+    LINK = 13
+    STATFS = 17
+    SETXATTR = 21
+    GETXATTR = 22
+    LISTXATTR = 23
+    REMOVEXATTR = 24
+    ACCESS = 34
+    CREATE = 35
+    POLL = 40
+    FALLOCATE = 43
+    RENAME2 = 45
+    LSEEK = 46
+    COPY_FILE_RANGE = 47
+
+
+_OPERATIONS = {opcode.value: opcode.name.lower() for opcode in (*Opcode, *RareOpcode)}
+
+
+def operation_name(opcode: int) -> str:
+    """For a person."""
+    return _OPERATIONS.get(opcode) or f"opcode_{opcode}"
+
+
 # requests
 
 REQUEST = Struct("=IIQQ")

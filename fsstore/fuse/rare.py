@@ -24,6 +24,7 @@ from pyfuse3 import EntryAttributes
 from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
+from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel
 from fsstore.handover import RESENT, HandoverError
 from fsstore.interface import BLOCK_BYTES, Attributes, FilesystemError, SlowWork
@@ -48,6 +49,8 @@ class Relay:
         """Requests that were handed over and not answered yet."""
         self.agreed: Callable[[bytes, bytes], None] = lambda request, reply: None
         """Called with the kernel's first request, and the reply that it was sent."""
+        self.log: RequestLog | None = None
+        """Told of each request and reply."""
         self._expected: bytes | None = None
         self._first = b""
         self._resent: set[int] = set()
@@ -82,6 +85,8 @@ class Relay:
             self._resent.add(unique)
             request = wire.REQUEST.pack(length, opcode, unique, inode) + request[wire.REQUEST.size :]
         self._first = self._first or request
+        if self.log is not None:
+            self.log.begin(request)
         self.waiting += 1
         self._backlog.append(request)
         self._hand_over()
@@ -112,6 +117,9 @@ class Relay:
                 self.serving.set()
             else:
                 self._channel.send(self._marked(reply) if self._resent else reply)
+                if self.log is not None:
+                    _, error, unique = wire.REPLY.unpack_from(reply)
+                    self.log.answered(unique, -error)
             self.waiting -= 1
             self._hand_over()
 

@@ -25,7 +25,7 @@ from fsstore.parquet.segments import Segment
 from fsstore.tree.inodes import InodeTable, Maker, NodeKey
 from fsstore.tree.listing import Listing
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
-from fsstore.tree.names import can_be_name
+from fsstore.tree.names import can_be_name, from_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.tree.streams import newest_store_time_ms
 
@@ -98,6 +98,10 @@ class TopicPartition(Directory):
         self._dataset = dataset
         self._topic = topic
 
+    @property
+    def path(self) -> str:
+        return f"@parquet/{from_name(topic_partition(self._topic))}"
+
     def lookup(self, name: bytes) -> Attributes:
         queue = parse_queue_partition(name)
         if queue is None or not self._context.store.has_queue(self._topic, queue):
@@ -123,6 +127,10 @@ class QueuePartition(Directory):
         self._listed: dict[bytes, RangeFile] = {}
         """Whole segments that were listed before, as files: what is known of them need not be found again."""
         self._cached = CachedNames(self, context.memory, context.inodes.are_valid)
+
+    @property
+    def path(self) -> str:
+        return partition_path(self._topic, self._queue)
 
     def attributes(self) -> Attributes:
         newest_ms = newest_store_time_ms(self._messages)
@@ -218,6 +226,11 @@ class RangeFile(Node):
         self.layout = layout
         self._attributes: Attributes | None = None
 
+    @property
+    def path(self) -> str:
+        key = self.layout.key
+        return f"{partition_path(key.topic, key.queue)}/{from_name(segment_name(key.begin, key.end))}"
+
     def attributes(self) -> Attributes:
         known = self._attributes
         if known is None:
@@ -231,6 +244,11 @@ class RangeFile(Node):
         if has_expired(self._context.store, self.layout.key):
             raise FilesystemError(errno.ESTALE)  # the kernel looks the path up again and finds nothing
         return OpenRange(self._dataset, self.layout, self._context.memory), _OPENED
+
+
+def partition_path(topic: str, queue: int) -> str:
+    """Of a queue's directory."""
+    return f"@parquet/{from_name(topic_partition(topic))}/{from_name(queue_partition(queue))}"
 
 
 def has_expired(store: MessageStore, key: RangeKey) -> bool:

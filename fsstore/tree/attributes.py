@@ -97,6 +97,10 @@ class Appearance:
         """The file that takes commands, from the owner alone."""
         return self._uncached(inode, stat.S_IFREG | 0o200, 0, self._started_ns)
 
+    def access_log(self, inode: int) -> Attributes:
+        """The file that tells who does what, to the owner alone."""
+        return self._uncached(inode, stat.S_IFREG | 0o400, 0, self._started_ns)
+
     def cacheable_absence(self) -> Attributes:
         """The answer for a name that can never exist."""
         return Attributes(0, 0, 0, 0, 0, 0, 0, IMMUTABLE_S, IMMUTABLE_S)

@@ -14,7 +14,15 @@ from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import MessageFiles
-from fsstore.tree.names import MATCHES_SUFFIX, decode_key, encode_key, offset_name, parse_match, parse_time_ms
+from fsstore.tree.names import (
+    MATCHES_SUFFIX,
+    decode_key,
+    encode_key,
+    from_name,
+    offset_name,
+    parse_match,
+    parse_time_ms,
+)
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
 
 LISTED_KEYS = 10_000
@@ -87,6 +95,10 @@ class KeysDirectory(Directory):
         self._topic = topic
         self._found: DoneInThread[StoredMessage | None] = DoneInThread()
 
+    @property
+    def path(self) -> str:
+        return f"{self._topic}/keys"
+
     def lookup(self, name: bytes) -> Attributes:
         if name.endswith(MATCHES_SUFFIX):
             key, _ = self._newest(name[: -len(MATCHES_SUFFIX)])
@@ -132,6 +144,10 @@ class MatchesDirectory(Directory):
         self._messages = messages
         self._topic = topic
         self._key = key
+
+    @property
+    def path(self) -> str:
+        return f"{self._topic}/keys/{from_name((encode_key(self._key) or b'?') + MATCHES_SUFFIX)}"
 
     def attributes(self) -> Attributes:
         return self._context.appearance.directory(self.inode, computed=True)

@@ -178,6 +178,11 @@ class InodeTable(Generic[N]):
         self._pinned[inode] = NodeText("pinned", None, None, name)
         return inode
 
+    def pinned_name(self, inode: int) -> str | None:
+        """What it was pinned as; None for any other node."""
+        pinned = self._pinned.get(inode)
+        return None if pinned is None else str(pinned.detail)
+
     def add(self, node: N, key: NodeKey | None = None) -> int:
         """A number of its own for `node`, never used again. The first one added is the root. With `key` it survives;
         others may have the same one."""

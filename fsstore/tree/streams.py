@@ -56,6 +56,10 @@ class StreamFile(Node):
         self._shown_inode = shown_stream_inode(queue.topic, queue.queue_id, stream.first_offset)
 
     @property
+    def path(self) -> str:
+        return f"{self.queue.topic}/{self.queue.queue_id}.log"
+
+    @property
     def is_summed(self) -> bool:
         """Whether its size is quickly known."""
         return quick_size(self._stream) is not None

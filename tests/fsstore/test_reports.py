@@ -193,6 +193,7 @@ def test_listing_reports_asks_no_queue(mount: Mount) -> None:
     } == {
         b"status.json": 0,
         b"metrics": 0,
+        b"accesslog": 0,
         b"groups": 0,
         b"control": 0,
     }

@@ -323,3 +323,26 @@ def test_a_mount_in_the_foreground_has_no_keeper(site: Site) -> None:
         eventually(path.exists, "it is mounted")
         assert json.loads(path.read_bytes())["outlives_daemon"] is False
         serving.terminate()
+
+
+def test_who_reads_the_access_log_goes_on(mounted: Site, queue: Path) -> None:
+    log = open(mounted.mountpoint / "@store/accesslog", "rb", buffering=0)  # noqa: SIM115
+    with log:
+        lines: list[bytes] = []
+
+        def read() -> None:
+            while text := log.read(1 << 17):
+                lines.append(text)
+                if b" 4321 " in text:
+                    return
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        kill(mounted)
+        lines.clear()
+        descriptor = os.open(queue / "append", os.O_WRONLY)
+        os.write(descriptor, b"x" * 4320 + b"\n")
+        os.close(descriptor)
+        reader.join(30)
+        assert not reader.is_alive()
+        assert any(b" write t/0/append 0 4321 OK " in text for text in lines)
