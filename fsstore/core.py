@@ -180,9 +180,12 @@ class Filesystem:
         self._files.clear()
         self._listings.clear()
         self._messages.forget()
+        self._end_threads()
+        return unfinished
+
+    def _end_threads(self) -> None:
         self._parquet.close()
         self._background.shutdown(cancel_futures=True)
-        return unfinished
 
     # names and attributes
 
@@ -418,6 +421,14 @@ class Filesystem:
             with suppress(FilesystemError):
                 self._files[handle]  # who reads it is logged for from the first request on
         return known
+
+    def leave(self) -> None:
+        """After the last request, instead of `close`: another server goes on with all that is open."""
+        assert self._handed_over is not None
+        for handle, file in self._files.items():
+            if (state := file.unpublished(whole=True)) is not None:
+                self._handed_over.handles.save_whole(handle, state)
+        self._end_threads()
 
     def inherited_files(self) -> Iterator[tuple[int, int]]:
         """Handle and inode of each file that was open already, and is cached by the kernel."""

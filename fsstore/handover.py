@@ -1,10 +1,11 @@
-"""Shared memory that a mount's next server takes over when its server was killed: numbers, handles, requests in hand.
+"""Shared memory that a mount's next server takes over when its server was killed, or left: numbers, handles, requests.
 
 The server's keeper (mountctl/daemon.py) holds the memory and the /dev/fuse descriptor. Nothing here is on disk, and all
 of it goes with the mount. In words of 8 bytes of the machine's own order:
 
     header    magic, version, restarts, next number, handles used, end of the heap, lengths of the INIT request and of
-              its reply, last handle, begin of computed numbers; and both of them at AGREED_BYTES
+              its reply, last handle, begin of computed numbers, planned restarts, did the last server leave in order;
+              and both requests at AGREED_BYTES
     requests  REQUESTS of: unique (0: free), state, physical offset                   what is not idempotent
     handles   HANDLES of: handle (0: free), inode, flags, state (a record, or 0)      what is open
     heap      records in cells of 64 bytes: length in cells, kind (0: free), 6 words, bytes
@@ -25,9 +26,11 @@ import logging
 import mmap
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
+from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -45,13 +48,15 @@ CELL_BYTES = 64
 KEPT_BYTES = 1 << 16
 """Of a begun line or body: more is lost with the server, and its handle answers EIO from then on."""
 LARGEST_DATA_BYTES = (1 << 20) - 1
-"""Of what a handle holds: the text of a report may be so long."""
+"""Of what a handle holds: the text of a report may be so long. Only a server that leaves notes more."""
+LARGE_BYTES = 1 << 17
+"""Of a record: it takes no memory when it is free."""
 
 RESENT = 1 << 63
 """Set in `unique` of a request that the kernel sends once more."""
 
 _MAGIC, _VERSION, _RESTARTS, _NEXT_NUMBER, _HANDLES_USED = range(5)
-_HEAP_END, _REQUEST_BYTES, _REPLY_BYTES, _LAST_HANDLE, _COMPUTED = range(5, 10)
+_HEAP_END, _REQUEST_BYTES, _REPLY_BYTES, _LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT = range(5, 12)
 _REQUESTS_BEGIN = (1 << 16) // 8
 _HANDLES_BEGIN = _REQUESTS_BEGIN + REQUESTS * REQUEST_WORDS
 _HEAP_BEGIN = _HANDLES_BEGIN + HANDLES * HANDLE_WORDS
@@ -69,19 +74,26 @@ class Handover:
 
     def __init__(self, descriptor: int) -> None:
         """Take over what is there. HandoverError: it was not made by this version."""
+        self.require_ours(descriptor)
         self.descriptor = descriptor
-        if os.fstat(descriptor).st_size != MEMORY_BYTES:
-            raise HandoverError("the shared memory has another size than this version's")
         memory = memoryview(mmap.mmap(descriptor, MEMORY_BYTES))
         self._bytes = memory
         self._words = words = memory.cast("Q")
-        if (words[_MAGIC], words[_VERSION]) != (MAGIC, VERSION):
-            raise HandoverError("the shared memory was made by another version")
+        self.was_left = False
+        """Whether it was taken over from a server that left in order."""
         heap = Heap(words, memory)
         self.requests = RequestJournal(words)
         self.handles = HandleRecords(words, heap)
         self.nodes = NodeRecords(words, heap)
         heap.free_all(set(heap.records(_STATE)) - self.handles.states())
+
+    @staticmethod
+    def require_ours(descriptor: int) -> None:
+        """HandoverError: it was not made by this version. Another server may be using it."""
+        if os.fstat(descriptor).st_size != MEMORY_BYTES:
+            raise HandoverError("the shared memory has another size than this version's")
+        if os.pread(descriptor, 16, 0) != MAGIC.to_bytes(8, sys.byteorder) + VERSION.to_bytes(8, sys.byteorder):
+            raise HandoverError("the shared memory was made by another version")
 
     @classmethod
     def create(cls) -> int:
@@ -98,9 +110,21 @@ class Handover:
         """How often a killed server was replaced."""
         return self._words[_RESTARTS]
 
-    def count_restart(self) -> None:
-        """Note that one more is."""
-        self._words[_RESTARTS] += 1
+    @property
+    def planned_restarts(self) -> int:
+        """How often a server left in order, and another one took over."""
+        return self._words[_PLANNED]
+
+    def leave(self) -> None:
+        """The store is closed: whoever takes over need not recover it."""
+        self._words[_IS_LEFT] = 1
+
+    def take_over(self) -> None:
+        """Count one more restart, of the one kind or the other."""
+        words = self._words
+        self.was_left = bool(words[_IS_LEFT])
+        words[_IS_LEFT] = 0
+        words[_PLANNED if self.was_left else _RESTARTS] += 1
 
     @property
     def computed_begin(self) -> int:
@@ -152,6 +176,9 @@ class Heap:
         """A new record; 0 when there is no room."""
         words = self.words
         cells = (CELL_BYTES + len(data) + CELL_BYTES - 1) // CELL_BYTES
+        if cells * CELL_BYTES >= LARGE_BYTES:  # few sizes, so that those that are free are used again
+            step = 1 << cells.bit_length() - 4
+            cells = -(-cells // step) * step
         free = self._free.get(cells)
         record = free.pop() if free else self._carve(cells)
         if record:
@@ -184,6 +211,11 @@ class Heap:
     def free(self, record: int) -> None:
         """Drop a record."""
         self.words[record + 1] = 0
+        size = self.words[record] * CELL_BYTES
+        if size >= LARGE_BYTES:
+            begin, end = -(-(record * 8 + CELL_BYTES) // mmap.PAGESIZE), (record * 8 + size) // mmap.PAGESIZE
+            mapped: mmap.mmap = self.bytes.obj  # type: ignore[assignment] # of any object that has a buffer
+            mapped.madvise(mmap.MADV_REMOVE, begin * mmap.PAGESIZE, (end - begin) * mmap.PAGESIZE)
         self._free.setdefault(self.words[record], []).append(record)
 
     def free_all(self, records: set[int]) -> None:
@@ -299,6 +331,11 @@ class HandleEntry(NamedTuple):
 _IS_DIRECTORY = 1 << 62
 
 
+def _sizes(state: HandleState) -> int:
+    """Of all, and of what is noted, in a word: LARGEST_DATA_BYTES or more are all that there is."""
+    return state.size << 20 | min(len(state.data), LARGEST_DATA_BYTES)
+
+
 class HandleRecords:
     """What is open."""
 
@@ -391,12 +428,25 @@ class HandleRecords:
         new = 0
         if state is not None:
             flags = state.is_refused | state.is_lost << 1 | state.refusal << 8
-            sizes = state.size << 20 | len(state.data)
+            sizes = _sizes(state)
             data = state.data
             new = heap.add(_STATE, (unique, number, state.owner, sizes, flags, state.published_bytes), data)
         words[entry + 3] = new
         if old:
             heap.free(old)
+
+    def save_whole(self, handle: int, state: HandleState) -> None:
+        """What a handle holds, where that was too long to be noted before: the server leaves."""
+        noted = self.state(handle)
+        if noted is None or not noted.is_lost or state.is_lost or noted.size != state.size:
+            return
+        words, entry = self._words, self._entry_of[handle]
+        old = words[entry + 3]
+        unique, number, owner, _, flags, published = words[old + 2 : old + 8]
+        new = self._heap.add(_STATE, (unique, number, owner, _sizes(state), flags & ~2, published), state.data)
+        if new:
+            words[entry + 3] = new
+            self._heap.free(old)
 
     def state(self, handle: int) -> HandleState | None:
         """What was noted last."""
@@ -405,8 +455,9 @@ class HandleRecords:
         if not record:
             return None
         _, _, owner, sizes, flags, published = self._words[record + 2 : record + 8]
-        data = self._heap.data(record, sizes & (1 << 20) - 1)
-        return HandleState(data, sizes >> 20, owner, flags >> 8, bool(flags & 1), published)
+        size, length = sizes >> 20, sizes & LARGEST_DATA_BYTES
+        data = self._heap.data(record, size if length == LARGEST_DATA_BYTES else length)
+        return HandleState(data, size, owner, flags >> 8, bool(flags & 1), published)
 
     def outcome(self, handle: int, unique: int) -> int | None:
         """The errno (0: it succeeded) of the request that left this state, if that was `unique`."""
@@ -533,6 +584,24 @@ class RequestJournal:
 # the process that outlives the server
 
 
+class Word(Enum):
+    """What a keeper and its servers say to each other, over a pair of sockets."""
+
+    KEEP = b"keep"
+    """The server: hold this descriptor, so that the mount outlives me."""
+    RELEASE = b"release"
+    """The server: hold it no longer."""
+    RELEASED = b"released"
+    LEAVE = b"leave"
+    """The keeper: close the store and end; the next server is prepared."""
+    PREPARED = b"prepared"
+    """The next server: all is loaded, and its options make sense."""
+    GO = b"go"
+    """The keeper: the last server has ended, take over."""
+    SERVING = b"serving"
+    """The server: the mount answers."""
+
+
 class Keeper:
     """A server's link to its keeper. `inherited` is the /dev/fuse descriptor of a mount that is to be served on."""
 
@@ -540,18 +609,35 @@ class Keeper:
         self.memory = memory
         self.inherited = inherited
         self.pid = os.getppid()
+        self.is_left = False
+        """Whether this server leaves the mount to the next one."""
         self._link = link
+
+    def fileno(self) -> int:
+        """Readable when the keeper says something."""
+        return self._link.fileno()
+
+    def hear(self) -> Word | None:
+        """What it says; None: nothing more, for it is gone."""
+        with suppress(OSError, ValueError):
+            return Word(self._link.recv(16))
+        return None
+
+    def tell(self, word: Word) -> None:
+        """Tell it, if it is there."""
+        with suppress(OSError):
+            self._link.send(word.value)
 
     def keep(self, descriptor: int) -> None:
         """Have the keeper hold the descriptor, too: from now on the mount outlives this process."""
         with suppress(OSError):
-            socket.send_fds(self._link, [b"keep"], [descriptor])
+            socket.send_fds(self._link, [Word.KEEP.value], [descriptor])
 
     def release(self) -> None:
         """Have it hold the descriptor no longer: the mount ends with ours. Returns when that is so."""
-        with suppress(OSError):
-            self._link.send(b"release")
-            self._link.recv(16)
+        self.tell(Word.RELEASE)
+        while self.hear() not in (Word.RELEASED, None):
+            pass  # it may have asked us to leave
 
 
 def pin(buffer: bytearray) -> None:

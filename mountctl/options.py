@@ -17,12 +17,13 @@ A line may go on after a backslash at its end; `\t`, `\u00e9` and the like stand
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -135,7 +136,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """One mount, as it was asked for. Paths are absolute.
+    """One mount, as it was asked for. Paths are absolute. As text it may go to a server of another version.
 
     `mode` is write, read-only or follow (engine.OpenMode's values); `settings` go to the engine; `kernel_options` to
     mount(2). `append_mode` None leaves the permission bits of `append` to the filesystem.
@@ -153,6 +154,49 @@ class MountRequest:
     parquet: ParquetOptions = field(default_factory=ParquetOptions)
     cache: Path | None = None
 
+    def to_text(self) -> bytes:
+        """As JSON, by the fields' names."""
+        return json.dumps(asdict(self), default=os.fspath).encode()
+
+    @classmethod
+    def from_text(cls, text: bytes) -> MountRequest:
+        """From what `to_text` gave, here or elsewhere: fields that this version does not know mean nothing to it."""
+        values = json.loads(text)
+        values["store"], values["mountpoint"] = Path(values["store"]), Path(values["mountpoint"])
+        values["kernel_options"] = tuple(values["kernel_options"])
+        values["settings"] = _made(StoreSettings, values["settings"], "conf")
+        values["parquet"] = _made(ParquetOptions, values["parquet"], "directory")
+        return _made(cls, values, "cache")
+
+    @staticmethod
+    def require_changeable(words: ParsedOptions) -> None:
+        """CommandError names those that can't change while it is mounted."""
+        if fixed := words.fixed:
+            reason = f"-o {', '.join(fixed)} can't change while it is mounted"
+            raise CommandError(reason, "umount, then mount with it", os.EX_USAGE)
+
+    def changed_by(self, words: ParsedOptions) -> MountRequest:
+        """With other options. CommandError."""
+        self.require_changeable(words)
+        return replace(
+            self,
+            sync_flush=self.sync_flush or "sync_flush" in words.switches,
+            append_mode=self.append_mode if words.append_mode is None else words.append_mode,
+            settings=replace(self.settings, options={**self.settings.options, **words.store}),
+            parquet=replace(self.parquet, **words.parquet),
+        )
+
+
+K = TypeVar("K")
+
+
+def _made(kind: type[K], values: dict[str, Any], path: str) -> K:
+    """A dataclass, of the values that it knows, of which one is a path or None."""
+    known = {one.name: values[one.name] for one in fields(kind) if one.name in values}  # type: ignore[arg-type]
+    if known.get(path) is not None:
+        known[path] = Path(known[path])
+    return kind(**known)
+
 
 @dataclass(frozen=True, slots=True)
 class ParsedOptions:
@@ -161,11 +205,19 @@ class ParsedOptions:
     switches: frozenset[str]
     store: Mapping[str, str]
     kernel: tuple[str, ...]
-    parquet: ParquetOptions
+    parquet: Mapping[str, Any]
+    """Fields of ParquetOptions."""
     append_mode: int | None = None
     log_file: Path | None = None
     broker_conf: Path | None = None
     cache: Path | None = None
+
+    @property
+    def fixed(self) -> list[str]:
+        """Those that say how, where and of what the mount is made."""
+        switches = (name for name, switch in _SWITCHES.items() if switch in self.switches and name != "sync_flush")
+        paths = (name for name in ("log_file", "broker_conf", "cache") if getattr(self, name) is not None)
+        return [*switches, *self.kernel, *paths, *sorted(_PATHS & self.store.keys())]
 
 
 def parse(texts: Iterable[str]) -> ParsedOptions:
@@ -189,7 +241,7 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
             kernel.append(name)
         elif name and name not in _FOR_OTHERS and not name.startswith("x-"):
             raise CommandError(f"unknown option: -o {word}", "see `mountctl mount --help`", 64)
-    return ParsedOptions(frozenset(switches), store, tuple(kernel), ParquetOptions(**parquet), **values)
+    return ParsedOptions(frozenset(switches), store, tuple(kernel), parquet, **values)
 
 
 def _words(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -28,7 +27,7 @@ from engine import (
 from fsstore import ServeOptions, serve
 from fsstore.fuse.mount import ENDING_SIGNALS
 from fsstore.handover import Keeper
-from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file
+from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file, tell_systemd
 from mountctl.errors import one_line
 from mountctl.options import MountRequest
 from mountctl.output import human_seconds, human_size, throttled
@@ -59,12 +58,20 @@ def serve_request(
         _log_recovery(store)
         hangups.store = store
         try:
-            ready = partial(_ready, request, reporter, interrupts)
+            ready = partial(_ready, request, reporter, interrupts, keeper)
             serve(store, request.mountpoint, _serve_options(request), ready=ready, keeper=keeper)
         finally:
             _ignore(ENDING_SIGNALS)  # it ends already
-        log.info("unmounted; closing the store")
+        is_left = keeper is not None and keeper.is_left
+        log.info("closing the store, for the next server" if is_left else "unmounted; closing the store")
+    if keeper is not None and keeper.is_left:
+        keeper.memory.leave()
     log.info("closed %s", request.store)
+
+
+def check_options(request: MountRequest) -> None:
+    """The engine understands what is asked of it. OptionError."""
+    _config(request, Reporter())
 
 
 class Interrupts:
@@ -186,21 +193,12 @@ def _log_recovery(store: MessageStore) -> None:
         log.warning("%s", sentence)
 
 
-def _ready(request: MountRequest, reporter: Reporter, interrupts: Interrupts) -> None:
+def _ready(request: MountRequest, reporter: Reporter, interrupts: Interrupts, keeper: Keeper | None) -> None:
     interrupts.end()
     log.info("%s is mounted at %s", request.store, request.mountpoint)
     reporter.tell(Report("ready"))
     reporter.close()
-    _tell_systemd("READY=1")
-
-
-def _tell_systemd(words: str) -> None:
-    """Tell the service manager, where one started us with Type=notify (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.connect("\0" + address[1:] if address.startswith("@") else address)
-            notify.send(words.encode())
+    tell_systemd("READY=1" if keeper is None else f"MAINPID={keeper.pid}\nREADY=1")
 
 
 def retention_in_words(retention: Retention | None) -> str:

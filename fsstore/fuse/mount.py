@@ -36,7 +36,7 @@ from fsstore.fuse.notify import Expiry, Invalidation, SizeNotifier
 from fsstore.fuse.rare import RareOperations, Relay
 from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel, RequestLoop
-from fsstore.handover import HandoverError, Keeper
+from fsstore.handover import HandoverError, Keeper, Word
 from fsstore.interface import FilesystemOptions
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
@@ -69,14 +69,21 @@ def run_mount(
         channel = Channel(keeper.inherited, mountpoint)
     mount = Mount(store, core, channel, options, ready, keeper)
     with handling_signals(mount.end), quick_turns():
+        is_left = False
         try:
             trio.run(mount.serve)
+            is_left = mount.is_left
         finally:
-            if unfinished := core.close():
-                log.info("open files with an incomplete message, not published: %d", unfinished)
-            if keeper is not None:
-                keeper.release()  # else the kernel would have who uses the mount wait for another server
-            channel.close()
+            if is_left:
+                core.leave()  # the channel stays open: who waits for the disk is answered when the store is closed
+            else:
+                if unfinished := core.close():
+                    log.info("open files with an incomplete message, not published: %d", unfinished)
+                if keeper is not None:
+                    keeper.release()  # else the kernel would have who uses the mount wait for another server
+                channel.close()
+        if keeper is not None:
+            keeper.is_left = is_left
 
 
 class Mount:
@@ -95,6 +102,8 @@ class Mount:
         self._keeper = keeper
         self._outlives = False
         """Whether the mount outlives this process."""
+        self._leaves = False
+        """Whether it ends in favour of another process."""
         self._core = core
         self._channel = channel
         self._options = options
@@ -109,11 +118,17 @@ class Mount:
         return {
             "outlives_daemon": self._outlives,
             "restarts": keeper.memory.restarts if keeper is not None else 0,
+            "planned_restarts": keeper.memory.planned_restarts if keeper is not None else 0,
             "keeper_pid": keeper.pid if keeper is not None else None,
         }
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the next server is to go on with it; after `serve`."""
+        return self._leaves and self._channel.is_mounted and not self._end_asked.is_set()
+
     async def serve(self) -> None:
-        """Serve requests until the mount is gone or `end` is called."""
+        """Serve requests until the mount is gone, `end` is called, or the keeper has another server go on."""
         self._token = trio.lowlevel.current_trio_token()
         with self._everything, Relay.to_pyfuse3(self._channel, RareOperations(self._core)) as relay:
             await self._serve(relay)
@@ -143,6 +158,8 @@ class Mount:
                 nursery.start_soon(expiry.run)
                 nursery.start_soon(sizes.run)
                 nursery.start_soon(self._end_when_asked, sizes)
+                if self._keeper is not None:
+                    nursery.start_soon(self._leave_when_asked, self._keeper, sizes)
                 nursery.start_soon(self._watch_mount)
                 if self._store.mode is OpenMode.FOLLOW:
                     nursery.start_soon(self._follow)
@@ -180,7 +197,11 @@ class Mount:
     def _take_over(self, keeper: Keeper, known: Iterable[int]) -> None:
         """Go on with what the last server was asked. What it was to tell the kernel is told again, as far as anybody
         knows."""
-        log.info("goes on where a killed daemon was: restart %d of this mount", keeper.memory.restarts)
+        memory = keeper.memory
+        if memory.was_left:
+            log.info("goes on where the last daemon ended: planned restart %d of this mount", memory.planned_restarts)
+        else:
+            log.info("goes on where a killed daemon was: restart %d of this mount", memory.restarts)
         self._channel.survive(keeper)
         self._outlives = True
         for inode in known:
@@ -202,11 +223,28 @@ class Mount:
         await sizes.close()
         self._everything.cancel()
 
+    async def _leave_when_asked(self, keeper: Keeper, sizes: SizeNotifier) -> None:
+        """What is to be on disk in the end is brought there before, so that nobody waits for it."""
+        word: Word | None = None
+        while word is not Word.LEAVE:
+            await trio.lowlevel.wait_readable(keeper)
+            word = keeper.hear()
+            if word is None:
+                return  # it is gone, and nobody would go on
+        log.info("the next server is ready: leaving the mount to it")
+        with suppress(StoreError):  # closing will say so
+            await trio.to_thread.run_sync(self._store.flush)
+        await sizes.close()
+        self._leaves = True
+        self._everything.cancel()
+
     async def _announce(self, relay: Relay) -> None:
         await relay.serving.wait()
         raise_read_ahead(self._channel.mountpoint, self._options.read_ahead_kb)
         if self._ready is not None:
             self._ready()
+        if self._keeper is not None:
+            self._keeper.tell(Word.SERVING)
 
     async def _watch_mount(self) -> None:
         """Say so when the mount goes from this tree and is served all the same."""

@@ -550,10 +550,10 @@ class AppendHandle(OpenFile):
         """Whether each write is to be on disk when it is answered."""
         return self._sync
 
-    def unpublished(self) -> HandleState | None:
+    def unpublished(self, *, whole: bool = False) -> HandleState | None:
         if not self.is_unfinished and not self._refusal and not self._published:
             return None
-        kept = bytes(self._begun) if len(self._begun) <= KEPT_BYTES else b""
+        kept = bytes(self._begun) if whole or len(self._begun) <= KEPT_BYTES else b""
         size = len(self._begun)
         return HandleState(kept, size, self._writer, self._refusal, self._is_refused, self._published)
 

@@ -72,8 +72,8 @@ class OpenFile:
     def resume(self, state: HandleState | None) -> None:
         """It was opened by another server, which was killed and held this."""
 
-    def unpublished(self) -> HandleState | None:
-        """What the next server needs to know of it, should this one be killed."""
+    def unpublished(self, *, whole: bool = False) -> HandleState | None:
+        """What the next server needs to know of it, should this one be killed; `whole`, however long it is."""
         return None
 
     def was_published(self) -> None:
@@ -105,8 +105,9 @@ class TextFile(OpenFile):
         self._text = text
         self._is_other = False
 
-    def unpublished(self) -> HandleState | None:
-        return HandleState(self._text if len(self._text) <= LARGEST_DATA_BYTES else b"", len(self._text))
+    def unpublished(self, *, whole: bool = False) -> HandleState | None:
+        is_kept = whole or len(self._text) <= LARGEST_DATA_BYTES
+        return HandleState(self._text if is_kept else b"", len(self._text))
 
     def resume(self, state: HandleState | None) -> None:
         self._is_other = state is None or state.is_lost

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from fsstore import ParquetOptions
 from fsstore.handover import Keeper
 from mountctl import daemon, preflight
 from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, root_of, settings_of
@@ -65,8 +65,8 @@ def command(
         append_mode=words.append_mode if append_mode is None else parse_mode(append_mode),
         settings=settings,
         kernel_options=words.kernel,
-        parquet=words.parquet,
-        cache=absolute(cache or words.cache or words.parquet.directory or daemon.default_cache()),
+        parquet=ParquetOptions(**words.parquet),
+        cache=absolute(cache or words.cache or words.parquet.get("directory") or daemon.default_cache()),
     )
     _preflight(request)
     log_file = log_file or words.log_file
@@ -107,8 +107,8 @@ def _serve_here(request: MountRequest, log_file: Path | None) -> None:
 
 def _start_daemon(request: MountRequest, log_file: Path) -> None:
     request = replace(request, mountpoint=request.mountpoint.resolve())
-    request_text = pickle.dumps((request, log_file))
-    pid = daemon.start(daemon.Served(_server(request, log_file), request.mountpoint, log_file, request_text), progress)
+    served = daemon.Served(_server(request, log_file), request.mountpoint, log_file, request.to_text())
+    pid = daemon.start(served, progress)
     click.echo(f"{request.store} is mounted at {request.mountpoint} (process {pid}, log {log_file})")
 
 

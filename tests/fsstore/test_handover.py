@@ -23,7 +23,7 @@ def test_what_was_agreed_with_the_kernel_is_there(memory: int) -> None:
     first = Handover(memory)
     assert first.agreed is None
     first.agree(b"request", b"reply")
-    first.count_restart()
+    first.take_over()
     first.computed_begin = 1 << 40
     again = Handover(memory)
     assert (again.agreed, again.restarts, again.computed_begin) == ((b"request", b"reply"), 1, 1 << 40)

@@ -150,9 +150,11 @@ def test_chunks_become_the_same_bytes_in_whole_lines(chunks: list[bytes]) -> Non
 
 
 def test_what_is_kept_of_rendered_parquet_can_be_chosen() -> None:
-    assert parse(["noatime"]).parquet == ParquetOptions()
+    assert ParquetOptions(**parse(["noatime"]).parquet) == ParquetOptions()
     chosen = parse(["parquet_memory=64M,parquet_disk=0", "parquet_cache=/var/cache/mq"]).parquet
-    assert chosen == ParquetOptions(memory_bytes=64 << 20, disk_bytes=0, directory=Path("/var/cache/mq"))
+    assert ParquetOptions(**chosen) == ParquetOptions(
+        memory_bytes=64 << 20, disk_bytes=0, directory=Path("/var/cache/mq")
+    )
 
 
 @pytest.mark.parametrize("size", ["", "M", "-1", "1.5G", "64X", "64MB"])

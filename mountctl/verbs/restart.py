@@ -1,0 +1,69 @@
+"""mountctl restart: another daemon goes on with a mount, of the program as it is installed now."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+
+from mountctl import daemon
+from mountctl.errors import CommandError
+from mountctl.options import MountRequest, parse
+from mountctl.output import progress
+from mountctl.places import Answer, Mount, answer_of, find, require_answer
+
+
+@click.command("restart", short_help="Replace the daemon of a mount; what uses it goes on.")
+@click.argument("place", metavar="MOUNTPOINT")
+@click.option(
+    "-o", "options", multiple=True, metavar="NAME[=VALUE],...", help="Options that are other ones from now on."
+)
+def command(place: str, options: tuple[str, ...]) -> None:
+    """Have another daemon go on with what is mounted at MOUNTPOINT (or the store's own directory names it): the
+    program that runs this command, after an upgrade a newer one.
+
+    The new daemon loads what it needs while the old one serves; then the old one closes the store, and the new one
+    opens it. Who uses the mount waits for that moment and sees no error: what is open stays open, with what was begun.
+    Returns when the new daemon serves. When it can't be started, the old one goes on.
+
+    -o takes store options, sync_flush, append_mode, parquet_memory, parquet_disk and parquet_cache.
+
+    \b
+    Examples:
+      mountctl restart /mnt/mq
+      mountctl restart -o fileReservedTime=48 /mnt/mq
+    """
+    MountRequest.require_changeable(parse(options))
+    mount = _mounted(place)
+    try:
+        pid = daemon.restart(_keeper_of(mount), options, progress)
+    except CommandError as error:
+        if answer_of(mount.mountpoint) is not Answer.YES:
+            raise CommandError(error.reason, f"the mount at {mount.mountpoint} has ended; its log says why") from error
+        raise CommandError(error.reason, error.remedy or "the mount is served as before", error.exit_code) from error
+    click.echo(f"{mount.store} at {mount.mountpoint} is served by process {pid}")
+
+
+def _mounted(place: str) -> Mount:
+    mount = find(place).mount
+    if mount is None:
+        raise CommandError(f"no store is mounted at {place}", "see what is mounted with `mountctl status`", os.EX_USAGE)
+    if os.geteuid() not in (0, mount.user):
+        raise CommandError(
+            f"{mount.mountpoint} was mounted by user {mount.user}", "restart it as that user or root", 77
+        )
+    require_answer(mount)
+    return mount
+
+
+def _keeper_of(mount: Mount) -> int:
+    status: dict[str, Any] = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
+    keeper = status.get("keeper_pid")
+    if not keeper or not status.get("outlives_daemon"):
+        raise CommandError(
+            f"the mount at {mount.mountpoint} can't outlive its daemon",
+            "that takes Linux 6.9, and no --foreground; umount, then mount",
+        )
+    return int(keeper)
