@@ -79,7 +79,7 @@ def patiently(ask: Callable[[], T], late: T) -> T:
     def run() -> None:
         try:
             answer.set_result(ask())
-        except OSError as error:
+        except (OSError, ValueError) as error:
             answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()  # one that never returns must not keep us

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 from mountctl.errors import CommandError
-from mountctl.places import Answer, answer_of, mount_at
+from mountctl.places import Answer, Mount, answer_of, mount_at, patiently
 
 FUSE_DEVICE = Path("/dev/fuse")
 FUSE_CONFIG = Path("/etc/fuse.conf")
@@ -35,9 +37,11 @@ def check_mountpoint(mountpoint: Path) -> None:
     """`mountpoint` is an empty directory with nothing mounted on it; a mount whose daemon is gone is cleared away."""
     clear_dead_mount(mountpoint)
     if mounted := mount_at(mountpoint):
-        raise CommandError(
-            f"mount point {mountpoint} is busy: {mounted.store} is mounted there", f"mountctl umount {mountpoint}"
-        )
+        reason = f"mount point {mountpoint} is busy: {mounted.store} is mounted there"
+        if older := _version_to_replace(mounted):
+            reason += f" by version {older}, and this is {version('fsstore')}"
+            raise CommandError(reason, f"mountctl restart {mountpoint} has this one go on with it")
+        raise CommandError(reason, f"mountctl umount {mountpoint}")
     if not mountpoint.exists():
         raise CommandError(f"mount point {mountpoint} does not exist", f"mkdir {mountpoint}", os.EX_NOINPUT)
     if not mountpoint.is_dir():
@@ -46,6 +50,20 @@ def check_mountpoint(mountpoint: Path) -> None:
         raise CommandError(f"mount point {mountpoint} is busy: something is mounted there", "name another directory")
     if any(mountpoint.iterdir()):
         raise CommandError(f"mount point {mountpoint} is not empty", "name an empty directory")
+
+
+def _version_to_replace(mount: Mount) -> str | None:
+    """Of the daemon that serves it, if `mountctl restart` would have another version go on."""
+
+    def ask() -> str | None:
+        status = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
+        found: str | None = status.get("version") if status.get("outlives_daemon") else None
+        return None if found == version("fsstore") else found
+
+    try:
+        return patiently(ask, None) if mount.is_trusted else None
+    except (OSError, ValueError):
+        return None
 
 
 def clear_dead_mount(mountpoint: Path) -> None:

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
@@ -43,6 +44,9 @@ from fsstore.options import ServeOptions
 from fsstore.tree.complaints import COMPLAINTS
 
 log = logging.getLogger(__name__)
+
+VERSION = version("fsstore")
+"""Of what runs here, whatever is installed later."""
 
 
 def run_mount(
@@ -116,6 +120,7 @@ class Mount:
         """What status.json says of it."""
         keeper = self._keeper
         return {
+            "version": VERSION,
             "outlives_daemon": self._outlives,
             "restarts": keeper.memory.restarts if keeper is not None else 0,
             "planned_restarts": keeper.memory.planned_restarts if keeper is not None else 0,
@@ -231,10 +236,10 @@ class Mount:
             word = keeper.hear()
             if word is None:
                 return  # it is gone, and nobody would go on
-        log.info("the next server is ready: leaving the mount to it")
         with suppress(StoreError):  # closing will say so
             await trio.to_thread.run_sync(self._store.flush)
         await sizes.close()
+        log.info("leaving the mount to the next server")
         self._leaves = True
         self._everything.cancel()
 

@@ -1,12 +1,13 @@
 """kill -9 of a mount's daemon, over and over, while programs go on using the mount: does any of them notice?
 
-    python -m tests.durability.outlives [--kills 1000] [--seed 1] [--every 0.8]
+    python -m tests.durability.outlives [--kills 1000 | --restarts 30] [--seed 1] [--every 0.8]
 
 Nobody unmounts, and nobody opens anything again: sixteen writers (lines, lines begun in one write and ended in the
 next, lines that wait for the disk, files, JSON), sixteen readers (streams, messages, listings, reports, links by key),
 `tail -f` and a Spark stream stay, while the daemon is killed at random, now and then before it has opened the store. No
 call may fail; each message has to be there once, and those of one writer in their order; a stream must never change
-what it showed, and Spark brings each message once, in order.
+what it showed, and Spark brings each message once, in order. With --restarts the daemon is not killed but replaced, by
+`mountctl restart`, and Spark has no part in it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -356,13 +358,16 @@ class Daemon:
 
 @dataclass
 class Result:
-    """What came of a run."""
+    """What came of a run; `kills` counts restarts where they are planned."""
 
     kills: int
     seen: Seen
     wrong: list[str]
     messages: int
     pauses: list[float]
+    """The longest call of a writer around each."""
+    unserved: list[float]
+    """How long nobody served, by the daemons' log, at each planned restart."""
 
 
 def run(
@@ -373,8 +378,9 @@ def run(
     tell: Callable[[int, Seen], None] | None = None,
     *,
     with_spark: bool = False,
+    planned: bool = False,
 ) -> Result:
-    """Kill the daemon of one mount so often."""
+    """Kill the daemon of one mount so often, or have it replaced."""
     store, root = folder / "store", folder / "mount"
     root.mkdir(parents=True)
     command = [sys.executable, "-m", "mountctl"]
@@ -389,7 +395,7 @@ def run(
         daemon = Daemon(json.loads((root / "@store/status.json").read_bytes())["keeper_pid"])
         seen, over, rng = Seen(), threading.Event(), random.Random(seed)
         queue, stream = root / "t/0", root / "t/0.log"
-        killed: list[float] = []
+        killed: list[tuple[float, float]] = []
         spark = folder / "spark"
         streaming = [sys.executable, "-m", "tests.durability.spark_stream", str(root), "t", str(spark)]
         with (
@@ -405,10 +411,14 @@ def run(
                 if rng.random() < KILLED_SERVING:
                     (root / "@store/status.json").read_bytes()
                 time.sleep(rng.random() * 2 * every_s)
-                if daemon.kill():
-                    killed.append(time.monotonic())
-                    if tell is not None:
-                        tell(len(killed), seen)
+                began = time.monotonic()
+                if planned:
+                    subprocess.run([*command, "restart", root], check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+                elif not daemon.kill():
+                    continue
+                killed.append((began, time.monotonic()))
+                if tell is not None:
+                    tell(len(killed), seen)
             over.set()
             for client in writers:
                 client.join(PATIENCE_S)
@@ -433,7 +443,8 @@ def run(
     finally:
         unmount_lazily(root)
     wrong += settled(store, seen)
-    return Result(len(killed), seen, wrong, sum(seen.sent.values()), pauses(killed, seen.calls))
+    timed, unserved = pauses(killed, seen.calls), hand_overs(log.read_text())
+    return Result(len(killed), seen, wrong, sum(seen.sent.values()), timed, unserved)
 
 
 def settled(store: Path, seen: Seen) -> list[str]:
@@ -458,33 +469,54 @@ def settled(store: Path, seen: Seen) -> list[str]:
     return wrong
 
 
-def pauses(killed: list[float], calls: list[tuple[float, float]]) -> list[float]:
-    """The longest call of a writer around each kill."""
-    return [max((took for began, took in calls if began - 0.1 <= kill <= began + took), default=0.0) for kill in killed]
+def pauses(killed: list[tuple[float, float]], calls: list[tuple[float, float]]) -> list[float]:
+    """The longest call of a writer around each kill or restart, from its begin to its end."""
+    return [
+        max((took for began, took in calls if began - 0.1 <= end and begin <= began + took), default=0.0)
+        for begin, end in killed
+    ]
+
+
+def hand_overs(log: str) -> list[float]:
+    """From when a daemon takes no more requests until the next one answers, in seconds."""
+    found, left = [], None
+    for line in log.splitlines():
+        if "leaving the mount to the next server" in line:
+            left = line[:23]
+        elif " is mounted at " in line and left is not None:
+            begin, end = (datetime.fromisoformat(one.replace(",", ".")) for one in (left, line[:23]))
+            found.append((end - begin).total_seconds())
+            left = None
+    return found
 
 
 def main() -> int:
     """The long form."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1_000)
+    parser.add_argument("--restarts", type=int, default=0, help="have the daemon replaced instead of killed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills, on average")
     chosen = parser.parse_args()
     began, results = time.monotonic(), list[Result]()
+    planned, count = bool(chosen.restarts), chosen.restarts or chosen.kills
+    what = "restarts" if planned else "kills"
 
     def tell(kills: int, seen: Seen) -> None:
         if kills % 10 == 0:
             sent, errors = sum(seen.sent.values()), len(seen.errors)
-            print(f"{time.monotonic() - began:6.0f} s  {kills} kills  {sent} messages  {errors} errors", flush=True)
+            print(f"{time.monotonic() - began:6.0f} s  {kills} {what}  {sent} messages  {errors} errors", flush=True)
 
-    for number, before in enumerate(range(0, chosen.kills, KILLS_A_STORE)):
+    for number, before in enumerate(range(0, count, KILLS_A_STORE)):
         folder = Path(tempfile.mkdtemp(prefix="outlives-"))
-        kills = min(KILLS_A_STORE, chosen.kills - before)
-        results.append(run(folder, kills, chosen.seed + number, chosen.every, tell, with_spark=True))
+        kills = min(KILLS_A_STORE, count - before)
+        results.append(
+            run(folder, kills, chosen.seed + number, chosen.every, tell, with_spark=not planned, planned=planned)
+        )
         if results[-1].wrong or results[-1].seen.errors:
             break
         shutil.rmtree(folder)
-    keep("outlives", figures_of(results, time.monotonic() - began))
+    keep("outlives-restarts" if planned else "outlives", figures_of(results, what, time.monotonic() - began))
     last = results[-1]
     for problem in (*last.seen.errors[:20], *last.wrong[:20]):
         print(problem)
@@ -494,11 +526,12 @@ def main() -> int:
     return 0
 
 
-def figures_of(results: list[Result], seconds: float) -> dict[str, object]:
+def figures_of(results: list[Result], what: str, seconds: float) -> dict[str, object]:
     """The figures to keep."""
+    unserved = sorted(pause for result in results for pause in result.unserved)
     timed = sorted(pause for result in results for pause in result.pauses) or [0.0]
     return {
-        "kills": sum(result.kills for result in results),
+        what: sum(result.kills for result in results),
         "messages": sum(result.messages for result in results),
         "reads_checked": sum(result.seen.reads for result in results),
         "errors": sum(len(result.seen.errors) for result in results),
@@ -506,6 +539,8 @@ def figures_of(results: list[Result], seconds: float) -> dict[str, object]:
         "pause_longest_s": round(timed[-1], 2),
         "pause_median_s": round(median(timed), 2),
         "pause_p99_s": round(timed[len(timed) * 99 // 100], 2),
+        "unserved_ms": [round(one * 1000) for one in unserved],
+        "load_average": round(os.getloadavg()[0], 1),
         "seconds": round(seconds),
     }
 
