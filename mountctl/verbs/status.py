@@ -86,6 +86,9 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     yield f"mounted    {mounted}"
     if status.get("restarts"):
         yield f"restarted  {plural(status['restarts'], 'time')}, after the daemon was killed: see its log"
+    if status.get("planned_restarts"):
+        replaced = plural(status["planned_restarts"], "time")
+        yield f"replaced   {replaced}, by mountctl restart; version {status['version']}"
     reason = status["read_only_reason"]
     yield f"access     {status['mode']}{f': {reason}' if reason else ''}"
     for problem in status["settings_problems"]:

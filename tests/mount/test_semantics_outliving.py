@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.test_outlives import APPENDING, bodies, is_gone, keeper_of, kill, opened, server_of
-from tests.mountctl.conftest import Site, eventually
+from tests.mountctl.conftest import Site, eventually, mountctl, succeed
 
 
 @pytest.fixture
@@ -99,3 +99,22 @@ def test_three_deaths_within_ten_seconds_are_the_end(site: Site, queue: Path) ->
     eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper gives up")
     with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
         queue.with_name("0.log").read_bytes()
+
+
+@pytest.mark.parametrize("option", ["maxMessageSize=1M", "no_such_option=1"])
+def test_a_daemon_can_be_replaced(site: Site, queue: Path, option: str) -> None:
+    """9.6 `mountctl restart` has another daemon go on in the same way. What was begun is kept then, however long
+    it is. When the new daemon can't be started, the old one goes on."""
+    keeper = keeper_of(site)
+    before = server_of(keeper)
+    with opened(queue / "append@frame=file", APPENDING) as writing, opened(queue.with_name("0.log")) as reading:
+        os.write(writing, b"x" * 100_000)
+        if "such" in option:
+            assert mountctl("restart", "-o", option, site.mountpoint).returncode == 64
+            assert server_of(keeper) == before
+        else:
+            succeed("restart", "-o", option, site.mountpoint)
+            assert server_of(keeper) != before
+        os.write(writing, b"y")
+        os.fsync(writing)
+        assert os.read(reading, 200_000) == b"x" * 100_000 + b"y\n"
