@@ -510,9 +510,11 @@ class _Successions:
         """Start a server, which waits for GO once it is prepared. SIGHUP is held."""
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDED_BY)  # we ignore them: they wait until the child does not
             pid = os.fork()
             if pid == 0:
                 self._exec(theirs, program)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDED_BY)
         return _Process(pid, link, program)
 
     def _exec(self, link: socket.socket, program: Program) -> NoReturn:
@@ -521,6 +523,7 @@ class _Successions:
             log_to_file(self._served.log_file)
             for number in CATCHABLE_SIGNALS - {signal.SIGHUP}:
                 signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDED_BY)
             request = os.memfd_create("mount-request", 0)
             os.write(request, self._served.request)
             assert self._device is not None
