@@ -78,7 +78,10 @@ class RequestHandlers:
             Opcode.RELEASEDIR: self.releasedir,
             Opcode.FSYNCDIR: self.fsyncdir,
             Opcode.INTERRUPT: self.interrupt,
+            Opcode.IOCTL: self.ioctl,
         }
+        if core.opens_unasked:
+            self.by_opcode |= {Opcode.OPEN: self.open_unasked, Opcode.READ: self.read_unopened}
         self._core = core
         self._store = store
         self._channel = channel
@@ -122,6 +125,15 @@ class RequestHandlers:
         if file.keep_cache:
             self._bodies.opened(inode, file.handle, file.body)
         self._send(wire.opened(unique, file, nothing_to_flush=flags & os.O_ACCMODE == os.O_RDONLY))
+
+    def open_unasked(self, unique: int, _: int, __: memoryview) -> None:
+        """There is no such request: the kernel asks no more, keeps what it has read, and tells of no release."""
+        self._send(wire.failed(unique, errno.ENOSYS))
+
+    def read_unopened(self, unique: int, inode: int, request: memoryview) -> None:
+        _, position, size = RANGE.unpack_from(request, ARGUMENTS)
+        data = self._core.read_unopened(inode, position, size)
+        self._channel.send_with(wire.header(unique, len(data)), data)
 
     def read(self, unique: int, _: int, request: memoryview) -> None:
         data = self._core.read(*RANGE.unpack_from(request, ARGUMENTS))
@@ -201,6 +213,10 @@ class RequestHandlers:
                 self._core.note_refused_name(inode, name, pid, number, error)
         elif opcode == Opcode.MKDIR and number != errno.EEXIST:
             self._core.note_refused_name(inode, bytes(request[wire.MADE_NAME : -1]), pid, number, error)
+
+    def ioctl(self, unique: int, _: int, __: memoryview) -> None:
+        """Python asks of each file that it opens whether it is a terminal. The kernel says ENOTTY then."""
+        self._send(wire.failed(unique, errno.ENOSYS))
 
     # directories
 

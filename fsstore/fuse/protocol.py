@@ -41,6 +41,7 @@ class Opcode(IntEnum):
     RELEASEDIR = 29
     FSYNCDIR = 30
     INTERRUPT = 36
+    IOCTL = 39
     BATCH_FORGET = 42
     READDIRPLUS = 44
 

@@ -50,6 +50,8 @@ OK = struct.pack("=IiQ", 16, 0, UNIQUE)
 class ScriptedCore:
     """A core whose every method does what `script` says: an exception is raised, anything else is the answer."""
 
+    opens_unasked = False
+
     def __init__(self, *script: object) -> None:
         self._script = list(script)
 
@@ -157,6 +159,8 @@ def test_a_write_answers_how_much_was_taken_and_waits_for_the_disk() -> None:
 class NotingCore:
     """A core that notes what it is asked."""
 
+    opens_unasked = False
+
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
 
@@ -201,6 +205,8 @@ def test_the_kernel_hears_of_growth_before_the_writer_hears_of_success() -> None
 
 class EarlyCore:
     """A core whose write tells that its messages are stored, and then does what it is given."""
+
+    opens_unasked = False
 
     def __init__(self, kernel: Kernel, then: Callable[[], int]) -> None:
         self._kernel = kernel
@@ -311,7 +317,7 @@ def test_messages_are_listed_as_other_files_are(opcode: Opcode, row_bytes: int) 
     assert reply == result_of(Frequent(entries, *told, []).ask(opcode, listing_request(1, 4096)))
 
 
-@pytest.mark.parametrize("opcode", sorted(set(Opcode) - {Opcode.INIT, Opcode.INTERRUPT}))
+@pytest.mark.parametrize("opcode", sorted(set(Opcode) - {Opcode.INIT, Opcode.INTERRUPT, Opcode.IOCTL}))
 def test_every_frequent_request_has_a_handler_that_leaves_refusals_to_the_loop(opcode: Opcode) -> None:
     for error in (FilesystemError(errno.ESTALE), KeyError("a defect"), SlowWork(lambda: None)):
         asked = Frequent(error)
