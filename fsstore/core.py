@@ -31,6 +31,7 @@ from fsstore.interface import (
     FilesystemSpace,
     Opened,
     OpenedDirectory,
+    SlowWork,
 )
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
@@ -62,6 +63,9 @@ from fsstore.tree.store_reports import (
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 H = TypeVar("H")
+
+MOST_UNOPENED = 256
+"""Files that stay open because they were read lately, where the kernel opens without asking."""
 
 
 class _Handles(dict[int, H]):
@@ -114,6 +118,8 @@ class Filesystem:
         """Which of them have grown, for the adapter."""
         self._files: dict[int, OpenFile] = _Handles(self._reopen)
         self._listings: dict[int, Listing] = _Handles(self._reopen_directory)
+        self._unopened: dict[int, OpenFile] = {}  # by inode, what was read last at the end
+        self._at_slow_work: set[int] = set()
         self._handed_over: Handover | None = None
         self._inherited: dict[int, HandleEntry] = {}
         """Handles that another server opened, and nobody has used since."""
@@ -175,9 +181,10 @@ class Filesystem:
         """After the last request: free everything. Returns how many open handles had bytes that were not published
         yet: half a message, as far as anybody knows, so they are dropped, and whoever closes them now gets an error."""
         unfinished = sum(file.is_unfinished for file in self._files.values())
-        for file in self._files.values():
+        for file in (*self._files.values(), *self._unopened.values()):
             file.abandon()
         self._files.clear()
+        self._unopened.clear()
         self._listings.clear()
         self._messages.forget()
         self._end_threads()
@@ -270,6 +277,45 @@ class Filesystem:
     def read(self, handle: int, position: int, size: int) -> bytes | memoryview:
         """Bytes of an open file, fewer than asked for at its end."""
         return self._files[handle].read(position, size)
+
+    @property
+    def opens_unasked(self) -> bool:
+        """Whether the kernel is to open and close files without asking; it then reads by inode."""
+        return self._context.opens_unasked
+
+    def read_unopened(self, inode: int, position: int, size: int) -> bytes | memoryview:
+        """Bytes of a file that the kernel opened without asking. What takes some making stays open, as long as it is
+        among the last that were read."""
+        file = self._unopened.pop(inode, None)
+        if file is None:
+            file = self._messages.open(inode) if inode >= MESSAGE else self._node(inode).open(os.O_RDONLY)[0]
+        if type(file) is SmallBody:
+            return file.read(position, size)
+        self._unopened[inode] = file
+        if len(self._unopened) > MOST_UNOPENED:
+            self._close_oldest()
+        try:
+            return file.read(position, size)
+        except SlowWork as slow:
+            slow.work = self._kept_open(inode, slow.work)
+            raise
+
+    def _kept_open(self, inode: int, work: Callable[[], object]) -> Callable[[], None]:
+        """The same work, while whose file is not closed."""
+        self._at_slow_work.add(inode)
+
+        def work_and_let_go() -> None:
+            try:
+                work()
+            finally:
+                self._at_slow_work.discard(inode)
+
+        return work_and_let_go
+
+    def _close_oldest(self) -> None:
+        oldest = next((inode for inode in self._unopened if inode not in self._at_slow_work), None)
+        if oldest is not None:
+            self._unopened.pop(oldest).release()
 
     def write(self, handle: int, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
         """Publish what one write request completes: all is taken, or none and it raises. See `OpenFile.write`.

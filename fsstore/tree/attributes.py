@@ -32,6 +32,7 @@ class Appearance:
         self._directory_mode = stat.S_IFDIR | options.directory_mode
         self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else NOTIFIED_S
         self._unchanging_timeout = BRIEF_S if mode is OpenMode.FOLLOW else IMMUTABLE_S
+        self._mtime_timeout = NOTIFIED_S if mode is OpenMode.READ_ONLY else BRIEF_S
         self._growing_timeout = 0 if mode is OpenMode.FOLLOW else NOTIFIED_S
         self.message_template = self.message(0, 0, 0, IMMUTABLE_S)
 
@@ -61,7 +62,7 @@ class Appearance:
             self._uid,
             self._gid,
             0 if computed else self._name_timeout,
-            self._name_timeout if mtime_ms is None else BRIEF_S,
+            self._name_timeout if mtime_ms is None else self._mtime_timeout,
         )
 
     def append(self, inode: int, shown_inode: int, size: int, *, writable: bool) -> Attributes:

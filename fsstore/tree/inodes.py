@@ -87,6 +87,9 @@ class Numbered(Protocol):
 
     inode: int
 
+    def forgotten(self) -> None:
+        """Its number stands for nothing any more."""
+
 
 N = TypeVar("N", bound=Numbered)
 
@@ -263,7 +266,9 @@ class InodeTable(Generic[N]):
     def _gone(self, inode: int) -> None:
         """The number stands for nothing from now on."""
         self._lookups.pop(inode, None)
-        self.nodes.pop(inode, None)
+        node = self.nodes.pop(inode, None)
+        if node is not None:
+            node.forgotten()
         self._inherited.pop(inode, None)
         name = self._names.pop(inode, None)
         if name is not None:

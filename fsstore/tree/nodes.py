@@ -167,6 +167,9 @@ class Node:
         """Whether sizes, modes and times may be set, to no effect."""
         return False
 
+    def forgotten(self) -> None:
+        """Nobody asks for its number any more: free what it holds."""
+
 
 class Survival:
     """What is special where a mount outlives its server."""
@@ -201,6 +204,12 @@ class Context:
     long_puts: LongPuts
     survival: Survival
     refusals: Refusals
+
+    @property
+    def opens_unasked(self) -> bool:
+        """Whether the kernel opens and closes files without asking: where nothing grows. It is told that there is no
+        such request, so it reads by inode, and believes that a file stays as a look-up found it."""
+        return self.store.mode is OpenMode.READ_ONLY
 
     @property
     def read_only(self) -> bool:

@@ -40,7 +40,7 @@ from fsstore.interface import (
 )
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.inodes import Maker, NodeKey
-from fsstore.tree.memory_budget import MemoryBudget
+from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 from fsstore.tree.names import can_be_name, from_name, parse_queue, to_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile, not_found
 
@@ -56,6 +56,7 @@ class StoreDirectory(Directory):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._entries: dict[bytes, Node] = {}
+        context.inodes.makers.append(Maker(SealedReport, self._report_again))
 
     def add(self, name: bytes, node: Node) -> None:
         """Show `node` as `name`."""
@@ -64,7 +65,19 @@ class StoreDirectory(Directory):
 
     def lookup(self, name: bytes) -> Attributes:
         node = self._entries.get(name)
+        if isinstance(node, ReportFile):
+            return node.looked_up(name.decode())
         return node.attributes() if node is not None else self._context.absence(name)
+
+    def _report_again(self, key: NodeKey) -> Node:
+        """A report that another server had made: nobody knows its text, so whoever has read some gets EIO."""
+        name, *parts = cast("list[str]", key.detail)
+        report = self._entries.get(name.encode())
+        if isinstance(report, GroupsDirectory):
+            report = report.child(tuple(parts))
+        if not isinstance(report, ReportFile):  # of another version
+            raise FilesystemError(errno.ESTALE)
+        return SealedReport(self._context, report.text(), is_other=True)
 
     def describe(self, name: bytes) -> Attributes:
         node = self._entries[name]
@@ -82,15 +95,55 @@ class ReportFile(Node):
         self._render = render
 
     def attributes(self) -> Attributes:
-        return self._described(len(self._render()))
+        return self._described(len(self.text()))
+
+    def text(self) -> bytes:
+        """The text of this moment. SlowWork: a thread has to make it."""
+        return self._render()
+
+    def looked_up(self, *names: str) -> Attributes:
+        """Attributes for who looks up its name; `names` lead there from `@store`. Where the kernel opens files without
+        asking, it is the look-up whose moment counts: each has a text, and a number, of its own."""
+        if not self._context.opens_unasked:
+            return self.attributes()
+        node = SealedReport(self._context, self.text())
+        self._context.inodes.add(node, NodeKey(SealedReport, detail=names))
+        return node.attributes()
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        return TextFile(self._render(), self._context.memory), _OPENED
+        return TextFile(self.text(), self._context.memory), _OPENED
 
     def _described(self, size: int) -> Attributes:
         return self._context.appearance.report(self.inode, size, self._context.clock_ns())
+
+
+class SealedReport(Node):
+    """A report as it was when its name was looked up."""
+
+    def __init__(self, context: Context, text: bytes, *, is_other: bool = False) -> None:
+        """`is_other`: what another server made for its number is not known. ENOBUFS: too many are known."""
+        self._context = context
+        self._text = text
+        self._is_other = is_other
+        self._made_ns = context.clock_ns()
+        self._memory = Holding(context.memory, Purpose.REPORTS)
+        self._memory.resize(len(text))
+
+    def attributes(self) -> Attributes:
+        return self._context.appearance.report(self.inode, len(self._text), self._made_ns)
+
+    def open(self, flags: int) -> tuple[OpenFile, Opened]:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise self._context.refusal()
+        file = TextFile(self._text, self._context.memory)
+        if self._is_other:
+            file.resume(None)
+        return file, _OPENED
+
+    def forgotten(self) -> None:
+        self._memory.resize(0)
 
 
 class SlowReportFile(ReportFile):
@@ -328,6 +381,10 @@ def _labels(**labels: str) -> str:
     return ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())
 
 
+DEPTH = 3
+"""Names below `groups` that lead to an offset: group, topic, queue."""
+
+
 class GroupsDirectory(Directory):
     """`groups`, a group, or a topic in a group: as deep as `parts` is long."""
 
@@ -336,7 +393,7 @@ class GroupsDirectory(Directory):
         self._parts = parts
         if not parts:
             context.inodes.makers.append(
-                Maker(GroupsDirectory, lambda key: self._child(cast("tuple[str, ...]", key.detail)))
+                Maker(GroupsDirectory, lambda key: self.child(cast("tuple[str, ...]", key.detail)))
             )
 
     def lookup(self, name: bytes) -> Attributes:
@@ -344,17 +401,21 @@ class GroupsDirectory(Directory):
         if part not in self._children():
             raise not_found()
         parts = (*self._parts, part)
+        if len(parts) == DEPTH and self._context.opens_unasked:
+            return self._offset(parts).looked_up("groups", *parts)
         return self._context.inodes.named(
-            NodeKey(GroupsDirectory, detail=parts), lambda: self._child(parts)
+            NodeKey(GroupsDirectory, detail=parts), lambda: self.child(parts)
         ).attributes()
 
     def names(self) -> Sequence[bytes]:
         names = (to_name(child) for child in self._children())
         return sorted((name for name in names if can_be_name(name)), key=_in_order)
 
-    def _child(self, parts: tuple[str, ...]) -> Node:
-        if len(parts) < 3:
-            return GroupsDirectory(self._context, parts)
+    def child(self, parts: tuple[str, ...]) -> Node:
+        """What those names lead to, from `groups` on."""
+        return GroupsDirectory(self._context, parts) if len(parts) < DEPTH else self._offset(parts)
+
+    def _offset(self, parts: tuple[str, ...]) -> ReportFile:
         return ReportFile(self._context, lambda: _offset_text(self._context, parts))
 
     def _children(self) -> Mapping[str, object]:
