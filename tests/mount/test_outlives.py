@@ -346,3 +346,22 @@ def test_who_reads_the_access_log_goes_on(mounted: Site, queue: Path) -> None:
         reader.join(30)
         assert not reader.is_alive()
         assert any(b" write t/0/append 0 4321 OK " in text for text in lines)
+
+
+def test_a_read_only_mount_goes_on(site: Site) -> None:
+    bodies = [b"%d " % number * 20_000 for number in range(3)]
+    with MessageStore.open(site.store) as store:
+        store.create_topic("t", 1)
+        for body in bodies:
+            store.put(Message("t", body), 0)
+    site.mounted("--read-only")
+    queue = site.mountpoint / "t/0"
+    with opened(queue / f"{0:020d}") as held, opened(queue.with_name("0.log")) as stream:
+        assert os.read(held, 100) == bodies[0][:100]
+        kill(site)
+        os.posix_fadvise(held, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert os.pread(held, 1 << 20, 0) == bodies[0]
+        assert os.pread(stream, 1 << 20, 0) == b"".join(body + b"\n" for body in bodies)
+    assert [path.read_bytes() for path in sorted(queue.glob("0*"))] == bodies
+    kill(site)
+    assert [path.read_bytes() for path in sorted(queue.glob("0*"))] == bodies
