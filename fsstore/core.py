@@ -162,7 +162,8 @@ class Filesystem:
             SlowReportFile(context, metrics_text),
         )
         directory.add(b"refusals", ReportFile(context, context.refusals.text))
-        directory.add(b"accesslog", self._access_log_file)
+        if not self.opens_unasked:  # what is read there grows
+            directory.add(b"accesslog", self._access_log_file)
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))

@@ -80,6 +80,10 @@ def test_every_file_reads_as_it_is(mount: Mounted) -> None:
     assert ranged.read_bytes()[:4] == ranged.read_bytes()[-4:] == b"PAR1"
 
 
+def test_no_file_is_shown_that_grows(mount: Mounted) -> None:
+    assert "accesslog" not in os.listdir(mount.root / "@store")
+
+
 def test_large_messages_read_by_many_at_once_are_whole(mount: Mounted) -> None:
     def read(number: int) -> bool:
         path = mount.root / "t/1" / f"{number:020d}"
