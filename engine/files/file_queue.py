@@ -20,10 +20,11 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
 from engine.files.preallocate import BufferPool, DirectSource, FileSource
+from engine.record.kernel.files import FilesByStart
 from engine.record.log_framing import PLAIN, Framing
 
 
-class FileQueue:
+class FileQueue(FilesByStart):
     """The files of one directory, or of several that share them, addressed by offset.
 
     Thread safety: one writer at a time (append, roll, truncate, commit); any readers; flush, retire_first, sweep and
@@ -53,8 +54,8 @@ class FileQueue:
         self._source = source or DirectSource(directory, file_bytes, access, self._disk)
         self._pool = pool
         self._open_files = open_files
-        self._files: tuple[MappedFile, ...] = ()
-        self._by_start: dict[int, MappedFile] = {}
+        self._files = ()
+        self._by_start = {}
         self._problems: tuple[FileProblem, ...] = ()
         self._reserved: deque[MappedFile] = deque()
         self._retired: list[tuple[MappedFile, int]] = []
@@ -160,12 +161,6 @@ class FileQueue:
         return files[-1] if files else None
 
     @property
-    def min_offset(self) -> int:
-        """Offset of the oldest byte; 0 when there are no files."""
-        files = self._files
-        return files[0].start if files else 0
-
-    @property
     def max_offset(self) -> int:
         """Offset just past the newest readable byte; 0 when there are no files."""
         files = self._files
@@ -187,10 +182,6 @@ class FileQueue:
     def flushed_offset(self) -> int:
         """Everything before this offset is on disk."""
         return self._flushed_offset
-
-    def find(self, offset: int) -> MappedFile | None:
-        """The file that `offset` lies in, or None (expired, missing, not yet there)."""
-        return self._by_start.get(offset - offset % self.file_bytes)
 
     def view(self, offset: int, length: int) -> memoryview:
         """Read-only view of readable bytes of one file. UnreadableRangeError, TruncatedFileError, RetiredFileError."""

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from engine.errors import ObstructedError, RetiredFileError, TruncatedFileError, UnreadableRangeError
+from engine.errors import ObstructedError, RetiredFileError, TruncatedFileError
 from engine.files.disk import Disk, allocate, create_allocated
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_file, unlink
-from engine.record.kernel.append import FilePositions
+from engine.record.kernel.files import FileMap, FilePositions, Mapped
 
 PAGE_BYTES = 4096
 ZERO_CHUNK_BYTES = 1 << 20
@@ -43,9 +43,6 @@ class Access(Enum):
     READ = "read"
     WRITE = "write"
     PRIVATE = "private"
-
-
-MAP_ACCESS = {Access.READ: mmap.ACCESS_READ, Access.WRITE: mmap.ACCESS_WRITE, Access.PRIVATE: mmap.ACCESS_COPY}
 
 
 class WriteDescriptor:
@@ -144,7 +141,6 @@ class MappedFile(FilePositions):
         "_holders",
         "_inode",
         "_lock",
-        "_mapped",
         "_open_files",
         "_retired",
         "_sync_lock",
@@ -163,7 +159,6 @@ class MappedFile(FilePositions):
         self.wrote = self.readable = self.flushed = size
         self.reads_ahead = True  # whether the kernel may read more than the page that is looked at
         self._disk = disk or Disk()
-        self._mapped: tuple[mmap.mmap, memoryview] | None = None
         self._inode = 0  # of the file that was mapped last
         self._target = self._buffer = None  # what the writer writes to, once that was made ready; a private buffer
         self._blank_from = size  # bytes from there on are blank: never copied from the buffer
@@ -200,8 +195,8 @@ class MappedFile(FilePositions):
         else:
             descriptor = create_allocated(path, size, file._disk, sync=sync)
             file._descriptor.take(descriptor)
-            file._keep_map(mmap.mmap(descriptor, size))
-        file._target = memoryview(file._map()[0])
+            file._keep_map(FileMap(descriptor, size, writable=True, private=False))
+        file._target = memoryview(file._map().map)
         return file
 
     @property
@@ -226,44 +221,9 @@ class MappedFile(FilePositions):
 
     # reading
 
-    def view(self, position: int, length: int) -> memoryview:
-        """Read-only view of readable bytes. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
-        end = position + length
-        if position < 0 or length < 0 or end > self.readable:
-            raise UnreadableRangeError(self.path, position, length, self.readable)
-        file_map, pages = self._mapped or self._map()
-        if end > len(pages):
-            raise TruncatedFileError(self.path, self.size, len(pages))
-        if not self._anonymous and file_map.size() < len(pages):
-            raise TruncatedFileError(self.path, self.size, file_map.size())
-        return pages[position:end]
-
-    def rest(self, position: int) -> memoryview:
-        """Read-only view of the readable bytes from `position` on, of a file that was cut those it has left. Errors as
-        `view`."""
-        readable = self.readable
-        if not 0 <= position <= readable:
-            raise UnreadableRangeError(self.path, position, 0, readable)
-        pages = self.whole()
-        if len(pages) < readable:
-            if position >= len(pages):
-                raise TruncatedFileError(self.path, self.size, len(pages))
-            readable = len(pages)
-        return pages[position:readable]
-
     def pages(self) -> memoryview:
         """Read-only view of all readable bytes, [0, readable), as `rest`."""
         return self.rest(0)
-
-    def whole(self) -> memoryview:
-        """Read-only view of every byte that the file has, readable or not: for finding out where data ends.
-
-        TruncatedFileError when the file is shorter now than its map (one fstat): touching lost pages kills us.
-        """
-        file_map, pages = self._mapped or self._map()
-        if not self._anonymous and file_map.size() < len(pages):
-            raise TruncatedFileError(self.path, self.size, file_map.size())
-        return pages
 
     def array(self, dtype: DTypeLike, position: int = 0, count: int = -1) -> np.ndarray[Any, Any]:
         """Readable bytes from `position` on as a read-only array of shape (count,); -1: as many as there are."""
@@ -271,7 +231,7 @@ class MappedFile(FilePositions):
         length = (max(self.readable - position, 0) // unit.itemsize if count < 0 else count) * unit.itemsize
         return np.frombuffer(self.view(position, length), dtype=unit)
 
-    def _map(self) -> tuple[mmap.mmap, memoryview]:
+    def _map(self) -> Mapped:
         with self._lock:
             is_new = self._mapped is None
             if is_new:
@@ -299,7 +259,8 @@ class MappedFile(FilePositions):
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # not more of it than was written
                 self._keep_memory(os.pread(descriptor, written, 0))
             else:
-                self._keep_map(mmap.mmap(descriptor, length, access=MAP_ACCESS[self.access]))
+                writable, private = self.access is not Access.READ, self.access is Access.PRIVATE
+                self._keep_map(FileMap(descriptor, length, writable=writable, private=private))
         finally:
             os.close(descriptor)  # the map keeps a duplicate of its own
 
@@ -317,21 +278,21 @@ class MappedFile(FilePositions):
 
     def _keep_memory(self, held: bytes | memoryview) -> None:
         """Be memory that needs no descriptor from now on, with these first bytes."""
-        memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # most of it stays untouched
-        memory[: len(held)] = held
+        memory = FileMap(-1, self.size, writable=True, private=True)
+        memory.advise(mmap.MADV_NOHUGEPAGE)  # most of it stays untouched
+        memoryview(memory)[: len(held)] = held
         self._anonymous, self._held = True, len(held)
-        self._mapped = (memory, memoryview(memory).toreadonly())
+        self._mapped = Mapped(memory)
 
     def _is_in_memory(self) -> bool:
         if self.access is Access.PRIVATE and not self.reads_ahead:
             self._map()
         return self._anonymous
 
-    def _keep_map(self, file_map: mmap.mmap) -> None:
+    def _keep_map(self, file_map: FileMap) -> None:
         if not self.reads_ahead:
-            file_map.madvise(mmap.MADV_RANDOM)
-        self._mapped = (file_map, memoryview(file_map).toreadonly())
+            file_map.advise(mmap.MADV_RANDOM)
+        self._mapped = Mapped(file_map)
 
     # writing
 
@@ -397,11 +358,11 @@ class MappedFile(FilePositions):
         if self.access is Access.WRITE:
             with self._sync_lock:
                 allocate(self._descriptor.open(), self.path, self.size, self._disk)
-            if len(self._map()[1]) < self.size:
+            if self._map().pages.size < self.size:
                 self._mapped = None
-        elif len(self._map()[1]) < self.size:
+        elif self._map().pages.size < self.size:
             self._complete_in_memory()
-        target = self._target = memoryview(self._map()[0])
+        target = self._target = memoryview(self._map().map)
         return target
 
     def _complete_in_memory(self) -> None:
@@ -478,7 +439,7 @@ class MappedFile(FilePositions):
         with self._lock:
             self._keep_memory(pages)
             assert self._mapped is not None
-            self._target = memoryview(self._mapped[0])
+            self._target = memoryview(self._mapped.map)
         if self._open_files is not None:
             self._open_files.discard(self)
 

@@ -48,8 +48,7 @@ class ConsumeQueue(QueueEnd):
     """
 
     def __init__(self, topic: str, queue_id: int, files: FileQueue) -> None:
-        super().__init__(topic, queue_id)
-        self.files = files
+        super().__init__(topic, queue_id, files)
         self.is_stale = False
         """Whether it is no longer the store's queue of that name: look it up again. Its topic was deleted, or (FOLLOW)
         its writer recreated or cut it."""
@@ -58,11 +57,9 @@ class ConsumeQueue(QueueEnd):
         self._file_entries = files.file_bytes // ENTRY.itemsize
         self._first = 0
         self._max = 0
-        self._min: tuple[int, int, int] | None = None  # min_offset; for which log's begin; max_offset if all expired
         self.notified_min: int | None = None
         """The lowest `min_offset` that was given to anyone since this was set; None: nobody asked. What lies between
         the two was deleted by retention, and nobody was notified."""
-        self._min_physical = 0
         self._newest = -1
         self._physical_end = -1
         self._watch = Watch(files.directory)
@@ -78,15 +75,12 @@ class ConsumeQueue(QueueEnd):
         """The queue offset that the next entry gets."""
         return self._max
 
-    @property
-    def min_offset(self) -> int:
-        """Queue offset of the first message at or after the log's start; max_offset when there is none."""
-        found, log_begin = self._min, self._min_physical
-        if found is None or found[1] != log_begin or found[2] not in (-1, self._max):
-            found = self._min = self._find_min(self._first)
-            notified = self.notified_min
-            if notified is None or (found[0] < notified and found[1] == self._min_physical):
-                self.notified_min = found[0]
+    def _find_min_offset(self) -> int:
+        """`min_offset`, where it is not known."""
+        found = self._min = self._find_min(self._first)
+        notified = self.notified_min
+        if notified is None or (found[0] < notified and found[1] == self._min_physical):
+            self.notified_min = found[0]
         return found[0]
 
     def _find_min(self, low: int) -> tuple[int, int, int]:
@@ -299,17 +293,6 @@ class ConsumeQueue(QueueEnd):
         except ReadError:
             return np.empty(0, np.int64)
         return np.asarray(found["physical_offset"][~is_pre_blank(found)], np.int64)
-
-    def entry(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """(physical_offset, size, tags_code); None outside [min_offset, max_offset)."""
-        if not self.min_offset <= queue_offset < self._max:
-            return None
-        return ENTRY_STRUCT.unpack(self.files.view(queue_offset * ENTRY_BYTES, ENTRY_BYTES))
-
-    def _raw(self, queue_offset: int) -> tuple[int, int, int]:
-        view = self.files.view(queue_offset * ENTRY_BYTES, ENTRY_BYTES)
-        physical_offset, size, tags_code = ENTRY_STRUCT.unpack(view)
-        return physical_offset, size, tags_code
 
     def offset_of_physical(self, physical_offset: int) -> int:
         """Queue offset of the first message whose record starts at or after `physical_offset`, else max_offset."""

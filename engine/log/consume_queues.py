@@ -52,7 +52,8 @@ class ConsumeQueues:
         self._topic_ids: dict[str, set[int]] = {}
         self._watch = Watch(directory)
         self._watches: dict[str, Watch] = {}
-        self._queues: dict[Key, ConsumeQueue] = {}
+        self.by_key: dict[Key, ConsumeQueue] = {}
+        """The queues that were used so far; not to be changed."""
         self._scan = access is Access.READ
         self._closed_at: tuple[Mapping[Key, int], int] | None = None
         self._is_made_here = False
@@ -106,22 +107,22 @@ class ConsumeQueues:
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, its end found at first use; None when there is none."""
-        found = self._queues.get((topic, queue_id))
+        found = self.by_key.get((topic, queue_id))
         if found is not None or queue_id not in self._ids.get(topic, ()):
             return found
         with self._lock:
-            return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
+            return self.by_key.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue; a new one gets its directory with its first entry."""
-        found = self._queues.get((topic, queue_id))
+        found = self.by_key.get((topic, queue_id))
         if found is not None:
             return found
         with self._lock:
             if queue_id not in self._ids.get(topic, ()) and self.access is not Access.READ:
                 self._ids.setdefault(topic, set()).add(queue_id)
                 self.generation += 1
-            return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
+            return self.by_key.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._found((topic, queue_id))
@@ -130,7 +131,7 @@ class ConsumeQueues:
             if self.access is Access.READ:
                 queue.take_in(self._visible_end)  # after an entry that leads astray
         queue.begin_at(self._min_physical)
-        self._queues[topic, queue_id] = queue
+        self.by_key[topic, queue_id] = queue
         return queue
 
     def _found(self, key: Key) -> ConsumeQueue:
@@ -160,9 +161,9 @@ class ConsumeQueues:
     def _open_all(self) -> None:
         """Open every queue that was not yet."""
         with self._lock, uncollected():
-            for queue in [self._found(key) for key in self._keys() if key not in self._queues]:
+            for queue in [self._found(key) for key in self._keys() if key not in self.by_key]:
                 queue.begin_at(self._min_physical)
-                self._queues[queue.topic, queue.queue_id] = queue
+                self.by_key[queue.topic, queue.queue_id] = queue
 
     def newest_entries(self, count: int) -> Iterator[Entries]:
         """Up to `count` of the newest entries of each queue, as its files have them now. Nothing stays open. ReadError,
@@ -182,7 +183,7 @@ class ConsumeQueues:
 
     def opened(self) -> list[ConsumeQueue]:
         """The queues that were used so far."""
-        return list(self._queues.values())
+        return list(self.by_key.values())
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         """Every queue, opened when it was not yet."""
@@ -245,7 +246,7 @@ class ConsumeQueues:
 
     def _expire(self, queue: ConsumeQueue) -> None:
         old = queue.notified_min
-        if self._queues.get((queue.topic, queue.queue_id)) is not queue:
+        if self.by_key.get((queue.topic, queue.queue_id)) is not queue:
             return  # its topic was deleted since the call that failed
         if old is None:
             queue.begin_at(self._min_physical)
@@ -308,7 +309,7 @@ class ConsumeQueues:
         """FOLLOW: close every queue; `load` lists those that are there, with files of `file_bytes` each. `gone`
         tells of those that were used."""
         with self._lock:
-            for key in list(self._queues):
+            for key in list(self.by_key):
                 self._drop(key)
             self.file_bytes = file_bytes
             self._ids, self._topic_ids, self._watches = {}, {}, {}
@@ -328,7 +329,7 @@ class ConsumeQueues:
             self.forget(file_bytes)
 
     def _drop(self, key: Key) -> None:
-        queue = self._queues.pop(key, None)
+        queue = self.by_key.pop(key, None)
         if queue is not None:
             queue.is_stale = True
             queue.close()
@@ -357,7 +358,7 @@ class ConsumeQueues:
             ids = self._ids.pop(topic, set())
             self.generation += 1
             for queue_id in ids:
-                queue = self._queues.pop((topic, queue_id), None)
+                queue = self.by_key.pop((topic, queue_id), None)
                 if queue is not None:
                     queue.is_stale = True
                     queue.destroy(durably=False)
@@ -376,7 +377,7 @@ class ConsumeQueues:
         for queue in self.opened():
             queue.is_stale = True
             queue.close()
-        self._queues.clear()
+        self.by_key.clear()
 
 
 def folders_in(directory: Path) -> list[str]:

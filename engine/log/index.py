@@ -11,7 +11,7 @@ the files some thousand at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
 from engine.log.index_file import IndexFile, IndexHeader, index_file_bytes
-from engine.record.hashes import index_hash
+from engine.record.kernel.chain import KeyIndex
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.kernel.keys import MEMTABLE_KEYS as MEMTABLE_KEYS
 from engine.record.kernel.keys import MOST_CHAINED, KeyMemtable
@@ -33,7 +33,7 @@ from engine.settings.config import Clock
 Array = np.ndarray[Any, Any]
 
 
-class Index:
+class Index(KeyIndex):
     """The index of a store. Thread safety: any thread; one at a time writes (an own lock), queries take no lock."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Index:
         self._clock = clock
         self._disk = disk or Disk()
         self._lock = threading.RLock()
-        self._files: tuple[IndexFile, ...] = ()
+        self._files = ()
         self._unsynced: set[IndexFile] = set()
         self._unsynced_names: list[Path] = []
         self.memtable = KeyMemtable()
@@ -194,24 +194,7 @@ class Index:
                 self._unsynced_names += names
             raise flush_error(path, error) from error
 
-    # reading
-
-    def candidates(self, topic: str, key: str, min_physical_offset: int = 0, *, distinct: bool = True) -> Iterator[int]:
-        """Physical offsets of records that may carry `key`, newest first, none before `min_physical_offset`; each once
-        if they are to be `distinct`, for which all have to be remembered."""
-        wanted = index_hash(topic, key)
-        in_memory = self.memtable.find(wanted)  # before the files, as keys move: none is missed
-        files = self._files
-        seen = set()
-        for found in (in_memory, *[file.candidates(wanted) for file in reversed(files)]):
-            for physical_offset in found:
-                if physical_offset < min_physical_offset:
-                    return
-                if not distinct:
-                    yield physical_offset
-                elif physical_offset not in seen:
-                    seen.add(physical_offset)
-                    yield physical_offset
+    # reading (`candidates` is the kernel's)
 
     def between_writes(self, file: IndexFile) -> tuple[IndexHeader, Array, Array]:
         """A file's header, entries and slots as they belong together: of one that is written to, the slots are a copy.

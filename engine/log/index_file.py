@@ -14,16 +14,14 @@ to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.errors import RetiredFileError, TruncatedFileError
 from engine.files.mapped_file import MappedFile
-from engine.haste import require_time
-from engine.record.kernel.chain import NEWEST, walk_chain
+from engine.record.kernel.chain import HashTable
 from engine.record.kernel.keys import KeyMemtable
 
 HEADER = np.dtype(
@@ -44,12 +42,6 @@ _HEADER = Struct(">qqqqii")
 _ENTRY_BYTES = INDEX_ENTRY.itemsize
 assert HEADER.itemsize == _HEADER.size == 40
 assert _ENTRY_BYTES == 20
-
-LEAST_WALKED = 16
-MORE_WALKED = 16
-MOST_WALKED = 1 << 16
-"""So many entries of a bucket are followed before its first candidates are given; then so many times more, up to so
-many, each time after a look at the file's size."""
 
 MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
 TAG_TYPE = "T"
@@ -75,13 +67,11 @@ class IndexHeader(NamedTuple):
     next_entry: int
 
 
-class IndexFile:
+class IndexFile(HashTable):
     """One index file of S `slots` and N `entries`. Thread safety: one writer, any readers."""
 
     def __init__(self, file: MappedFile, slots: int, entries: int) -> None:
-        self.file = file
-        self.slots = slots
-        self.entries = entries
+        super().__init__(file, slots, entries)
         self._entries_position = HEADER.itemsize + SLOT.itemsize * slots
 
     @property
@@ -120,27 +110,6 @@ class IndexFile:
             begin, begin_ms = header.begin_physical_offset, header.begin_time_ms
         self._set_header(IndexHeader(begin_ms, end_ms, begin, end, header.used_slots + opened, first + count))
         keys.lead(count, pages, self.slots, first)
-
-    def candidates(self, key_hash: int) -> Iterator[int]:
-        """Physical offsets of the entries with that hash, newest first; none once retention took the file, ours or that
-        of another process.
-
-        Keys with the same hash are easily made, and one message may have thousands: equal neighbours may come once.
-        TakesLongError in haste, after the first of a long chain.
-        """
-        number, most = NEWEST, LEAST_WALKED
-        while number != 0:
-            if most > LEAST_WALKED * MORE_WALKED:
-                require_time()
-            try:
-                pages = self.file.whole()
-            except RetiredFileError:
-                return
-            if len(pages) < self.file.size:
-                raise TruncatedFileError(self.file.path, self.file.size, len(pages))
-            found, number = walk_chain(pages, self.slots, self.entries, key_hash, number, most)
-            yield from found
-            most = min(most * MORE_WALKED, MOST_WALKED)
 
     def records(self) -> Array:
         """The entries there are (INDEX_ENTRY, shape (n,)), oldest first: a view."""

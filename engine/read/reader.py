@@ -6,8 +6,8 @@ say that it stands there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from engine.record.compression import BodySizes, decompressed_body
 from engine.record.header import is_queued
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
-from engine.record.kernel.decode import carries_key
+from engine.record.kernel.decode import MessagesWithKey, carries_key
 from engine.record.located import LocatedRecords, locate
 from engine.record.message import StoredMessage
 from engine.record.properties import KEYS, UNIQUE_KEY, split_keys
@@ -78,6 +78,7 @@ class Reader:
         self.log = log
         self.queues = queues
         self.topics = topics
+        self._is_ledger = log.framing.header_bytes > 0
         self.body_limit_bytes = body_limit_bytes
         self.records = QueueRecords(log, queues, body_limit_bytes)
         self.blocks = BlockReader(log, body_limit_bytes, self.records)
@@ -121,24 +122,30 @@ class Reader:
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[StoredMessage]:
         """Messages with `key`, newest first."""
         self.queries += 1
-        return self._with_key(topic, key, limit, lambda message: begin_ms <= message.store_time_ms <= end_ms)
-
-    def _with_key(
-        self, topic: str, key: str, limit: int, is_wanted: Callable[[StoredMessage], bool]
-    ) -> list[StoredMessage]:
-        """Messages with `key` that are wanted, newest first."""
         found: list[StoredMessage] = []
-        oldest = max(self.log.min_offset, self._deleted.until(topic))
-        candidates = self._index.candidates(topic, key, oldest)
-        for physical_offset in chain(islice(candidates, SINGLE_CANDIDATES), self._likely(key, candidates)):
-            found += [
-                message
-                for message in self._shown(topic, physical_offset)
-                if message.topic == topic and carries_key(message, key) and is_wanted(message)
-            ]
-            if len(found) >= limit:
-                break
+        for message in self._with_key(topic, key):
+            if begin_ms <= message.store_time_ms <= end_ms:
+                found.append(message)
+                if len(found) >= limit:
+                    break
         return found[:limit]
+
+    def _with_key(self, topic: str, key: str) -> Iterator[StoredMessage]:
+        """Messages with `key`, newest first."""
+        log = self.log.files
+        oldest = max(log.min_offset, self._deleted.until(topic))
+        return MessagesWithKey(
+            self._index.candidates(topic, key, oldest),
+            SINGLE_CANDIDATES,
+            self._likely,
+            log,
+            self.queues.by_key,
+            self._is_ledger,
+            topic,
+            key,
+            self.body_limit_bytes,
+            self._shown,
+        )
 
     def _shown(self, topic: str, physical_offset: int) -> list[StoredMessage]:
         """The messages of the record there, newest first, as the queue shows them that leads to it, else as they
@@ -162,7 +169,7 @@ class Reader:
             return False
         return entry is not None and entry[0] == message.physical_offset
 
-    def _likely(self, key: str, candidates: Iterator[int]) -> Iterator[int]:
+    def _likely(self, candidates: Iterator[int], key: str) -> Iterator[int]:
         """Those of many `candidates` whose record may have the key. Many may only share its hash: they are looked over
         together, without a record being decoded."""
         while batch := list(islice(candidates, CANDIDATE_ROWS)):
@@ -204,10 +211,10 @@ class Reader:
         known = newest.get((topic, key))
         if known is not None:
             return self.at(known) if known >= self.log.min_offset else None
-        found = self._with_key(topic, key, 1, is_in_queue)
+        found = next(filter(is_in_queue, self._with_key(topic, key)), None)
         if self._remember and len(newest) < REMEMBERED_KEYS:
-            newest[topic, key] = found[0].physical_offset if found else -1
-        return found[0] if found else None
+            newest[topic, key] = found.physical_offset if found is not None else -1
+        return found
 
     def _newest_by_key(self) -> dict[tuple[str, str], int]:
         """What is known of keys in the log as it is now. Threads that come at once may each begin again: no harm."""

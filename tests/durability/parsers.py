@@ -14,6 +14,7 @@ from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access, MappedFile
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.index_file import IndexFile, index_file_bytes
+from engine.record.kernel.chain import Candidates
 from engine.record.located import locate
 from engine.record.properties import decode_properties, find_property, split_keys
 from engine.record.record import decode_record
@@ -82,7 +83,7 @@ def index(data: bytes) -> None:
         path.write_bytes(data[:size].ljust(size, b"\0"))
         file = IndexFile(MappedFile(path, size, Access.PRIVATE), SLOTS, ENTRIES)
         for key_hash in range(SLOTS + 1):
-            assert len(list(file.candidates(key_hash))) <= ENTRIES
+            assert len(list(Candidates([], (file,), key_hash, -(1 << 63), False))) <= ENTRIES
         kept = file.truncate(1000, lambda physical_offset: 0)  # nothing kept: the caller deletes the file
         assert not kept or all(place < 1000 for place in file.records()["physical_offset"].tolist())
         file.file.close()

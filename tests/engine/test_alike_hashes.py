@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from engine import Message
 from engine.read.reader import SINGLE_CANDIDATES
-from engine.record.record import decode_record
+from engine.record.kernel.decode import MessagesWithKey
 from tests.engine.storetools import SMALL_SIZES, opened
 
 SAME_HASH = ["".join(parts) for parts in itertools.product(["Aa", "BB"], repeat=4)]
@@ -34,11 +35,15 @@ def test_records_whose_keys_only_hash_alike_are_not_decoded_one_by_one(
             store.put_batch([carrying([key] * (turn + 1)) for key in others * 70], 0)
         decoded: list[int] = []
 
-        def counting(view: memoryview, physical_offset: int, **more: Any) -> Any:
-            decoded.append(physical_offset)
-            return decode_record(view, physical_offset, **more)
+        def counted(places: Iterator[int]) -> Iterator[int]:
+            for physical_offset in places:
+                decoded.append(physical_offset)
+                yield physical_offset
 
-        monkeypatch.setattr("engine.log.queue_records.decode_record", counting)
+        def counting(candidates: Iterator[int], alone: int, likely: Any, *more: Any) -> MessagesWithKey:
+            return MessagesWithKey(counted(candidates), alone, lambda _, key: counted(likely(candidates, key)), *more)
+
+        monkeypatch.setattr("engine.read.reader.MessagesWithKey", counting)
         assert store.query("T", absent, 100) == []
         assert store.newest_with_key("T", absent) is None
         assert len(decoded) == 2 * SINGLE_CANDIDATES

@@ -1,7 +1,8 @@
 """The compiled kernel: bytes to values and back, over buffers (docs/architecture.md). No I/O, no threads, no policy.
 
     layout.pxd   big-endian loads and stores, Java's hash, look-up of a property: inlined into the others
-    pages        mapped memory with one owner
+    pages        memory with one owner
+    files        mapped files, and whether they are still as long
     crc          CRC-32
     decode       one record into a message, properties, runs of messages
     chain        entries of an index file that share a bucket

@@ -1,23 +1,25 @@
 from libc.stdint cimport int32_t, int64_t
 
-from engine.record.kernel.pages cimport Pages
+from engine.record.kernel.files cimport FilePositions, FilesByStart
 
 
-cdef class FilePositions:
-    cdef public int64_t start, size, wrote, readable
-    cdef public object _buffer
-    cdef object _memory
-    cdef Pages pages
-
-    cdef bint takes(self, Py_ssize_t size)
+cdef struct Entry:
+    int64_t physical_offset
+    int32_t size
+    int64_t tags_code
 
 
 cdef class QueueEnd:
     cdef readonly object topic, queue_id
     cdef public bint is_stale
     cdef public int64_t pending, _max, _newest, _physical_end
+    cdef public int64_t _min_physical
+    cdef public tuple _min
     cdef public FilePositions _appended_to
+    cdef readonly FilesByStart files
 
+    cdef bint has(self, queue_offset) except -1
+    cdef Entry stored(self, int64_t queue_offset) except *
     cdef bint takes_entry(self, int64_t physical_offset)
     cdef void put_entry(self, int64_t physical_offset, int32_t size, int64_t tags_code) noexcept
 

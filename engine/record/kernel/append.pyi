@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import MappedFile
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.kernel.keys import KeyMemtable
@@ -8,14 +9,6 @@ from engine.record.kernel.keys import KeyMemtable
 T = TypeVar("T")
 
 def wall_clock_ms() -> int: ...
-
-class FilePositions:
-    start: int
-    size: int
-    wrote: int
-    readable: int
-    _buffer: memoryview | None
-    _target: memoryview | None
 
 class QueueEnd:
     topic: str
@@ -25,8 +18,16 @@ class QueueEnd:
     _max: int
     _newest: int
     _physical_end: int
+    _min_physical: int
+    _min: tuple[int, int, int] | None
     _appended_to: MappedFile | None
-    def __init__(self, topic: str, queue_id: int) -> None: ...
+    @property
+    def files(self) -> FileQueue: ...
+    @property
+    def min_offset(self) -> int: ...
+    def __init__(self, topic: str, queue_id: int, files: FileQueue) -> None: ...
+    def entry(self, queue_offset: int) -> tuple[int, int, int] | None: ...
+    def _raw(self, queue_offset: int) -> tuple[int, int, int]: ...
     def add_entry(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool: ...
 
 class LogEnd:

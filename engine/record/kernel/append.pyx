@@ -7,10 +7,13 @@ buffer, a long record, one that may be forged, a transaction, a queue without a 
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
+from engine.errors import UnreadableRangeError
 from engine.record.kernel.encode cimport EncodedBatch
+from engine.record.kernel.files cimport FilePositions, Mapped
 from engine.record.kernel.keys cimport KeyMemtable
-from engine.record.kernel.layout cimport QUEUE_OFFSET_AT, SYS_FLAG_AT, put_entry, put_i64
-from engine.record.kernel.pages cimport Pages
+from engine.record.kernel.layout cimport (
+    QUEUE_OFFSET_AT, SYS_FLAG_AT, UNQUEUED_FLAG, bytes_at, get_i32, get_i64, put_entry, put_i64,
+)
 
 cdef extern from * nogil:
     """
@@ -29,7 +32,6 @@ cdef enum:
     HEAD_BYTES = 8  # what a record shows itself by is written last; and what stays free behind it
     ENTRY_BYTES = 20
     LONG_BYTES = 64 << 10  # from there on a system call writes it, while other threads run
-    UNQUEUED_FLAG = 0x4  # of the system flag: a transaction that is prepared or rolled back
 
 
 def wall_clock_ms():
@@ -39,35 +41,45 @@ def wall_clock_ms():
     return now.tv_sec * 1000 + now.tv_nsec // 1_000_000
 
 
-cdef class FilePositions:
-    """Where the data of a mapped file ends, and the memory that its writer writes to. One thread at a time writes."""
-
-    @property
-    def _target(self):
-        """The whole file for writing, None until that was made ready."""
-        return self._memory
-
-    @_target.setter
-    def _target(self, memory):
-        self._memory = memory
-        self.pages = None if memory is None else Pages(memory, writable=True)
-
-    cdef bint takes(self, Py_ssize_t size):
-        """Whether so many bytes may be written at `wrote`, and are readable then."""
-        return (
-            self.pages is not None
-            and self._buffer is None
-            and 0 <= self.wrote <= min(self.size, self.pages.size) - size
-        )
-
-
 cdef class QueueEnd:
     """Where a consume queue ends: the next queue offset, the newest record's physical offset and its end, and the file
-    that the next entry goes to, None until that was made ready."""
+    that the next entry goes to, None until that was made ready; and which entries may be read."""
 
-    def __init__(self, topic, queue_id):
+    def __init__(self, topic, queue_id, FilesByStart files not None):
         self.topic = topic
         self.queue_id = queue_id
+        self.files = files
+
+    @property
+    def min_offset(self):
+        """Queue offset of the first message at or after the log's start; max_offset when there is none."""
+        cdef tuple known = self._min  # min_offset; for which log's begin; max_offset if all expired
+        if known is None or known[1] != self._min_physical or (known[2] != -1 and known[2] != self._max):
+            return self._find_min_offset()
+        return known[0]
+
+    def entry(self, queue_offset):
+        """(physical_offset, size, tags_code); None outside [min_offset, max_offset)."""
+        return self._raw(queue_offset) if self.has(queue_offset) else None
+
+    def _raw(self, int64_t queue_offset):
+        cdef Entry entry = self.stored(queue_offset)
+        return entry.physical_offset, entry.size, entry.tags_code
+
+    cdef bint has(self, queue_offset) except -1:
+        return self.min_offset <= queue_offset < self._max
+
+    cdef Entry stored(self, int64_t queue_offset) except *:
+        """An entry that a file has, expired or not. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
+        cdef FilePositions file = self.files.file_of(ENTRY_BYTES * queue_offset)
+        if file is None:
+            raise UnreadableRangeError(
+                self.files.directory, ENTRY_BYTES * queue_offset, ENTRY_BYTES, self.files.max_offset
+            )
+        cdef int64_t position = ENTRY_BYTES * queue_offset - file.start
+        cdef Mapped mapped = file.map_with(position, ENTRY_BYTES)
+        cdef bytes_at at = mapped.pages.data + position
+        return Entry(get_i64(at), get_i32(at + 8), get_i64(at + 12))
 
     def add_entry(self, int64_t queue_offset, int64_t physical_offset, int32_t size, int64_t tags_code):
         """Append an entry; False, and nothing is done, when something about that is rare."""

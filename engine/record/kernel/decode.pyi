@@ -1,8 +1,11 @@
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import numpy as np
 from _typeshed import ReadableBuffer
 
+from engine.files.file_queue import FileQueue
+from engine.log.consume_queue import ConsumeQueue
 from engine.record.header import Host, RecordHeader
 
 Kind = TypeVar("Kind", bound=StoredMessage)
@@ -83,6 +86,23 @@ def decode_record(
 ) -> Kind: ...
 def is_wrapper(message: StoredMessage) -> bool: ...
 def is_plainly_at(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool: ...
+
+class MessagesWithKey(Iterator[StoredMessage]):
+    def __init__(
+        self,
+        candidates: Iterator[int],
+        alone: int,
+        likely: Callable[[Iterator[int], str], Iterator[int]],
+        log: FileQueue,
+        queues: Mapping[tuple[str, int], ConsumeQueue],
+        is_ledger: bool,
+        topic: str,
+        key: str,
+        body_limit_bytes: int,
+        shown: Callable[[str, int], Sequence[StoredMessage]],
+    ) -> None: ...
+    def __next__(self) -> StoredMessage: ...
+
 def read_run(
     view: memoryview,
     file_start: int,

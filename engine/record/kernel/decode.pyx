@@ -10,13 +10,15 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memchr, memcmp
 
-from engine.errors import DamagedRecordError
+from engine.errors import DamagedRecordError, ReadError
 from engine.record.compression import BODY_LIMIT_BYTES, decompressed_body
 from engine.record.header import BLANK_MAGIC, Host, RecordHeader, message_id
+from engine.record.kernel.append cimport QueueEnd
+from engine.record.kernel.files cimport FilePositions, FilesByStart, Mapped
 from engine.record.kernel.layout cimport (
     BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC,
     MAGIC_AT, MAGIC_V2, NAME_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, STORE_IPV6_FLAG, SYS_FLAG_AT,
-    VALUE_END, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus,
+    UNQUEUED_FLAG, VALUE_END, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus,
 )
 from engine.record.kernel.pages cimport Pages
 
@@ -27,6 +29,7 @@ cdef enum:
     HOST_BYTES = 8
     INNER_BATCH_FLAGS = 0xC0  # with both set, a record may hold several messages
     LONG_BYTES = 1 << 16  # a body from there on is checked while other threads run
+    USUAL_BYTES = 384  # of a small record: they are asked for together
 
 cdef enum Problem:
     WHOLE, CUT, NO_MAGIC, ELSEWHERE, WRONG_SIZE, WRONG_PARTS, WRONG_CRC
@@ -86,10 +89,11 @@ cdef bint find_parts(StoredMessage message) noexcept:
 
 
 cdef Problem read_record(
-    StoredMessage message, Pages pages, int64_t position, int64_t physical_offset, bint verify
+    StoredMessage message, Pages pages, int64_t position, int64_t end, int64_t physical_offset, bint verify
 ) except *:
-    """Make `message` the one whose record is at `position` of `pages`, and must be at `physical_offset` of the log."""
-    cdef int64_t room = pages.size - position
+    """Make `message` the one whose record is at `position` of `pages`, before `end`, and must be at `physical_offset`
+    of the log."""
+    cdef int64_t room = end - position
     message._pages = pages
     message._at = pages.data + position
     if not read_fields(message, room):
@@ -141,7 +145,8 @@ def decode_record(
     view of the same memory, of the class `kind`. `body_limit_bytes` bounds what a compressed body may become.
     """
     cdef StoredMessage message = StoredMessage.__new__(kind)
-    cdef Problem problem = read_record(message, Pages.__new__(Pages, view), 0, physical_offset, verify)
+    cdef Pages pages = Pages.__new__(Pages, view)
+    cdef Problem problem = read_record(message, pages, 0, pages.size, physical_offset, verify)
     if problem != WHOLE:
         raise DamagedRecordError(physical_offset, reason(problem, message))
     message._body_limit_bytes = body_limit_bytes
@@ -174,19 +179,24 @@ def is_wrapper(StoredMessage message not None):
 
 def is_plainly_at(StoredMessage message not None, str topic not None, int64_t queue_id, int64_t queue_offset):
     """Whether a record says that it stands there, in its own queue, and can be but one message."""
-    cdef bytes name = topic.encode("utf-8", "surrogatepass")
+    cdef bytes name = encoded(topic)
     return stands(message, name, queue_id, queue_offset)
 
 
 cdef inline bint stands(StoredMessage message, bytes name, int64_t queue_id, int64_t queue_offset) noexcept:
-    cdef int64_t size = message._properties_position - 2 - message._topic_position
-    return (
-        message.queue_offset == queue_offset
-        and message.queue_id == queue_id
-        and size == PyBytes_GET_SIZE(name)
-        and memcmp(message._at + message._topic_position, PyBytes_AS_STRING(name), size) == 0
-        and message.sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
-    )
+    return message.queue_offset == queue_offset and message.queue_id == queue_id and is_alone_of(message, name)
+
+
+cdef inline Value topic_of(StoredMessage message) noexcept:
+    cdef Value topic
+    topic.at = message._at + message._topic_position
+    topic.size = message._properties_position - 2 - message._topic_position
+    return topic
+
+
+cdef inline bint is_alone_of(StoredMessage message, bytes name) noexcept:
+    """Whether a record is of that topic, and can be but one message."""
+    return is_equal(topic_of(message), name) and message.sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
 
 
 cdef bint has_entry(StoredMessage message) noexcept:
@@ -195,6 +205,86 @@ cdef bint has_entry(StoredMessage message) noexcept:
     return message._at - message._pages.data >= ENTRY_BYTES and is_framed(
         start, message.store_size, message.physical_offset
     )
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(4)
+cdef class MessagesWithKey:
+    """Iterates over the messages of a topic that carry a key: those of the records at `candidates`, of which the first
+    `alone` are read one by one, and of the others those that `likely`(candidates, key) names.
+
+    A record is a message when it is whole and its queue, one of `queues` by topic and id, leads to it, if any queue
+    may. Where it takes more to say what is there, `shown`(topic, physical offset) says it.
+    """
+
+    cdef FilesByStart log
+    cdef dict queues
+    cdef bint is_ledger
+    cdef object places, likely, shown
+    cdef str topic, key
+    cdef bytes encoded_topic, encoded_key
+    cdef int64_t body_limit_bytes, alone
+    cdef list found  # last one first
+
+    def __init__(
+        self, candidates not None, int64_t alone, likely, FilesByStart log not None, dict queues not None,
+        bint is_ledger, str topic not None, str key not None, int64_t body_limit_bytes, shown,
+    ):
+        self.places, self.alone, self.likely, self.shown = candidates, alone, likely, shown
+        self.log, self.queues, self.is_ledger = log, queues, is_ledger
+        self.topic, self.encoded_topic = topic, encoded(topic)
+        self.key, self.encoded_key = key, encoded(key)
+        self.body_limit_bytes = body_limit_bytes
+        self.found = []
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef StoredMessage message
+        while not self.found:
+            if self.alone == 0:
+                self.places = self.likely(self.places, self.key)
+            self.alone -= 1
+            place = next(self.places, None)
+            if place is None:
+                raise StopIteration
+            message = self.read(place)
+            if message is None:
+                shown = [one for one in self.shown(self.topic, place) if one.topic == self.topic]
+                self.found = [message for message in reversed(shown) if carries(message, self.key, self.encoded_key)]
+            elif carries(message, self.key, self.encoded_key):
+                return message
+        return self.found.pop()
+
+    cdef StoredMessage read(self, int64_t physical_offset):
+        """The message there; None when it takes more to say what is there."""
+        cdef FilePositions file = self.log.file_of(physical_offset)
+        if file is None:
+            return None
+        cdef int64_t position = physical_offset - file.start, end = file.readable
+        cdef StoredMessage message = StoredMessage.__new__(StoredMessage)
+        cdef QueueEnd queue
+        cdef Mapped mapped
+        try:
+            mapped = file.map_with(position, min(USUAL_BYTES, end - position))
+            if (
+                read_record(message, mapped.pages, position, min(end, mapped.pages.size), physical_offset, True) != WHOLE
+                or not is_alone_of(message, self.encoded_topic)
+                or self.is_ledger and not has_entry(message)
+            ):
+                return None
+            if not message.sys_flag & UNQUEUED_FLAG:
+                queue = self.queues.get((self.topic, message.queue_id))
+                if queue is None or not queue.has(message.queue_offset):
+                    return None
+                if queue.stored(message.queue_offset).physical_offset != physical_offset:
+                    return None
+        except ReadError:
+            return None
+        message._body_limit_bytes = self.body_limit_bytes
+        return message
 
 
 def read_run(
@@ -208,7 +298,7 @@ def read_run(
     many of these there are; the bytes of the records of the others).
     """
     cdef Pages pages = Pages.__new__(Pages, view)
-    cdef bytes name = topic.encode("utf-8", "surrogatepass")
+    cdef bytes name = encoded(topic)
     cdef list messages = []
     cdef StoredMessage message
     cdef int64_t row, position, alone = 0, bytes_read = 0
@@ -219,7 +309,7 @@ def read_run(
         message = StoredMessage.__new__(StoredMessage)
         if (
             0 <= position <= pages.size
-            and read_record(message, pages, position, places[row], True) == WHOLE
+            and read_record(message, pages, position, pages.size, places[row], True) == WHOLE
             and stands(message, name, queue_id, first + row)
             and (not is_ledger or has_entry(message))
         ):
@@ -293,9 +383,7 @@ cdef class StoredMessage:
 
     @property
     def topic(self):
-        cdef Value topic
-        topic.at, topic.size = self._at + self._topic_position, self._properties_position - 2 - self._topic_position
-        return text(topic)
+        return text(topic_of(self))
 
     @property
     def place(self):
@@ -466,7 +554,17 @@ def decode_properties(raw not None):
 
 def carries_key(StoredMessage message not None, str key not None):
     """Whether `key` is one of the message's keys, or its unique key; the index itself knows only hashes."""
-    cdef bytes wanted = key.encode("utf-8", "surrogatepass")
+    return carries(message, key, encoded(key))
+
+
+cdef bytes encoded(str name):
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "surrogatepass")
+
+
+cdef bint carries(StoredMessage message, str key, bytes wanted) except -1:
     cdef Value keys = message._find(KEYS, 4), word
     if not key:
         return False

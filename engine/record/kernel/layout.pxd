@@ -55,6 +55,7 @@ cdef enum:  # a record's fixed fields: where they are, and what they say
     MAGIC_V2 = -626843477
     MAGIC_BYTE = 0xDA  # with which both begin
     COMPRESSED_FLAG = 0x1
+    UNQUEUED_FLAG = 0x4  # a transaction that is prepared or rolled back
     BORN_IPV6_FLAG = 0x10
     STORE_IPV6_FLAG = 0x20
     CRC_MASK = 0x7FFFFFFF

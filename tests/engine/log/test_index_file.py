@@ -16,16 +16,15 @@ from engine.errors import TruncatedFileError
 from engine.files.mapped_file import Access, MappedFile
 from engine.haste import TakesLongError, in_haste
 from engine.log.index_file import (
-    LEAST_WALKED,
-    MORE_WALKED,
     IndexFile,
     IndexHeader,
     index_file_bytes,
     trusted_prefix,
 )
 from engine.record.hashes import index_hash
-from engine.record.kernel.chain import NEWEST, walk_chain
+from engine.record.kernel.chain import GIVEN_IN_HASTE, NEWEST, Candidates, walk_chain
 from engine.record.kernel.keys import KeyMemtable
+from engine.record.kernel.pages import Pages
 
 SLOTS, ENTRIES = 5, 12
 FILE_BYTES = index_file_bytes(SLOTS, ENTRIES)
@@ -52,12 +51,17 @@ def put(file: IndexFile, keys: list[Key]) -> None:
         file.put_many(memtable(keys), len(keys))
 
 
+def candidates_of(file: IndexFile, key_hash: int) -> Candidates:
+    """All of one file, each as often as it stands there."""
+    return Candidates([], (file,), key_hash, -(1 << 63), False)
+
+
 def test_a_file_that_retention_took_has_no_candidates() -> None:
     file = new_file()
     put(file, [(7, 100, 5)])
-    assert list(file.candidates(7)) == [100]
+    assert list(candidates_of(file, 7)) == [100]
     file.file.retire()
-    assert list(file.candidates(7)) == []
+    assert list(candidates_of(file, 7)) == []
 
 
 @given(
@@ -68,10 +72,11 @@ def test_a_file_that_retention_took_has_no_candidates() -> None:
 def test_a_long_bucket_is_followed_some_entries_at_a_time(keys: list[tuple[int, int]], least: int, more: int) -> None:
     file, places = new_file(5, 100), np.cumsum([step for _, step in keys]).tolist()
     put(file, [(key_hash, place, 1) for (key_hash, _), place in zip(keys, places, strict=True)])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.log.index_file.LEAST_WALKED", least)
-        patch.setattr("engine.log.index_file.MORE_WALKED", more)
-        found = list(file.candidates(7))
+    pages, found, number = Pages(file.file.whole()), [], NEWEST
+    while number:
+        some, number = walk_chain(pages, 5, 100, 7, number, least)
+        found += some
+        least *= more
     wanted = [place for (key_hash, _), place in zip(keys, places, strict=True) if key_hash == 7]
     assert list(dict.fromkeys(found)) == list(dict.fromkeys(reversed(wanted)))
 
@@ -84,9 +89,9 @@ def long_file() -> IndexFile:
 
 
 def test_a_thread_in_haste_follows_no_long_bucket() -> None:
-    candidates = long_file().candidates(7)
+    candidates = candidates_of(long_file(), 7)
     with in_haste():
-        first = [next(candidates) for _ in range(LEAST_WALKED * (1 + MORE_WALKED))]
+        first = [next(candidates) for _ in range(GIVEN_IN_HASTE)]
         assert first == [100 * number for number in range(999, 999 - len(first), -1)]
         with pytest.raises(TakesLongError):
             next(candidates)
@@ -96,14 +101,14 @@ def test_the_file_is_looked_at_again_before_more_of_a_bucket_is_followed(tmp_pat
     whole = bytes(long_file().file.whole())
     (tmp_path / "index").write_bytes(whole)
     file = IndexFile(MappedFile(tmp_path / "index", len(whole), Access.READ), 1, 1001)
-    candidates = file.candidates(7)
+    candidates = candidates_of(file, 7)
     next(candidates)
     os.truncate(tmp_path / "index", 4096)
     with pytest.raises(TruncatedFileError):
         list(candidates)  # entries are followed from the file's end: to touch them would kill this process
     again = IndexFile(MappedFile(tmp_path / "index", len(whole), Access.READ), 1, 1001)
     with pytest.raises(TruncatedFileError):
-        list(again.candidates(7))
+        list(candidates_of(again, 7))
 
 
 NUMBERS = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -121,7 +126,7 @@ def test_numbers_of_a_chain_are_whatever_a_disk_holds(
     struct.pack_into(">i", pages, 36, counted)
     for of in (1, 2, 3):
         struct.pack_into(">i", pages, 40 + 4 * SLOTS + 20 * of + 16, previous)
-    view = file.file.whole()
+    view = Pages(file.file.whole())
     found, following = walk_chain(view, SLOTS, ENTRIES, key_hash, NEWEST, 1 << 40)
     assert len(found) <= 1
     assert following == 0
@@ -133,9 +138,9 @@ def test_numbers_of_a_chain_are_whatever_a_disk_holds(
 def test_a_chain_is_followed_within_the_file_alone() -> None:
     view = new_file().file.whole()
     with pytest.raises(IndexError):
-        walk_chain(view[:-1], SLOTS, ENTRIES, 3, NEWEST, 1)
+        walk_chain(Pages(view[:-1]), SLOTS, ENTRIES, 3, NEWEST, 1)
     with pytest.raises(IndexError):
-        walk_chain(view, 1 << 40, ENTRIES, 3, NEWEST, 1)
+        walk_chain(Pages(view), 1 << 40, ENTRIES, 3, NEWEST, 1)
 
 
 class Model:
@@ -217,7 +222,7 @@ def test_a_chain_leads_to_every_entry_of_its_hash_newest_first(keys: list[Key]) 
     file = new_file()
     put(file, keys)
     for wanted in {key[0] for key in keys} | {1}:
-        assert list(file.candidates(wanted)) == [place for key, place, _ in reversed(keys) if key == wanted]
+        assert list(candidates_of(file, wanted)) == [place for key, place, _ in reversed(keys) if key == wanted]
 
 
 @settings(max_examples=150)
@@ -244,11 +249,11 @@ def test_a_circular_or_wild_chain_ends() -> None:
     put(file, [(3, 100, 1), (3, 107, 1), (3, 114, 1)])
     position = 40 + 4 * SLOTS + 20 * 2 + 16
     struct.pack_into(">i", file.file.writable(), position, 3)
-    assert list(file.candidates(3)) == [114, 107]
+    assert list(candidates_of(file, 3)) == [114, 107]
     struct.pack_into(">i", file.file.writable(), 40 + 4 * 3, 2**31 - 1)
-    assert list(file.candidates(3)) == []
+    assert list(candidates_of(file, 3)) == []
     struct.pack_into(">i", file.file.writable(), 36, 2**31 - 1)
-    assert list(file.candidates(3)) == []
+    assert list(candidates_of(file, 3)) == []
 
 
 def test_trusted_entries_end_where_a_power_cut_left_zeros() -> None:
@@ -267,8 +272,8 @@ def test_trusted_entries_end_where_a_power_cut_left_zeros() -> None:
 def test_garbage_is_walked_cut_and_written_to_without_harm(raw: bytes, wanted: int) -> None:
     file = new_file()
     file.file.writable()[:] = raw
-    assert len(list(file.candidates(wanted))) < ENTRIES
+    assert len(list(candidates_of(file, wanted))) < ENTRIES
     assert 0 <= file.truncate(1 << 62, lambda place: -1) < ENTRIES
     if file.room > 0:
         put(file, [(wanted, 1 << 62, 1)])
-        assert next(file.candidates(wanted)) == 1 << 62
+        assert next(candidates_of(file, wanted)) == 1 << 62

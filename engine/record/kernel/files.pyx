@@ -1,0 +1,162 @@
+"""Files: memory that a file is mapped to, whether the file still has all of it, and where the file's data ends.
+
+Touching a page that a file has lost kills the process: whoever reads asks before for the file's length, by a seek to
+its end, which costs a system call and no more.
+"""
+
+from posix.mman cimport (
+    MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap,
+)
+from posix.unistd cimport SEEK_END, close, lseek
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_SetFromErrno
+from libc.stdint cimport int64_t
+
+from engine.errors import TruncatedFileError, UnreadableRangeError
+from engine.record.kernel.layout cimport BYTES_AHEAD, prefetch
+from engine.record.kernel.pages cimport Pages
+
+cdef extern from "<fcntl.h>" nogil:
+    int fcntl(int descriptor, int command, ...)
+    int F_DUPFD_CLOEXEC
+
+
+cdef class FileMap:
+    """Memory that holds the first bytes of a file, or zeros of its own where `descriptor` is -1: a buffer, unmapped when
+    its last view goes. It keeps a descriptor of the file."""
+
+    def __cinit__(self, int descriptor, Py_ssize_t size, *, bint writable, bint private):
+        """`private`: what is written stays in this process. OSError."""
+        cdef int protection = PROT_READ | (PROT_WRITE if writable else 0)
+        cdef int flags = MAP_PRIVATE if private else MAP_SHARED
+        self.descriptor, self.size, self.is_writable = -1, size, writable
+        if size < 1:
+            raise ValueError(f"a map of {size} bytes")
+        if descriptor < 0:
+            flags |= MAP_ANONYMOUS
+        else:
+            self.descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 0)
+            if self.descriptor < 0:
+                PyErr_SetFromErrno(OSError)
+        self.memory = mmap(NULL, size, protection, flags, self.descriptor, 0)
+        if self.memory == MAP_FAILED:
+            self.memory = NULL
+            PyErr_SetFromErrno(OSError)
+
+    def __dealloc__(self):
+        if self.memory is not NULL:
+            munmap(self.memory, self.size)
+        if self.descriptor >= 0:
+            close(self.descriptor)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.memory, self.size, not self.is_writable, flags)
+
+    def advise(self, int advice):
+        """As madvise(2), of all of it. OSError."""
+        if madvise(self.memory, self.size, advice) != 0:
+            PyErr_SetFromErrno(OSError)
+
+    def file_bytes(self):
+        """How long the file is now; -1 when nobody can say. Memory of its own is as long as it is."""
+        return self.size if self.descriptor < 0 else lseek(self.descriptor, 0, SEEK_END)
+
+
+cdef class Mapped:
+    """A map with the view of it that readers get."""
+
+    def __init__(self, FileMap map not None):
+        self.map = map
+        self.view = memoryview(map).toreadonly()
+        self.pages = Pages(self.view)
+
+    cdef bint is_whole(self) noexcept:
+        """Whether the file still has all that is mapped."""
+        return self.map.descriptor < 0 or lseek(self.map.descriptor, 0, SEEK_END) >= self.map.size
+
+
+cdef class FilePositions:
+    """Where the data of a mapped file ends, the memory that is read, None until it was looked at, and the memory that
+    its writer writes to. One thread at a time writes."""
+
+    @property
+    def _target(self):
+        """The whole file for writing, None until that was made ready."""
+        return self._memory
+
+    @_target.setter
+    def _target(self, memory):
+        self._memory = memory
+        self.pages = None if memory is None else Pages(memory, writable=True)
+
+    cdef bint takes(self, Py_ssize_t size):
+        """Whether so many bytes may be written at `wrote`, and are readable then."""
+        return (
+            self.pages is not None
+            and self._buffer is None
+            and 0 <= self.wrote <= min(self.size, self.pages.size) - size
+        )
+
+    cdef Mapped whole_map(self):
+        """The map, if the file still has all of it. TruncatedFileError, RetiredFileError."""
+        return self.require_whole(self.any_map())
+
+    cdef Mapped any_map(self):
+        return self._mapped if self._mapped is not None else self._map()
+
+    cdef Mapped require_whole(self, Mapped mapped):
+        if not mapped.is_whole():
+            raise TruncatedFileError(self.path, self.size, mapped.map.file_bytes())
+        return mapped
+
+    def view(self, position, length):
+        """Read-only view of readable bytes. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
+        return self.map_with(position, length).view[position:position + length]
+
+    cdef Mapped map_with(self, int64_t position, int64_t length):
+        """The map, when these bytes are readable: errors as `view`."""
+        if position < 0 or length < 0 or position > self.readable - length:
+            raise UnreadableRangeError(self.path, position, length, self.readable)
+        cdef Mapped mapped = self.any_map()
+        if position > mapped.map.size - length:
+            raise TruncatedFileError(self.path, self.size, mapped.map.size)
+        prefetch(mapped.pages.data + position, min(length, BYTES_AHEAD))  # while the file is asked how long it is
+        return self.require_whole(mapped)
+
+    def rest(self, position):
+        """Read-only view of the readable bytes from `position` on, of a file that was cut those it has left. Errors as
+        `view`."""
+        cdef int64_t readable = self.readable
+        if not 0 <= position <= readable:
+            raise UnreadableRangeError(self.path, position, 0, readable)
+        cdef Mapped mapped = self.whole_map()
+        if mapped.map.size < readable:
+            if position >= mapped.map.size:
+                raise TruncatedFileError(self.path, self.size, mapped.map.size)
+            readable = mapped.map.size
+        return mapped.view[position:readable]
+
+    def whole(self):
+        """Read-only view of every byte that the file has, readable or not: for finding out where data ends.
+
+        TruncatedFileError when the file is shorter now than its map: touching lost pages kills us.
+        """
+        return self.whole_map().view
+
+
+cdef class FilesByStart:
+    """Files of one size, by the offsets where they begin."""
+
+    @property
+    def min_offset(self):
+        """Offset of the oldest byte; 0 when there are no files."""
+        cdef tuple files = self._files
+        return files[0].start if files else 0
+
+    def find(self, offset):
+        """The file that `offset` lies in, or None (expired, missing, not yet there)."""
+        return self._by_start.get(offset - offset % self.file_bytes)
+
+    cdef FilePositions file_of(self, int64_t offset):
+        return self._by_start.get(offset - offset % self.file_bytes) if offset >= 0 else None
