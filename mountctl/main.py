@@ -14,7 +14,21 @@ import click
 
 from mountctl.errors import CommandError, exit_code, one_line
 
-VERBS = ("mount", "umount", "restart", "status", "init", "topics", "put", "cat", "tail", "check", "export", "import")
+VERBS = (
+    "mount",
+    "umount",
+    "restart",
+    "status",
+    "top",
+    "init",
+    "topics",
+    "put",
+    "cat",
+    "tail",
+    "check",
+    "export",
+    "import",
+)
 MOUNT_HELPER = "mount.fsstore"
 """Called by this name, as mount(8) does for fstab's lines of type fsstore, mountctl is its `mount` verb."""
 

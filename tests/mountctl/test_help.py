@@ -35,7 +35,7 @@ def typed(example: str, site: Site) -> str:
     example = example.replace("mountctl mount", f"mountctl mount --log-file {site.log}").replace(
         "mountctl", f"{sys.executable} -m mountctl", 1
     )
-    if " tail -f" in example:  # runs until it is interrupted
+    if " tail -f" in example or " top " in example:  # runs until it is interrupted
         return f"timeout --preserve-status -s INT 2 {example} || [ $? = 130 ]"
     return f"echo y | {example}" if " delete " in example else example
 

@@ -1,0 +1,264 @@
+"""mountctl top: what a mount does right now, a screen that is drawn again and again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from mountctl.errors import CommandError
+from mountctl.output import human_size, plural, print_json_line, visible
+from mountctl.places import Mount, find, patiently, require_answer
+
+HISTORY = 20
+"""Rates that a topic's line shows."""
+
+BARS = " ▁▂▃▄▅▆▇█"
+PLAIN_WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A mount's status at a moment, in seconds."""
+
+    at: float
+    status: Mapping[str, Any]
+
+    @property
+    def is_of(self) -> tuple[int, int]:
+        """Which opening of the store it counts for."""
+        return self.status["pid"], self.status["stats"]["opened_at_ms"]
+
+    def stored(self, topic: str) -> int:
+        """Messages that the topic ever had."""
+        queues = self.status["topics"].get(topic, {}).get("queues", {})
+        return sum(bounds["max_offset"] for bounds in queues.values())
+
+    def consumed(self, group: str, topic: str) -> int:
+        """Messages that a group is done with."""
+        queues = self.status["groups"].get(group, {}).get(topic, {})
+        return sum(at["offset"] for at in queues.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFigures:
+    """A topic; `stored` are messages a second."""
+
+    topic: str
+    queues: int
+    messages: int
+    stored: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """A consumer group at a topic; `consumed` are messages a second, `lag` messages."""
+
+    group: str
+    topic: str
+    lag: int
+    consumed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What happened between two looks. `stored` and `read` are messages a second, all in bytes are bytes, or bytes a
+    second; `unflushed_bytes` are those that are not on disk yet."""
+
+    pid: int
+    mode: str
+    restarts: int
+    seconds: float
+    stored: float
+    stored_bytes: float
+    read: float
+    read_bytes: float
+    unflushed_bytes: int
+    memory_bytes: int
+    memory_budget_bytes: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+    complaints: int
+    topics: list[TopicFigures]
+    groups: list[GroupFigures]
+
+
+def figures(before: Look, now: Look) -> Figures:
+    """What happened between two looks at one mount. What its daemon counts begins anew with another daemon."""
+    seconds = max(now.at - before.at, 1e-6)
+    status, stats = now.status, now.status["stats"]
+    known = before.status["stats"] if before.is_of == now.is_of else dict.fromkeys(stats, 0)
+
+    def rate(after: int, earlier: int) -> float:
+        return round(max(after - earlier, 0) / seconds, 1)
+
+    topics = [
+        TopicFigures(
+            name,
+            len(topic["queues"]),
+            sum(bounds["max_offset"] - bounds["min_offset"] for bounds in topic["queues"].values()),
+            rate(now.stored(name), before.stored(name)),
+        )
+        for name, topic in status["topics"].items()
+    ]
+    groups = [
+        GroupFigures(
+            group,
+            topic,
+            sum(at["lag"] for at in queues.values()),
+            rate(now.consumed(group, topic), before.consumed(group, topic)),
+        )
+        for group, by_topic in status["groups"].items()
+        for topic, queues in by_topic.items()
+    ]
+    return Figures(
+        pid=status["pid"],
+        mode=status["mode"],
+        restarts=status["restarts"] + status["planned_restarts"],
+        seconds=round(seconds, 3),
+        stored=round(sum(topic.stored for topic in topics), 1),
+        stored_bytes=rate(stats["physical_end"], before.status["stats"]["physical_end"]),
+        read=rate(stats["read_messages"], known["read_messages"]),
+        read_bytes=rate(stats["read_bytes"], known["read_bytes"]),
+        unflushed_bytes=max(stats["physical_end"] - stats["durable_end"], 0),
+        memory_bytes=sum(status["memory"]["bytes"].values()),
+        memory_budget_bytes=status["memory"]["budget_bytes"],
+        disk_free_bytes=stats["disk_free_bytes"],
+        disk_total_bytes=stats["disk_total_bytes"],
+        complaints=status["complaints"]["made"],
+        topics=sorted(topics, key=lambda topic: (-topic.stored, topic.topic)),
+        groups=sorted(groups, key=lambda group: (-group.lag, group.group, group.topic)),
+    )
+
+
+class Screen:
+    """Figures as lines of text; it remembers what each topic did."""
+
+    def __init__(self, mount: Mount) -> None:
+        self._mount = mount
+        self._history: dict[str, deque[float]] = {}
+
+    def lines(self, now: Figures, width: int, height: int) -> list[str]:
+        """So many lines at most, none longer than `width`: topics with most traffic and groups with most lag first."""
+        for topic in now.topics:
+            self._history.setdefault(topic.topic, deque(maxlen=HISTORY)).append(topic.stored)
+        head = [
+            f"{self._mount.store} at {self._mount.mountpoint}, {now.mode}, process {now.pid}"
+            + (f", {plural(now.restarts, 'restart')}" if now.restarts else ""),
+            f"in      {now.stored:>12,.0f} messages/s  {human_size(round(now.stored_bytes)):>10}/s"
+            f"   not on disk  {human_size(now.unflushed_bytes)}",
+            f"out     {now.read:>12,.0f} messages/s  {human_size(round(now.read_bytes)):>10}/s"
+            f"   complaints   {now.complaints:,}",
+            f"memory  {human_size(now.memory_bytes)} of {human_size(now.memory_budget_bytes)} for clients"
+            f"   disk  {human_size(now.disk_free_bytes)} free of {human_size(now.disk_total_bytes)}",
+        ]
+        left = max(height - len(head) - 4, 2)
+        most_groups = min(len(now.groups), max(left // 3, left - len(now.topics)))
+        table = [*self._topics(now, left - most_groups, width), *self._groups(now, most_groups)]
+        return [visible(line)[:width].rstrip() for line in (*head, *table)]
+
+    def _topics(self, now: Figures, most: int, width: int) -> Iterator[str]:
+        name_width = max(width - HISTORY - 38, 12)
+        yield ""
+        yield f"{'TOPIC':<{name_width}}  {'QUEUES':>6}  {'MESSAGES':>13}  {'IN/S':>9}"
+        for topic in now.topics[:most]:
+            figures = f"{topic.queues:>6,}  {topic.messages:>13,}  {topic.stored:>9,.0f}"
+            yield f"{_cut(topic.topic, name_width):<{name_width}}  {figures}  {sparkline(self._history[topic.topic])}"
+
+    def _groups(self, now: Figures, most: int) -> Iterator[str]:
+        if not most:
+            return
+        yield ""
+        yield f"{'GROUP':<26}  {'TOPIC':<24}  {'LAG':>13}  {'OUT/S':>9}"
+        for group in now.groups[:most]:
+            yield f"{_cut(group.group, 26):<26}  {_cut(group.topic, 24):<24}  {group.lag:>13,}  {group.consumed:>9,.0f}"
+
+
+def sparkline(values: Iterator[float] | deque[float]) -> str:
+    """A bar for each value, the largest as high as can be."""
+    found = list(values)
+    most = max(found, default=0)
+    return "".join(BARS[-(-int(value * 1000) * (len(BARS) - 1) // int(most * 1000)) if value else 0] for value in found)
+
+
+def _cut(name: str, width: int) -> str:
+    shown = visible(name)
+    return shown if len(shown) <= width else f"{shown[: width - 1]}…"
+
+
+@click.command("top", short_help="Watch what a mount does.")
+@click.argument("place", metavar="MOUNTPOINT")
+@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between looks.")
+@click.option("-n", "--count", type=click.IntRange(1), help="End after so many.")
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON a look.")
+def command(place: str, interval: float, count: int | None, as_json: bool) -> None:
+    """Show what happens on the mount at MOUNTPOINT (or of a store's directory): rates in and out, each topic's, the lag
+    of consumer groups, memory and disk. Until it is interrupted.
+
+    \b
+    Examples:
+      mountctl top /mnt/mq
+      mountctl top /mnt/mq --json --interval 10
+    """
+    mount = find(place).mount
+    if mount is None:
+        raise CommandError(f"no store is mounted at {place}", "see what is mounted with `mountctl status`", 64)
+    require_answer(mount)
+    screen = Screen(mount)
+    with shown() as show:
+        for number, now in enumerate(looks(mount, interval)):
+            if as_json:
+                print_json_line(asdict(now) if now is not None else {"answers": False})
+            elif now is None:
+                show([f"{mount.mountpoint} does not answer"])
+            else:
+                show(screen.lines(now, *_terminal()))
+            if number + 1 == count:
+                return
+
+
+def looks(mount: Mount, interval: float) -> Iterator[Figures | None]:
+    """What happened in each interval; None where the mount did not say."""
+    before = _look(mount)
+    due = time.monotonic()
+    while True:
+        due = max(due + interval, now := time.monotonic())
+        time.sleep(due - now)
+        after = _look(mount)
+        yield figures(before, after) if before is not None and after is not None else None
+        before = after or before
+
+
+def _look(mount: Mount) -> Look | None:
+    def ask() -> Look:
+        status = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
+        return Look(time.monotonic(), status)
+
+    return patiently(ask, None)
+
+
+def _terminal() -> tuple[int, int]:
+    size = shutil.get_terminal_size((PLAIN_WIDTH, 24))
+    return (size.columns, size.lines) if sys.stdout.isatty() else (PLAIN_WIDTH, 1_000)
+
+
+@contextmanager
+def shown() -> Iterator[Any]:
+    """A function that shows lines: in place of the last ones on a terminal, else below them."""
+    if not sys.stdout.isatty():
+        yield lambda lines: click.echo("\n".join([*lines, ""]))
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+        yield lambda lines: live.update(Text("\n".join(lines), no_wrap=True), refresh=True)
