@@ -138,11 +138,17 @@ class Handover:
     @property
     def agreed(self) -> tuple[bytes, bytes] | None:
         """The kernel's first request and the reply to it, once it was answered."""
-        request, reply = self._words[_REQUEST_BYTES], self._words[_REPLY_BYTES]
-        if not request:
+        return self.agreed_in(self.descriptor)
+
+    @classmethod
+    def agreed_in(cls, descriptor: int) -> tuple[bytes, bytes] | None:
+        """As `agreed`, of memory that another server may be using. HandoverError: it was not made by this version."""
+        cls.require_ours(descriptor)
+        sizes = memoryview(os.pread(descriptor, 16, _REQUEST_BYTES * 8)).cast("Q")
+        if not sizes[0]:
             return None
         begin = AGREED_BYTES + LARGEST_AGREED_BYTES
-        return bytes(self._bytes[AGREED_BYTES : AGREED_BYTES + request]), bytes(self._bytes[begin : begin + reply])
+        return os.pread(descriptor, sizes[0], AGREED_BYTES), os.pread(descriptor, sizes[1], begin)
 
     def agree(self, request: bytes, reply: bytes) -> None:
         """Note the kernel's first request and the reply to it."""

@@ -176,8 +176,7 @@ class MountRequest:
             raise CommandError(reason, "umount, then mount with it", os.EX_USAGE)
 
     def changed_by(self, words: ParsedOptions) -> MountRequest:
-        """With other options. CommandError."""
-        self.require_changeable(words)
+        """With other options, as far as they can change."""
         return replace(
             self,
             sync_flush=self.sync_flush or "sync_flush" in words.switches,

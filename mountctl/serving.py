@@ -25,7 +25,7 @@ from engine import (
     StoreError,
 )
 from fsstore import ServeOptions, serve
-from fsstore.fuse.mount import ENDING_SIGNALS
+from fsstore.fuse.mount import ENDING_SIGNALS, require_agreement
 from fsstore.handover import Keeper
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file, tell_systemd
 from mountctl.errors import one_line
@@ -69,9 +69,10 @@ def serve_request(
     log.info("closed %s", request.store)
 
 
-def check_options(request: MountRequest) -> None:
-    """The engine understands what is asked of it. OptionError."""
+def prepare(request: MountRequest, handed_over: int) -> None:
+    """Try what can be tried while another server serves: OptionError, HandoverError."""
     _config(request, Reporter())
+    require_agreement(handed_over)
 
 
 class Interrupts:

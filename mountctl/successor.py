@@ -29,13 +29,12 @@ def main() -> int:
 
     def server(reporter: daemon.Reporter, _: Keeper | None) -> None:
         set_up_allocator()  # before anything starts a thread
-        from mountctl.serving import check_options, serve_request
+        from mountctl.serving import prepare, serve_request
 
         with os.fdopen(text, "rb") as file:
             file.seek(0)
             asked = MountRequest.from_text(file.read()).changed_by(parse(options))
-        check_options(asked)
-        Handover.require_ours(memory)
+        prepare(asked, memory)
         to_keeper.send(Word.PREPARED.value)
         if to_keeper.recv(16) != Word.GO.value:
             raise ConnectionResetError(errno.ECONNRESET, "the keeper is gone")

@@ -34,10 +34,10 @@ from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.handlers import JournaledHandlers, RequestHandlers
 from fsstore.fuse.notify import Expiry, Invalidation, SizeNotifier
-from fsstore.fuse.rare import RareOperations, Relay
+from fsstore.fuse.rare import RareOperations, Relay, agree_again
 from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel, RequestLoop
-from fsstore.handover import HandoverError, Keeper, Word
+from fsstore.handover import Handover, HandoverError, Keeper, Word
 from fsstore.interface import FilesystemOptions
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
@@ -88,6 +88,14 @@ def run_mount(
                 channel.close()
         if keeper is not None:
             keeper.is_left = is_left
+
+
+def require_agreement(handed_over: int) -> None:
+    """This program would agree with the kernel on what it has agreed with the server that uses this shared memory.
+    HandoverError."""
+    agreed = Handover.agreed_in(handed_over)
+    if agreed is not None:
+        trio.run(agree_again, *agreed)
 
 
 class Mount:

@@ -32,6 +32,7 @@ from fsstore.interface import BLOCK_BYTES, Attributes, FilesystemError, SlowWork
 READY_TASKS = 8
 """Tasks of pyfuse3 that stay: each has a buffer of 1 MiB, which is not to come and go with every burst."""
 LARGEST_REPLY_BYTES = 1 << 20
+DISAGREED = "this version agrees with the kernel on something else than the one before"
 
 
 O = TypeVar("O")  # noqa: E741
@@ -128,7 +129,7 @@ class Relay:
             self._channel.send(reply)
             self.agreed(self._first, reply)
         elif reply != self._expected:
-            raise HandoverError("this version agrees with the kernel on something else than the one that was killed")
+            raise HandoverError(DISAGREED)
 
     def _marked(self, reply: bytes) -> bytes:
         """A reply with the mark of its request."""
@@ -137,6 +138,22 @@ class Relay:
             return reply
         self._resent.discard(unique)
         return wire.REPLY.pack(length, error, unique | RESENT) + reply[wire.REPLY.size :]
+
+
+async def agree_again(request: bytes, reply: bytes) -> None:
+    """Have libfuse agree with a kernel that is not there. HandoverError: on something else than `reply`."""
+    with Relay.to_pyfuse3(None, pyfuse3.Operations()) as relay:  # type: ignore[arg-type] # nothing is sent
+        relay.replay(request, reply)
+        differs = False
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(relay.run)
+                await relay.serving.wait()
+                nursery.cancel_scope.cancel()
+        except* HandoverError:
+            differs = True
+        if differs:
+            raise HandoverError(DISAGREED)
 
 
 def answered(

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from engine import MessageStore
+from fsstore.handover import AGREED_BYTES, LARGEST_AGREED_BYTES
 from mountctl import daemon, preflight
 from mountctl.errors import CommandError
 from tests.mount.test_outlives import APPENDING, bodies, keeper_of, opened, server_of
@@ -178,6 +179,15 @@ def test_tail_f_goes_on(mounted: Site, queue: Path, tmp_path: Path) -> None:
         tail.wait()
 
 
+def test_who_reads_the_access_log_reads_on(mounted: Site) -> None:
+    with opened(mounted.mountpoint / "@store/accesslog") as lines:
+        restart(mounted)
+        (mounted.mountpoint / "made").mkdir()
+        found = b""
+        while b" mkdir made " not in found:
+            found += os.read(lines, 1 << 16)
+
+
 @pytest.mark.parametrize("mode", ["--follow", "--read-only"])
 def test_mounts_that_only_read_go_on(site: Site, mode: str) -> None:
     with MessageStore.open(site.store) as store:
@@ -261,6 +271,18 @@ def test_a_program_that_fails_leaves_the_mount_served(
     assert bodies(queue) == [b"x" * 70_000]
 
 
+def test_a_program_that_agrees_with_the_kernel_on_something_else_is_refused(mounted: Site) -> None:
+    before = status_of(mounted)["pid"]
+    memory = next(one for one in Path(f"/proc/{before}/fd").iterdir() if "fsstore-handover" in os.readlink(one))
+    with open(memory, "r+b") as shared:
+        shared.seek(AGREED_BYTES + LARGEST_AGREED_BYTES + 40)
+        shared.write(b"other")
+    done = mountctl("restart", mounted.mountpoint)
+    assert "agrees with the kernel on something else" in done.stderr
+    assert "the mount is served as before" in done.stderr
+    assert status_of(mounted)["pid"] == before
+
+
 def test_a_program_that_is_not_there_leaves_the_old_daemon(mounted: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     before = status_of(mounted)["pid"]
     monkeypatch.setattr(daemon, "this_program", lambda options: daemon.Program("/nowhere/python", "/", options))
@@ -290,7 +312,7 @@ def test_an_option_that_makes_another_mount_is_refused(mounted: Site, option: st
 def test_a_program_that_takes_too_long_is_given_up(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSSTORE_PREPARE_SECONDS", "3")
     site.mounted()
-    served_by("time.sleep(60)", tmp_path / "other", monkeypatch)
+    served_by("time.sleep(600)", tmp_path / "other", monkeypatch)
     first = threading.Thread(target=partial(mountctl, "restart", site.mountpoint))
     first.start()
     keeper = keeper_of(site)
@@ -306,7 +328,7 @@ def test_a_program_that_takes_too_long_is_given_up(site: Site, tmp_path: Path, m
 
 
 def test_it_can_be_unmounted_meanwhile(mounted: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served_by("time.sleep(60)", tmp_path / "other", monkeypatch)
+    served_by("time.sleep(600)", tmp_path / "other", monkeypatch)
     keeper = keeper_of(mounted)
     running = threading.Thread(target=partial(mountctl, "restart", mounted.mountpoint))
     running.start()
