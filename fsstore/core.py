@@ -48,6 +48,7 @@ from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
 from fsstore.tree.nodes import Context, Node, OpenFile, Survival
 from fsstore.tree.refusals import Kind as RefusalKind
 from fsstore.tree.refusals import Refusals
+from fsstore.tree.request_figures import RequestFigures
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
 from fsstore.tree.store_reports import (
     ControlFile,
@@ -57,6 +58,9 @@ from fsstore.tree.store_reports import (
     StoreDirectory,
     config_of,
     metrics_of,
+    process_metrics,
+    refusal_metrics,
+    request_metrics,
     status_of,
     to_json,
 )
@@ -125,6 +129,10 @@ class Filesystem:
         """Handles that another server opened, and nobody has used since."""
         self._next_handle = 1
         self._stored = DoneInThread[int]()
+        self.requests = RequestFigures()
+        """For the adapter to count them."""
+        self._started_ns = clock_ns()
+        self._followed_ns: int | None = None
         self.access_log = AccessLog()
         """Who reads `@store/accesslog`."""
         self._access_log_file = AccessLogFile(self._context, self.access_log)
@@ -153,7 +161,14 @@ class Filesystem:
             return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
 
         def metrics_text() -> bytes:
-            return metrics_of(store, COMPLAINTS, self.memory, context.survival.restarts, context.refusals.counts)
+            now_ns = context.clock_ns()
+            seen_s = None if self._followed_ns is None else (now_ns - self._followed_ns) / 1e9
+            more = (
+                *process_metrics(self._started_ns / 1e9, seen_s),
+                *refusal_metrics(context.refusals.counts),
+                *request_metrics(self.requests, COMPLAINTS.by_errno),
+            )
+            return metrics_of(store, COMPLAINTS, self.memory, context.survival.restarts, more)
 
         directory.add(b"status.json", SlowReportFile(context, status_text))
         directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
@@ -602,6 +617,10 @@ class Filesystem:
         self._messages.forget()
         self._parquet.forget_expired(expired)
         return itertools.chain(retire_expired_files(self._inodes, expired), retire_expired(self._context, expired))
+
+    def followed(self) -> None:
+        """What another process has written so far is shown."""
+        self._followed_ns = self._context.clock_ns()
 
     def queue_gone(self, topic: str, queue: int) -> list[int]:
         """Inodes of a queue that went, or was recreated, and of all that was in it."""

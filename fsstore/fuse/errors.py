@@ -86,6 +86,7 @@ def errno_for(error: BaseException, during: str) -> int:
     """The errno that answers `error`. A defect is logged with its traceback, damage in a line, as often as
     `Complaints` lets them."""
     number = errno_of(error)
+    COMPLAINTS.count(errno.EIO if number is None else number)
     if number is None:
         defect = during, type(error), _place_of(error)
         COMPLAINTS.tell(log, logging.ERROR, defect, f"{during} failed, answered EIO", error)

@@ -161,6 +161,8 @@ class Mount:
             requests.failed(number, request)
 
         loop.refused = refused
+        loop.figures = self._core.requests
+        loop.figures.name_of = wire.operation_name
         sizes = SizeNotifier(self._core.streams, self._channel, loop.holds)
         unsubscribe = self._store.subscribe(invalidation)
         try:
@@ -285,6 +287,7 @@ class Mount:
             await trio.sleep(self._options.follow_interval_ms / 1000)
             try:
                 await trio.to_thread.run_sync(self._store.refresh)
+                self._core.followed()
                 index = self._store.index_state
                 if index != logged and index.state in ("none", "not proved"):
                     log.warning("keys may not be found: index %s: %s", index.state, index.reason)

@@ -19,6 +19,7 @@ import select
 import socket
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -33,6 +34,7 @@ from fsstore.fuse.protocol import REPLY, REQUEST, Opcode, failed
 from fsstore.handover import Keeper, RequestJournal, pin, touch
 from fsstore.interface import Kind, SlowWork
 from fsstore.options import MountError
+from fsstore.tree.request_figures import SAMPLE_OF, RequestFigures
 
 if TYPE_CHECKING:
     from fsstore.fuse.rare import Relay
@@ -238,6 +240,7 @@ class RequestLoop:
         self._ending = ending
         self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
         """Called with each failure, its errno and the request, before that is answered."""
+        self.figures = RequestFigures()
         self._slow: list[int] = []
         self._queued: dict[int, deque[bytes]] = {}  # requests that wait for another one's turn, by inode
 
@@ -273,10 +276,14 @@ class RequestLoop:
         if inode in self._queued:
             self._queued[inode].append(bytes(request))
             return
+        counts = self.figures.counts
+        count = counts[opcode] = counts[opcode] + 1
         handler = self._handlers.get(opcode)
         if handler is None:
             self._relay.forward(bytes(request))
             return
+        if count % SAMPLE_OF == 1:
+            handler = self._timed(opcode, handler)
         try:
             handler(unique, inode, request)
         except SlowWork as slow:
@@ -286,6 +293,17 @@ class RequestLoop:
             nursery.start_soon(self._after, slow, handler, memoryview(bytes(request)), nursery)
         except Exception as error:
             self._refuse(error, handler, unique, request)
+
+    def _timed(self, opcode: int, handler: Handler) -> Handler:
+        """The same, which notes how long it took from now on, if it succeeds."""
+        began_s = time.perf_counter()
+
+        def timed(unique: int, inode: int, request: memoryview) -> None:
+            handler(unique, inode, request)
+            self.figures.times[opcode].took(time.perf_counter() - began_s)
+
+        timed.__name__ = handler.__name__
+        return timed
 
     def _refuse(self, error: Exception, handler: Handler, unique: int, request: memoryview) -> None:
         """Answer a failure with its errno."""

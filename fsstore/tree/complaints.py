@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -39,6 +40,13 @@ class Complaints:
         """Complaints so far, logged or not."""
         self.left_out = 0
         """Those of them that were not logged."""
+        self.by_errno: Counter[int] = Counter()
+        """All requests that were answered with an errno, also those that nothing is said about."""
+
+    def count(self, number: int) -> None:
+        """A request is answered with that errno."""
+        with self._lock:
+            self.by_errno[number] += 1
 
     def tell(
         self, log: logging.Logger, level: int, about: Hashable, text: str, error: BaseException | None = None

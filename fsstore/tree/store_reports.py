@@ -9,9 +9,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
+from functools import cache
+from importlib import metadata
+from itertools import accumulate
 from typing import cast
 
 from engine import (
@@ -43,6 +47,7 @@ from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 from fsstore.tree.names import can_be_name, from_name, parse_queue, to_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile, not_found
+from fsstore.tree.request_figures import BUCKETS_S, SAMPLE_OF, Histogram, RequestFigures
 
 _OPENED = Opened(0, True, False, None)
 _COUNTERS = frozenset(
@@ -299,9 +304,9 @@ def metrics_of(
     complaints: Complaints,
     memory: MemoryBudget,
     restarts: int = 0,
-    refused: Mapping[str, int] | None = None,
+    more: Iterable[str] = (),
 ) -> bytes:
-    """Figures in Prometheus' text format."""
+    """Figures in Prometheus' text format; `more` are lines of it."""
     bounds = [
         (topic, queue, bounds) for topic, queues in _bounds_by_topic(store).items() for queue, bounds in queues.items()
     ]
@@ -312,8 +317,6 @@ def metrics_of(
         *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
         *_figure("memory_refused_total", "counter", "Requests that were answered ENOBUFS", memory.refused),
         *_figure("restarts_total", "counter", "Times that a killed daemon was replaced", restarts),
-        *_header("fsstore_refused_total", "counter", "Publications that were refused, by reason"),
-        *(f"fsstore_refused_total{{{_labels(reason=reason)}}} {count}" for reason, count in (refused or {}).items()),
         *_figure("complaints_total", "counter", "Requests that failed", complaints.made),
         *_figure(
             "settings_problems",
@@ -331,7 +334,62 @@ def metrics_of(
             f"fsstore_queue_{name}{{{_labels(topic=topic, queue=queue)}}} {values[name]}"
             for topic, queue, values in bounds
         ]
-    return "\n".join([*lines, *_lag_metrics(store, bounds), ""]).encode("utf-8", "replace")
+    return "\n".join([*lines, *_lag_metrics(store, bounds), *more, ""]).encode("utf-8", "replace")
+
+
+def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
+    """Of publications."""
+    yield from _header("fsstore_refused_total", "counter", "Publications that were refused, by reason")
+    for reason, count in counts.items():
+        yield f"fsstore_refused_total{{{_labels(reason=reason)}}} {count}"
+
+
+def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]:
+    """Of this daemon: what it is, since when, and (`followed_s`) how old what a follower shows may be."""
+    version, python = program_version(), platform.python_version()
+    yield from _header("fsstore_build_info", "gauge", "Always 1; the labels say what runs")
+    yield f"fsstore_build_info{{{_labels(version=version, python=python)}}} 1"
+    yield from _header("fsstore_start_time_seconds", "gauge", "When this daemon began to serve, in seconds since 1970")
+    yield f"fsstore_start_time_seconds {started_s:.3f}"
+    if followed_s is not None:
+        what = "Seconds since the writer's store was last read on: what it wrote since is not shown yet"
+        yield from _header("fsstore_follow_lag_seconds", "gauge", what)
+        yield f"fsstore_follow_lag_seconds {followed_s:.3f}"
+
+
+@cache
+def program_version() -> str:
+    """Of fsstore as it is installed."""
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("fsstore")
+    return "unknown"
+
+
+def request_metrics(figures: RequestFigures, by_errno: Mapping[int, int]) -> Iterator[str]:
+    """Of the kernel's requests."""
+    counts, times = sorted(figures.counts.items()), sorted(figures.times.items())
+    yield from _header("fsstore_requests_total", "counter", "Requests of the kernel, by operation")
+    for opcode, count in counts:
+        yield f"fsstore_requests_total{{{_labels(operation=figures.name_of(opcode))}}} {count}"
+    yield from _header("fsstore_request_errors_total", "counter", "Requests that were answered with an errno")
+    for number, count in sorted(by_errno.items()):
+        name = errno.errorcode.get(number, str(number))
+        yield f"fsstore_request_errors_total{{{_labels(errno=name)}}} {count}"
+    name = "fsstore_request_duration_seconds"
+    of_which = f"of one request in {SAMPLE_OF} of each operation, the first among them, if it succeeds"
+    what = f"Time to an answer, {of_which}; what waits for the disk is timed until it begins to wait"
+    yield from _header(name, "histogram", what)
+    for opcode, histogram in times:
+        yield from _histogram(name, figures.name_of(opcode), histogram)
+
+
+def _histogram(name: str, operation: str, histogram: Histogram) -> Iterator[str]:
+    *totals, count = accumulate(histogram.counts)
+    for bound, total in zip(BUCKETS_S, totals, strict=True):
+        yield f"{name}_bucket{{{_labels(operation=operation, le=repr(bound))}}} {total}"
+    yield f"{name}_bucket{{{_labels(operation=operation, le='+Inf')}}} {count}"
+    yield f"{name}_sum{{{_labels(operation=operation)}}} {histogram.seconds:.6f}"
+    yield f"{name}_count{{{_labels(operation=operation)}}} {count}"
 
 
 def _store_metrics(stats: StoreStats) -> Iterator[str]:

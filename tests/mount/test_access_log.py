@@ -206,3 +206,20 @@ def test_only_the_owner_reads_it(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
         assert "PermissionError" in done.stderr
         assert refused_with(os.open, path, os.O_WRONLY) == errno.EPERM
+
+
+def test_metrics_count_requests_whether_or_not_somebody_reads_the_log(mount: Mounted, queue: Path) -> None:
+    def figure(name: str) -> float:
+        lines = (mount.root / "@store" / "metrics").read_text().splitlines()
+        return next((float(line.split()[1]) for line in lines if line.startswith(name)), 0.0)
+
+    wrote = figure('fsstore_requests_total{operation="write"}')
+    missed = figure('fsstore_request_errors_total{errno="ENOENT"}')
+    publish(queue / "append", *[b"one\n"] * 65)
+    with reading(mount):
+        publish(queue / "append", b"two\n")
+    assert not (queue / "none").exists()
+    assert figure('fsstore_requests_total{operation="write"}') == wrote + 66
+    assert figure('fsstore_request_errors_total{errno="ENOENT"}') > missed
+    assert figure('fsstore_request_duration_seconds_count{operation="write"}') >= 1
+    assert figure("fsstore_start_time_seconds") == pytest.approx(time.time(), abs=3600)

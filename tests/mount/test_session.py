@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -12,8 +13,9 @@ import trio
 
 from fsstore.fuse.protocol import Opcode, done
 from fsstore.fuse.rare import Relay
-from fsstore.fuse.session import LINGER_MS, Channel, RequestLoop
+from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
 from fsstore.interface import FilesystemError, Kind, SlowWork
+from fsstore.tree.request_figures import SAMPLE_OF
 
 KNOWN = 999
 """An opcode that the handler under test is for."""
@@ -70,6 +72,16 @@ def serve(
     loop = RequestLoop(cast(Channel, channel), {opcode: handler}, cast(Relay, NoRelay()), 2, ending)
     trio.run(loop.run)
     return channel.replies
+
+
+def loop_over(channel: ScriptedChannel, handle: Callable[[int], None]) -> RequestLoop:
+    """A loop with two opcodes, `handle(unique)` for both."""
+
+    def handler(unique: int, _: int, __: memoryview) -> None:
+        handle(unique)
+
+    handlers: dict[int, Handler] = {KNOWN: handler, KNOWN + 1: handler}
+    return RequestLoop(cast(Channel, channel), handlers, cast(Relay, NoRelay()), 2, lambda: None)
 
 
 def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_once() -> None:
@@ -158,3 +170,31 @@ def test_a_failed_forget_hears_no_answer() -> None:
         channel.send(done(unique))
 
     assert serve(channel, handle, Opcode.FORGET) == [done(8)]
+
+
+def test_requests_are_counted_and_one_in_so_many_is_timed() -> None:
+    count = 2 * SAMPLE_OF + 1
+    channel = ScriptedChannel([(KNOWN, unique) for unique in range(count)], count)
+    loop = loop_over(channel, lambda unique: channel.send(done(unique)))
+    trio.run(loop.run)
+    assert loop.figures.counts == {KNOWN: count}
+    assert sum(loop.figures.times[KNOWN].counts) == 3
+
+
+def test_a_request_is_timed_until_its_slow_work_is_done_and_not_when_it_fails() -> None:
+    channel = ScriptedChannel([(KNOWN, 7), (KNOWN + 1, 8)], 2)
+    asked: list[int] = []
+
+    def handle(unique: int) -> None:
+        asked.append(unique)
+        if unique == 7 and len(asked) == 1:
+            raise SlowWork(lambda: time.sleep(0.05))
+        if unique == 8:
+            raise FilesystemError(errno.ENOENT)
+        channel.send(done(unique))
+
+    loop = loop_over(channel, handle)
+    trio.run(loop.run)
+    assert loop.figures.counts == {KNOWN: 1, KNOWN + 1: 1}
+    assert loop.figures.times[KNOWN].seconds >= 0.05
+    assert KNOWN + 1 not in loop.figures.times
