@@ -20,6 +20,7 @@ VERBS = (
     "restart",
     "status",
     "top",
+    "profile",
     "init",
     "topics",
     "put",

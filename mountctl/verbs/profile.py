@@ -1,0 +1,150 @@
+"""mountctl profile: what a mount is asked, by operation, and how long that takes."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from mountctl.errors import CommandError
+from mountctl.output import plural, print_json, print_table
+from mountctl.places import find, require_answer
+
+LOOK_S = 0.05
+"""Between two looks at the log."""
+_TITLES = ("OPERATION", "COUNT", "ERRORS", "MEAN", "P50", "P99", "TOTAL")
+
+
+@click.command("profile", short_help="Show which requests a mount gets, and how long they take.")
+@click.argument("place")
+@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1, 3600), help="How long to look.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON; times are in seconds.")
+def command(place: str, seconds: float, as_json: bool) -> None:
+    """Count the requests that a mount gets from now on, by operation, with their times. Ctrl-C shows what came so far.
+
+    \b
+    Example:
+      mountctl profile /mnt/mq --seconds 1
+    """
+    mount = find(place).mount
+    if mount is None:
+        raise CommandError(f"{place} is not mounted", "see what is with `mountctl status`", os.EX_USAGE)
+    require_answer(mount)
+    profile = Profile()
+    began_s = time.monotonic()
+    try:
+        for line in log_lines(mount.mountpoint, began_s + seconds):
+            profile.take(line)
+    except KeyboardInterrupt:
+        pass
+    looked_s = time.monotonic() - began_s
+    if as_json:
+        print_json({"seconds": round(looked_s, 3), "dropped": profile.dropped, "operations": profile.as_json()})
+        return
+    print_table(_TITLES, profile.rows())
+    count = sum(figures.count for figures in profile.operations.values())
+    click.echo(f"\n{plural(count, 'request')} in {looked_s:.1f} s; times in milliseconds")
+    if profile.dropped:
+        click.echo(f"{plural(profile.dropped, 'request')} more came too fast to be looked at", err=True)
+
+
+def log_lines(mountpoint: Path, until_s: float) -> Iterator[bytes]:
+    """Lines of `@store/accesslog` from now on. CommandError: it can't be read."""
+    path = mountpoint / "@store" / "accesslog"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise CommandError(f"{mountpoint} has no access log", "its daemon is an older version: mount again") from None
+    try:
+        rest = b""
+        while time.monotonic() < until_s:
+            try:
+                text = os.read(descriptor, 1 << 20)
+            except BlockingIOError:
+                time.sleep(min(LOOK_S, max(until_s - time.monotonic(), 0)))
+                continue
+            if not text:  # the mount ends
+                return
+            *lines, rest = (rest + text).split(b"\n")
+            yield from lines
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(slots=True)
+class Figures:
+    """Of one operation."""
+
+    micros: Counter[int] = field(default_factory=Counter)
+    """How many took how many microseconds."""
+    errors: int = 0
+
+    @property
+    def count(self) -> int:
+        """All of them, the failed ones too."""
+        return self.micros.total()
+
+    @property
+    def total_s(self) -> float:
+        """All together."""
+        return sum(micros * count for micros, count in self.micros.items()) / 1e6
+
+    def quantile_s(self, share: float) -> float:
+        """That share of them took no longer."""
+        left = math.ceil(share * self.count)
+        for micros, count in sorted(self.micros.items()):
+            left -= count
+            if left <= 0:
+                return micros / 1e6
+        return 0.0
+
+    def times_s(self) -> dict[str, float]:
+        """Mean, quantiles and total."""
+        return {
+            "mean": round(self.total_s / self.count, 7),
+            "p50": self.quantile_s(0.5),
+            "p99": self.quantile_s(0.99),
+            "total": round(self.total_s, 6),
+        }
+
+
+class Profile:
+    """Requests by operation."""
+
+    def __init__(self) -> None:
+        self.operations: defaultdict[str, Figures] = defaultdict(Figures)
+        self.dropped = 0
+        """Requests that the log had no room for."""
+
+    def take(self, line: bytes) -> None:
+        """A line of the log."""
+        words = line.decode(errors="replace").split(" ")
+        if words[0] == "#":
+            self.dropped += int(words[1])
+            return
+        _, _, _, _, operation, _, _, _, result, seconds = words
+        figures = self.operations[operation]
+        figures.micros[round(float(seconds) * 1e6)] += 1
+        figures.errors += result != "OK"
+
+    def as_json(self) -> dict[str, dict[str, float]]:
+        """The figures of each operation, the one that took most of the time first."""
+        return {
+            operation: {"count": figures.count, "errors": figures.errors, **figures.times_s()}
+            for operation, figures in self._by_total()
+        }
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """The same for a table."""
+        for operation, figures in self._by_total():
+            times_ms = (f"{seconds * 1000:,.3f}" for seconds in figures.times_s().values())
+            yield operation, f"{figures.count:,}", f"{figures.errors:,}", *times_ms
+
+    def _by_total(self) -> Iterable[tuple[str, Figures]]:
+        return sorted(self.operations.items(), key=lambda item: -item[1].total_s)
