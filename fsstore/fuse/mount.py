@@ -23,7 +23,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
@@ -42,11 +41,9 @@ from fsstore.interface import FilesystemOptions
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
 from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.store_reports import VERSION
 
 log = logging.getLogger(__name__)
-
-VERSION = version("fsstore")
-"""Of what runs here, whatever is installed later."""
 
 
 def run_mount(
@@ -168,7 +165,7 @@ class Mount:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(relay.run)
-                nursery.start_soon(requests.run)
+                nursery.start_soon(requests.run, lambda: self.is_left)
                 nursery.start_soon(self._announce, relay)
                 nursery.start_soon(expiry.run)
                 nursery.start_soon(sizes.run)

@@ -172,8 +172,9 @@ class RequestLog:
     def _wake(self) -> None:
         self._arrived.set()
 
-    async def run(self) -> None:
-        """Answer those who wait for lines, until cancelled."""
+    async def run(self, is_left: Callable[[], bool]) -> None:
+        """Answer those who wait for lines, until cancelled. Then they hear the end, unless another server goes on:
+        the kernel asks that one again."""
         try:
             while True:
                 await self._arrived.wait()
@@ -181,8 +182,9 @@ class RequestLog:
                 self._arrived = trio.Event()
                 self._answer_readers()
         finally:
-            for unique in self._parked:
-                self._channel.send(wire.header(unique, 0))
+            if not is_left():
+                for unique in self._parked:
+                    self._channel.send(wire.header(unique, 0))
 
     def _answer_readers(self) -> None:
         self._answered_s = time.perf_counter()

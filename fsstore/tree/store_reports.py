@@ -13,8 +13,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
-from functools import cache
-from importlib import metadata
+from importlib.metadata import version
 from itertools import accumulate
 from typing import cast
 
@@ -50,6 +49,8 @@ from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile, not
 from fsstore.tree.request_figures import BUCKETS_S, SAMPLE_OF, Histogram, RequestFigures
 
 _OPENED = Opened(0, True, False, None)
+VERSION = version("fsstore")
+"""Of the program that runs, also after another one was installed."""
 _COUNTERS = frozenset(
     ("put_messages", "put_bytes", "read_messages", "read_bytes", "queries", "flushes", "expired_files")
 )
@@ -346,23 +347,14 @@ def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
 
 def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]:
     """Of this daemon: what it is, since when, and (`followed_s`) how old what a follower shows may be."""
-    version, python = program_version(), platform.python_version()
     yield from _header("fsstore_build_info", "gauge", "Always 1; the labels say what runs")
-    yield f"fsstore_build_info{{{_labels(version=version, python=python)}}} 1"
+    yield f"fsstore_build_info{{{_labels(version=VERSION, python=platform.python_version())}}} 1"
     yield from _header("fsstore_start_time_seconds", "gauge", "When this daemon began to serve, in seconds since 1970")
     yield f"fsstore_start_time_seconds {started_s:.3f}"
     if followed_s is not None:
         what = "Seconds since the writer's store was last read on: what it wrote since is not shown yet"
         yield from _header("fsstore_follow_lag_seconds", "gauge", what)
         yield f"fsstore_follow_lag_seconds {followed_s:.3f}"
-
-
-@cache
-def program_version() -> str:
-    """Of fsstore as it is installed."""
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version("fsstore")
-    return "unknown"
 
 
 def request_metrics(figures: RequestFigures, by_errno: Mapping[int, int]) -> Iterator[str]:

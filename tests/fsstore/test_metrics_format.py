@@ -6,6 +6,7 @@ import errno
 import os
 import platform
 import re
+from importlib.metadata import version
 from typing import NamedTuple
 
 import pytest
@@ -122,7 +123,7 @@ def test_it_says_what_runs_since_when(mount: Mount) -> None:
     ((_, labels, one),) = families["fsstore_build_info"].samples
     assert one == 1
     assert labels["python"] == platform.python_version()
-    assert re.fullmatch(r"\d.*|unknown", labels["version"])
+    assert labels["version"] == version("fsstore")
     assert value(families, "fsstore_start_time_seconds") == pytest.approx(mount.now_ms / 1000)
 
 

@@ -325,7 +325,8 @@ def test_a_mount_in_the_foreground_has_no_keeper(site: Site) -> None:
         serving.terminate()
 
 
-def test_who_reads_the_access_log_goes_on(mounted: Site, queue: Path) -> None:
+@pytest.mark.parametrize("is_planned", [False, True], ids=["killed", "restarted"])
+def test_who_reads_the_access_log_goes_on(mounted: Site, queue: Path, is_planned: bool) -> None:
     log = open(mounted.mountpoint / "@store/accesslog", "rb", buffering=0)  # noqa: SIM115
     with log:
         lines: list[bytes] = []
@@ -338,7 +339,10 @@ def test_who_reads_the_access_log_goes_on(mounted: Site, queue: Path) -> None:
 
         reader = threading.Thread(target=read)
         reader.start()
-        kill(mounted)
+        if is_planned:
+            succeed("restart", mounted.mountpoint)
+        else:
+            kill(mounted)
         lines.clear()
         descriptor = os.open(queue / "append", os.O_WRONLY)
         os.write(descriptor, b"x" * 4320 + b"\n")
