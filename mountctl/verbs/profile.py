@@ -60,7 +60,8 @@ def log_lines(mountpoint: Path, until_s: float) -> Iterator[bytes]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise CommandError(f"{mountpoint} has no access log", "its daemon is an older version: mount again") from None
+        reason = f"{mountpoint} has no access log"
+        raise CommandError(reason, "its daemon only reads the store, or is of an older version", os.EX_USAGE) from None
     try:
         rest = b""
         while time.monotonic() < until_s:

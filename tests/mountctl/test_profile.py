@@ -122,3 +122,11 @@ def test_what_is_not_mounted_has_no_requests(site: Site) -> None:
     done = mountctl("profile", site.store)
     assert done.returncode == os.EX_USAGE
     assert "is not mounted" in done.stderr
+
+
+def test_a_read_only_mount_has_no_log_to_read(site: Site) -> None:
+    succeed("init", site.store)
+    site.mounted("--read-only")
+    done = mountctl("profile", site.mountpoint)
+    assert done.returncode == os.EX_USAGE
+    assert "has no access log" in done.stderr
