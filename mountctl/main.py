@@ -26,6 +26,7 @@ VERBS = (
     "put",
     "cat",
     "tail",
+    "wait",
     "check",
     "export",
     "import",

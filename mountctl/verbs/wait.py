@@ -1,0 +1,47 @@
+"""mountctl wait: return when a message comes."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import click
+
+from mountctl.access import parse_target, queues_of
+from mountctl.errors import CommandError
+from mountctl.options import StoreSettings, takes_settings
+from mountctl.places import find
+from mountctl.reach import reach
+from mountctl.verbs.tail import POLL_SECONDS
+
+
+@click.command("wait", short_help="Return when a message comes.")
+@click.argument("place")
+@click.argument("target", metavar="TOPIC[/QUEUE[/OFFSET]]")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up then, with exit code 75.")
+@takes_settings
+def command(place: str, target: str, timeout: float | None, settings: StoreSettings) -> None:
+    """Return when a topic or queue has a message that was not there before, and print where it is: TOPIC/QUEUE/OFFSET.
+    With OFFSET: when that message is there, if need be at once, so that a loop misses none.
+
+    inotify does not tell of messages: the kernel sees what is done to a file here, not what a file has become.
+
+    \b
+    Examples:
+      mountctl wait /mnt/mq orders --timeout 1 || echo "no order"
+      mountctl wait /mnt/mq orders/0/2
+    """
+    wanted = parse_target(target)
+    give_up = float("inf") if timeout is None else time.monotonic() + timeout
+    with reach(find(place), settings, following=True) as access:
+        starts = {queue.number: queue.max_offset for queue in queues_of(access, wanted)}
+        if wanted.queue is not None and wanted.offset is not None:
+            starts[wanted.queue] = wanted.offset
+        while not (
+            come := [queue for queue in starts if access.bounds(wanted.topic, queue).max_offset > starts[queue]]
+        ):
+            if time.monotonic() >= give_up:
+                raise CommandError(f"no message came to {target} within {timeout:g} s", exit_code=os.EX_TEMPFAIL)
+            time.sleep(POLL_SECONDS)
+    for queue in come:
+        click.echo(f"{wanted.topic}/{queue}/{starts[queue]}")
