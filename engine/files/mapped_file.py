@@ -449,7 +449,7 @@ class MappedFile(FilePositions):
         for start, end in [(position, written), *self.data_ranges(max(position, written))]:
             for chunk in range(start, end, ZERO_CHUNK_BYTES):
                 until = min(chunk + ZERO_CHUNK_BYTES, end)
-                if target[chunk:until] != _ZEROS[: until - chunk]:
+                if np.frombuffer(target, np.uint8, until - chunk, chunk).any():
                     target[chunk:until] = _ZEROS[: until - chunk]
 
     def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:

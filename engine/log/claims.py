@@ -218,14 +218,18 @@ def entries_between(bounds: Sequence[tuple[ConsumeQueue, int, int]]) -> tuple[Ar
 
 
 def _joined(parts: Sequence[Entries]) -> Entries:
-    return np.concatenate(parts) if parts else np.empty(0, ENTRY)
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, ENTRY), *parts])
 
 
 def _by_place(entries: Entries) -> tuple[Array, Array]:
-    entries = entries[_leads(entries)]
-    places = entries["physical_offset"].astype(np.int64)
+    leads = _leads(entries)
+    if not leads.all():
+        entries = entries[leads]
+    places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    if (places[1:] >= places[:-1]).all():  # as those of one queue are
+        return places, sizes
     order = np.argsort(places, kind="stable")
-    return places[order], entries["size"].astype(np.int64)[order]
+    return places[order], sizes[order]
 
 
 def _leads(entries: Entries) -> Array:
