@@ -32,7 +32,7 @@ from engine.log.queue_sequence import queued_rows
 from engine.record.batch import Share
 from engine.record.hashes import java_hashes
 from engine.record.header import is_rolled_back
-from engine.record.kernel.append import append_one
+from engine.record.kernel.append import DispatchEnd
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.scan import ScannedRecords, index_key_rows
 from engine.results import NewestRecord, PutResult
@@ -99,7 +99,7 @@ class Dispatcher:
             self._index.put_many(key_hashes[keeps], offsets[key_rows], times[key_rows], more)
 
 
-class WriteDispatcher:
+class WriteDispatcher(DispatchEnd):
     """Dispatches what a writer appends, at once. Thread safety: call under the log's lock.
 
     Keys of few records wait in memory, where queries see them: `Index.flush` must come before any recovery point that
@@ -116,30 +116,18 @@ class WriteDispatcher:
     ) -> None:
         """`newest` is the log's newest record. `appended` is called with each queue that has new messages; `broken`
         with why nothing more may be written."""
+        super().__init__(index, appended, newest, PutResult)
         self._queues = queues
         self._index = index
-        self._appended = appended
         self._broken = broken
-        self._newest: NewestRecord | PutResult | None = newest
-        self.touched: set[ConsumeQueue] = set()
-        """Queues that got entries since somebody emptied this set."""
         self.is_broken = False
         """Whether dispatch failed: nothing may be said any more of how far it came."""
 
     @property
     def newest(self) -> NewestRecord | None:
         """The newest dispatched record."""
-        newest = self._newest
+        newest: NewestRecord | PutResult | None = self._newest
         return NewestRecord(*newest[3:6]) if isinstance(newest, PutResult) else newest
-
-    def append(self, log: CommitLog, record: EncodedBatch, queue: ConsumeQueue | None) -> PutResult | None:
-        """Store and dispatch one record at once. None when something about that is rare: nothing was done."""
-        stored = append_one(log, record, queue, self._index.memtable, PutResult)
-        if stored is not None and queue is not None:
-            self.touched.add(queue)
-            self._newest = stored
-            self._appended(queue.topic, queue.queue_id)
-        return stored
 
     def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
         """Dispatch one record, stored there; `queue` is its own, None when no queue may lead to it (a transaction that
@@ -215,12 +203,9 @@ class BufferedDispatcher(WriteDispatcher):
         commit_log: CommitLog,
     ) -> None:
         super().__init__(queues, index, newest, appended, broken)
+        self.at_once = False
         self._log = commit_log
         self._held: deque[Held] = deque()
-
-    def append(self, log: CommitLog, record: EncodedBatch, queue: ConsumeQueue | None) -> PutResult | None:
-        """Never: what is stored is dispatched later."""
-        return None
 
     def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
         """Hold one record's dispatch back."""

@@ -25,6 +25,7 @@ from engine.log.dispatch import PlacedRun, WriteDispatcher
 from engine.log.topics import TopicView
 from engine.record.batch import ENCODED_AT_ONCE, Lines, Share, encode_lines, line_bodies, shares_of
 from engine.record.header import TRANSACTION_MASK, is_queued
+from engine.record.kernel.append import PutEnd
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.message import Message
 from engine.record.multi_dispatch import (
@@ -98,7 +99,7 @@ class Refusal:
         self.error = stopped or self._full_disk
 
 
-class Writer:
+class Writer(PutEnd):
     """Writes a store. Thread safety: any thread; appends take turns under the log's lock."""
 
     def __init__(
@@ -112,6 +113,8 @@ class Writer:
         refusal: Refusal,
     ) -> None:
         """`refusal` says whether anything may be written."""
+        encoder = RecordEncoder(config.store_host, config.max_message_bytes)
+        super().__init__(encoder, log, log.lock, queues.by_key, dispatcher, config.clock, refusal, SPECIAL_PROPERTIES)
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
@@ -119,16 +122,14 @@ class Writer:
         self._levels = levels
         self._config = config
         self._refusal = refusal
-        self._encoder = RecordEncoder(config.store_host, config.max_message_bytes)
+        self._encoder = encoder
         self._turns: dict[str, int] = {}
-        self.messages = 0
-        self.bytes = 0
 
     # one message
 
-    def put(self, message: Message, queue_id: int | None, queue: ConsumeQueue | None = None) -> PutResult:
-        """Store one message. `queue` is that of `queue_id`, where it was looked up already."""
-        if message.properties and _is_special(message):
+    def _put_unusual(self, message: Message, queue_id: int | None, queue: ConsumeQueue | None) -> PutResult:
+        """Store one message that is special, or whose queue was not used before."""
+        if self.is_special(message.properties):
             return self._put_special([message], queue_id)[0]
         topic = message.topic
         if queue_id is None:
@@ -138,16 +139,7 @@ class Writer:
             queue = self._queues.get(topic, queue_id)
             if queue is None and not self._topics.has_queue(topic, queue_id):
                 self._require_queue(topic, queue_id)
-        record = self._encoder.encode(message, queue_id, self._config.clock())
-        if queue is None or queue.is_stale:
-            self._make_topic(topic)
-        with self._log.lock:
-            if self._refusal.error is not None:
-                self._refusal.require_none()
-            stored = self._dispatcher.append(self._log, record, queue) or self._append(message, record, queue, queue_id)
-        self.messages += 1
-        self.bytes += record.size
-        return stored
+        return self.put_record(message, self._encoder.encode(message, queue_id, self._config.clock()), queue_id, queue)
 
     def _append(self, message: Message, record: EncodedBatch, queue: ConsumeQueue | None, queue_id: int) -> PutResult:
         """Store and dispatch one record, whatever that takes."""
@@ -200,7 +192,7 @@ class Writer:
         if not messages:
             return self._nothing("", queue_id)
         unusual = [message for message in messages if message.properties or message.sys_flag]
-        if any(_is_special(message) or message.sys_flag & TRANSACTION_MASK for message in unusual):
+        if any(self.is_special(message.properties) or message.sys_flag & TRANSACTION_MASK for message in unusual):
             return _range_of(self._put_special(messages, queue_id))
         topic, now_ms = messages[0].topic, self._config.clock()
         batches = [self._encoder.encode_batch(some, now_ms) for some in _runs(messages)]
@@ -448,10 +440,6 @@ def _runs(rows: Sequence[T]) -> Iterator[Sequence[T]]:
         return
     for start in range(0, len(rows), ENCODED_AT_ONCE):
         yield rows[start : start + ENCODED_AT_ONCE]
-
-
-def _is_special(message: Message) -> bool:
-    return any(name in message.properties for name in SPECIAL_PROPERTIES)
 
 
 def _range_of(results: Sequence[PutResult]) -> PutRange:

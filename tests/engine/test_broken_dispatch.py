@@ -15,7 +15,6 @@ import pytest
 from engine import FlushFailedError, Message, MessageStore, ReadOnlyStoreError, StoreConfig
 from engine.files.periodic import PeriodicThread
 from engine.log.consume_queue import ConsumeQueue
-from engine.log.dispatch import WriteDispatcher
 from engine.log.index import Index
 from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
@@ -25,9 +24,10 @@ POOL = replace(SMALL, transient_pool_buffers=2, flush=replace(QUIET, commit_inte
 class FailingOnce:
     """Dispatch fails at the next record or run: before anything is done, or when its queues have their entries."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
+    def __init__(self, store: MessageStore, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
         self.failures = 0
-        monkeypatch.setattr(WriteDispatcher, "append", lambda *_: None)  # in the kernel nothing fails: the long way
+        assert store._writer is not None
+        store._writer._dispatcher.at_once = False  # in the kernel nothing fails: the long way
         dispatches = (Index, ("put", "put_many")) if late else (ConsumeQueue, ("append_one", "append"))
         for name in dispatches[1]:
             monkeypatch.setattr(dispatches[0], name, self._failing(getattr(dispatches[0], name)))
@@ -80,7 +80,7 @@ def test_the_store_stops_and_no_mark_claims_what_was_not_dispatched(
         store.put(Message("T", b"old"), 0)
         store.flush()
         coverage = (path / "fsstore" / "coverage.json").read_bytes()
-        failing = FailingOnce(monkeypatch, late=late)
+        failing = FailingOnce(store, monkeypatch, late=late)
         with pytest.raises(ReadOnlyStoreError, match="dispatch"):
             publish(store)
         assert failing.failures == 1
@@ -108,7 +108,7 @@ def test_a_writer_who_was_answered_before_dispatch_finds_its_lines_at_the_next_o
 
     with MessageStore.open(path, SMALL) as store:
         store.put(Message("T", b"old"), 0)
-        FailingOnce(monkeypatch, late=False)
+        FailingOnce(store, monkeypatch, late=False)
         with pytest.raises(ReadOnlyStoreError):
             store.put_lines("T", b"new\n", 0, keys=["K"], stored=stored)
         assert told == [("T", [0])]
@@ -125,7 +125,7 @@ def test_dispatch_that_was_held_back_until_the_commit_may_fail_too(
         store.put(Message("T", b"old"), 0)
         store.flush()
         coverage = (path / "fsstore" / "coverage.json").read_bytes()
-        FailingOnce(monkeypatch, late=late)
+        FailingOnce(store, monkeypatch, late=late)
         publish(store)
         store.flush()
         assert "could not follow" in str(store.read_only_reason)

@@ -82,16 +82,18 @@ class Unchecked(RecordEncoder):
         return record
 
 
-def hostile(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, topic: str) -> None:
+def hostile(path: Path, name: str, topic: str) -> None:
     """A store with each of VALUES as the property `name`, between two good messages of `topic`."""
     more = {"INNER_MULTI_QUEUE_OFFSET": "0"} if name == "INNER_MULTI_DISPATCH" else {}
     more = {"INNER_MULTI_DISPATCH": "other"} if name == "INNER_MULTI_QUEUE_OFFSET" else more
-    with monkeypatch.context() as patch, MessageStore.open(path, LARGE) as store:
-        patch.setattr(store._require_write_side().writer, "_encoder", Unchecked(LARGE.store_host, 1 << 20))
-        patch.setattr("engine.write.writer.SPECIAL_PROPERTIES", ())
+    unchecked = Unchecked(LARGE.store_host, 1 << 20)
+    with MessageStore.open(path, LARGE) as store:
+        writer = store._require_write_side().writer
         store.put(Message(topic, b"first"), 0)
         for text in VALUES:
-            store.put(Message(topic, b"body", properties={name: text, **more}), 0)
+            message = Message(topic, b"body", properties={name: text, **more})
+            record = unchecked.encode(message, 0, LARGE.clock())
+            writer.put_record(message, record, 0, store._parts.queues.get(topic, 0))
         store.put(Message(topic, b"last"), 0)
 
 
@@ -123,11 +125,9 @@ def read_every_way(store: MessageStore, topic: str) -> None:
 
 @pytest.mark.parametrize("topic", ["T", SCHEDULE_TOPIC])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_store_with_such_a_property_opens_and_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, topic: str
-) -> None:
+def test_a_store_with_such_a_property_opens_and_is_read(tmp_path: Path, name: str, topic: str) -> None:
     path = tmp_path / "store"
-    hostile(path, monkeypatch, name, topic)
+    hostile(path, name, topic)
     lose_derived(path)
     for multi_dispatch in (False, True):
         copy = tmp_path / f"multi-dispatch {multi_dispatch}"

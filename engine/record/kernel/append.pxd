@@ -1,5 +1,6 @@
 from libc.stdint cimport int32_t, int64_t
 
+from engine.record.kernel.encode cimport EncodedBatch, Encoder
 from engine.record.kernel.files cimport FilePositions, FilesByStart
 
 
@@ -22,6 +23,26 @@ cdef class QueueEnd:
     cdef Entry stored(self, int64_t queue_offset) except *
     cdef bint takes_entry(self, int64_t physical_offset)
     cdef void put_entry(self, int64_t physical_offset, int32_t size, int64_t tags_code) noexcept
+
+
+cdef class DispatchEnd:
+    cdef readonly set touched
+    cdef object _index, _kind
+    cdef public object _newest, _appended
+    cdef public bint at_once
+
+    cdef append(self, LogEnd log, EncodedBatch record, QueueEnd queue)
+
+
+cdef class PutEnd:
+    cdef object _clock, _refusal, _acquire, _release, _special
+    cdef dict _by_key
+    cdef Encoder _encoder
+    cdef LogEnd _log
+    cdef DispatchEnd _dispatcher
+    cdef public int64_t messages, bytes
+
+    cdef store(self, message, EncodedBatch record, queue_id, QueueEnd queue)
 
 
 cdef class LogEnd:

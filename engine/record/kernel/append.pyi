@@ -1,10 +1,11 @@
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import MappedFile
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.kernel.keys import KeyMemtable
+from engine.results import PutResult
 
 T = TypeVar("T")
 
@@ -36,6 +37,32 @@ class LogEnd:
     _clock: Callable[[], int]
     placing: Callable[[int], None] | None
     def __init__(self, clock: Callable[[], int], current: MappedFile | None) -> None: ...
+
+class DispatchEnd:
+    at_once: bool
+    _newest: Any
+    _appended: Callable[[str, int], None]
+    @property
+    def touched(self) -> set[Any]: ...
+    def __init__(self, index: object, appended: Callable[[str, int], None], newest: object, kind: type) -> None: ...
+
+class PutEnd:
+    messages: int
+    bytes: int
+    def __init__(
+        self,
+        encoder: object,
+        log: LogEnd,
+        lock: object,
+        by_key: Mapping[tuple[str, int], QueueEnd],
+        dispatcher: DispatchEnd,
+        clock: Callable[[], int],
+        refusal: object,
+        special: tuple[str, ...],
+    ) -> None: ...
+    def put(self, message: Any, queue_id: int | None, queue: QueueEnd | None = None) -> PutResult: ...
+    def is_special(self, properties: Mapping[str, str]) -> bool: ...
+    def put_record(self, message: Any, record: EncodedBatch, queue_id: int, queue: QueueEnd | None) -> PutResult: ...
 
 def append_one(
     log: LogEnd, record: EncodedBatch, queue: QueueEnd | None, keys: KeyMemtable, kind: type[T]

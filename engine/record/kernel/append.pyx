@@ -4,11 +4,15 @@ Here is what happens each time. Whatever is rare is left to the Python around it
 buffer, a long record, one that may be forged, a transaction, a queue without a file, a full memtable.
 """
 
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
+from msgspec.structs import astuple
+
 from engine.errors import UnreadableRangeError
-from engine.record.kernel.encode cimport EncodedBatch
+from engine.record.kernel.encode cimport EncodedBatch, Encoder
 from engine.record.kernel.files cimport FilePositions, Mapped
 from engine.record.kernel.keys cimport KeyMemtable
 from engine.record.kernel.layout cimport (
@@ -20,6 +24,9 @@ cdef extern from * nogil:
     #define in_this_order() __atomic_thread_fence(__ATOMIC_RELEASE)
     """
     void in_this_order()
+
+cdef extern from "Python.h":
+    object PyType_GenericAlloc(type kind, Py_ssize_t items)
 
 cdef extern from "<time.h>" nogil:
     struct timespec:
@@ -116,18 +123,98 @@ cdef class LogEnd:
         self._current = current
 
 
-def append_one(LogEnd log not None, EncodedBatch record not None, QueueEnd queue, KeyMemtable keys not None, type kind):
+cdef class DispatchEnd:
+    """What was dispatched last, and `touched`, the queues that got entries since somebody emptied it. Unless `at_once`,
+    what is stored is dispatched later."""
+
+    def __init__(self, index, appended, newest, type kind not None):
+        """`index` has the memtable of keys; `appended` is called with each queue that has new messages; `kind` is what
+        `append_one` makes."""
+        self._index, self._appended, self._newest, self._kind = index, appended, newest, kind
+        self.at_once = True
+        self.touched = set()
+
+    cdef append(self, LogEnd log, EncodedBatch record, QueueEnd queue):
+        """Store and dispatch one record at once. None when something about that is rare: nothing was done."""
+        if not self.at_once:
+            return None
+        stored = append_one(log, record, queue, self._index.memtable, self._kind)
+        if stored is not None:
+            self.touched.add(queue)
+            self._newest = stored
+            self._appended(queue.topic, queue.queue_id)
+        return stored
+
+
+cdef class PutEnd:
+    """Puts single messages; counts what was put. What is special about one is left to `_put_unusual`, where no queue
+    is known, and to `_append`, under the log's lock."""
+
+    def __init__(
+        self, Encoder encoder not None, LogEnd log not None, lock, dict by_key not None, DispatchEnd dispatcher not None,
+        clock, refusal, tuple special not None,
+    ):
+        """`by_key` are the queues by topic and id, `special` the names of properties that change where or how a message
+        is stored; `refusal.error` says why nothing may be written."""
+        self._encoder, self._log, self._by_key, self._dispatcher = encoder, log, by_key, dispatcher
+        self._acquire, self._release = lock.acquire, lock.release
+        self._clock, self._refusal, self._special = clock, refusal, special
+
+    def put(self, message, queue_id, QueueEnd queue=None):
+        """Store one message. `queue` is that of `queue_id`, where it was looked up already."""
+        cdef tuple fields = astuple(message)
+        if queue is None:
+            queue = self._by_key.get((fields[0], queue_id))
+        if queue is None or (fields[4] and self.is_special(fields[4])):
+            return self._put_unusual(message, queue_id, queue)
+        return self.store(message, self._encoder.encoded(fields, queue_id, self._clock()), queue_id, queue)
+
+    def is_special(self, properties):
+        """Whether any of them is special."""
+        if not properties:
+            return False
+        for name in self._special:
+            if name in properties:
+                return True
+        return False
+
+    def put_record(self, message, EncodedBatch record not None, queue_id, QueueEnd queue):
+        """Store a message that was encoded; `queue` None: it gets one."""
+        return self.store(message, record, queue_id, queue)
+
+    cdef store(self, message, EncodedBatch record, queue_id, QueueEnd queue):
+        if queue is None or queue.is_stale:
+            self._make_topic(message.topic)
+        self._acquire()
+        try:
+            if self._refusal.error is not None:
+                self._refusal.require_none()
+            stored = self._dispatcher.append(self._log, record, queue)
+            if stored is None:
+                stored = self._append(message, record, queue, queue_id)
+        finally:
+            self._release()
+        self.messages += 1
+        self.bytes += record.size
+        return stored
+
+
+cpdef append_one(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable keys, type kind):
     """Store a single record with its entry and its keys; where it went: (topic, queue id, queue offset, physical
     offset, size, store time, store host) as a `kind` of tuple. `placing` is told before that is there. None when
     something about it is rare: then nothing was done. Call it under the log's lock."""
+    if log is None or record is None or keys is None:
+        raise TypeError("no log, record or memtable")
     if not is_usual(log, record, queue, keys):
         return None
     cdef int64_t now_ms = log._clock()
     cdef int64_t store_time_ms = max(now_ms, log.last_store_time_ms)
     cdef FilePositions file = log._current
     cdef int64_t physical_offset = file.start + file.wrote
-    place = (queue.topic, queue.queue_id, queue._max, physical_offset)
-    stored = tuple.__new__(kind, (*place, record.size, store_time_ms, record.store_host))
+    stored = tuple_of(
+        kind,
+        (queue.topic, queue.queue_id, queue._max, physical_offset, record.size, store_time_ms, record.store_host),
+    )
     keys.reserve(record.hash_count)
     if log.placing is not None:
         log.placing(physical_offset)
@@ -147,6 +234,19 @@ def append_one(LogEnd log not None, EncodedBatch record not None, QueueEnd queue
     queue.put_entry(physical_offset, <int32_t> record.size, record.rows[0].tags_code)
     keys.add_all(record, physical_offset, store_time_ms)
     return stored
+
+
+cdef tuple_of(type kind, tuple items):
+    """The items as a `kind` of tuple, as tuple.__new__ makes it."""
+    if not issubclass(kind, tuple):
+        raise TypeError(f"{kind} is no tuple")
+    made = PyType_GenericAlloc(kind, len(items))
+    cdef Py_ssize_t row
+    for row in range(len(items)):
+        item = items[row]
+        Py_INCREF(item)
+        PyTuple_SET_ITEM(made, row, item)
+    return made
 
 
 cdef bint is_usual(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable keys):

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t
 
 
 cdef struct Row:
@@ -6,6 +6,26 @@ cdef struct Row:
     int64_t tags_code
     int32_t size
     int32_t keys_end  # where its keys' hashes end
+
+
+cdef class Topic:
+    cdef bytes encoded  # its size byte in front
+    cdef uint32_t hash  # of topic#
+
+
+cdef class Encoder:
+    cdef bytes _own_host
+    cdef object _encode_topic
+    cdef dict _topics
+    cdef readonly Py_ssize_t max_message_bytes
+
+    cdef EncodedBatch encoded(self, tuple fields, queue_id, now_ms)
+    cdef int _add_line(self, EncodedBatch batch, EncodedBatch sample, const char *line, Py_ssize_t size) except -1
+    cdef Topic _topic(self, name)
+    cdef int _add(self, EncodedBatch batch, tuple fields, queue_id, now_ms) except -1
+    cdef int _add_record(
+        self, EncodedBatch batch, tuple fields, queue_id, now_ms, const char *body, Py_ssize_t body_size
+    ) except -1
 
 
 cdef class EncodedBatch:

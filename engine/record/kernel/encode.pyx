@@ -237,18 +237,12 @@ cdef class EncodedBatch:
 
 
 @cython.final
-cdef class _Topic:
-    cdef bytes encoded  # its size byte in front
-    cdef uint32_t hash  # of topic#
+cdef class Topic:
+    """A topic as records have it."""
 
 
 cdef class Encoder:
     """Makes records for one store. Thread safety: any thread may use it."""
-
-    cdef bytes _own_host
-    cdef object _encode_topic
-    cdef dict _topics
-    cdef readonly Py_ssize_t max_message_bytes
 
     def __init__(self, bytes own_host not None, Py_ssize_t max_message_bytes, encode_topic):
         """`own_host`, encoded, is written to records of messages that name none. `encode_topic` gives a topic as it is
@@ -260,8 +254,11 @@ cdef class Encoder:
 
     def encode(self, message, queue_id, now_ms):
         """The record of `message`, born at `now_ms` unless it says when. IllegalMessageError, MessageTooLargeError."""
+        return self.encoded(astuple(message), queue_id, now_ms)
+
+    cdef EncodedBatch encoded(self, tuple fields, queue_id, now_ms):
         cdef EncodedBatch batch = EncodedBatch()
-        self._add(batch, astuple(message), queue_id, now_ms)
+        self._add(batch, fields, queue_id, now_ms)
         return batch
 
     def encode_batch(self, messages, now_ms):
@@ -332,10 +329,10 @@ cdef class Encoder:
             batch.add_hash(sample.hashes[key])
         return batch.add_row(start, sample.rows[0].tags_code)
 
-    cdef _Topic _topic(self, name):
-        cdef _Topic topic = self._topics.get(name)
+    cdef Topic _topic(self, name):
+        cdef Topic topic = self._topics.get(name)
         if topic is None:
-            topic = _Topic()
+            topic = Topic()
             topic.encoded = self._encode_topic(name)
             topic.hash = hash_text("#", hash_text(name, 0))
             if len(self._topics) < KNOWN_TOPICS:
@@ -364,7 +361,7 @@ cdef class Encoder:
         cdef int64_t born_time_ms, prepared
         cdef unsigned char header[HOSTLESS_BYTES + 20 + 20]
         name, _, keys, tags, further, _, _, born_time, born, store, _, _ = fields
-        cdef _Topic topic = self._topic(name)
+        cdef Topic topic = self._topic(name)
         cdef bytes born_host = self._own_host if born is None else born.encode()
         cdef bytes store_host = self._own_host if store is None else store.encode()
         cdef Py_ssize_t born_bytes = len(born_host), store_bytes = len(store_host)

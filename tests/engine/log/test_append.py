@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from engine.log.consume_queue import ENTRY, ConsumeQueue
 from engine.record.kernel.append import append_one
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.kernel.keys import KeyMemtable
-from engine.record.message import Message
+from engine.record.message import Message, StoredMessage
 from engine.record.record import RecordEncoder
 from engine.results import PutResult
 from tests.engine.records import STORE_HOST
@@ -185,6 +186,14 @@ def test_a_record_that_is_rare_changes_nothing(parts: Parts, one: EncodedBatch) 
     before = parts.state()
     assert parts.append(one) is None
     assert append_one(parts.log, record(), None, parts.keys, PutResult) is None
+    for missing in range(3):
+        given: list[Any] = [parts.log, record(), parts.keys]
+        given[missing] = None
+        with pytest.raises(TypeError):
+            append_one(given[0], given[1], parts.queue, given[2], PutResult)
+    for kind in (dict, int, StoredMessage):
+        with pytest.raises(TypeError):
+            append_one(parts.log, record(), parts.queue, parts.keys, cast(Any, kind))
     assert parts.state() == before
 
 
