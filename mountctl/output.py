@@ -68,14 +68,16 @@ def _visible_json(text: str) -> str:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns wide enough for what is in them; the first to the left, the others to the right. Names in them come from
-    stores: no cell reaches a terminal with anything that is not visible."""
-    lines = [tuple(titles), *(tuple(map(visible, row)) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
-    for line in lines:
+    """Columns wide enough for what is in them: text to the left, and to the right what are numbers in each row, but in
+    the first column. Names come from stores: no cell reaches a terminal with anything that is not visible."""
+    shown = [tuple(map(visible, row)) for row in rows]
+    columns = list(zip(titles, *shown, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numbers = [number > 0 and all(cell[:1].isdigit() for cell in column[1:]) for number, column in enumerate(columns)]
+    for line in (tuple(titles), *shown):
         cells = [
-            line[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(line, widths, numbers, strict=True)
         ]
         click.echo("  ".join(cells).rstrip())
 
