@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import cast
 
 import pytest
+import trio
 
 from engine import Message, MessageStore
 from fsstore.fuse.protocol import Opcode
-from fsstore.fuse.request_log import Entry
+from fsstore.fuse.request_log import Entry, RequestLog
+from fsstore.fuse.session import Channel, Handler
 from fsstore.interface import ROOT_INODE
 from fsstore.tree.access_log import BUFFER_BYTES
 from fsstore.tree.memory_budget import BUDGET_BYTES
@@ -104,3 +107,22 @@ def test_a_name_can_not_make_a_line_of_its_own() -> None:
     entry = Entry(0.0, 1_700_000_000_123_456_789, 1, 2, 3, Opcode.LOOKUP.name.lower(), "a b\n\x1b[2J\udcff", None, None)
     line = entry.line(errno.ENOENT, 0.5)
     assert line == b"2023-11-14T22:13:20.123Z 1 2 3 lookup a\\x20b\\n\\x1b[2J\\udcff - - ENOENT 0.500000\n"
+
+
+def test_handlers_are_the_plain_ones_while_nobody_reads(mount: Mount) -> None:
+    def plain(unique: int, inode: int, request: memoryview) -> None:
+        """Answers nothing."""
+
+    handlers: dict[int, Handler] = {Opcode.LOOKUP: plain, Opcode.READ: plain, Opcode.INTERRUPT: plain}
+
+    async def swap() -> None:
+        RequestLog(mount.fs, cast(Channel, None), handlers)
+        assert set(handlers.values()) == {plain}
+        first, second = mount.open(LOG).handle, mount.open(LOG).handle
+        assert plain not in handlers.values()
+        mount.fs.release(first)
+        assert plain not in handlers.values()
+        mount.fs.release(second)
+        assert set(handlers.values()) == {plain}
+
+    trio.run(swap)

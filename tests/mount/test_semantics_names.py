@@ -8,6 +8,7 @@ import os
 import time
 from datetime import datetime
 from pathlib import Path
+from threading import Timer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -173,3 +174,19 @@ def test_topics_are_made_and_deleted_by_commands(mount: Mounted) -> None:
     publish(control, b'{"delete_topic": "made"}\n')
     assert "made" not in os.listdir(mount.root)
     until("the kernel has forgotten the deleted topic", lambda: not made.exists())
+
+
+def test_the_access_log(mount: Mounted, topic: Path) -> None:
+    """3.16 `@store/accesslog` has a line for each request while it is read, for its owner alone; a reader who has read
+    them all waits for the next one."""
+    path = mount.root / "@store" / "accesslog"
+    assert path.stat().st_mode & 0o777 == 0o400
+    with path.open("rb", buffering=0) as log:
+        for name in ("first", "second"):
+            asker = Timer(0.3, (topic / name).exists)
+            asker.start()
+            text = b""
+            while f" lookup {topic.name}/{name} - - ENOENT ".encode() not in text:
+                text = log.read(1 << 17)
+                assert text
+            asker.join()
