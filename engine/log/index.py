@@ -213,8 +213,8 @@ class Index(KeyIndex):
             self._drop_empty()
             while self._files:
                 newest = self._files[-1]
-                if len(self._files) == 1 and newest.header.next_entry <= 1:
-                    break  # no key was ever in it: it is as it was made
+                if len(self._files) == 1 and newest.header.next_entry <= 1 and not newest.chain_starts().any():
+                    break  # no key was ever in it: it is as it was made, unless its header alone was lost
                 if newest.truncate(physical_end, stored_ms):
                     self._unsynced.add(newest)
                     break

@@ -72,6 +72,27 @@ def test_a_flush_that_says_nothing_leaves_no_key_in_memory(tmp_path: Path, monke
     assert list(new_index(tmp_path).candidates("a", "k")) == [0]
 
 
+def test_a_file_whose_header_alone_was_lost_leads_nobody_astray(tmp_path: Path) -> None:
+    """As a power cut, or a copy made during writes, may leave it: slots lead to what is not counted."""
+    records: list[Record] = [("t", [f"k{number}"]) for number in range(3)]
+    index = new_index(tmp_path)
+    put(index, records)
+    index.flush()
+    index.close()
+    (file,) = tmp_path.iterdir()
+    with file.open("r+b") as header:
+        header.write(bytes(40))
+    again = new_index(tmp_path)
+    again.truncate(place_of(3), lambda place: NOW_MS)
+    put(again, records)
+    again.flush()
+    for _ in range(2):
+        assert [list(again.candidates("t", f"k{number}")) for number in range(3)] == [
+            [place_of(number)] for number in range(3)
+        ]
+        again.truncate(place_of(3), lambda place: NOW_MS)
+
+
 @settings(max_examples=80)
 @given(records, st.lists(st.integers(0, 30), max_size=3))
 def test_records_one_by_one_or_at_once_make_the_same_files_and_answers(
