@@ -141,6 +141,7 @@ def test_a_writer_who_waits_for_the_disk_is_timed_until_it_has_it(tmp_path: Path
     with mounted(tmp_path, gate=gate) as mount:
         gate.touch()
         queue = mount.topic("orders") / "0"
+        (queue / "append").write_bytes(b"zero\n")  # so that the log's first file need not be made
         gate.unlink()
         with reading(mount) as log:
 
