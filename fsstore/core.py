@@ -44,11 +44,11 @@ from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
+from fsstore.tree.metrics import RequestFigures, metrics_of, process_metrics, refusal_metrics, request_metrics
 from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
 from fsstore.tree.nodes import Context, Node, OpenFile, Survival
 from fsstore.tree.refusals import Kind as RefusalKind
 from fsstore.tree.refusals import Refusals
-from fsstore.tree.request_figures import RequestFigures
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
 from fsstore.tree.store_reports import (
     ControlFile,
@@ -57,10 +57,6 @@ from fsstore.tree.store_reports import (
     SlowReportFile,
     StoreDirectory,
     config_of,
-    metrics_of,
-    process_metrics,
-    refusal_metrics,
-    request_metrics,
     status_of,
     to_json,
 )

@@ -34,7 +34,7 @@ from fsstore.fuse.protocol import REPLY, REQUEST, Opcode, failed
 from fsstore.handover import Keeper, RequestJournal, pin, touch
 from fsstore.interface import Kind, SlowWork
 from fsstore.options import MountError
-from fsstore.tree.request_figures import SAMPLE_OF, RequestFigures
+from fsstore.tree.metrics import SAMPLE_OF, RequestFigures
 
 if TYPE_CHECKING:
     from fsstore.fuse.rare import Relay

@@ -9,12 +9,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from importlib.metadata import version
-from itertools import accumulate
 from typing import cast
 
 from engine import (
@@ -26,7 +24,6 @@ from engine import (
     Retention,
     StoreConfig,
     Stored,
-    StoreStats,
     TakesLongError,
     TopicNotFoundError,
     in_haste,
@@ -41,19 +38,14 @@ from fsstore.interface import (
     Opened,
     SlowWork,
 )
-from fsstore.tree.complaints import Complaints
 from fsstore.tree.inodes import Maker, NodeKey
-from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
+from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.names import can_be_name, from_name, parse_queue, to_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile, not_found
-from fsstore.tree.request_figures import BUCKETS_S, SAMPLE_OF, Histogram, RequestFigures
 
 _OPENED = Opened(0, True, False, None)
 VERSION = version("fsstore")
 """Of the program that runs, also after another one was installed."""
-_COUNTERS = frozenset(
-    ("put_messages", "put_bytes", "read_messages", "read_bytes", "queries", "flushes", "expired_files")
-)
 
 
 class StoreDirectory(Directory):
@@ -234,19 +226,20 @@ _INJECTED = frozenset(("clock", "disk", "progress"))
 
 def status_of(store: MessageStore) -> dict[str, object]:
     """The store's state as a JSON object: mode, figures, bounds of every queue, consumer groups with their lag."""
-    topics = _bounds_by_topic(store)
+    topics = bounds_by_topic(store)
     return {
         "store": str(store.path.absolute()),
         "mode": store.mode.name.lower(),
         "read_only_reason": store.read_only_reason,
         "stats": asdict(store.stats()),
         "topics": {topic: {"queues": queues} for topic, queues in topics.items()},
-        "groups": _group_lags(store, topics),
+        "groups": group_lags(store, topics),
         "settings_problems": store.settings_problems(),
     }
 
 
-def _bounds_by_topic(store: MessageStore) -> dict[str, dict[str, dict[str, int]]]:
+def bounds_by_topic(store: MessageStore) -> dict[str, dict[str, dict[str, int]]]:
+    """`min_offset` and `max_offset` of each queue, by topic and queue id."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for topic, queues in store.queues_by_topic().items():
         with suppress(TopicNotFoundError):  # deleted this moment
@@ -254,7 +247,7 @@ def _bounds_by_topic(store: MessageStore) -> dict[str, dict[str, dict[str, int]]
     return found
 
 
-def _group_lags(
+def group_lags(
     store: MessageStore, topics: Mapping[str, Mapping[str, Mapping[str, int]]]
 ) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
     def lag(topic: str, queue: int, offset: int) -> dict[str, int]:
@@ -298,137 +291,6 @@ def _json_value(value: object) -> object:
 def to_json(report: Mapping[str, object]) -> bytes:
     """A report as its file shows it."""
     return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
-
-
-def metrics_of(
-    store: MessageStore,
-    complaints: Complaints,
-    memory: MemoryBudget,
-    restarts: int = 0,
-    more: Iterable[str] = (),
-) -> bytes:
-    """Figures in Prometheus' text format; `more` are lines of it."""
-    bounds = [
-        (topic, queue, bounds) for topic, queues in _bounds_by_topic(store).items() for queue, bounds in queues.items()
-    ]
-    lines = [
-        *_store_metrics(store.stats()),
-        *_figure("memory_budget_bytes", "gauge", "What clients may make the daemon hold", memory.limit_bytes),
-        *_header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold"),
-        *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
-        *_figure("memory_refused_total", "counter", "Requests that were answered ENOBUFS", memory.refused),
-        *_figure("restarts_total", "counter", "Times that a killed daemon was replaced", restarts),
-        *_figure("complaints_total", "counter", "Requests that failed", complaints.made),
-        *_figure(
-            "settings_problems",
-            "gauge",
-            "Files or entries below config/ that can't be understood",
-            len(store.settings_problems()),
-        ),
-    ]
-    for name, what in (
-        ("min_offset", "Queue offset of the oldest message"),
-        ("max_offset", "Queue offset of the next message"),
-    ):
-        lines += _header(f"fsstore_queue_{name}", "gauge", what)
-        lines += [
-            f"fsstore_queue_{name}{{{_labels(topic=topic, queue=queue)}}} {values[name]}"
-            for topic, queue, values in bounds
-        ]
-    return "\n".join([*lines, *_lag_metrics(store, bounds), *more, ""]).encode("utf-8", "replace")
-
-
-def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
-    """Of publications."""
-    yield from _header("fsstore_refused_total", "counter", "Publications that were refused, by reason")
-    for reason, count in counts.items():
-        yield f"fsstore_refused_total{{{_labels(reason=reason)}}} {count}"
-
-
-def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]:
-    """Of this daemon: what it is, since when, and (`followed_s`) how old what a follower shows may be."""
-    yield from _header("fsstore_build_info", "gauge", "Always 1; the labels say what runs")
-    yield f"fsstore_build_info{{{_labels(version=VERSION, python=platform.python_version())}}} 1"
-    yield from _header("fsstore_start_time_seconds", "gauge", "When this daemon began to serve, in seconds since 1970")
-    yield f"fsstore_start_time_seconds {started_s:.3f}"
-    if followed_s is not None:
-        what = "Seconds since the writer's store was last read on: what it wrote since is not shown yet"
-        yield from _header("fsstore_follow_lag_seconds", "gauge", what)
-        yield f"fsstore_follow_lag_seconds {followed_s:.3f}"
-
-
-def request_metrics(figures: RequestFigures, by_errno: Mapping[int, int]) -> Iterator[str]:
-    """Of the kernel's requests."""
-    counts, times = sorted(figures.counts.items()), sorted(figures.times.items())
-    yield from _header("fsstore_requests_total", "counter", "Requests of the kernel, by operation")
-    for opcode, count in counts:
-        yield f"fsstore_requests_total{{{_labels(operation=figures.name_of(opcode))}}} {count}"
-    yield from _header("fsstore_request_errors_total", "counter", "Requests that were answered with an errno")
-    for number, count in sorted(by_errno.items()):
-        name = errno.errorcode.get(number, str(number))
-        yield f"fsstore_request_errors_total{{{_labels(errno=name)}}} {count}"
-    name = "fsstore_request_duration_seconds"
-    of_which = f"of one request in {SAMPLE_OF} of each operation, the first among them, if it succeeds"
-    what = f"Time to an answer, {of_which}; what waits for the disk is timed until it begins to wait"
-    yield from _header(name, "histogram", what)
-    for opcode, histogram in times:
-        yield from _histogram(name, figures.name_of(opcode), histogram)
-
-
-def _histogram(name: str, operation: str, histogram: Histogram) -> Iterator[str]:
-    *totals, count = accumulate(histogram.counts)
-    for bound, total in zip(BUCKETS_S, totals, strict=True):
-        yield f"{name}_bucket{{{_labels(operation=operation, le=repr(bound))}}} {total}"
-    yield f"{name}_bucket{{{_labels(operation=operation, le='+Inf')}}} {count}"
-    yield f"{name}_sum{{{_labels(operation=operation)}}} {histogram.seconds:.6f}"
-    yield f"{name}_count{{{_labels(operation=operation)}}} {count}"
-
-
-def _store_metrics(stats: StoreStats) -> Iterator[str]:
-    is_read_only = stats.read_only_reason is not None or stats.mode.lower() != "write"
-    has_keys = stats.index in ("in use", "rebuilt", "derived")
-    yield from _figure("read_only", "gauge", "1 where nothing can be published", is_read_only)
-    yield from _figure("index_in_use", "gauge", "0 where a follower can't find keys, or not each of them", has_keys)
-    what = "1 where queues are made from the log, not the writer's own"
-    yield from _figure("queues_derived", "gauge", what, stats.queues_derived is not None)
-    yield from _figure("not_shown", "gauge", "Kinds of data in the store that are not read", len(stats.not_shown))
-    for field in fields(stats):
-        value = getattr(stats, field.name)
-        if isinstance(value, int):
-            what = field.name.replace("_", " ")
-            if field.name in _COUNTERS:
-                yield from _figure(f"{field.name}_total", "counter", what, value)
-            else:
-                yield from _figure(field.name, "gauge", what, value)
-
-
-def _lag_metrics(store: MessageStore, bounds: list[tuple[str, str, dict[str, int]]]) -> list[str]:
-    by_topic: dict[str, dict[str, dict[str, int]]] = {}
-    for topic, queue, values in bounds:
-        by_topic.setdefault(topic, {})[queue] = values
-    lines = _header("fsstore_group_lag", "gauge", "Messages of a queue that a consumer group has not consumed")
-    for group, topics in _group_lags(store, by_topic).items():
-        for topic, queues in topics.items():
-            lines += [
-                f"fsstore_group_lag{{{_labels(group=group, topic=topic, queue=queue)}}} {values['lag']}"
-                for queue, values in queues.items()
-            ]
-    return lines
-
-
-def _figure(name: str, kind: str, what: str, value: int) -> list[str]:
-    return [*_header(f"fsstore_{name}", kind, what), f"fsstore_{name} {int(value)}"]
-
-
-def _header(name: str, kind: str, what: str) -> list[str]:
-    return [f"# HELP {name} {what}.", f"# TYPE {name} {kind}"]
-
-
-def _labels(**labels: str) -> str:
-    def quoted(value: str) -> str:
-        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-    return ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())
 
 
 DEPTH = 3

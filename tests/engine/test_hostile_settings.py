@@ -32,7 +32,8 @@ from engine.settings.consumer_offsets import read_consumer_offsets
 from engine.settings.topics_file import MOST_QUEUES, TopicTable
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
-from fsstore.tree.store_reports import metrics_of, status_of, to_json
+from fsstore.tree.metrics import metrics_of
+from fsstore.tree.store_reports import status_of, to_json
 from tests.engine.storetools import SMALL, bodies, opened
 
 FILES = {

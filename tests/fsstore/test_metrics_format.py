@@ -15,7 +15,7 @@ from engine import Message, OpenMode
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.interface import FilesystemError
-from fsstore.tree.request_figures import BUCKETS_S
+from fsstore.tree.metrics import BUCKETS_S
 from tests.fsstore.conftest import Mount
 from tests.fsstore.fakestore import FakeStore
 

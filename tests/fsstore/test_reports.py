@@ -14,7 +14,8 @@ import pytest
 from engine import Message, StoreStats
 from fsstore.core import Filesystem
 from fsstore.interface import SlowWork
-from fsstore.tree.store_reports import _COUNTERS, status_of
+from fsstore.tree.metrics import _COUNTERS
+from fsstore.tree.store_reports import status_of
 from tests.fsstore.conftest import OPTIONS, Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 

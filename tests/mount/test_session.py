@@ -15,7 +15,7 @@ from fsstore.fuse.protocol import Opcode, done
 from fsstore.fuse.rare import Relay
 from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
 from fsstore.interface import FilesystemError, Kind, SlowWork
-from fsstore.tree.request_figures import SAMPLE_OF
+from fsstore.tree.metrics import SAMPLE_OF
 
 KNOWN = 999
 """An opcode that the handler under test is for."""
