@@ -36,7 +36,7 @@ from fsstore.interface import (
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
 from fsstore.tree.access_log import AccessLog, AccessLogFile
-from fsstore.tree.append import AppendFile, LongPuts, StillRefusedError
+from fsstore.tree.append import AppendFile, StillRefusedError
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
@@ -47,6 +47,7 @@ from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallB
 from fsstore.tree.metrics import RequestFigures, metrics_of, process_metrics, refusal_metrics, request_metrics
 from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
 from fsstore.tree.nodes import Context, Node, OpenFile, Survival
+from fsstore.tree.publishing import LongPuts
 from fsstore.tree.refusals import Kind as RefusalKind
 from fsstore.tree.refusals import Refusals
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue

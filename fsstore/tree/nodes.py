@@ -30,7 +30,7 @@ from fsstore.tree.names import never_exists
 from fsstore.tree.refusals import Refusals
 
 if TYPE_CHECKING:
-    from fsstore.tree.append import LongPuts
+    from fsstore.tree.publishing import LongPuts
 
 NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
 

@@ -19,9 +19,9 @@ from engine.record.located import locate
 from engine.record.properties import decode_properties, find_property, split_keys
 from engine.record.record import decode_record
 from engine.record.scan import scan_records
-from fsstore.tree.append import LineFramer
 from fsstore.tree.json_messages import parse_json_message
 from fsstore.tree.names import AppendOptions, decode_key, parse_append, parse_time_ms
+from fsstore.tree.publishing import LineFramer
 
 QUEUE_FILE_BYTES = 640
 SLOTS, ENTRIES = 5, 8

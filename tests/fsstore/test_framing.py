@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
 from fsstore.interface import AT_END
-from fsstore.tree.append import LineFramer
 from fsstore.tree.json_messages import parse_json_message
 from fsstore.tree.names import PLAIN_APPEND, AppendOptions
+from fsstore.tree.publishing import LineFramer
 from tests.fsstore.conftest import Mount
 from tests.fsstore.fakestore import FakeStore
 

@@ -1,0 +1,350 @@
+"""Publishing: bytes that are framed become messages, all of a request or nothing of it.
+
+A request of lines is taken in two steps, so that a refused one leaves no trace: `LineFramer.lines_with` says what it
+would complete, `keep_rest_of` takes it once that has been stored.
+
+Puts that take long are done in a thread: bytes and lines tell how long one takes, before it is begun. What is estimated
+is the time of the request loop's thread: some 5 ms at most for what is put at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+
+from engine import (
+    IllegalMessageError,
+    Message,
+    MessageTooLargeError,
+    Queue,
+    Stored,
+    StoreError,
+    check_message,
+    split_text,
+    uncollected,
+)
+from fsstore.interface import (
+    Kind,
+    SlowWork,
+)
+from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.json_messages import (
+    free_slowly,
+    json_line_limit_bytes,
+    parse_json_lines,
+    parse_json_message,
+)
+from fsstore.tree.memory_budget import Holding, Purpose
+from fsstore.tree.names import AppendOptions, BodyFormat
+from fsstore.tree.nodes import Context, Node
+
+log = logging.getLogger(__name__)
+
+LONG_BYTES = 5 << 18
+LONG_LINES = 12_000
+"""1 MiB of lines of 100 bytes, as a program with a buffer writes them, is no more."""
+LONG_JSON_BYTES = 1 << 16
+LONG_JSON_LINES = 256
+_NEWLINE = ord("\n")
+
+_SLICE_BYTES = 1 << 18
+
+
+class LineFramer:
+    """Cuts what one handle writes into lines; keeps the last one until its newline comes."""
+
+    __slots__ = ("_limit_bytes", "pending")
+
+    def __init__(self, limit_bytes: int) -> None:
+        """A line without its newline has at most `limit_bytes`."""
+        self._limit_bytes = limit_bytes
+        self.pending = bytearray()
+        """The line that has no newline yet."""
+
+    def rest_bytes_with(self, data: bytes) -> int:
+        """How long the line without its newline is, once `data` was taken. MessageTooLargeError: too long."""
+        end = data.rfind(b"\n") + 1
+        rest_bytes = len(data) - end if end else len(self.pending) + len(data)
+        if rest_bytes > self._limit_bytes:
+            raise MessageTooLargeError("line", rest_bytes, self._limit_bytes)
+        return rest_bytes
+
+    def lines_with(self, data: bytes) -> list[bytes]:
+        """The whole lines, newlines included, that `data` completes."""
+        lines = split_text(data)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+        if lines and self.pending:
+            lines[0] = b"".join((*slices_of(self.pending), lines[0]))
+        return lines
+
+    def completed_bytes_with(self, data: bytes) -> int:
+        """Of those lines."""
+        end = data.rfind(b"\n") + 1
+        return end + len(self.pending) if end else 0
+
+    def is_whole(self, data: bytes) -> bool:
+        """Whether it is nothing but whole lines."""
+        return not self.pending and data.endswith(b"\n")
+
+    def keep_rest_of(self, data: bytes) -> None:
+        """Take `data`, whose lines have been dealt with: keep what follows the last newline."""
+        end = data.rfind(b"\n") + 1
+        if end:
+            self.pending.clear()
+        if end < len(data):
+            self.pending += memoryview(data)[end:]
+
+    def drop(self) -> None:
+        """Forget the line that has no newline yet."""
+        self.pending = bytearray()
+
+
+def slices_of(buffer: bytearray) -> Iterator[bytes]:
+    """A copy of it in pieces: `join` lets other threads go on for these, and not for a `bytearray`."""
+    for start in range(0, len(buffer), _SLICE_BYTES):
+        yield bytes(buffer[start : start + _SLICE_BYTES])
+
+
+def lines_in(text: bytes) -> int:
+    """How many lines end in it."""
+    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _NEWLINE))  # `count` takes up to five times as long
+
+
+class LongPuts:
+    """Whether one is under way in this mount: it may have the log's lock, for which the request loop never waits.
+    Thread safety: one thread at a time is `under_way`; any thread may ask."""
+
+    def __init__(self) -> None:
+        self.is_under_way = False
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Meanwhile."""
+        self.is_under_way = True
+        try:
+            with uncollected():
+                yield
+        finally:
+            self.is_under_way = False
+
+
+class Publisher:
+    """Puts framed bytes into one topic or queue, as its options say; ENOENT when that was deleted meanwhile.
+
+    What takes long is put in a thread, while no other request for the handle is taken, and so is what meets another
+    long put: that may have the log's lock, for which the request loop never waits.
+    """
+
+    __slots__ = (
+        "_done",
+        "_file",
+        "_generation",
+        "_is_json",
+        "_long_bytes",
+        "_long_puts",
+        "_options",
+        "_queue",
+        "_refusals",
+        "_survival",
+        "_topic",
+        "_waiting",
+        "blamed",
+        "frames",
+        "line_limit_bytes",
+        "memory",
+        "store",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        topic: str,
+        queue: Queue | None,
+        options: AppendOptions,
+        generation: int,
+        file: Node,
+    ) -> None:
+        """The queues of the topic take turns where `queue` is None; `generation` is the store's of when they were
+        there; `file` is what is open."""
+        self._file = file
+        self.frames = 0
+        """Lines, or other frames, that have been dealt with."""
+        self.blamed = 0
+        """Which line of the request that failed is to blame, from 1; 0: nobody knows."""
+        self.store = context.store
+        self.memory = Holding(context.memory, Purpose.MESSAGES_BEGUN)
+        """For what is not published yet."""
+        self._waiting = Holding(context.memory, Purpose.PUBLISHING)
+        self._long_puts = context.long_puts
+        self._survival = context.survival
+        self._refusals = context.refusals
+        self._done: Future[int] | None = None
+        self._topic = topic
+        self._queue = queue
+        self._options = options
+        self._generation = generation
+        self._is_json = options.format is BodyFormat.JSON
+        self._long_bytes = LONG_JSON_BYTES if self._is_json else LONG_BYTES
+        limit = self.store.config.max_message_bytes
+        self.line_limit_bytes = json_line_limit_bytes(limit) if self._is_json else limit
+        """Longest frame that can be a message."""
+
+    def one(self, frame: bytes | bytearray, request_bytes: int = 0) -> int:
+        """Publish one message; the physical offset after it. `request_bytes` of it came with this request. Errors as
+        `_in_thread`."""
+        if self._survival.stored_until:
+            return self._survival.stored_until
+        is_long = len(frame) > self._long_bytes
+        if is_long or self._done is not None or self._long_puts.is_under_way:
+            return self._in_thread(lambda: self._one(frame), request_bytes, is_long=is_long)
+        return self._one(frame)
+
+    def lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
+        """Publish the lines that a request completes, all or none; the physical offset after them, 0 for no message.
+        Errors as `_in_thread`; `stored` is called where it is done at once."""
+        size = framer.completed_bytes_with(request)
+        if not size:
+            return 0
+        if self._survival.stored_until:
+            return self._survival.stored_until
+        if self._survival.is_on and not framer.is_whole(request):
+            stored = None  # a kill between the answer and `keep_rest_of` would lose the rest
+        is_long = size > self._long_bytes or self._has_many_lines(request)
+        if is_long or self._done is not None or self._long_puts.is_under_way:
+            return self._in_thread(lambda: self._lines_of(framer, request, None), len(request), is_long=is_long)
+        return self._lines_of(framer, request, stored)
+
+    def _has_many_lines(self, request: bytes) -> bool:
+        most = LONG_JSON_LINES if self._is_json else LONG_LINES
+        return len(request) > most and lines_in(request) > most
+
+    def _lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
+        lines = framer.lines_with(request)
+        try:
+            end = self._lines(lines, stored)
+            self.frames += len(lines)
+            return end
+        finally:
+            free_slowly(lines)
+
+    def _in_thread(self, put: Callable[[], int], request_bytes: int, *, is_long: bool) -> int:
+        """What `put` returned or raised, when it is done. SlowWork until then: the same request asks again, and nothing
+        changes meanwhile. ENOBUFS: there is no memory to have a request of that size wait."""
+        if self._done is None:
+            self._waiting.resize(2 * request_bytes)  # the loop has a copy, too
+            raise SlowWork(lambda: self._do(put, is_long), Kind.PUBLISHING if is_long else Kind.PUBLISHING_LITTLE)
+        done, self._done = self._done, None
+        self._waiting.resize(0)
+        try:
+            return done.result()
+        finally:
+            del done  # else it and its error would hold each other, and all that was put
+
+    def _do(self, put: Callable[[], int], is_long: bool) -> None:
+        self._done = Future()
+        try:
+            with self._long_puts.under_way() if is_long else nullcontext():
+                self._done.set_result(put())
+        except StoreError as error:
+            error.__cause__ = error.__context__ = None
+            self._done.set_exception(error.with_traceback(None))  # all that was put is freed here, not on the loop
+        except Exception as error:
+            self._done.set_exception(error)
+
+    def complain(self, error: StoreError) -> None:
+        """Log why nothing of a request was published: its writer gets only an errno."""
+        target = self._target
+        text = f"refused what was written to append of {target}: {error}"
+        COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
+
+    def lost(self, size: int) -> None:
+        """Log that what was begun went with another server."""
+        target = self._target
+        text = f"{size:,} bytes written to append of {target} were not published when the daemon died: they are lost"
+        COMPLAINTS.tell(log, logging.WARNING, (self.lost.__qualname__, target), text)
+
+    @property
+    def path(self) -> str:
+        """Of the file that is open."""
+        return self._file.path
+
+    def note_refusal(self, reason: str) -> None:
+        """List why nothing was published where nobody is there to be told."""
+        self._refusals.note(0, self.path, str(self.frames + 1), 0, reason)
+
+    @property
+    def _target(self) -> str:
+        return self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
+
+    def release(self) -> None:
+        """The handle is closed."""
+        self.memory.resize(0)
+        self._waiting.resize(0)
+
+    def _one(self, frame: bytes | bytearray) -> int:
+        options, queue = self._options, self._queue
+        body = frame if isinstance(frame, bytes) else b"".join(slices_of(frame))
+        if self._is_json:
+            message = parse_json_message(self._topic, body, options)
+        else:
+            message = Message(self._topic, body, options.keys, options.tags)
+        if queue is not None:
+            put = queue.put(message)
+        else:
+            self._must_exist()
+            put = self.store.put(message)
+        self.frames += 1
+        return put.physical_end
+
+    def _lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
+        options, queue = self._options, self._queue
+        if queue is None:
+            self._must_exist()
+        if not self._is_json:
+            keys, tags = options.keys, options.tags
+            try:
+                if queue is not None:
+                    put = queue.put_lines(lines, keys=keys, tags=tags, stored=stored)
+                else:
+                    put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags, stored=stored)
+            except MessageTooLargeError:
+                limit = self.store.config.max_message_bytes
+                self.blamed = next((number for number, line in enumerate(lines, 1) if len(line) - 1 > limit), 0)
+                raise
+            return put.physical_end if put.count else 0
+        messages = parse_json_lines(self._topic, lines, options, self._blame)
+        if not messages:
+            return 0
+        try:
+            put = queue.put_batch(messages) if queue is not None else self.store.put_batch(messages)
+            return put.physical_end
+        except (IllegalMessageError, MessageTooLargeError):
+            self._blame_one_of(messages, lines)
+            raise
+        finally:
+            free_slowly(messages)
+
+    def _blame(self, number: int) -> None:
+        self.blamed = number
+
+    def _blame_one_of(self, messages: Sequence[Message], lines: Sequence[bytes]) -> None:
+        """Raise what is wrong with the first that can be no message whatever stands beside it, with its number."""
+        with_text = (number for number, line in enumerate(lines, 1) if line != b"\n")
+        for number, (message, self.blamed) in enumerate(zip(messages, with_text, strict=True), 1):
+            try:
+                check_message(message, self.store.config.max_message_bytes)
+            except IllegalMessageError as error:
+                raise IllegalMessageError(f"message {number} of {len(messages)}: {error.reason}") from error
+        self.blamed = 0
+
+    def _must_exist(self) -> None:
+        """TopicNotFoundError for a topic that was deleted while this was open: the store's puts would make it again."""
+        generation = self.store.topics_generation
+        if generation != self._generation:
+            self.store.queues(self._topic)
+            self._generation = generation
