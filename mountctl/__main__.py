@@ -1,5 +1,17 @@
-"""`python -m mountctl`."""
+"""Where the command begins."""
 
-from mountctl.main import main
+import signal
 
-main()
+
+def start() -> None:
+    """The console script. Until a verb is loaded Ctrl-C just ends the process: an import that is interrupted prints a
+    traceback, or takes the interruption for another error."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from mountctl.main import main
+
+    main()
+
+
+if __name__ == "__main__":
+    start()

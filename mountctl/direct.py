@@ -31,7 +31,8 @@ from mountctl.process import raise_open_files
 def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) -> Iterator[OpenedStore]:
     """The store at `path`. A reader of a store that another process writes follows it, and changes nothing."""
     if not any(path.iterdir()) and not settings.log_paths:
-        raise CommandError(f"{path} holds no store", f"make one with `mountctl init {path}`", os.EX_DATAERR)
+        reason = f"nothing is mounted at {path}, and no store is in it"
+        raise CommandError(reason, f"`mountctl mount STORE {path}`, or name the store", os.EX_NOINPUT)
     raise_open_files()
     modes = [OpenMode.WRITE] if writing else [OpenMode.FOLLOW] if following else [OpenMode.READ_ONLY, OpenMode.FOLLOW]
     with ExitStack() as stack:

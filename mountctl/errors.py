@@ -14,13 +14,17 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import click
+
 from mountctl.output import visible
 
 if TYPE_CHECKING:
     from engine import StoreError
 
 FINDINGS = 1
-"""`check` found something."""
+"""`check` found something; `grep` nothing."""
+INTERRUPTED = 130
+"""Ctrl-C, or a question that was not answered with yes."""
 
 
 class CommandError(Exception):
@@ -48,6 +52,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.StoreLockedError: os.EX_TEMPFAIL,
         engine.OptionError: os.EX_USAGE,
         engine.OpenError: os.EX_UNAVAILABLE,
+        engine.ConfigFileError: os.EX_CONFIG,
         engine.ReadOnlyStoreError: os.EX_NOPERM,
         engine.StoreFullError: os.EX_IOERR,
         engine.WriteError: os.EX_DATAERR,
@@ -82,3 +87,14 @@ def one_line(error: BaseException) -> str:
     else:
         text = str(error) or type(error).__name__
     return visible(" ".join(text.split()))
+
+
+def usage_line(error: click.ClickException) -> str:
+    """A command line that is not understood, as one line for a person."""
+    text = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        near = f" (did you mean {' or '.join(error.possibilities)}?)" if error.possibilities else ""
+        text = f"there is no option {error.option_name}{near}"
+    words = visible(text[:1].lower() + text[1:])
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{words}: see `{context.command_path} --help`" if context else words

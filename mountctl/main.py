@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from mountctl.errors import CommandError, exit_code, one_line
+from mountctl.errors import INTERRUPTED, CommandError, exit_code, one_line, usage_line
 
 VERBS = (
     "mount",
@@ -35,22 +37,51 @@ MOUNT_HELPER = "mount.fsstore"
 """Called by this name, as mount(8) does for fstab's lines of type fsstore, mountctl is its `mount` verb."""
 
 
+NEIGHBOURS = {
+    "unmount": "umount",
+    "ls": "topics",
+    "list": "topics",
+    "publish": "put",
+    "produce": "put",
+    "send": "put",
+    "get": "cat",
+    "read": "cat",
+    "fsck": "check",
+    "repair": "check",
+    "stats": "status",
+    "version": "--version",
+}
+"""What a verb is called elsewhere."""
+
+
 class Verbs(click.Group):
     """Loads a verb's module when it is asked for: `mount` must not carry the engine into its fork, and help is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, "help"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            return super().get_command(ctx, cmd_name)
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         command: click.Command = importlib.import_module(f"mountctl.verbs.{module}").command
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            near = [NEIGHBOURS[name]] if name in NEIGHBOURS else difflib.get_close_matches(name, VERBS, 2)
+            guess = f" (did you mean {' or '.join(near)}?)" if near else ""
+            raise click.UsageError(f"there is no verb {name!r}{guess}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="fsstore", prog_name="mountctl")
+@click.version_option(None, "-V", "--version", package_name="fsstore", prog_name="mountctl")
 def cli() -> None:
     """Mount message stores in Apache RocketMQ's format, and look after them.
 
@@ -62,16 +93,29 @@ def cli() -> None:
     """
 
 
+@cli.command("help")
+@click.argument("verbs", nargs=-1, metavar="[VERB]")
+def show_help(verbs: tuple[str, ...]) -> int:
+    """Show what VERB does, and its options."""
+    return run([*verbs, "--help"])
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Errors are one line on standard error."""
     try:
-        outcome = cli.main(list(arguments), prog_name="mountctl", standalone_mode=False)
-    except click.ClickException as error:
+        with cli.make_context("mountctl", list(arguments)) as context:
+            outcome = cli.invoke(context)
+    except click.exceptions.Exit as ended:  # --help, --version
+        return ended.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"mountctl: {usage_line(error)}", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("mountctl: interrupted", err=True)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # `mountctl cat ... | head`: what was wanted has been read
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

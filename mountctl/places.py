@@ -158,6 +158,8 @@ def require_answer(mount: Mount) -> None:
 
 def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     """What the person means by `text`: a mount point (or a path below one) or a store's directory."""
+    if not text:
+        raise CommandError("'' is no path", "name a store or a mount point", os.EX_USAGE)
     path = absolute(text)
     for candidate in (path, *path.parents):
         if mount := mount_at(candidate, table):
@@ -167,5 +169,6 @@ def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     if mount := mount_of(path, table):
         return Place(path, mount)
     if not patiently(path.is_dir, False):
-        raise CommandError(f"{text} is neither a store nor a mount point", "see what is mounted with `mountctl status`")
+        remedy = "see what is mounted with `mountctl status`"
+        raise CommandError(f"{text!r} is neither a store nor a mount point", remedy, os.EX_NOINPUT)
     return Place(path, None)

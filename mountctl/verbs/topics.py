@@ -6,6 +6,7 @@ import click
 
 from engine import MAX_QUEUES
 from mountctl.access import find_topic
+from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json, print_table
 from mountctl.places import find
@@ -96,7 +97,15 @@ def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
     """
     with reach(find(place), settings, writing=True) as access:
         messages = plural(find_topic(access, name).messages, "message")
-        if not yes:
-            click.confirm(f"Delete {name} and its {messages}, for good?", abort=True)
+        if not yes and not _agreed(f"Delete {name} and its {messages}, for good?"):
+            raise CommandError(f"{name} is as it was", "answer y, or say --yes", INTERRUPTED)
         access.delete_topic(name)
     click.echo(f"deleted {name} with {messages}")
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return click.confirm(question)
+    except click.Abort:  # nobody is there to answer
+        click.echo()
+        return False

@@ -138,9 +138,10 @@ def test_topics_are_listed_made_and_deleted_after_a_question(place: Path) -> Non
     succeed("topics", "create", place, "narrow", "--queues", "1")
     listed = json.loads(succeed("topics", "list", place, "--json"))
     assert {name: len(queues) for name, queues in listed.items()} == {"narrow": 1, "orders": 4, "wide": 8}
-    refused = mountctl("topics", "delete", place, "orders", stdin="n\n")
-    assert refused.returncode != 0
-    assert "10 messages" in refused.stdout
+    for answer in ("n\n", " "):
+        refused = mountctl("topics", "delete", place, "orders", stdin=answer)
+        assert (refused.returncode, refused.stderr) == (130, "mountctl: orders is as it was: answer y, or say --yes\n")
+        assert "10 messages" in refused.stdout
     succeed("topics", "delete", place, "orders", stdin="y\n")
     succeed("topics", "delete", place, "wide", "--yes")
     assert list(json.loads(succeed("topics", place, "--json"))) == ["narrow"]
@@ -258,15 +259,58 @@ def test_check_asks_for_a_store_that_is_at_rest(site: Site) -> None:
 
 
 def test_a_reader_that_went_away_is_no_error(store: Path) -> None:
-    command = f"{sys.executable} -m mountctl cat {store} orders | head -n 1"
+    succeed("put", store, "long", stdin="a line\n" * 50_000)
+    command = f"{sys.executable} -m mountctl cat {store} long | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=DEADLINE_SECONDS, check=False)
-    assert (done.stdout, done.stderr) == (b"order 0\n", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"a line\n", b"")
 
 
-def test_an_empty_directory_is_no_store_to_read(tmp_path: Path) -> None:
+def test_an_empty_directory_may_be_a_mount_point_where_nothing_is_mounted(tmp_path: Path) -> None:
     refused = mountctl("cat", tmp_path, "orders")
-    assert refused.returncode == 65
-    assert f"mountctl init {tmp_path}" in refused.stderr
+    assert refused.returncode == 66
+    assert f"nothing is mounted at {tmp_path}" in refused.stderr
+    assert f"mountctl mount STORE {tmp_path}" in refused.stderr
+    assert "init" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["unmount"], "there is no verb 'unmount' (did you mean umount?): see `mountctl --help`"),
+        (["chek"], "there is no verb 'chek' (did you mean check?): see `mountctl --help`"),
+        (["help", "ls"], "there is no verb 'ls' (did you mean topics?): see `mountctl --help`"),
+        (["version"], "there is no verb 'version' (did you mean --version?): see `mountctl --help`"),
+        (["xyzzy"], "there is no verb 'xyzzy': see `mountctl --help`"),
+        (["cat", "--jsn"], "there is no option --jsn (did you mean --json?): see `mountctl cat --help`"),
+        (["cat"], "missing argument 'PLACE': see `mountctl cat --help`"),
+    ],
+)
+def test_what_is_not_understood_is_one_line_with_a_guess(words: list[str], said: str) -> None:
+    refused = mountctl(*words)
+    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", f"mountctl: {said}\n")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_speaks_in_one_voice(verb: str) -> None:
+    refused = mountctl(verb, "--no-such-option")
+    assert refused.returncode == 2
+    assert refused.stderr == f"mountctl: there is no option --no-such-option: see `mountctl {verb} --help`\n"
+
+
+def test_help_and_version_are_words_too() -> None:
+    assert succeed("help", "topics", "create") == succeed("topics", "create", "--help")
+    assert succeed("help") == succeed("--help")
+    assert succeed("-V") == succeed("--version")
+
+
+def test_ctrl_c_while_the_command_is_loaded_is_no_traceback() -> None:
+    code = (
+        "import os, signal, sys, threading; from mountctl.__main__ import start; import importlib;"
+        "importlib.import_module = lambda name: os.kill(os.getpid(), signal.SIGINT) or sys.exit('not ended');"
+        "sys.argv = ['mountctl', 'cat']; start()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-2, "")
 
 
 def test_mount_carries_no_engine_into_its_fork() -> None:

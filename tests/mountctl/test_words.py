@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import click
@@ -17,7 +18,7 @@ import mountctl.errors
 from fsstore import MountError, ParquetOptions
 from mountctl.access import Shown, Target, parse_target
 from mountctl.direct import whole_lines
-from mountctl.errors import CommandError, exit_code, exit_codes, one_line
+from mountctl.errors import FINDINGS, INTERRUPTED, CommandError, exit_code, exit_codes, one_line
 from mountctl.options import parse, parse_mode
 from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
 
@@ -117,12 +118,21 @@ def test_other_errors_have_exit_codes_too() -> None:
     assert exit_code(ValueError()) == os.EX_SOFTWARE
 
 
+def test_every_exit_code_is_in_the_documents_table_and_used() -> None:
+    project = Path(mountctl.errors.__file__).parents[1]
+    table = (project / "docs/operations.md").read_text().partition("| code | meaning |")[2].partition("\n\n")[0]
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    sources = "\n".join(path.read_text() for path in sorted((project / "mountctl").rglob("*.py")))
+    used = {getattr(os, name) for name in re.findall(r"\bos\.(EX_\w+)", sources)}
+    click_s_own = {0, click.UsageError.exit_code}
+    assert documented == used | set(exit_codes().values()) | {FINDINGS, INTERRUPTED} | click_s_own
+
+
 def test_errors_are_one_line_with_what_to_do() -> None:
     assert one_line(CommandError("it is busy", "wait")) == "it is busy: wait"
     assert one_line(FileNotFoundError(2, "No such file or directory", "/x")) == "/x: No such file or directory"
     assert one_line(ValueError("two\nlines")) == "two lines"
     assert one_line(KeyError()) == "KeyError"
-    assert mountctl.errors.FINDINGS == 1
 
 
 def test_a_message_is_json_with_numbers_texts_and_properties_apart() -> None:
