@@ -24,13 +24,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from fsstore.handover import Handover, Keeper, Word
 from mountctl.errors import CommandError, exit_code, one_line
@@ -164,12 +164,9 @@ def _wait_until_served(reports: Iterable[bytes], show: Show) -> int:
     pid, failure = 0, Report("failed", "the new daemon died, or could not be started", os.EX_UNAVAILABLE)
     has_failed = False
     with suppress(ConnectionResetError):
-        for line in reports:
-            report = Report(**json.loads(line))
+        for report in _outcomes(reports, show):
             if report.event == "started":
                 pid = report.pid
-            elif report.event == "progress":
-                show(report.text, report.done, report.total)
             elif report.event == "failed":
                 failure, has_failed = report, True
             elif not has_failed:
@@ -177,15 +174,22 @@ def _wait_until_served(reports: Iterable[bytes], show: Show) -> int:
     raise CommandError(failure.text, exit_code=failure.code)
 
 
-def _wait_until_ready(reports: Any, log_file: Path, show: Show) -> int:
+def _outcomes(reports: Iterable[bytes], show: Show) -> Iterator[Report]:
+    """What a server reports, but for its progress, which is shown."""
+    for line in reports:
+        report = Report(**json.loads(line))
+        if report.event == "progress":
+            show(report.text, report.done, report.total)
+        else:
+            yield report
+
+
+def _wait_until_ready(reports: Iterable[bytes], log_file: Path, show: Show) -> int:
     pid = 0
     try:
-        for line in reports:
-            report = Report(**json.loads(line))
+        for report in _outcomes(reports, show):
             if report.event == "started":
                 pid = report.pid
-            elif report.event == "progress":
-                show(report.text, report.done, report.total)
             elif report.event == "ready":
                 return pid
             else:

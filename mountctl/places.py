@@ -156,6 +156,20 @@ def require_answer(mount: Mount) -> None:
         raise CommandError(reason, "look into its log, or try again later", os.EX_TEMPFAIL)
 
 
+def nothing_mounted(place: str | Path) -> CommandError:
+    """The refusal of a verb that needs a mount."""
+    return CommandError(f"no store is mounted at {place}", "see what is mounted with `mountctl status`", os.EX_USAGE)
+
+
+def find_mount(text: str) -> Mount:
+    """The mount that the person means, which answers; CommandError where there is none, or its daemon does not."""
+    mount = find(text).mount
+    if mount is None:
+        raise nothing_mounted(text)
+    require_answer(mount)
+    return mount
+
+
 def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     """What the person means by `text`: a mount point (or a path below one) or a store's directory."""
     if not text:

@@ -14,7 +14,7 @@ import click
 
 from mountctl.errors import CommandError
 from mountctl.output import plural, print_json, print_table
-from mountctl.places import find, require_answer
+from mountctl.places import find_mount
 
 LOOK_S = 0.05
 """Between two looks at the log."""
@@ -32,10 +32,7 @@ def command(place: str, seconds: float, as_json: bool) -> None:
     Example:
       mountctl profile /mnt/mq --seconds 1
     """
-    mount = find(place).mount
-    if mount is None:
-        raise CommandError(f"{place} is not mounted", "see what is with `mountctl status`", os.EX_USAGE)
-    require_answer(mount)
+    mount = find_mount(place)
     profile = Profile()
     began_s = time.monotonic()
     try:

@@ -12,7 +12,7 @@ from mountctl import daemon
 from mountctl.errors import CommandError
 from mountctl.options import MountRequest, parse
 from mountctl.output import progress
-from mountctl.places import Answer, Mount, answer_of, find, require_answer
+from mountctl.places import Answer, Mount, answer_of, find_mount
 
 
 @click.command("restart", short_help="Replace the daemon of a mount; what uses it goes on.")
@@ -47,14 +47,11 @@ def command(place: str, options: tuple[str, ...]) -> None:
 
 
 def _mounted(place: str) -> Mount:
-    mount = find(place).mount
-    if mount is None:
-        raise CommandError(f"no store is mounted at {place}", "see what is mounted with `mountctl status`", os.EX_USAGE)
+    mount = find_mount(place)
     if os.geteuid() not in (0, mount.user):
         raise CommandError(
             f"{mount.mountpoint} was mounted by user {mount.user}", "restart it as that user or root", 77
         )
-    require_answer(mount)
     return mount
 
 

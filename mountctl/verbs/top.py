@@ -14,9 +14,8 @@ from typing import Any
 
 import click
 
-from mountctl.errors import CommandError
 from mountctl.output import human_size, plural, print_json_line, visible
-from mountctl.places import Mount, find, patiently, require_answer
+from mountctl.places import Mount, find_mount, patiently
 
 HISTORY = 20
 """Rates that a topic's line shows."""
@@ -208,10 +207,7 @@ def command(place: str, interval: float, count: int | None, as_json: bool) -> No
       mountctl top /mnt/mq
       mountctl top /mnt/mq --json --interval 10
     """
-    mount = find(place).mount
-    if mount is None:
-        raise CommandError(f"no store is mounted at {place}", "see what is mounted with `mountctl status`", 64)
-    require_answer(mount)
+    mount = find_mount(place)
     screen = Screen(mount)
     with shown() as show:
         for number, now in enumerate(looks(mount, interval)):

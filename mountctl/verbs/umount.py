@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from mountctl.errors import CommandError, one_line
-from mountctl.places import Answer, Mount, absolute, answer_of, mount_at, mount_of, mounts
+from mountctl.places import Answer, Mount, absolute, answer_of, mount_at, mount_of, mounts, nothing_mounted
 from mountctl.preflight import fusermount
 
 BUSY_SECONDS = 1.0
@@ -61,7 +61,7 @@ def _unmount(mountpoint: Path) -> None:
 def _mounted(path: Path) -> Mount:
     mount = mount_at(path) or mount_of(path)
     if not mount:
-        raise CommandError(f"no store is mounted at {path}", "see what is mounted with `mountctl status`", os.EX_USAGE)
+        raise nothing_mounted(path)
     return mount
 
 

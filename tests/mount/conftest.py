@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, mounted
+from tests.mount import harness
+from tests.mount.harness import Mounted
+from tests.mountctl.conftest import Site
 from tests.mountctl.conftest import site as site  # where `mountctl mount` is tried
 
 
 @pytest.fixture(scope="session")
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """One store, mounted to be written, for every test that needs nothing special: a test makes its own topics."""
-    with mounted(tmp_path_factory.mktemp("shared")) as shared:
+    with harness.mounted(tmp_path_factory.mktemp("shared")) as shared:
         yield shared
 
 
@@ -40,3 +42,17 @@ def topic(new_topic: Callable[[], Path]) -> Path:
 def queue(topic: Path) -> Path:
     """The first queue of a new topic in the shared mount."""
     return topic / "0"
+
+
+@pytest.fixture
+def mounted(site: Site) -> Site:
+    """A store of its own, mounted by `mountctl mount`, with the topic `t`."""
+    site.mounted()
+    (site.mountpoint / "t").mkdir()
+    return site
+
+
+@pytest.fixture
+def mounted_queue(mounted: Site) -> Path:
+    """The first queue of the topic of `mounted`."""
+    return mounted.mountpoint / "t/0"

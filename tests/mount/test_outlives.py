@@ -46,19 +46,6 @@ def kill(site: Site) -> None:
     assert (after["pid"] != before["pid"], after["restarts"]) == (True, before["restarts"] + 1)
 
 
-@pytest.fixture
-def mounted(site: Site) -> Site:
-    """A mounted store with the topic `t`."""
-    site.mounted()
-    (site.mountpoint / "t").mkdir()
-    return site
-
-
-@pytest.fixture
-def queue(mounted: Site) -> Path:
-    return mounted.mountpoint / "t/0"
-
-
 @contextmanager
 def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
     descriptor = os.open(path, flags)
@@ -76,40 +63,42 @@ def bodies(queue: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(queue.iterdir()) if path.name != "append"]
 
 
-def test_an_open_append_goes_on(mounted: Site, queue: Path) -> None:
-    with opened(queue / "append", APPENDING) as descriptor:
+def test_an_open_append_goes_on(mounted: Site, mounted_queue: Path) -> None:
+    with opened(mounted_queue / "append", APPENDING) as descriptor:
         os.write(descriptor, b"one\n")
         kill(mounted)
         os.write(descriptor, b"two\n")
         kill(mounted)
         os.fsync(descriptor)
-    assert bodies(queue) == [b"one", b"two"]
+    assert bodies(mounted_queue) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY, APPENDING], ids=["from the beginning", "appending"])
-def test_a_begun_line_is_kept(mounted: Site, queue: Path, flags: int) -> None:
-    with opened(queue / "append", flags) as descriptor:
+def test_a_begun_line_is_kept(mounted: Site, mounted_queue: Path, flags: int) -> None:
+    with opened(mounted_queue / "append", flags) as descriptor:
         os.write(descriptor, b"whole\nbeg")
         kill(mounted)
         os.write(descriptor, b"un\nlast")
         kill(mounted)
-    assert bodies(queue) == [b"whole", b"begun", b"last"]
+    assert bodies(mounted_queue) == [b"whole", b"begun", b"last"]
 
 
-def test_a_begun_file_is_kept(mounted: Site, queue: Path) -> None:
-    with opened(queue / "append@frame=file", os.O_RDWR) as descriptor:
+def test_a_begun_file_is_kept(mounted: Site, mounted_queue: Path) -> None:
+    with opened(mounted_queue / "append@frame=file", os.O_RDWR) as descriptor:
         os.write(descriptor, b"one\ntwo\n")
         kill(mounted)
         assert os.pread(descriptor, 100, 0) == b"one\ntwo\n"
         os.pwrite(descriptor, b"four", 12)
         kill(mounted)
-        assert bodies(queue) == []
-    assert bodies(queue) == [b"one\ntwo\n\0\0\0\0four"]
+        assert bodies(mounted_queue) == []
+    assert bodies(mounted_queue) == [b"one\ntwo\n\0\0\0\0four"]
 
 
 @pytest.mark.parametrize("name", ["append", "append@frame=file"])
-def test_more_than_64_KiB_that_were_begun_are_lost_and_said_to_be(mounted: Site, queue: Path, name: str) -> None:
-    descriptor = os.open(queue / name, APPENDING)
+def test_more_than_64_KiB_that_were_begun_are_lost_and_said_to_be(
+    mounted: Site, mounted_queue: Path, name: str
+) -> None:
+    descriptor = os.open(mounted_queue / name, APPENDING)
     os.write(descriptor, b"x" * 70_000)
     kill(mounted)
     for request in (lambda: os.write(descriptor, b"tail\n"), lambda: os.fsync(descriptor)):
@@ -117,14 +106,14 @@ def test_more_than_64_KiB_that_were_begun_are_lost_and_said_to_be(mounted: Site,
             request()
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         os.close(descriptor)
-    assert bodies(queue) == []
+    assert bodies(mounted_queue) == []
     assert "70,000 bytes written to append of t/0 were not published when the daemon died" in mounted.log_text()
-    (queue / name).write_bytes(b"next\n")
-    assert len(bodies(queue)) == 1
+    (mounted_queue / name).write_bytes(b"next\n")
+    assert len(bodies(mounted_queue)) == 1
 
 
-def test_a_refusal_outlasts_the_daemon(mounted: Site, queue: Path) -> None:
-    with opened(queue / "append", os.O_WRONLY) as descriptor:
+def test_a_refusal_outlasts_the_daemon(mounted: Site, mounted_queue: Path) -> None:
+    with opened(mounted_queue / "append", os.O_WRONLY) as descriptor:
         os.write(descriptor, b"one\n")
         with pytest.raises(OSError, match=os.strerror(errno.ESPIPE)):
             os.pwrite(descriptor, b"gap\n", 100)
@@ -137,35 +126,42 @@ def test_a_refusal_outlasts_the_daemon(mounted: Site, queue: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
-def test_what_is_open_to_be_read_goes_on(mounted: Site, queue: Path) -> None:
+def test_what_is_open_to_be_read_goes_on(mounted: Site, mounted_queue: Path) -> None:
     large = b"y" * 300_000
     for line in (b"small\n", large + b"\n"):
-        with opened(queue / "append@keys=K", APPENDING) as descriptor:
+        with opened(mounted_queue / "append@keys=K", APPENDING) as descriptor:
             os.write(descriptor, line)
-    stream, keyed = queue.with_name("0.log"), queue.parent / "keys/K"
+    stream, keyed = mounted_queue.with_name("0.log"), mounted_queue.parent / "keys/K"
     report = mounted.mountpoint / "@store/config.json"
     with (
-        opened(queue / "0") as small, opened(queue / "1") as body, opened(keyed) as link, opened(stream) as text,
+        opened(mounted_queue / "0") as small,
+        opened(mounted_queue / "1") as body, opened(keyed) as link, opened(stream) as text,
         opened(report) as config,
     ):  # fmt: skip
         assert os.read(text, 4) == b"smal"
-        numbers = [path.stat().st_ino for path in (queue.parent, queue, queue / "append", stream, keyed)]
+        numbers = [
+            path.stat().st_ino
+            for path in (mounted_queue.parent, mounted_queue, mounted_queue / "append", stream, keyed)
+        ]
         kill(mounted)
         assert os.read(text, 400_000) == b"l\n" + large + b"\n"
         assert os.read(small, 100) == b"small"
         assert os.pread(body, 400_000, 0) == os.pread(link, 400_000, 0) == large
         assert os.fstat(body).st_size == len(large)
         assert json.loads(os.read(config, 1 << 16))["mount"]["append_mode"] == "0644"
-        assert [path.stat().st_ino for path in (queue.parent, queue, queue / "append", stream, keyed)] == numbers
+        assert [
+            path.stat().st_ino
+            for path in (mounted_queue.parent, mounted_queue, mounted_queue / "append", stream, keyed)
+        ] == numbers
 
 
-def test_a_listing_in_progress_goes_on(mounted: Site, queue: Path) -> None:
+def test_a_listing_in_progress_goes_on(mounted: Site, mounted_queue: Path) -> None:
     count = 30_000
-    with opened(queue / "append", APPENDING) as descriptor:
+    with opened(mounted_queue / "append", APPENDING) as descriptor:
         os.write(descriptor, b"".join(b"%d\n" % number for number in range(count)))
     for number in range(300):
         (mounted.mountpoint / f"topic-{number:03d}").mkdir()
-    with os.scandir(queue) as names, os.scandir(mounted.mountpoint) as topics:
+    with os.scandir(mounted_queue) as names, os.scandir(mounted.mountpoint) as topics:
         found, seen = [next(names).name], [next(topics).name]
         kill(mounted)
         found += [entry.name for entry in names]
@@ -174,9 +170,9 @@ def test_a_listing_in_progress_goes_on(mounted: Site, queue: Path) -> None:
     assert sorted(seen) == ["@parquet", "@store", "t", *(f"topic-{number:03d}" for number in range(300))]
 
 
-def test_tail_f_goes_on(mounted: Site, queue: Path, tmp_path: Path) -> None:
-    (queue / "append").write_bytes(b"one\n")
-    programs = [["tail", "-n", "+1", "-f", str(queue.with_name("0.log"))]]
+def test_tail_f_goes_on(mounted: Site, mounted_queue: Path, tmp_path: Path) -> None:
+    (mounted_queue / "append").write_bytes(b"one\n")
+    programs = [["tail", "-n", "+1", "-f", str(mounted_queue.with_name("0.log"))]]
     programs.append([sys.executable, "-m", "mountctl", "tail", "-f", str(mounted.mountpoint), "t/0"])
     outputs = [tmp_path / "tail", tmp_path / "mountctl"]
     with open(outputs[0], "wb") as first, open(outputs[1], "wb") as second:
@@ -186,7 +182,7 @@ def test_tail_f_goes_on(mounted: Site, queue: Path, tmp_path: Path) -> None:
         try:
             eventually(lambda: all(b"one" in output.read_bytes() for output in outputs), "both read")
             kill(mounted)
-            (queue / "append").write_bytes(b"two\n")
+            (mounted_queue / "append").write_bytes(b"two\n")
             eventually(lambda: {output.read_bytes() for output in outputs} == {b"one\ntwo\n"}, "both read on")
         finally:
             for program in running:
@@ -205,8 +201,8 @@ def test_an_idle_stream_that_is_open_goes_on(site: Site) -> None:
         assert os.read(text, 100) == b"old\n"
 
 
-def test_parquet_files_that_are_open_go_on(mounted: Site, queue: Path) -> None:
-    (queue / "append").write_bytes(b"one\n")
+def test_parquet_files_that_are_open_go_on(mounted: Site, mounted_queue: Path) -> None:
+    (mounted_queue / "append").write_bytes(b"one\n")
     [file] = (mounted.mountpoint / "@parquet/topic=t/queue=0").iterdir()
     with opened(file) as descriptor:
         kill(mounted)
@@ -214,8 +210,8 @@ def test_parquet_files_that_are_open_go_on(mounted: Site, queue: Path) -> None:
         assert file.stat().st_size == os.fstat(descriptor).st_size
 
 
-def test_a_follower_goes_on(mounted: Site, queue: Path, tmp_path: Path) -> None:
-    (queue / "append").write_bytes(b"one\n")
+def test_a_follower_goes_on(mounted: Site, mounted_queue: Path, tmp_path: Path) -> None:
+    (mounted_queue / "append").write_bytes(b"one\n")
     beside = Site(mounted.store, tmp_path / "beside", tmp_path / "beside.log")
     beside.mountpoint.mkdir()
     beside.mounted("--follow")
@@ -224,18 +220,18 @@ def test_a_follower_goes_on(mounted: Site, queue: Path, tmp_path: Path) -> None:
             assert os.read(text, 100) == b"one\n"
             kill(beside)
             kill(mounted)
-            (queue / "append").write_bytes(b"two\n")
+            (mounted_queue / "append").write_bytes(b"two\n")
             eventually(lambda: os.pread(text, 100, 0) == b"one\ntwo\n", "the follower shows it")
     finally:
         succeed("umount", beside.mountpoint)
 
 
-def test_writers_in_flight_are_stored_once(mounted: Site, queue: Path) -> None:
+def test_writers_in_flight_are_stored_once(mounted: Site, mounted_queue: Path) -> None:
     counts = dict.fromkeys(range(4), 0)
     over = threading.Event()
 
     def write(number: int) -> None:
-        with opened(queue / "append", APPENDING | (os.O_DSYNC if number % 2 else 0)) as descriptor:
+        with opened(mounted_queue / "append", APPENDING | (os.O_DSYNC if number % 2 else 0)) as descriptor:
             while not over.is_set():
                 os.write(descriptor, b"%d %d\n" % (number, counts[number]))
                 counts[number] += 1
@@ -248,7 +244,7 @@ def test_writers_in_flight_are_stored_once(mounted: Site, queue: Path) -> None:
     over.set()
     for writer in writers:
         writer.join()
-    found = [tuple(map(int, line.split())) for line in queue.with_name("0.log").read_text().splitlines()]
+    found = [tuple(map(int, line.split())) for line in mounted_queue.with_name("0.log").read_text().splitlines()]
     for number, count in counts.items():
         assert [sequence for writer, sequence in found if writer == number] == list(range(count))
 
@@ -276,8 +272,8 @@ def test_three_deaths_within_ten_seconds_end_it(mounted: Site) -> None:
 
 
 @pytest.mark.parametrize("end", ["umount", "SIGTERM"])
-def test_it_can_be_ended_while_it_is_restarted(mounted: Site, queue: Path, end: str) -> None:
-    (queue / "append").write_bytes(b"one\n")
+def test_it_can_be_ended_while_it_is_restarted(mounted: Site, mounted_queue: Path, end: str) -> None:
+    (mounted_queue / "append").write_bytes(b"one\n")
     keeper = keeper_of(mounted)
     server = server_of(keeper)
     assert server is not None
@@ -326,7 +322,7 @@ def test_a_mount_in_the_foreground_has_no_keeper(site: Site) -> None:
 
 
 @pytest.mark.parametrize("is_planned", [False, True], ids=["killed", "restarted"])
-def test_who_reads_the_access_log_goes_on(mounted: Site, queue: Path, is_planned: bool) -> None:
+def test_who_reads_the_access_log_goes_on(mounted: Site, mounted_queue: Path, is_planned: bool) -> None:
     log = open(mounted.mountpoint / "@store/accesslog", "rb", buffering=0)  # noqa: SIM115
     with log:
         lines: list[bytes] = []
@@ -344,7 +340,7 @@ def test_who_reads_the_access_log_goes_on(mounted: Site, queue: Path, is_planned
         else:
             kill(mounted)
         lines.clear()
-        descriptor = os.open(queue / "append", os.O_WRONLY)
+        descriptor = os.open(mounted_queue / "append", os.O_WRONLY)
         os.write(descriptor, b"x" * 4320 + b"\n")
         os.close(descriptor)
         reader.join(30)

@@ -43,19 +43,6 @@ def restart(site: Site, *options: str) -> None:
     assert (recovery["clean"], recovery["scanned_bytes"]) == (True, 0)
 
 
-@pytest.fixture
-def mounted(site: Site) -> Site:
-    """A mounted store with the topic `t`."""
-    site.mounted()
-    (site.mountpoint / "t").mkdir()
-    return site
-
-
-@pytest.fixture
-def queue(mounted: Site) -> Path:
-    return mounted.mountpoint / "t/0"
-
-
 @contextmanager
 def at_work(work: Callable[[], object]) -> Iterator[None]:
     """`work` over and over in a thread meanwhile; what it raises is raised at the end."""
@@ -82,25 +69,25 @@ def at_work(work: Callable[[], object]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", ["append", "append@frame=file", "append@format=json"])
-def test_writers_and_readers_notice_nothing(mounted: Site, queue: Path, name: str) -> None:
+def test_writers_and_readers_notice_nothing(mounted: Site, mounted_queue: Path, name: str) -> None:
     count = 0
 
     def write() -> None:
         nonlocal count
         body = json.dumps({"body": str(count)}) if "json" in name else str(count)
         if "file" in name:
-            (queue / name).write_text(body)
+            (mounted_queue / name).write_text(body)
         else:
             os.write(descriptor, body.encode() + b"\n")
         count += 1
 
-    stream = queue.with_name("0.log")
+    stream = mounted_queue.with_name("0.log")
     seen = bytearray()
 
     def read() -> None:
         seen.extend(os.read(reading, 1 << 20))
 
-    with opened(queue / name, APPENDING) as descriptor, opened(stream) as reading:
+    with opened(mounted_queue / name, APPENDING) as descriptor, opened(stream) as reading:
         with at_work(write), at_work(read):
             for _ in range(2):
                 restart(mounted)
@@ -111,29 +98,29 @@ def test_writers_and_readers_notice_nothing(mounted: Site, queue: Path, name: st
 
 @pytest.mark.parametrize("size", [3, 70_000, 3_000_000])
 @pytest.mark.parametrize("name", ["append", "append@frame=file", "append@format=json"])
-def test_what_was_begun_is_kept_however_long(mounted: Site, queue: Path, name: str, size: int) -> None:
+def test_what_was_begun_is_kept_however_long(mounted: Site, mounted_queue: Path, name: str, size: int) -> None:
     text = os.urandom(size // 2).hex()
     begun, rest = (b'{"body": "' + text.encode(), b'-"}') if "json" in name else (text.encode(), b"-")
-    with opened(queue / name, APPENDING) as descriptor:
+    with opened(mounted_queue / name, APPENDING) as descriptor:
         os.write(descriptor, begun)
         restart(mounted)
         restart(mounted)
         os.write(descriptor, rest)
-    assert bodies(queue) == [text.encode() + b"-"]
+    assert bodies(mounted_queue) == [text.encode() + b"-"]
 
 
-def test_long_bodies_give_their_shared_memory_back(mounted: Site, queue: Path) -> None:
+def test_long_bodies_give_their_shared_memory_back(mounted: Site, mounted_queue: Path) -> None:
     def shared_kb() -> int:
         text = Path(f"/proc/{status_of(mounted)['pid']}/status").read_text()
         return int(re.findall(r"RssShmem:\s+(\d+)", text)[0])
 
-    with opened(queue / "append@frame=file", APPENDING) as descriptor:
+    with opened(mounted_queue / "append@frame=file", APPENDING) as descriptor:
         for _ in range(3):
             os.write(descriptor, bytes(1_000_000))
         restart(mounted)
         os.write(descriptor, b"-")
         assert shared_kb() < 2_000
-    assert len(bodies(queue)[0]) == 3_000_001
+    assert len(bodies(mounted_queue)[0]) == 3_000_001
 
 
 def test_a_long_report_is_read_on(site: Site) -> None:
@@ -150,29 +137,29 @@ def test_a_long_report_is_read_on(site: Site) -> None:
     assert json.loads(begun)["mode"] == "write"
 
 
-def test_what_is_open_to_be_read_goes_on(mounted: Site, queue: Path) -> None:
-    (queue / "append").write_bytes(b"one\n" * 1_000)
-    stream = queue.with_name("0.log")
-    with opened(queue / "7") as body, opened(stream) as text, os.scandir(queue) as names:
-        numbers = [path.stat().st_ino for path in (queue, stream)]
+def test_what_is_open_to_be_read_goes_on(mounted: Site, mounted_queue: Path) -> None:
+    (mounted_queue / "append").write_bytes(b"one\n" * 1_000)
+    stream = mounted_queue.with_name("0.log")
+    with opened(mounted_queue / "7") as body, opened(stream) as text, os.scandir(mounted_queue) as names:
+        numbers = [path.stat().st_ino for path in (mounted_queue, stream)]
         first = next(names).name
         assert os.read(text, 6) == b"one\non"
         restart(mounted)
         assert os.read(body, 10) == b"one"
         assert os.read(text, 10_000) == (b"one\n" * 1_000)[6:]
         assert len({first, *(entry.name for entry in names)}) == 1_001
-        assert [path.stat().st_ino for path in (queue, stream)] == numbers
+        assert [path.stat().st_ino for path in (mounted_queue, stream)] == numbers
 
 
-def test_tail_f_goes_on(mounted: Site, queue: Path, tmp_path: Path) -> None:
-    (queue / "append").write_bytes(b"one\n")
+def test_tail_f_goes_on(mounted: Site, mounted_queue: Path, tmp_path: Path) -> None:
+    (mounted_queue / "append").write_bytes(b"one\n")
     output = tmp_path / "tail"
     with open(output, "wb") as out:
-        tail = subprocess.Popen(["tail", "-n", "+1", "-f", str(queue.with_name("0.log"))], stdout=out)
+        tail = subprocess.Popen(["tail", "-n", "+1", "-f", str(mounted_queue.with_name("0.log"))], stdout=out)
     try:
         eventually(lambda: output.read_bytes() == b"one\n", "it reads")
         restart(mounted)
-        (queue / "append").write_bytes(b"two\n")
+        (mounted_queue / "append").write_bytes(b"two\n")
         eventually(lambda: output.read_bytes() == b"one\ntwo\n", "it reads on")
     finally:
         tail.terminate()
@@ -200,36 +187,36 @@ def test_mounts_that_only_read_go_on(site: Site, mode: str) -> None:
         assert os.read(text, 100) == b""
 
 
-def test_who_waits_for_the_disk_is_answered(mounted: Site, queue: Path) -> None:
+def test_who_waits_for_the_disk_is_answered(mounted: Site, mounted_queue: Path) -> None:
     with (
-        opened(queue / "append", APPENDING | os.O_DSYNC) as descriptor,
+        opened(mounted_queue / "append", APPENDING | os.O_DSYNC) as descriptor,
         at_work(lambda: os.write(descriptor, b"line\n")),
     ):
         restart(mounted)
         restart(mounted)
 
 
-def test_options_may_change(mounted: Site, queue: Path) -> None:
+def test_options_may_change(mounted: Site, mounted_queue: Path) -> None:
     restart(mounted, "-o", "maxMessageSize=1K,append_mode=222")
     restart(mounted, "-o", "fileReservedTime=48")
     config = json.loads((mounted.mountpoint / "@store/config.json").read_bytes())
     assert config["store"]["max_message_bytes"] == 1024
     assert config["store"]["retention"]["max_age_hours"] == 48
-    assert (queue / "append").stat().st_mode & 0o777 == 0o222
+    assert (mounted_queue / "append").stat().st_mode & 0o777 == 0o222
     os.kill(status_of(mounted)["pid"], signal.SIGKILL)
     config = json.loads((mounted.mountpoint / "@store/config.json").read_bytes())
     assert config["store"]["max_message_bytes"] == 1024
 
 
-def test_a_daemon_that_is_killed_meanwhile_is_replaced(mounted: Site, queue: Path) -> None:
-    with opened(queue / "append", APPENDING) as descriptor:
+def test_a_daemon_that_is_killed_meanwhile_is_replaced(mounted: Site, mounted_queue: Path) -> None:
+    with opened(mounted_queue / "append", APPENDING) as descriptor:
         os.write(descriptor, b"begun")
         running = threading.Thread(target=partial(succeed, "restart", mounted.mountpoint))
         running.start()
         os.kill(status_of(mounted)["pid"], signal.SIGKILL)
         running.join()
         os.write(descriptor, b" line\n")
-    assert bodies(queue) == [b"begun line"]
+    assert bodies(mounted_queue) == [b"begun line"]
 
 
 # what fails, and leaves the mount as it was

@@ -121,7 +121,7 @@ def test_what_is_not_mounted_has_no_requests(site: Site) -> None:
     succeed("init", site.store)
     done = mountctl("profile", site.store)
     assert done.returncode == os.EX_USAGE
-    assert "is not mounted" in done.stderr
+    assert "no store is mounted at" in done.stderr
 
 
 def test_a_read_only_mount_has_no_log_to_read(site: Site) -> None:
