@@ -44,6 +44,7 @@ from engine.haste import TakesLongError, in_haste, uncollected
 from engine.queue import Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
+from engine.read.topic_queue import TopicQueue
 from engine.record.batch import split_text
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.header import MIN_RECORD_BYTES
@@ -143,6 +144,7 @@ __all__ = [
     "TopicError",
     "TopicExistsError",
     "TopicNotFoundError",
+    "TopicQueue",
     "TruncatedFileError",
     "UnreadableRangeError",
     "UnsupportedStoreError",

@@ -24,7 +24,9 @@ from engine.files.paths import store_root
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.follow.follower import Follower
 from engine.fsck.check import check_store_files
+from engine.haste import require_time
 from engine.log.commit_log import FileHold
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.topics import TopicView
 from engine.queue import NO_PROPERTIES, Queue
@@ -33,6 +35,7 @@ from engine.read.offset_index import OffsetIndexes
 from engine.read.reader import Reader
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import RowSource
+from engine.read.topic_queue import TopicQueue
 from engine.record.batch import Lines
 from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
@@ -104,6 +107,7 @@ class MessageStore:
             checked_before=opened.parts.log.readable_end,
             writable=writes,
         )
+        self._opened_end = parts.log.readable_end
         self._refusal = Refusal(None if writes else ReadOnlyStoreError(_READ_ONLY_REASONS[config.mode]))
         self._lifecycle = threading.Lock()
         self._closed = False
@@ -535,6 +539,51 @@ class MessageStore:
         """The queue as one growing text: body, newline, body, newline. TopicNotFoundError."""
         return self._queue(topic, queue).stream()
 
+    def topic_queue(self, topic: str) -> TopicQueue:
+        """The messages of all queues of a topic, in the order of the log, as far as they are merged; to hold no longer
+        than for one use. TopicNotFoundError."""
+        if not self._topics.has(topic):
+            raise TopicNotFoundError(topic)
+        return self._sums.topic(topic, lambda: self._merged(topic))
+
+    def _merged(self, topic: str) -> TopicQueue:
+        queues, known = self._parts.queues, (-1, list[ConsumeQueue]())
+
+        def of_topic() -> list[ConsumeQueue]:
+            nonlocal known
+            if known[0] != (generation := queues.generation):
+                found = (queues.get(topic, queue_id) for queue_id in queues.queue_ids(topic))
+                known = generation, [queue for queue in found if queue is not None]
+            return known[1]
+
+        return TopicQueue(
+            topic, of_topic, lambda: self._log.min_offset, self._dispatched_end, self.refresh, self.config.cache
+        )
+
+    @property
+    def _dispatched_end(self) -> Callable[[], int] | None:
+        """How far all queues have their entries; None where another process writes them."""
+        if self.mode is OpenMode.FOLLOW:
+            return None
+        opened_end, write_side = self._opened_end, self._write_side
+        if write_side is None:
+            return lambda: opened_end
+
+        def dispatched_end() -> int:
+            newest = write_side.dispatcher.newest
+            return opened_end if newest is None else max(newest.end, opened_end)
+
+        return dispatched_end
+
+    def topic_stream(self, topic: str) -> QueueStream:
+        """The topic as one growing text, as `stream`, its messages in the order of the log. TopicNotFoundError;
+        TakesLongError in haste: there is much to merge first."""
+        merged = self.topic_queue(topic)
+        if not merged.is_merged:
+            require_time()
+            merged.merge_until()
+        return self._sums.stream(merged)
+
     # life
 
     def hold(self, physical_offset: int) -> Hold:
@@ -546,7 +595,9 @@ class MessageStore:
         if self._follower is None:
             return False
         with self._lifecycle:
-            return not self._closed and self._follower.refresh()
+            changed = not self._closed and self._follower.refresh()
+            self._sums.refreshed()
+            return changed
 
     def _queue_gone(self, topic: str, queue: int) -> None:
         self._forget_queues(topic)
@@ -673,6 +724,7 @@ class _WriteSide:
         dispatcher = BufferedDispatcher(*arguments, log) if buffers else WriteDispatcher(*arguments)
         self._log = log
         self._taken_over = recovered.taken_over
+        self.dispatcher = dispatcher
         self.writer = Writer(log, queues, dispatcher, topics, parts.dispatcher.levels, config, refusal)
         self.durability = Durability(
             parts.layout,

@@ -250,7 +250,7 @@ class Filesystem:
 
     def listed(self, inode: int) -> None:
         """Count a DirectoryEntry that the kernel took as one lookup."""
-        if inode < COMPUTED:
+        if 0 < inode < COMPUTED:
             self._inodes.count(inode)
 
     def forget(self, inode: int, count: int) -> None:

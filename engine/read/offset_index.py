@@ -1,4 +1,5 @@
-"""Offset index of a queue's stream: at which byte of the `.log` text each block of messages ends (docs/format.md, 13).
+"""Offset index of the stream of a queue or topic: at which byte of the `.log` text each block of messages ends
+(docs/format.md, 13).
 
 A block is 1,024 queue offsets. For each whole block, the stream bytes from the index's base (the first message when it
 was begun) to the block's end are known; the messages after the last whole block are summed together. So a position is
@@ -7,7 +8,7 @@ someone asks.
 
 Between two openings of a store the whole blocks are kept:
 
-    STORE/fsstore/sums/<topic>/<queue id>                                                                 little-endian
+    STORE/fsstore/sums/<topic>/<queue id>       `all`: of the topic's stream                             little-endian
     header  magic 8 bytes | base i64
     row     first_physical i64 | last_physical i64 | end i64 | left_out i32 | crc u32         one whole block
 
@@ -23,7 +24,7 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import LogPart, RowSource, leave_out, sizes_of
+from engine.read.topic_queue import TopicQueue
 from engine.record.kernel.crc import crc32
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +47,9 @@ Array = np.ndarray[Any, Any]
 BLOCK_MESSAGES = 1024
 STEP_BLOCKS = 32
 """Blocks that are summed at once."""
+
+ALL_QUEUES = "all"
+"""The file of a topic's stream."""
 
 MAGIC = b"FSSUMS\x00\x01"
 HEADER_BYTES = 16
@@ -77,7 +82,7 @@ class Summed(NamedTuple):
 class OffsetIndex:
     """The offset index of one queue. Thread safety: any thread; one at a time sums (an own lock)."""
 
-    def __init__(self, queue: ConsumeQueue, source: RowSource, checked_before: int) -> None:
+    def __init__(self, queue: ConsumeQueue | TopicQueue, source: RowSource, checked_before: int) -> None:
         """Records at physical offsets below `checked_before` are checked whole when they are summed; the others were,
         by this process."""
         self.queue = queue
@@ -104,7 +109,8 @@ class OffsetIndex:
     @property
     def unsummed(self) -> int:
         """Messages that the next `grow` has to sum."""
-        return max(self.queue.max_offset - self._counted, 0)
+        unmerged = self.queue.unmerged if isinstance(self.queue, TopicQueue) else 0
+        return max(self.queue.max_offset - self._counted, 0) + unmerged
 
     def grow(self) -> Summed:
         """Sum what is new. TakesLongError in haste: a body is compressed, or another thread sums."""
@@ -117,6 +123,8 @@ class OffsetIndex:
         if not self._may_sum(until_s):
             return None
         try:
+            if isinstance(self.queue, TopicQueue) and not self.queue.merge_until(until_s):
+                return None
             max_offset = self.queue.max_offset
             if max_offset < self._counted:
                 self._forget_from(max_offset)
@@ -287,37 +295,58 @@ class OffsetIndexes:
         self._checked_before = checked_before
         self._writable = writable
         self._lock = threading.Lock()
-        self._indexes: dict[ConsumeQueue, OffsetIndex] = {}
-        self._saved: dict[ConsumeQueue, int] = {}
+        self._indexes: dict[ConsumeQueue | TopicQueue, OffsetIndex] = {}
+        self._saved: dict[ConsumeQueue | TopicQueue, int] = {}
+        self._topics: dict[str, TopicQueue] = {}
 
-    def stream(self, queue: ConsumeQueue) -> QueueStream:
+    def stream(self, queue: ConsumeQueue | TopicQueue) -> QueueStream:
         """The text of the queue, from its first message now on."""
         return QueueStream(queue, self.of(queue))
 
-    def of(self, queue: ConsumeQueue) -> OffsetIndex:
-        """The offset index of a queue, with the blocks that were kept."""
+    def topic(self, topic: str, make: Callable[[], TopicQueue]) -> TopicQueue:
+        """The messages of all queues of a topic; made where it is not there yet, or others are there now."""
+        known = self._topics.get(topic)
+        if known is None or known.is_stale:
+            with self._lock:
+                known = self._topics.get(topic)
+                if known is None or known.is_stale:
+                    self._forget(lambda queue: queue is known)
+                    known = self._topics[topic] = make()
+        return known
+
+    def refreshed(self) -> None:
+        """FOLLOW: all queues were looked at again."""
+        for topic in list(self._topics.values()):
+            topic.refreshed()
+
+    def of(self, queue: ConsumeQueue | TopicQueue) -> OffsetIndex:
+        """The offset index of a queue, with the blocks that were kept; of a topic, once it is merged."""
         known = self._indexes.get(queue)
         if known is not None:
             return known
         with self._lock:
             known = self._indexes.get(queue)
             if known is None:
+                base, blocks = self._kept(queue)
+                if blocks and isinstance(queue, TopicQueue):  # its rows have no numbers of their own
+                    last = (base // BLOCK_MESSAGES + len(blocks)) * BLOCK_MESSAGES - 1
+                    queue.number_from(last, blocks[-1].last_physical)
                 known = OffsetIndex(queue, self._source, self._checked_before)
-                self._saved[queue] = self._restore(known)
+                self._saved[queue] = len(blocks) if known.restore(base, blocks) else 0
                 self._indexes[queue] = known
             return known
 
-    def _restore(self, index: OffsetIndex) -> int:
+    def _kept(self, queue: ConsumeQueue | TopicQueue) -> tuple[int, list[IndexRow]]:
+        """(base, blocks) that were kept, and may be believed if the queue agrees."""
         try:
-            raw = read_file(self._path(index.queue), MOST_BYTES)
+            raw = read_file(self._path(queue), MOST_BYTES)
         except (OSError, StoreError, ValueError):
-            return 0
+            return 0, []
         base, blocks = decode_rows(raw)
-        trusted = [block for block in blocks if block.last_physical < self._trusted_end]
-        return len(trusted) if index.restore(base, trusted) else 0
+        return base, [block for block in blocks if block.last_physical < self._trusted_end]
 
-    def _path(self, queue: ConsumeQueue) -> Path:
-        return self._directory / queue.topic / str(queue.queue_id)
+    def _path(self, queue: ConsumeQueue | TopicQueue) -> Path:
+        return self._directory / queue.topic / (ALL_QUEUES if isinstance(queue, TopicQueue) else str(queue.queue_id))
 
     def save(self) -> None:
         """Sum what is new in queues whose index is in use, where that does not take long, and write what grew. An error
@@ -328,13 +357,14 @@ class OffsetIndexes:
             for queue, index in self._indexes.items():
                 with suppress(OSError, StoreError):
                     with suppress(TakesLongError), in_haste():
-                        index.grow()
+                        if not isinstance(queue, TopicQueue) or queue.unmerged <= STEP_BLOCKS * BLOCK_MESSAGES:
+                            index.grow()
                     base, blocks = index.kept(self._saved[queue])
                     if blocks:
                         self._append(queue, base, blocks)
                         self._saved[queue] += len(blocks)
 
-    def _append(self, queue: ConsumeQueue, base: int, blocks: list[IndexRow]) -> None:
+    def _append(self, queue: ConsumeQueue | TopicQueue, base: int, blocks: list[IndexRow]) -> None:
         """Write `blocks` after those that count; what else is in the file is cut off."""
         path = self._path(queue)
         make_directory(path.parent)
@@ -352,15 +382,22 @@ class OffsetIndexes:
     def forget_log(self) -> None:
         """Another log came in place of the one that was summed: none of its records was checked by this process."""
         with self._lock:
-            self._indexes.clear()
-            self._saved.clear()
+            self._forget(lambda _: True)
             self._trusted_end, self._checked_before = 0, MAX_OFFSET
+
+    def _forget(self, unwanted: Callable[[ConsumeQueue | TopicQueue], bool]) -> None:
+        """Of such queues, everything."""
+        for queue in filter(unwanted, [*self._indexes]):
+            del self._indexes[queue], self._saved[queue]
+        for topic, merged in list(self._topics.items()):
+            if unwanted(merged):
+                merged.is_stale = True
+                del self._topics[topic]
 
     def forget_topic(self, topic: str) -> None:
         """All queues of a topic were deleted."""
         with self._lock:
-            for queue in [queue for queue in self._indexes if queue.topic == topic]:
-                del self._indexes[queue], self._saved[queue]
+            self._forget(lambda queue: queue.topic == topic)
             if self._writable:
                 with suppress(OSError, ObstructedError):
                     remove_tree(self._directory / topic)

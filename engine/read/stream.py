@@ -13,6 +13,7 @@ from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
 from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart, sizes_of
+from engine.read.topic_queue import TopicQueue
 
 if TYPE_CHECKING:
     from engine.read.offset_index import OffsetIndex, Summed
@@ -30,13 +31,14 @@ BACKGROUND_READ_BYTES = WINDOW_BYTES
 
 
 class QueueStream:
-    """The text of the queue's messages from `first_offset` on; positions count bytes of that text.
+    """The text of the queue's messages from `first_offset` on; positions count bytes of that text. Of a topic's, these
+    are in the order of the log.
 
     Messages that are damaged when they are summed are left out. The first message stays where it was found, whatever
     retention does. Thread safety: any thread.
     """
 
-    def __init__(self, queue: ConsumeQueue, index: OffsetIndex) -> None:
+    def __init__(self, queue: ConsumeQueue | TopicQueue, index: OffsetIndex) -> None:
         """Bind to the queue's first message now."""
         self._queue = queue
         self._index = index
@@ -45,8 +47,17 @@ class QueueStream:
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the message at position 0."""
-        return self._first
+        """Queue offset of the message at position 0. Of a topic's stream, the physical offset; below 0 where that
+        message is still to come."""
+        if not isinstance(self._queue, TopicQueue):
+            return self._first
+        return self._physical_offset(self._first) if self._first < self._queue.max_offset else self._queue.empty_offset
+
+    def begins_as(self, first_offset: int) -> bool:
+        """Whether one with that `first_offset`, of the same queue or topic, has the same message at position 0."""
+        return self.first_offset == first_offset or (
+            isinstance(self._queue, TopicQueue) and first_offset == self._queue.empty_offset
+        )
 
     @property
     def unsummed(self) -> int:

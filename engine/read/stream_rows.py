@@ -19,6 +19,7 @@ import numpy as np
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import runs_by_file
+from engine.read.topic_queue import TopicQueue
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.inner_batch import may_be_wrapper
@@ -80,30 +81,42 @@ class RowSource:
         self._alone = alone
         self._sizes = sizes
 
-    def rows(self, queue: ConsumeQueue, first: int, count: int, checked_before: int) -> list[LogPart]:
+    def rows(self, queue: ConsumeQueue | TopicQueue, first: int, count: int, checked_before: int) -> list[LogPart]:
         """Rows of queue offsets [first, first + count), fewer when they are not there.
 
         Records at physical offsets below `checked_before` are read whole and checked (CRC, place); of the others,
         framing is. What fails is left out: size 0. Compressed ones are for `measure`.
         """
-        parts = []
-        for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
+        parts: list[LogPart] = []
+        entries, begin = queue.entries(first, count), first
+        for log, base, places in runs_by_file(self._log, entries):
             unknown = int(np.searchsorted(places, checked_before, side="left"))
             records = locate(log, places - base, places, self._log.framing, whole=unknown > 0)
             part = _part_of(records, places)
             doubted = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
             if unknown:
                 checked = records.take(slice(unknown))
-                doubted[:unknown] |= strays(checked, queue.topic, queue.queue_id, first) | damaged_rows(checked)
+                if isinstance(queue, TopicQueue):
+                    doubted[:unknown] |= queue.strays(checked, entries[first - begin :][:unknown])
+                else:
+                    doubted[:unknown] |= strays(checked, queue.topic, queue.queue_id, first)
+                doubted[:unknown] |= damaged_rows(checked)
             refused = -1
             for row in np.flatnonzero(doubted).tolist():
-                message = self._alone(queue, first + row) if places[row] != refused else None
+                message = self._alone_at(queue, entries, begin, first + row) if places[row] != refused else None
                 if message is None:
                     refused = places[row]  # many lost numbers may lead to one damaged place
                 _put(part, row, base, message)
             parts.append(part)
             first += len(part)
         return parts
+
+    def _alone_at(self, queue: ConsumeQueue | TopicQueue, rows: Array, begin: int, number: int) -> StoredMessage | None:
+        """The message of that number, read alone; `rows` are those of the queue from `begin` on."""
+        if isinstance(queue, TopicQueue):
+            row = rows[number - begin]
+            return self._alone(queue.source_of(row), int(row["queue_offset"]))
+        return self._alone(queue, number)
 
     def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
         """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.

@@ -85,6 +85,10 @@ class Appearance:
         mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, known, shown_inode)
 
+    def name_of_stream(self, shown_inode: int) -> Attributes:
+        """A name in a listing, which says no more than that it is a file: a kernel looks it up."""
+        return self._uncached(0, stat.S_IFREG | 0o444, 0, self._started_ns)._replace(shown_inode=shown_inode)
+
     def link(self, inode: int, target: bytes, mtime_ms: int | None = None) -> Attributes:
         """A symbolic link; what it points to may be another message the next moment."""
         mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS

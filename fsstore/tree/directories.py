@@ -74,8 +74,8 @@ class Tree:
     def append(self, directory: Node, topic: str, queue: Queue | None, name: bytes) -> Attributes:
         """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other.
 
-        What stat says of a queue's is what it says of the queue's stream. So a program that compares its input with its
-        output, as cat and cp do, sees that it would read what it writes, and does not begin what never ends.
+        What stat says of it is what it says of the stream of the queue or topic. So a program that compares its input
+        with its output, as cat and cp do, sees that it would read what it writes, and does not begin what never ends.
         """
         options = _parse_append(name)
         if options is None:
@@ -83,8 +83,10 @@ class Tree:
         self._must_exist(topic, queue)
         node = AppendFile(self.context, topic, queue, options)
         node.name = name
-        if queue is None or options.frame is Frame.FILE:  # this one publishes nothing before it is closed
+        if options.frame is Frame.FILE:  # this one publishes nothing before it is closed
             node.shown_inode = shown_append_inode(directory.inode, name)
+        elif queue is None:
+            node.shown_inode = self.streams.shown_inode_of_topic(topic)
         else:
             node.shown_inode = self.streams.shown_inode(queue)
         detail = (name.decode("latin-1"), node.shown_inode)
@@ -159,14 +161,28 @@ class RootDirectory(Directory):
         special = self._special.get(name)
         if special is not None:
             return special.attributes()
+        topic, topics = from_name(name), self._current_topics()
+        if topic in topics:
+            return self._tree.topic(topic).attributes()
+        if name.endswith(STREAM_SUFFIX) and (streamed := topic[: -len(STREAM_SUFFIX)]) in topics:
+            return self._tree.streams.look_up(self._tree.streams.of_topic(streamed))
+        return self._context.absence(name)
+
+    def describe(self, name: bytes) -> Attributes:
         topic = from_name(name)
-        if topic not in self._current_topics():
-            return self._context.absence(name)
-        return self._tree.topic(topic).attributes()
+        if name in self._special or topic in self._current_topics():
+            return self.lookup(name)
+        streamed = topic[: -len(STREAM_SUFFIX)]
+        if streamed not in self._current_topics():
+            raise not_found()
+        return self._tree.streams.listed(self._tree.streams.of_topic(streamed))
 
     def names(self) -> Sequence[bytes]:
-        topics = (to_name(topic) for topic in sorted(self._current_topics()))
-        return [*self._special, *(name for name in topics if can_be_name(name) and name not in self._special)]
+        topics = [name for name in map(to_name, sorted(self._current_topics())) if name not in self._special]
+        taken = {*topics, *self._special}
+        both = ((name, name + STREAM_SUFFIX) for name in topics)
+        shown = (name for one, its in both for name in ((one,) if its in taken else (one, its)))
+        return [*self._special, *filter(can_be_name, shown)]
 
     def mkdir(self, name: bytes) -> None:
         self._context.must_be_writable()
@@ -189,6 +205,7 @@ class TopicDirectory(Directory):
     def __init__(self, tree: Tree, topic: str) -> None:
         super().__init__(tree.context)
         self._tree = tree
+        self._streams = tree.streams
         self._topic = topic
 
     @property
@@ -201,14 +218,14 @@ class TopicDirectory(Directory):
         if never_exists(name):
             return self._context.appearance.cacheable_absence()
         if name.endswith(STREAM_SUFFIX):
-            return self._tree.streams.look_up(self._queue(name[: -len(STREAM_SUFFIX)]))
+            return self._streams.look_up(self._streams.of_queue(self._queue(name[: -len(STREAM_SUFFIX)])))
         return self._queue_or_keys(name).attributes()
 
     def describe(self, name: bytes) -> Attributes:
         if name == APPEND:
             return self._tree.listed_append(self._topic, None)
         if name.endswith(STREAM_SUFFIX):
-            return self._tree.streams.listed(self._queue(name[: -len(STREAM_SUFFIX)]))
+            return self._streams.listed(self._streams.of_queue(self._queue(name[: -len(STREAM_SUFFIX)])))
         return self._queue_or_keys(name).attributes()
 
     def names(self) -> Sequence[bytes]:

@@ -64,8 +64,10 @@ def shown_append_inode(directory_inode: int, name: bytes) -> int:
     return SHOWN_APPEND | (directory_inode << 24 & SHOWN_APPEND - 1) | zlib.crc32(name) & 0xFFFFFF
 
 
-def shown_stream_inode(topic: str, queue: int, first_offset: int) -> int:
-    """The number that stat says of a queue's stream from one first message on."""
+def shown_stream_inode(topic: str, queue: int | None, first_offset: int) -> int:
+    """The number that stat says of a queue's stream from one first message on; of a topic's (no queue), always."""
+    if queue is None:
+        first_offset = 0
     digest = hashlib.blake2b(f"{topic}/{queue}/{first_offset}".encode(errors="surrogateescape"), digest_size=8).digest()
     return SHOWN_STREAM | int.from_bytes(digest) & SHOWN_STREAM - 1
 

@@ -13,6 +13,7 @@ from engine import Expired
 from fsstore.tree.directories import QueueDirectory
 from fsstore.tree.inodes import MESSAGE, NodeKey
 from fsstore.tree.nodes import Context
+from fsstore.tree.streams import StreamFile
 
 
 def retire_expired(context: Context, expired: Expired) -> Iterator[int]:
@@ -30,8 +31,14 @@ def retire_expired(context: Context, expired: Expired) -> Iterator[int]:
 
 
 def retire_queue(context: Context, topic: str, queue: int) -> list[int]:
-    """Inodes of whatever belonged to a queue that went, though one of its name may be there again."""
-    return context.inodes.retire(lambda name: (name.topic, name.queue) == (topic, queue))
+    """Inodes of whatever belonged to a queue that went, though one of its name may be there again; of its topic's
+    stream, too."""
+
+    def belonged(name: NodeKey) -> bool:
+        is_stream = name.queue is None and issubclass(name.kind, StreamFile)
+        return name.topic == topic and (name.queue == queue or is_stream)
+
+    return context.inodes.retire(belonged)
 
 
 def retire_gone(context: Context) -> list[int]:

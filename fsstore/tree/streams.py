@@ -1,7 +1,8 @@
-"""`<queue>.log`: a queue as one growing text. The engine sums and reads it; here are its files and their handles.
+"""`<queue>.log` and `<topic>.log`: a queue, or a topic in the order of the log, as one growing text. The engine sums
+and reads it; here are its files and their handles.
 
-A file stands for (queue, first offset): a handle keeps its positions when retention moves the queue's beginning, and a
-new look-up gets a new file that begins at the new first message. There are two of it, with inodes of their own:
+A file stands for (queue or topic, first offset): a handle keeps its positions when retention moves the beginning, and
+a new look-up gets a new file that begins at the new first message. There are two of it, with inodes of their own:
 
     StreamFile      of a stream that grows: the kernel asks for each read, and for the size whenever that has changed
     IdleStream   of an idle stream: the kernel caches its bytes
@@ -24,9 +25,11 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from engine import ExpiredMessageError, OpenMode, Queue, QueueStream, StoreError, TakesLongError, in_haste
+from engine import ExpiredMessageError, MessageStore, OpenMode, Queue, QueueStream, StoreError, TakesLongError, in_haste
 from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
 from fsstore.tree.inodes import Maker, NodeKey, shown_stream_inode
 from fsstore.tree.memory_budget import Purpose
@@ -42,22 +45,57 @@ _CACHED = Opened(0, False, True, None)
 _UNCACHED = Opened(0, True, False, None)
 
 
+class Origin(NamedTuple):
+    """What a stream is of: a queue, or a whole topic (`queue` is None)."""
+
+    store: MessageStore
+    topic: str
+    queue: Queue | None
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        return self.topic, None if self.queue is None else self.queue.queue_id
+
+    def stream(self) -> QueueStream:
+        """As it begins now. TopicNotFoundError; SlowWork where much of a topic is to be merged first."""
+        if self.queue is not None:
+            return self.queue.stream()
+        merged = self.store.topic_queue(self.topic)
+        if merged.unmerged > QUICK_SUM_MESSAGES:
+            raise SlowWork(lambda: merged.merge_until(time.monotonic() + SLICE_S), Kind.DECOMPRESSING)
+        return self.store.topic_stream(self.topic)
+
+    def newest_store_time_ms(self) -> int | None:
+        """When the newest message was stored; None when there is none, or it cannot be read."""
+        if self.queue is not None:
+            return newest_store_time_ms(self.queue)
+        merged = self.store.topic_queue(self.topic)
+        newest = merged.entries(merged.max_offset - 1, 1) if merged.min_offset < merged.max_offset else ()
+        try:
+            for row in newest:
+                return self.store.get(self.topic, int(row["queue_id"]), int(row["queue_offset"])).store_time_ms
+        except StoreError:
+            pass
+        return None
+
+
 class StreamFile(Node):
-    """A queue's stream from one first message on, as it grows."""
+    """The stream of a queue or a topic from one first message on, as it grows."""
 
     def __init__(
-        self, context: Context, queue: Queue, stream: QueueStream, answered: Callable[[StreamFile], None]
+        self, context: Context, origin: Origin, stream: QueueStream, answered: Callable[[StreamFile], None]
     ) -> None:
         """`answered` is called whenever a size is given away."""
-        self.queue = queue
+        self.origin = origin
         self._context = context
         self._stream = stream
         self._answered = answered
-        self._shown_inode = shown_stream_inode(queue.topic, queue.queue_id, stream.first_offset)
+        self._shown_inode = shown_stream_inode(*origin.key, stream.first_offset)
 
     @property
     def path(self) -> str:
-        return f"{self.queue.topic}/{self.queue.queue_id}.log"
+        topic, queue_id = self.origin.key
+        return f"{topic}.log" if queue_id is None else f"{topic}/{queue_id}.log"
 
     @property
     def is_summed(self) -> bool:
@@ -65,7 +103,7 @@ class StreamFile(Node):
         return quick_size(self._stream) is not None
 
     def attributes(self) -> Attributes:
-        return self.described(newest_store_time_ms(self.queue))
+        return self.described(self.origin.newest_store_time_ms())
 
     def described(self, newest_ms: int | None) -> Attributes:
         """As `attributes`, for one who knows when the newest message was stored."""
@@ -97,13 +135,13 @@ class IdleStream(StreamFile):
     def __init__(
         self,
         context: Context,
-        queue: Queue,
+        origin: Origin,
         stream: QueueStream,
         answered: Callable[[StreamFile], None],
         size: int,
     ) -> None:
         """`size` is that of the stream now."""
-        super().__init__(context, queue, stream, answered)
+        super().__init__(context, origin, stream, answered)
         self.known_bytes = size
         """The size that the kernel knows."""
         self._is_settled = threading.Event()
@@ -211,6 +249,9 @@ _NS_PER_MS = 1_000_000
 _IDLE_NS = IDLE_S * 1_000 * _NS_PER_MS
 
 
+_NONE: frozenset[StreamFile] = frozenset()
+
+
 class StreamTable:
     """The streams of one mount. Thread safety: one thread."""
 
@@ -218,82 +259,99 @@ class StreamTable:
         self.on_outdated: Callable[[], None] = lambda: None
         """Called when there is something to take with `take_outdated`."""
         self._context = context
-        self._answered: dict[tuple[str, int], set[StreamFile]] = {}
+        self._answered: dict[tuple[str, int | None], set[StreamFile]] = {}
         self._outdated: set[IdleStream] = set()
         self._updating: set[IdleStream] = set()
         context.inodes.makers += [Maker(StreamFile, self._again), Maker(IdleStream, self._again)]
 
+    def of_queue(self, queue: Queue) -> Origin:
+        """For `look_up` and `listed`."""
+        return Origin(self._context.store, queue.topic, queue)
+
+    def of_topic(self, topic: str) -> Origin:
+        """For `look_up` and `listed`."""
+        return Origin(self._context.store, topic, None)
+
     def _again(self, key: NodeKey) -> StreamFile:
         """A stream whose number was handed over, with the size that the kernel knows. ESTALE where it began with
-        messages that are gone."""
+        messages that are gone. SlowWork as `Origin.stream`."""
         assert key.topic is not None
-        assert key.queue is not None
+        store = self._context.store
         try:
-            queue = self._context.store.queue(key.topic, key.queue)
-            stream = queue.stream()
+            origin = Origin(store, key.topic, None if key.queue is None else store.queue(key.topic, key.queue))
+            stream = origin.stream()
         except StoreError:
             raise FilesystemError(errno.ESTALE) from None
-        if stream.first_offset != key.detail:
+        if not isinstance(key.detail, int) or not stream.begins_as(key.detail):
             raise FilesystemError(errno.ESTALE)
         if key.kind is StreamFile:
-            return StreamFile(self._context, queue, stream, self._was_answered)
+            return StreamFile(self._context, origin, stream, self._was_answered)
         known_bytes = self._context.inodes.noted(self._context.inodes.find(key))
-        return IdleStream(self._context, queue, stream, self._was_answered, known_bytes)
+        return IdleStream(self._context, origin, stream, self._was_answered, known_bytes)
 
-    def look_up(self, queue: Queue) -> Attributes:
-        """Attributes of the stream of a queue as it begins now. SlowWork where its size takes long to find out."""
-        file, newest_ms = self._file(queue)
+    def look_up(self, origin: Origin) -> Attributes:
+        """Attributes of a stream as it begins now. SlowWork where its size takes long to find out."""
+        file, newest_ms = self._file(origin)
         return file.described(newest_ms)
 
-    def listed(self, queue: Queue) -> Attributes:
-        """The same for a listing, and never slow: a size that would take long is left for the stat that follows."""
-        file, newest_ms = self._file(queue)
+    def listed(self, origin: Origin) -> Attributes:
+        """The same for a listing, and never slow: a size that would take long is left for the stat that follows. Of a
+        topic's stream there is no more than the name."""
+        if origin.queue is None:
+            return self._context.appearance.name_of_stream(self.shown_inode_of_topic(origin.topic))
+        file, newest_ms = self._file(origin)
         return file.described(newest_ms) if file.is_summed else file.undescribed()
 
     def shown_inode(self, queue: Queue) -> int:
         """The number that stat says of the stream of a queue as it begins now."""
         return shown_stream_inode(queue.topic, queue.queue_id, queue.bounds().min_offset)
 
-    def _file(self, queue: Queue) -> tuple[StreamFile, int | None]:
+    def shown_inode_of_topic(self, topic: str) -> int:
+        """The number that stat says of a topic's stream."""
+        return shown_stream_inode(topic, None, 0)
+
+    def _file(self, origin: Origin) -> tuple[StreamFile, int | None]:
         """The file to show, and when its newest message was stored."""
-        stream = queue.stream()
-        newest_ms = newest_store_time_ms(queue)
-        size = quick_size(stream) if self._is_idle(newest_ms) else None
+        stream = origin.stream()
+        newest_ms = origin.newest_store_time_ms()
+        size = quick_size(stream) if self._is_idle(origin, newest_ms) else None
         if size is not None:
-            idle = self._idle(queue, stream, size)
+            idle = self._idle(origin, stream, size)
             if idle.is_exact:
                 return idle, newest_ms
             self._note_outdated(idle)
-        key = NodeKey(StreamFile, queue.topic, queue.queue_id, stream.first_offset)
-        node = self._context.inodes.named(key, lambda: StreamFile(self._context, queue, stream, self._was_answered))
+        key = NodeKey(StreamFile, *origin.key, stream.first_offset)
+        node = self._context.inodes.named(key, lambda: StreamFile(self._context, origin, stream, self._was_answered))
         assert isinstance(node, StreamFile)
         return node, newest_ms
 
-    def _is_idle(self, newest_ms: int | None) -> bool:
-        if self._context.store.mode is OpenMode.READ_ONLY:
+    def _is_idle(self, origin: Origin, newest_ms: int | None) -> bool:
+        mode = self._context.store.mode
+        if mode is OpenMode.READ_ONLY:
             return True
+        if mode is OpenMode.FOLLOW and origin.queue is None:  # shown a look after it came, of which nobody is notified
+            return False
         return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _IDLE_NS
 
-    def _idle(self, queue: Queue, stream: QueueStream, size: int) -> IdleStream:
+    def _idle(self, origin: Origin, stream: QueueStream, size: int) -> IdleStream:
         """The file of an idle stream; a new one, which needs no notice, where the kernel knows none."""
-        node = self._named_idle(queue, stream, size)
+        node = self._named_idle(origin, stream, size)
         if not node.is_exact and self._context.inodes.drop_unknown(node.inode):
-            node = self._named_idle(queue, stream, size)
+            node = self._named_idle(origin, stream, size)
         return node
 
-    def _named_idle(self, queue: Queue, stream: QueueStream, size: int) -> IdleStream:
+    def _named_idle(self, origin: Origin, stream: QueueStream, size: int) -> IdleStream:
         node = self._context.inodes.named(
-            NodeKey(IdleStream, queue.topic, queue.queue_id, stream.first_offset),
-            lambda: IdleStream(self._context, queue, stream, self._was_answered, size),
+            NodeKey(IdleStream, *origin.key, stream.first_offset),
+            lambda: IdleStream(self._context, origin, stream, self._was_answered, size),
         )
         assert isinstance(node, IdleStream)
         return node
 
     def grown(self, topic: str, queue: int) -> list[int]:
         """The inodes whose exact size was answered since the last call, to be asked for again."""
-        files = self._answered.pop((topic, queue), None)
-        if files is None:
-            return []
+        answered = self._answered
+        files = answered.pop((topic, queue), _NONE) | answered.pop((topic, None), _NONE) if answered else _NONE
         idle = {file for file in files if isinstance(file, IdleStream)}
         for file in idle:
             self._note_outdated(file)
@@ -310,7 +368,7 @@ class StreamTable:
         self._updating.discard(stream)
 
     def _was_answered(self, file: StreamFile) -> None:
-        self._answered.setdefault((file.queue.topic, file.queue.queue_id), set()).add(file)
+        self._answered.setdefault(file.origin.key, set()).add(file)
         if isinstance(file, IdleStream) and not file.is_exact:
             self._note_outdated(file)
 

@@ -25,11 +25,16 @@ def queue(site: Site) -> Path:
 def test_what_is_open_goes_on(site: Site, queue: Path) -> None:
     """9.1 When the daemon is killed another one goes on: what is open stays open, and requests wait for it
     instead of failing."""
-    with opened(queue / "append", APPENDING) as writing, opened(queue.with_name("0.log")) as reading:
+    with (
+        opened(queue / "append", APPENDING) as writing,
+        opened(queue.with_name("0.log")) as reading,
+        opened(site.mountpoint / "t.log") as merged,
+    ):
         os.write(writing, b"one\n")
         kill(site)
         os.write(writing, b"two\n")
         assert os.read(reading, 100) == b"one\ntwo\n"
+        assert os.read(merged, 100) == b"one\ntwo\n"
 
 
 def test_a_write_in_flight_is_stored_once(site: Site, queue: Path) -> None:

@@ -229,8 +229,9 @@ def test_the_end_of_an_open_append(queue: Path) -> None:
 
 
 def test_a_queue_is_not_copied_into_itself(queue: Path, new_topic: Callable[[], Path]) -> None:
-    """1.19 stat shows one inode number for `0/append` and `0.log`, so that `cat 0.log >> 0/append`, `cp` and `grep`
-    find their output in their input, and refuse; with `frame=file`, where that ends, they copy."""
+    """1.19 stat shows one inode number for `0/append` and `0.log`, and for `orders/append` and `orders.log`, so that
+    `cat 0.log >> 0/append`, `cp` and `grep` find their output in their input, and refuse; with `frame=file`, where that
+    ends, they copy."""
     publish(queue / "append", b"one\ntwo\n")
     folder = queue.parent
     for name in ("append", "append@tags=copy", "append@frame=write"):
@@ -240,6 +241,10 @@ def test_a_queue_is_not_copied_into_itself(queue: Path, new_topic: Callable[[], 
             done = subprocess.run(refused, cwd=folder, capture_output=True, check=False)
             assert done.returncode in (1, 2)
             assert done.stderr
+    name = folder.name
+    assert (folder / "append").stat().st_ino == (folder.parent / f"{name}.log").stat().st_ino
+    refused = ["sh", "-c", f"timeout 1 cat {name}.log >> {name}/append"]
+    assert subprocess.run(refused, cwd=folder.parent, capture_output=True, check=False).returncode == 1
     assert bodies(queue) == [b"one", b"two"]
     sh("cat 0.log >> 0/append@frame=file; cp 0.log 0/append@frame=file", folder)
     assert bodies(queue)[2:] == [b"one\ntwo\n", b"one\ntwo\none\ntwo\n\n"]

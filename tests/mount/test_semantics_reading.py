@@ -165,6 +165,33 @@ def test_what_rests_is_cached(tmp_path: Path) -> None:
             assert kept.read() == b"two\n"
 
 
+def test_a_topic_is_one_text_in_the_order_of_its_messages(prepared: Mounted, topic: Path, tmp_path: Path) -> None:
+    """2.12 `orders.log` is such a text (2.5 to 2.9) of all messages of the topic, in the order in which they were
+    stored: lines written to `orders/append` read back in order."""
+    log = topic.with_name(topic.name + ".log")
+    assert log.stat().st_size == 0
+    with (tmp_path / "out").open("wb") as out:
+        tail = subprocess.Popen(["tail", "-f", "-s", "0.05", "-c", "+1", str(log)], stdout=out)
+    try:
+        expected = b""
+        for number in range(40):
+            lines = b"".join(b"%d %d\n" % (number, line) for line in range(number % 7))
+            publish(topic / "append", lines)
+            publish(topic / f"{number % 4}/append", b"alone %d\n" % number)
+            expected += lines + b"alone %d\n" % number
+            assert log.stat().st_size == len(expected)
+        assert log.read_bytes() == expected
+        until("tail saw the last line", has_line, tmp_path / "out", b"alone 39\n")
+        assert (tmp_path / "out").read_bytes() == expected
+    finally:
+        tail.kill()
+        tail.wait()
+    with log.open("rb", buffering=0) as file:
+        for position, size in ((300, 1), (100, 222), (len(expected) - 9, 50), (len(expected), 1)):
+            assert os.pread(file.fileno(), size, position) == expected[position : position + size]
+    assert (prepared.root / "letters.log").read_bytes() == (prepared.root / "letters" / "0.log").read_bytes()
+
+
 def test_damage_costs_one_message(prepared: Mounted) -> None:
     """2.9 A damaged message reads as EIO; its neighbours stay readable, and `0.log` leaves it out."""
     queue = prepared.root / "letters" / "0"

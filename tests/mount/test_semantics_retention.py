@@ -83,12 +83,15 @@ def test_open_messages_stay(cleaned: Mounted) -> None:
 
 
 def test_streams_begin_anew(cleaned: Mounted) -> None:
-    """8.3 After retention `0.log` begins at the new first message; a file open before keeps its positions, and its
-    expired bytes are EIO."""
+    """8.3 After retention `0.log` and `orders.log` begin at the new first message; a file open before keeps its
+    positions, and its expired bytes are EIO."""
     queue = cleaned.topic("stream") / "0"
     publish(queue / "append", b"the first line\n")
     before = os.open(queue.parent / "0.log", os.O_RDONLY)
-    assert os.pread(before, 100, 0) == b"the first line\n"
+    merged = queue.parent.parent / "stream.log"
+    merged_before = os.open(merged, os.O_RDONLY)
+    for descriptor in (before, merged_before):
+        assert os.pread(descriptor, 100, 0) == b"the first line\n"
     fill(cleaned, queue)
 
     def begins_at_first() -> bool:
@@ -97,10 +100,12 @@ def test_streams_begin_anew(cleaned: Mounted) -> None:
         return False
 
     until("the stream begins at the new first message", begins_at_first)
-    size = os.fstat(before).st_size
-    assert os.pread(before, 5, size - 5) == b"xxxx\n"  # and what was read before is no longer at hand
-    assert refused_with(os.pread, before, 10, 0) == errno.EIO
-    os.close(before)
+    until("so does the topic's", lambda: merged.read_bytes() == (queue.parent / "0.log").read_bytes())
+    for descriptor in (before, merged_before):
+        size = os.fstat(descriptor).st_size
+        assert os.pread(descriptor, 5, size - 5) == b"xxxx\n"  # and what was read before is no longer at hand
+        assert refused_with(os.pread, descriptor, 10, 0) == errno.EIO
+        os.close(descriptor)
 
 
 def test_a_follower_sees_what_the_writer_does(tmp_path: Path) -> None:

@@ -1,0 +1,317 @@
+"""TopicQueue: the messages of all queues of a topic, in the order of the commit log (docs/format.md, 13).
+
+A row says where a message is, and which one. Rows are merged from the consume queues when somebody asks, and never
+reordered: each merge ends at a physical offset before which every queue is known to have its entries. They are held in
+memory, those of a long topic in a nameless temporary file: nothing is written to the store.
+
+    queues ──entries before the bound──► a window of the log at a time, sorted ──► rows, numbered as they come
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.errors import RetiredFileError, UnreadableRangeError
+from engine.haste import require_time
+from engine.log.consume_queue import ConsumeQueue
+from engine.record.located import LocatedRecords, strays
+
+Array = np.ndarray[Any, Any]
+
+TOPIC_ROW = np.dtype([("physical_offset", "<i8"), ("queue_offset", "<i8"), ("queue_id", "<i4")])
+WINDOW_ROWS = 1 << 20
+"""So many rows are merged together, about."""
+ROWS_IN_MEMORY = 1 << 16
+"""More than those go to a file."""
+UNKNOWN_ROWS = 1 << 62
+
+
+class _Source(NamedTuple):
+    """A queue, and its first offset that is not merged."""
+
+    queue: ConsumeQueue
+    taken: int
+
+
+class TopicQueue:
+    """Reads as a `ConsumeQueue` whose offsets number the topic's messages in the order of the log.
+
+    Thread safety: any thread; one at a time merges (an own lock).
+    """
+
+    queue_id = -1
+    """In errors: of no queue."""
+
+    def __init__(
+        self,
+        topic: str,
+        queues: Callable[[], Sequence[ConsumeQueue]],
+        log_begin: Callable[[], int],
+        bound: Callable[[], int] | None,
+        refresh: Callable[[], object],
+        scratch: Path | None,
+    ) -> None:
+        """`queues` are those of the topic now. No entry of a record before the physical offset `bound()` comes to any
+        of them after that was asked for; None where another process writes: then `refresh` has all queues looked at
+        again. Long topics have a file in `scratch`; None: where the system wants it."""
+        self.topic = topic
+        self.is_stale = False
+        """Whether its queues are gone, or were cut: it merges nothing more."""
+        self._queues = queues
+        self._log_begin = log_begin
+        self._bound = bound or self._followed_bound
+        self._refresh = refresh
+        self._followed = (-1, -1)  # the bound, and the next one
+        self._lock = threading.Lock()
+        self._sources: dict[int, _Source] = {}
+        self._work: Iterator[None] | None = None
+        self._merged_end = -1
+        self._rows = _Rows(scratch)
+        self._begin = 0
+        self._min = (0, -1)
+
+    # merging
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether all that was there once is merged, so that its first row is known."""
+        return self._merged_end >= 0
+
+    @property
+    def unmerged(self) -> int:
+        """Messages that the next merge has to take, at most."""
+        if not self.is_merged:
+            return UNKNOWN_ROWS
+        if self.is_stale or self._bound() <= self._merged_end:
+            return 0
+        ends = {queue.queue_id: queue.max_offset for queue in self._queues()}
+        known = self._sources
+        return sum(end - (known[number].taken if number in known else 0) for number, end in ends.items())
+
+    def merge_until(self, until_s: float = math.inf) -> bool:
+        """Merge what is new, until `until_s` (of time.monotonic) at most; whether that is all. TakesLongError in haste:
+        another thread merges. ReadError: a queue can't be read. OSError: there is no room for the rows."""
+        if not self._lock.acquire(blocking=False):
+            require_time()
+            if not self._lock.acquire(timeout=-1 if until_s == math.inf else max(until_s - time.monotonic(), 0)):
+                return False
+        try:
+            if self._work is None:
+                self._work = self._merging()
+            for _ in self._work:
+                if time.monotonic() >= until_s:
+                    return False
+            self._work = None
+            return True
+        except BaseException:
+            self._work = None
+            raise
+        finally:
+            self._lock.release()
+
+    def _merging(self) -> Iterator[None]:
+        """Merge all that is there, a bit at a time."""
+        bound = self._bound()  # first: what is before it is in the queues by then
+        if self.is_stale or bound <= self._merged_end:
+            return
+        grown = []
+        for number, queue in enumerate(self._queues()):
+            source = self._sources.get(queue.queue_id) or _Source(queue, queue.min_offset)
+            end = queue.max_offset
+            if queue.is_stale or source.queue is not queue or end < source.taken:
+                self.is_stale = True
+                return
+            if end > source.taken:
+                grown.append((source, end))
+            if number % 256 == 255:
+                yield
+        for window_end in self._windows(bound, sum(end - source.taken for source, end in grown)):
+            yield from self._merge_window(grown, window_end)
+        self._merged_end = bound
+
+    def _followed_bound(self) -> int:
+        """What the queues held before they were last looked at, their writer had dispatched in the order of the log: so
+        it is there now, and all before it."""
+        if self._followed[1] < 0:
+            self.refreshed()
+            self._refresh()
+            self.refreshed()
+        return self._followed[0]
+
+    def refreshed(self) -> None:
+        """All queues were looked at again, to see what their writer did."""
+        newest = max((queue.newest_physical_offset for queue in self._queues()), default=-1)
+        self._followed = self._followed[1], newest + 1
+
+    def _windows(self, bound: int, rows: int) -> Iterator[int]:
+        """Physical offsets up to which to merge, one after the other, for windows of so many rows that memory is
+        bounded."""
+        begin = max(self._log_begin(), self._merged_end)
+        for window in range(1, rows // WINDOW_ROWS + 1):
+            yield begin + (bound - begin) * window * WINDOW_ROWS // rows
+        yield bound
+
+    def _merge_window(self, grown: list[tuple[_Source, int]], window_end: int) -> Iterator[None]:
+        """Append the rows before `window_end` of queues that have grown."""
+        parts, sources = [np.empty(0, TOPIC_ROW)], []
+        for number, (source, end) in enumerate(grown):
+            part = _rows_of(source, end, window_end)
+            parts.append(part)
+            if len(part):
+                taken = source._replace(taken=int(part["queue_offset"][-1]) + 1)
+                sources.append(taken)
+                grown[number] = taken, end
+            if number % 256 == 255:
+                yield
+        rows = np.concatenate(parts)
+        places = np.concatenate([_ascending(part["physical_offset"], window_end) for part in parts])
+        self._rows.append(rows[np.argsort(places, kind="stable")])
+        self._sources.update((source.queue.queue_id, source) for source in sources)
+        yield
+
+    def number_from(self, number: int, physical_offset: int) -> bool:
+        """Before any row was read: number the rows so that the one of the record at `physical_offset` is `number`;
+        False when there is none, or it would have others below 0."""
+        found = bisect_left(_Places(self._rows), physical_offset)
+        if found == len(self._rows) or _Places(self._rows)[found] != physical_offset or found > number:
+            return False
+        self._begin = number - found
+        return True
+
+    # reading, as of a consume queue
+
+    @property
+    def min_offset(self) -> int:
+        """The first row whose record is in the log."""
+        found, log_begin = self._min
+        now = self._log_begin()
+        if now != log_begin:
+            found = bisect_left(_Places(self._rows), now)
+            self._min = found, now
+        return self._begin + min(found, len(self._rows))
+
+    @property
+    def max_offset(self) -> int:
+        """The number that the next row gets."""
+        return self._begin + len(self._rows)
+
+    @property
+    def empty_offset(self) -> int:
+        """Below 0; another one when the log begins elsewhere, so that messages may have come and gone."""
+        return -2 - self._log_begin()
+
+    def entries(self, first: int, count: int) -> Array:
+        """Up to `count` rows (TOPIC_ROW, shape (n,)) from `first` on."""
+        start = first - self._begin
+        return self._rows.read(start, max(min(count, len(self._rows) - start), 0))
+
+    read = entries
+
+    def source_of(self, row: Any) -> ConsumeQueue:
+        """The queue of a row."""
+        return self._sources[int(row["queue_id"])].queue
+
+    def strays(self, records: LocatedRecords, rows: Array) -> Array:
+        """Which `ok` records (bool (n,)) name another topic, queue or queue offset than their rows."""
+        agree = (records.headers["queue_offset"] == rows["queue_offset"]) & (records.queue_ids == rows["queue_id"])
+        headers, places = records.headers.copy(), records.places.copy()
+        headers["queue_offset"] = np.where(agree, np.arange(len(rows)), -1)
+        places["queue_id"] = 0
+        return strays(LocatedRecords(records.log, records.positions, headers, places), self.topic, 0, 0)
+
+
+class _Rows:
+    """Rows, numbered from 0. Thread safety: one thread appends, any reads."""
+
+    def __init__(self, scratch: Path | None) -> None:
+        self._scratch = scratch
+        self._count = 0
+        self._recent = np.empty(0, TOPIC_ROW)
+        self._file: Any = None
+        self._in_file = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, rows: Array) -> None:
+        recent = np.concatenate((self._recent, rows))
+        if len(recent) > ROWS_IN_MEMORY:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 # as long as the rows
+            _write_all(self._file.fileno(), recent.tobytes(), self._in_file * TOPIC_ROW.itemsize)
+            self._in_file += len(recent)
+            self._recent = np.empty(0, TOPIC_ROW)
+        else:
+            self._recent = recent
+        self._count += len(rows)
+
+    def read(self, start: int, count: int) -> Array:
+        recent, in_file = self._recent, self._in_file
+        if start + count > in_file + len(recent):  # they moved to the file between the two
+            recent, in_file = self._recent, self._in_file
+        parts = []
+        if start < in_file and count:
+            size = min(count, in_file - start) * TOPIC_ROW.itemsize
+            raw = os.pread(self._file.fileno(), size, start * TOPIC_ROW.itemsize)
+            parts.append(np.frombuffer(raw, TOPIC_ROW))
+        if start + count > in_file:
+            parts.append(recent[max(start - in_file, 0) : start + count - in_file])
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, TOPIC_ROW), *parts])
+
+
+class _Places(Sequence[int]):
+    """The physical offsets of rows."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        return int(self._rows.read(row, 1)["physical_offset"][0])
+
+
+def _write_all(descriptor: int, data: bytes, position: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, position)
+        view, position = view[written:], position + written
+
+
+def _rows_of(source: _Source, end: int, window_end: int) -> Array:
+    """What is not merged of a queue up to `end`, of records before `window_end`. ReadError; retention may go on
+    meanwhile."""
+    queue, first = source
+    while True:
+        first = max(first, min(queue.min_offset, end))
+        until = end
+        if queue.newest_physical_offset >= window_end:
+            until = min(queue.offset_of_physical(window_end), end)
+        try:
+            entries = queue.entries(first, max(until - first, 0))
+        except (RetiredFileError, UnreadableRangeError):
+            if queue.min_offset <= first:
+                raise
+            continue
+        rows = np.empty(len(entries), TOPIC_ROW)
+        rows["physical_offset"] = entries["physical_offset"]
+        rows["queue_offset"] = np.arange(first, first + len(entries))
+        rows["queue_id"] = queue.queue_id
+        return rows
+
+
+def _ascending(places: Array, end: int) -> Array:
+    """Where records are, for sorting: one that is nowhere in the log, for its entry is damaged, stays behind the one
+    before it."""
+    return np.maximum.accumulate(np.where((places >= 0) & (places < end), places, 0)) if len(places) else places
