@@ -41,6 +41,7 @@ from engine.files.lock import writer_of
 from engine.files.scratch import ScratchDirectory
 from engine.fsck.check import check_store
 from engine.haste import TakesLongError, in_haste, uncollected
+from engine.log.delay import SCHEDULE_TOPIC
 from engine.queue import Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
@@ -84,6 +85,7 @@ __all__ = [
     "MAX_QUEUES",
     "MIN_RECORD_BYTES",
     "OPTION_NAMES",
+    "SCHEDULE_TOPIC",
     "UNIQUE_KEY",
     "Block",
     "Bodies",

@@ -1,17 +1,43 @@
-"""What verbs ask of a store, mounted or not, and what they are answered; how a command line names messages."""
+"""What verbs ask of a store, mounted or not, and what they are answered; how a command line names messages.
+
+TOPIC[/QUEUE[/OFFSET]]   as the path below a mount point would be; where several can be meant the topic may be a
+                         glob: 'ord*', '*/0'
+2026-01-31T09:30         a time: ISO 8601, local without a zone
+@1769848200000           the same, in epoch milliseconds
+-1h, -1d12h, -15m, -30s  a time before now
+"""
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+from engine import Message
 from fsstore.tree.names import parse_time_ms
 from fsstore.tree.xattrs import NUMBERS
 from mountctl.errors import CommandError
 from mountctl.output import visible
+
+_PROPERTY = "property."
+_GLOB = re.compile(r"[*?\[]")
+_SPAN = re.compile(r"(\d+)(ms|[smhdw])")
+_BEFORE_NOW = re.compile(r"-((?:\d+(?:ms|[smhdw]))+)")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a message went: the topic and queue in which it is stored, which for a delayed one are the schedule's."""
+
+    topic: str
+    queue: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +68,7 @@ class Labels:
 
     keys: Sequence[str] = ()
     tags: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +81,23 @@ class Shown:
     body: bytes
     attributes: Mapping[str, str]
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """Its properties, KEYS and TAGS among them."""
+        named = self.attributes.items()
+        return {name.removeprefix(_PROPERTY): text for name, text in named if name.startswith(_PROPERTY)}
+
     def as_json(self) -> dict[str, Any]:
         """For `--json`: numbers as numbers; a body that is no UTF-8 stands in `body_base64`."""
         shown: dict[str, Any] = {"topic": self.topic, "queue": self.queue, "offset": self.offset}
-        properties = {}
         for name, text in self.attributes.items():
-            if name.startswith("property."):
-                properties[name.removeprefix("property.")] = text
-            elif name != "queue_offset":
+            if not name.startswith(_PROPERTY) and name != "queue_offset":
                 shown[name] = int(text) if name in NUMBERS else text
         try:
             body = {"body": self.body.decode()}
         except UnicodeDecodeError:
             body = {"body_base64": base64.b64encode(self.body).decode()}
-        return {**shown, "properties": properties, **body}
+        return {**shown, "properties": self.properties, **body}
 
 
 class Access(Protocol):
@@ -85,17 +115,19 @@ class Access(Protocol):
     def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[Shown]:
         """Messages from queue offset `start` on, up to `count` offsets, oldest first; damaged ones are left out."""
 
-    def with_key(self, topic: str, key: str) -> Shown | None:
-        """The newest message that carries `key`, matched whole."""
+    def with_key(self, topic: str, key: str) -> Iterator[Shown]:
+        """Every message that carries `key`, matched whole, each once, with its attributes."""
 
-    def offset_at(self, topic: str, queue: int, when: str) -> int:
-        """Queue offset of the first message stored at or after `when` (ISO 8601, or '@' and epoch ms)."""
+    def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
+        """Queue offset of the first message stored at or after `when_ms`; the next one's when there is none."""
 
     def body_limit_bytes(self) -> int:
         """How long a message's body may be."""
 
-    def publish(self, topic: str, queue: int | None, body: bytes, labels: Labels) -> None:
-        """Store one message. An unknown topic is made, with 4 queues."""
+    def publish(
+        self, queue: int | None, messages: Iterable[Message], stored: Callable[[Placed], None] | None = None
+    ) -> None:
+        """Store messages, in their order. An unknown topic is made, with 4 queues. `stored` is told where each went."""
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
         """Store each line of the stream that `chunks` are as a message; empty lines are skipped."""
@@ -107,23 +139,32 @@ class Access(Protocol):
         """Forget a topic and its messages, for good."""
 
 
-def parse_time(text: str) -> int:
+def parse_time(text: str, now_ms: int | None = None) -> int:
     """Epoch milliseconds of a time on the command line."""
-    time_ms = parse_time_ms(text.encode())
+    if match := _BEFORE_NOW.fullmatch(text):
+        before_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in re.findall(_SPAN, match[1]))
+        return max((time.time_ns() // 1_000_000 if now_ms is None else now_ms) - before_ms, 0)
+    time_ms = parse_time_ms(text.removeprefix("@").encode(errors="surrogateescape"))
     if time_ms is None:
-        remedy = "give epoch milliseconds, or ISO 8601 like 2026-01-31T09:30"
+        remedy = "give 2026-01-31T09:30, @EPOCH_MS, or a time before now like -1h or -15m"
         raise CommandError(f"invalid time {text!r}", remedy, os.EX_USAGE)
     return time_ms
 
 
 def find_topic(access: Access, name: str) -> Topic:
     """The topic of that name, or an error that names those there are."""
-    topics = access.topics()
-    for topic in topics:
-        if topic.name == name:
-            return topic
-    known = ", ".join(visible(topic.name) for topic in topics[:10]) or "none yet"
-    raise CommandError(f"no topic {name!r}", f"there are: {known}", os.EX_USAGE)
+    return topics_named(access.topics(), name)[0]
+
+
+def topics_named(topics: Sequence[Topic], name: str) -> list[Topic]:
+    """Those that a name or a glob means, at least one; an error names those there are."""
+    is_glob = bool(_GLOB.search(name))
+    found = [topic for topic in topics if (fnmatchcase(topic.name, name) if is_glob else topic.name == name)]
+    if not found:
+        known = ", ".join(visible(topic.name) for topic in topics[:10]) or "none yet"
+        what = "no topic matches" if is_glob else "no topic"
+        raise CommandError(f"{what} {name!r}", f"there are: {known}", os.EX_USAGE)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +186,28 @@ def parse_target(text: str) -> Target:
 
 def queues_of(access: Access, target: Target) -> tuple[Queue, ...]:
     """The queues that `target` names, as they stand now."""
-    topic = find_topic(access, target.topic)
+    return narrowed(find_topic(access, target.topic), target)
+
+
+def narrowed(topic: Topic, target: Target) -> tuple[Queue, ...]:
+    """The queues of `topic` that `target` names."""
     if target.queue is None:
         return topic.queues
     for queue in topic.queues:
         if queue.number == target.queue:
             return (queue,)
-    raise CommandError(f"topic {target.topic} has no queue {target.queue}", f"it has {len(topic.queues)}", os.EX_USAGE)
+    raise CommandError(f"topic {topic.name} has no queue {target.queue}", f"it has {len(topic.queues)}", os.EX_USAGE)
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut after newlines; a last line without one gets one."""
+    rest = b""
+    for chunk in chunks:
+        lines, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            yield rest + lines + newline
+            rest = tail
+        else:
+            rest += chunk
+    if rest:
+        yield rest + b"\n"

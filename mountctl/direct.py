@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from engine import (
     Message,
     MessageStore,
     OpenMode,
+    ReadError,
     RecoveryProgress,
     StoreConfig,
     StoredMessage,
@@ -20,7 +21,7 @@ from engine import (
 )
 from fsstore.tree.store_reports import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
-from mountctl.access import Labels, Queue, Shown, Topic, parse_time
+from mountctl.access import Labels, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import progress
@@ -80,22 +81,29 @@ class OpenedStore:
             for message in self._store.read(topic, queue, start, end - start):
                 yield _shown(message, topic, queue, attributes)
 
-    def with_key(self, topic: str, key: str) -> Shown | None:
-        message = self._store.newest_with_key(topic, key)
-        return None if message is None else _shown(message, topic, message.queue_id, True)
+    def with_key(self, topic: str, key: str) -> Iterator[Shown]:
+        places = {(queue, offset) for found in self._store.key_places(topic, key) for queue, offset in found.tolist()}
+        for queue, offset in sorted(places):
+            with suppress(ReadError):
+                yield _shown(self._store.get(topic, queue, offset), topic, queue, True)
 
-    def offset_at(self, topic: str, queue: int, when: str) -> int:
-        return self._store.offset_at(topic, queue, parse_time(when.removeprefix("@")))
+    def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
+        return self._store.offset_at(topic, queue, when_ms)
 
     def body_limit_bytes(self) -> int:
         return self._store.config.max_message_bytes
 
-    def publish(self, topic: str, queue: int | None, body: bytes, labels: Labels) -> None:
-        self._store.put(Message(topic, body, keys=labels.keys, tags=labels.tags), queue)
+    def publish(
+        self, queue: int | None, messages: Iterable[Message], stored: Callable[[Placed], None] | None = None
+    ) -> None:
+        for message in messages:
+            put = self._store.put(message, queue)
+            if stored:
+                stored(Placed(put.topic, put.queue, put.queue_offset))
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
         for lines in whole_lines(chunks):
-            self._store.put_lines(topic, lines, queue, keys=labels.keys, tags=labels.tags)
+            self._store.put_lines(topic, lines, queue, keys=labels.keys, tags=labels.tags, properties=labels.properties)
 
     def create_topic(self, topic: str, queues: int) -> None:
         self._store.create_topic(topic, queues)
@@ -110,17 +118,3 @@ def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> 
         named = attributes_of(message).items()
         facts = {name.removeprefix(PREFIX): value.decode("utf-8", "replace") for name, value in named}
     return Shown(topic, queue, message.queue_offset, bytes(message.body), facts)
-
-
-def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, cut after newlines; a last line without one gets one."""
-    rest = b""
-    for chunk in chunks:
-        lines, newline, tail = chunk.rpartition(b"\n")
-        if newline:
-            yield rest + lines + newline
-            rest = tail
-        else:
-            rest += chunk
-    if rest:
-        yield rest + b"\n"

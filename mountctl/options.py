@@ -274,15 +274,15 @@ BROKER_CONF = click.option(
 )
 
 
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb that opens a store `-o` and `--broker-conf`: its function gets them as `settings`."""
 
     @functools.wraps(command)
-    def with_settings(options: tuple[str, ...], broker_conf: Path | None, **rest: Any) -> None:
+    def with_settings(options: tuple[str, ...], broker_conf: Path | None, **rest: Any) -> Any:
         words = parse(options)
         if replace(words, store={}) != parse(()):
             raise CommandError("-o takes the store's options here", "see docs/operations.md", os.EX_USAGE)
-        command(settings=settings_of(words.store, broker_conf), **rest)
+        return command(settings=settings_of(words.store, broker_conf), **rest)
 
     named = click.option("-o", "options", multiple=True, metavar="NAME=VALUE,...", help="How to open the store.")
     return named(BROKER_CONF(with_settings))

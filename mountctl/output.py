@@ -58,12 +58,19 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
+    """One JSON document on a line of standard output."""
+    click.echo(json_line(value))
+
+
+def json_line(value: Any) -> str:
     """One JSON document on one line: for streams of them."""
-    click.echo(_visible_json(json.dumps(value, ensure_ascii=False)))
+    return _visible_json(json.dumps(value, ensure_ascii=False))
 
 
 def _visible_json(text: str) -> str:
     """The same document, with escapes for all in its strings that is not visible."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 

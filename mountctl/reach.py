@@ -3,6 +3,8 @@
     reach(place) ── mounted ───> MountedStore     plain files below the mount point
                 └── unmounted ─> OpenedStore      the engine; a store that another process writes is followed
 
+Who reads much (`beside`) follows a mounted store, too, if its files can be read here: that is a hundred times faster.
+
 Both answer alike, so that a person need not know which it is.
 """
 
@@ -10,8 +12,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+from engine import StoreError, writer_of
 from mountctl.access import Access
 from mountctl.direct import opened
 from mountctl.errors import CommandError
@@ -21,8 +25,11 @@ from mountctl.through_mount import MountedStore
 
 
 @contextmanager
-def reach(place: Place, settings: StoreSettings, writing: bool = False, following: bool = False) -> Iterator[Access]:
-    """The store at `place` while the block runs: `writing` opens it as its writer, `following` beside one."""
+def reach(
+    place: Place, settings: StoreSettings, writing: bool = False, following: bool = False, beside: bool = False
+) -> Iterator[Access]:
+    """The store at `place` while the block runs: `writing` opens it as its writer, `following` beside one; `beside`
+    may read the files of a mounted one."""
     mount = place.mount
     settings.require_store(place.store)
     if mount and settings and not (mount.read_only and writing):
@@ -33,10 +40,25 @@ def reach(place: Place, settings: StoreSettings, writing: bool = False, followin
         mount = None
     if mount:
         require_answer(mount)
-        yield MountedStore(mount)
+        mounted = MountedStore(mount)
+        with ExitStack() as stack:
+            yield (_beside(stack, place.store, mounted) if beside else None) or mounted
     else:
         with opened(place.store, settings, writing, following) as store:
             yield store
+
+
+def _beside(stack: ExitStack, store: Path, mounted: MountedStore) -> Access | None:
+    """A mounted store, followed; None where its files are not to be read here, or are not surely those that the mount
+    shows: its daemon must hold their lock, and the whole log lie among them."""
+    writer = mounted.status()["pid"]  # answered when what was published before is in its queues
+    try:
+        if writer_of(store) != writer or not mounted.has_own_log():
+            return None
+        settings = StoreSettings({"maxMessageSize": str(mounted.body_limit_bytes())})
+        return stack.enter_context(opened(store, settings, writing=False, following=True))
+    except (OSError, StoreError):
+        return None
 
 
 def _require_follower(place: Place, mount: Mount) -> None:

@@ -6,12 +6,19 @@ import base64
 import errno
 import json
 import os
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from engine import (
+    SCHEDULE_TOPIC,
+    UNIQUE_KEY,
     IllegalTopicError,
     Message,
     ReadOnlyStoreError,
@@ -19,9 +26,10 @@ from engine import (
     check_message,
     topic_problem,
 )
-from fsstore.tree.names import NAME_MAX_BYTES, encode_key, offset_name
+from fsstore.interface import WHOLE_WRITE_BYTES
+from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, offset_name, parse_match
 from fsstore.tree.xattrs import PREFIX
-from mountctl.access import Labels, Queue, Shown, Topic
+from mountctl.access import Labels, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 
@@ -35,7 +43,6 @@ class MountedStore:
     def __init__(self, mount: Mount) -> None:
         self._mount = mount
         self._root = mount.mountpoint
-        self._body_limit_bytes: int | None = None
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = json.loads((self._root / "@store/status.json").read_bytes())
@@ -57,55 +64,98 @@ class MountedStore:
         bounds = self.bounds(topic, queue)
         end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
         for offset in range(max(start, bounds.min_offset), end):
-            try:
-                yield self._message(topic, queue, offset, attributes)
-            except OSError as error:  # damaged, or expired since: left out, and the offsets show it
-                if error.errno not in _LEFT_OUT:
-                    raise
+            message = self._readable(topic, queue, offset, attributes)
+            if message is not None:
+                yield message
 
-    def _message(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown:
+    def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown | None:
+        """The message there; None for one that is damaged, or has expired since."""
         path = self._root / topic / str(queue) / offset_name(offset).decode()
-        return Shown(topic, queue, offset, path.read_bytes(), _attributes(path) if attributes else {})
-
-    def with_key(self, topic: str, key: str) -> Shown | None:
-        name = encode_key(key)
-        if name is None:
-            return None
         try:
-            target = Path(os.readlink(self._root / topic / "keys" / os.fsdecode(name)))
-        except FileNotFoundError:
+            return Shown(topic, queue, offset, path.read_bytes(), _attributes(path) if attributes else {})
+        except OSError as error:
+            if error.errno not in _LEFT_OUT:
+                raise
             return None
-        return self._message(topic, int(target.parent.name), int(target.name), True)
 
-    def offset_at(self, topic: str, queue: int, when: str) -> int:
-        link = self._root / topic / str(queue) / f"@{when.removeprefix('@')}"
+    def with_key(self, topic: str, key: str) -> Iterator[Shown]:
+        name = encode_key(key)
+        if name is None or len(name) + len(MATCHES_SUFFIX) > NAME_MAX_BYTES:
+            raise CommandError(f"the key {key[:40]!r}... is longer than a name", "unmount the store", os.EX_USAGE)
+        try:
+            matches = os.listdir(self._root / topic / "keys" / os.fsdecode(name + MATCHES_SUFFIX))
+        except FileNotFoundError:
+            return
+        for match in matches:
+            place = parse_match(os.fsencode(match))
+            assert place is not None
+            message = self._readable(topic, *place, attributes=True)
+            if message is not None:
+                yield message
+
+    def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
+        link = self._root / topic / str(queue) / f"@{when_ms}"
         try:
             return int(os.path.basename(os.readlink(link)))
         except FileNotFoundError:
             return self.bounds(topic, queue).max_offset
 
     def body_limit_bytes(self) -> int:
-        if self._body_limit_bytes is None:
-            config = json.loads((self._root / "@store/config.json").read_bytes())
-            self._body_limit_bytes = int(config["store"]["max_message_bytes"])
-        return self._body_limit_bytes
+        return int(self._config["max_message_bytes"])
 
-    def publish(self, topic: str, queue: int | None, body: bytes, labels: Labels) -> None:
-        self._check(topic, body, labels)
-        record = {"body_base64": base64.b64encode(body).decode(), "keys": list(labels.keys), "tags": labels.tags}
-        self._write(topic, queue, [json.dumps(record).encode()], "append@format=json,frame=file")
+    def has_own_log(self) -> bool:
+        """Whether all of the store's log lies below its directory."""
+        return not self._config["commit_log_paths"] and not self._config["read_only_log_paths"]
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        config: dict[str, Any] = json.loads((self._root / "@store/config.json").read_bytes())["store"]
+        return config
+
+    def publish(
+        self, queue: int | None, messages: Iterable[Message], stored: Callable[[Placed], None] | None = None
+    ) -> None:
+        for batch in _batches(self._checked(messages, named=stored is not None)):
+            lines = b"".join(line for _, line in batch)
+            frame = "line" if len(lines) <= WHOLE_WRITE_BYTES else "file"
+            self._write(batch[0][0].topic, queue, [lines], f"append@format=json,frame={frame}")
+            if stored:
+                for message, _ in batch:
+                    stored(self._place(message))
+
+    def _checked(self, messages: Iterable[Message], named: bool) -> Iterator[Message]:
+        """What is wrong with a message has the engine's words: a mount has only an errno for it. With `named`, each has
+        a key of its own to find it by."""
+        for message in messages:
+            if named and UNIQUE_KEY.decode() not in message.properties:
+                own = {**message.properties, UNIQUE_KEY.decode(): uuid.uuid4().hex.upper()}
+                message = replace(message, properties=own)
+            check_message(message, self.body_limit_bytes())
+            yield message
+
+    def _place(self, message: Message) -> Placed:
+        """Where a message went that has a key of its own."""
+        name = message.properties[UNIQUE_KEY.decode()]
+        for topic in (message.topic, SCHEDULE_TOPIC):
+            with suppress(FileNotFoundError):
+                link = Path(os.readlink(self._root / topic / "keys" / name))
+                return Placed(topic, int(link.parent.name), int(link.name))
+        raise CommandError(f"{message.topic}: a message that was published is not found", "see mountctl status")
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
-        self._check(topic, b"", labels)
+        check_message(Message(topic, b"", labels.keys, labels.tags, labels.properties), self.body_limit_bytes())
+        if labels.properties:
+            for lines in whole_lines(chunks):
+                bodies = filter(None, lines.split(b"\n"))
+                self.publish(
+                    queue, (Message(topic, body, labels.keys, labels.tags, labels.properties) for body in bodies)
+                )
+            return
         options = ",".join(_options(labels))
         name = f"append@{options}" if options else "append"
         if len(name) > NAME_MAX_BYTES:
             raise CommandError("keys and tags are too long to be given to a mounted store", "publish fewer or shorter")
         self._write(topic, queue, chunks, name)
-
-    def _check(self, topic: str, body: bytes, labels: Labels) -> None:
-        """What is wrong with a message has the engine's words: a mount has only an errno for it."""
-        check_message(Message(topic, body, keys=labels.keys, tags=labels.tags), self.body_limit_bytes())
 
     def _write(self, topic: str, queue: int | None, chunks: Iterable[bytes], name: str) -> None:
         folder = self._root / topic
@@ -162,6 +212,32 @@ def _queue(number: int, bounds: dict[str, int]) -> Queue:
 def _attributes(path: Path) -> dict[str, str]:
     names = (name for name in os.listxattr(path) if name.startswith(PREFIX))
     return {name.removeprefix(PREFIX): os.getxattr(path, name).decode("utf-8", "replace") for name in names}
+
+
+def _batches(messages: Iterable[Message]) -> Iterator[list[tuple[Message, bytes]]]:
+    """Messages with their lines of JSON, as many of one topic as one write takes whole; at least one."""
+    batch: list[tuple[Message, bytes]] = []
+    size = 0
+    for message in messages:
+        line = _record(message)
+        if batch and (size + len(line) > WHOLE_WRITE_BYTES or message.topic != batch[0][0].topic):
+            yield batch
+            batch, size = [], 0
+        batch.append((message, line))
+        size += len(line)
+    if batch:
+        yield batch
+
+
+def _record(message: Message) -> bytes:
+    """A message as a line of JSON."""
+    record = {
+        "body_base64": base64.b64encode(message.body).decode(),
+        "keys": list(message.keys),
+        "tags": message.tags,
+        "properties": dict(message.properties),
+    }
+    return json.dumps(record).encode() + b"\n"
 
 
 def _options(labels: Labels) -> tuple[str, ...]:

@@ -3,90 +3,90 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import click
 
-from mountctl.access import Access, Queue, Shown, Target, parse_target, queues_of
+from mountctl.access import Access, Shown, Target, find_topic, narrowed, parse_target
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
-from mountctl.output import plural, print_json_line
+from mountctl.output import plural, visible
 from mountctl.places import find
 from mountctl.reach import reach
+from mountctl.selection import Range, Selection, at_most, messages_in, messages_with_key, ranges_of, takes_selection
+from mountctl.showing import Printer, takes_format
 
 
 @click.command("cat", short_help="Print messages.")
 @click.argument("place")
-@click.argument("target", metavar="TOPIC[/QUEUE[/OFFSET]]")
+@click.argument("targets", metavar="TOPIC[/QUEUE[/OFFSET]]...", nargs=-1, required=True)
 @click.option(
-    "--from", "start", metavar="OFFSET|TIME", help="First queue offset, or a time: 2026-01-31T09:30, @EPOCH_MS."
+    "-n", "--count", type=click.IntRange(min=0), help="At most so many messages of each queue, or of the key."
 )
-@click.option("-n", "--count", type=click.IntRange(min=0), help="At most so many messages of each queue.")
-@click.option("--key", help="The newest message with this key, instead.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a message, with all that is known of it.")
+@takes_selection
+@takes_format
 @takes_settings
 def command(
-    place: str,
-    target: str,
-    start: str | None,
-    count: int | None,
-    key: str | None,
-    as_json: bool,
+    place: str, targets: tuple[str, ...], count: int | None, selection: Selection, printer: Printer,
     settings: StoreSettings,
-) -> None:
-    """Print messages of a store or mount: each body and a newline; one OFFSET or --key: the body, byte for byte.
+) -> None:  # fmt: skip
+    """Print messages of a store or mount, queue by queue: each body and a newline; one OFFSET: its body, byte for byte.
+
+    A topic may be a glob, in quotes: 'ord*'.
 
     \b
     Examples:
       mountctl cat /mnt/mq orders/0 --from 100 --count 10
       mountctl cat /srv/store orders --key ORDER-17 --json
+      mountctl cat /mnt/mq 'ord*' --from -1h --tag paid --format '%t/%q/%o %k: %b'
     """
-    wanted = parse_target(target)
-    with reach(find(place), settings) as access:
-        if key is not None:
-            show(_with_key(access, wanted, key), as_json, newline=False)
-        elif wanted.offset is not None:
-            show(_one(access, wanted, as_json), as_json, newline=False)
+    wanted = [parse_target(text) for text in targets]
+    with reach(find(place), settings, beside=selection.key is None) as access:
+        if len(wanted) == 1 and wanted[0].offset is not None:
+            printer.alone(_one(access, wanted[0], printer.attributes))
+            return
+        if any(target.offset is not None for target in wanted):
+            raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
+        ranges = ranges_of(access, wanted, selection)
+        if selection.key is not None:
+            for message in at_most(_with_key(access, ranges, selection), count):
+                printer.line(message)
         else:
-            for queue in queues_of(access, wanted):
-                _show_queue(access, wanted.topic, queue, start, count, as_json)
+            for chosen in ranges:
+                _print_range(access, chosen, selection, count, printer)
 
 
-def _with_key(access: Access, target: Target, key: str) -> Shown:
-    queues_of(access, target)
-    message = access.with_key(target.topic, key)
-    if message is None:
-        reason = f"no message of {target.topic} has the key {key!r}"
-        raise CommandError(reason, "keys are matched whole", os.EX_DATAERR)
-    return message
+def _with_key(access: Access, ranges: list[Range], selection: Selection) -> Iterable[Shown]:
+    found = messages_with_key(access, ranges, selection)
+    if not found:
+        reason = f"no message of {', '.join(dict.fromkeys(chosen.topic for chosen in ranges))} has the key"
+        raise CommandError(f"{reason} {selection.key!r}", "keys are matched whole", os.EX_NOINPUT)
+    return found
 
 
 def _one(access: Access, target: Target, attributes: bool) -> Shown:
-    (queue,) = queues_of(access, target)
-    for message in access.messages(target.topic, queue.number, target.offset or 0, 1, attributes):
+    topic = find_topic(access, target.topic)
+    (queue,) = narrowed(topic, target)
+    for message in access.messages(topic.name, queue.number, target.offset or 0, 1, attributes):
         if message.offset == target.offset:
             return message
-    reason = f"{target.topic}/{queue.number} has no readable message at offset {target.offset}"
-    raise CommandError(reason, f"it holds {queue.min_offset} to {queue.max_offset - 1}", os.EX_DATAERR)
+    holds = f"it holds {queue.min_offset} to {queue.max_offset - 1}" if queue.max_offset else "it is empty"
+    if queue.min_offset <= (target.offset or 0) < queue.max_offset:
+        reason = f"the message at offset {target.offset} of {topic.name}/{queue.number} is damaged"
+        raise CommandError(reason, "see mountctl check", os.EX_DATAERR)
+    reason = f"{topic.name}/{queue.number} has no message at offset {target.offset}"
+    raise CommandError(reason, holds, os.EX_NOINPUT)
 
 
-def _show_queue(access: Access, topic: str, queue: Queue, start: str | None, count: int | None, as_json: bool) -> None:
-    first = queue.min_offset
-    if start is not None:
-        asked = int(start) if start.isdecimal() else access.offset_at(topic, queue.number, start)
-        first = max(asked, queue.min_offset)
-    end = queue.max_offset if count is None else min(first + count, queue.max_offset)
+def _print_range(access: Access, chosen: Range, selection: Selection, count: int | None, printer: Printer) -> None:
     shown = 0
-    for message in access.messages(topic, queue.number, first, max(end - first, 0), as_json):
-        show(message, as_json, newline=True)
+    for message in at_most(messages_in(access, chosen, selection, printer.attributes), count):
+        printer.line(message)
         shown += 1
-    if shown < end - first:
-        missing = plural(end - first - shown, "damaged message")
-        click.echo(f"mountctl: {topic}/{queue.number}: {missing} left out (see mountctl check)", err=True)
-
-
-def show(message: Shown, as_json: bool, newline: bool) -> None:
-    """Print one message."""
-    if as_json:
-        print_json_line(message.as_json())
-    else:
-        click.echo(message.body, nl=newline)
+    asked = max(chosen.end - chosen.start, 0)
+    asked = asked if count is None else min(asked, count)
+    if shown < asked and not selection.tags:
+        printer.flush()
+        missing = plural(asked - shown, "damaged message")
+        place = visible(f"{chosen.topic}/{chosen.queue}")
+        click.echo(f"mountctl: {place}: {missing} left out (see mountctl check)", err=True)

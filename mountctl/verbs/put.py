@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
-from mountctl.access import Labels, parse_target
+from engine import IllegalMessageError, Message, check_message
+from fsstore.tree.json_messages import parse_json_message
+from fsstore.tree.names import AppendOptions
+from mountctl.access import Access, Labels, Placed, Target, parse_target, whole_lines
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
+from mountctl.output import print_json_line
 from mountctl.places import find
 from mountctl.reach import reach
 
@@ -25,55 +31,152 @@ STANDARD_INPUT = "-"
 @click.argument("target", metavar="TOPIC[/QUEUE]")
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
 @click.option("-k", "--key", "keys", multiple=True, help="A key to find the messages by; may be given again.")
+@click.option("--key-from", "key_field", metavar="FIELD", help="Each message is a JSON object, whose FIELD is its key.")
 @click.option("-t", "--tag", default="", help="The messages' tag.")
+@click.option("-p", "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property; may be given again.")
+@click.option(
+    "--delay-level", type=click.IntRange(1), help="A broker is to deliver them later, by RocketMQ's level: 1 is 1 s."
+)
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path, exists=True), help="A file as one message."
 )
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["raw", "json"]),
+    default="raw",
+    show_default=True,
+    help='json: each is {"body": ..., "keys": [...], "tags": ..., "properties": {...}}, as append@format=json has it.',
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print where each message is: TOPIC/QUEUE/OFFSET.")
+@click.option("--json", "as_json", is_flag=True, help="Print that as JSON.")
 @takes_settings
 def command(
-    place: str, target: str, messages: tuple[str, ...], keys: tuple[str, ...], tag: str, files: tuple[Path, ...],
+    place: str, target: str, messages: tuple[str, ...], keys: tuple[str, ...], key_field: str | None, tag: str,
+    pairs: tuple[str, ...], delay_level: int | None, files: tuple[Path, ...], kind: str, verbose: bool, as_json: bool,
     settings: StoreSettings,
 ) -> None:  # fmt: skip
     """Publish each MESSAGE, each --file whole, or without either each line of standard input.
 
     The MESSAGE '-' is standard input as one message. (A message that reads '-' comes from a --file, or as a line.)
+    On a mount -v and --json give each message a UNIQ_KEY, as RocketMQ's clients do, to find it by.
 
     \b
     Examples:
       mountctl put /mnt/mq orders "12 apples" --key ORDER-17 --tag paid
       mountctl put /srv/store orders/0 < orders.txt
       gzip -c report.txt | mountctl put /mnt/mq reports -
+      echo '{"id": "A-1", "sum": 12}' | mountctl put -v /mnt/mq orders --key-from id
     """
     wanted = parse_target(target)
     if wanted.offset is not None:
         raise CommandError(f"{target!r} is the path of one message", "publish to TOPIC or TOPIC/QUEUE", os.EX_USAGE)
     if messages.count(STANDARD_INPUT) > 1:
         raise CommandError("standard input can be read once", "give '-' once", os.EX_USAGE)
-    labels = Labels(keys, tag)
+    if keys and key_field:
+        raise CommandError("--key and --key-from are two ways", "give one of them", os.EX_USAGE)
+    labels = Labels(keys, tag, _properties(pairs, delay_level))
+    told = _tell_json if as_json else _tell if verbose else None
     with reach(find(place), settings, writing=True) as access:
-        for body in _bodies(messages, files, access.body_limit_bytes()):
-            access.publish(wanted.topic, wanted.queue, body, labels)
-        if not messages and not files:
+        if messages or files:
+            limit_bytes = access.body_limit_bytes()
+            texts = _checked(_made(wanted, _texts(messages, limit_bytes), labels, kind, key_field), limit_bytes)
+            contents = (_whole(file, limit_bytes) for file in files)
+            access.publish(wanted.queue, chain(texts, _made(wanted, contents, labels, kind, key_field)), told)
+        elif kind == "raw" and not key_field and not told:
             access.publish_lines(wanted.topic, wanted.queue, _chunks(), labels)
-
-
-def _bodies(messages: tuple[str, ...], files: tuple[Path, ...], limit_bytes: int) -> Iterator[bytes]:
-    for text in messages:
-        if text == STANDARD_INPUT:
-            with open(sys.stdin.fileno(), "rb", closefd=False) as stream:
-                yield _whole(stream, "standard input", limit_bytes)
         else:
-            yield os.fsencode(text)
-    for file in files:
-        with file.open("rb") as stream:
-            yield _whole(stream, str(file), limit_bytes)
+            _publish_records(access, wanted, labels, kind, key_field, told)
 
 
-def _whole(stream: BinaryIO, name: str, limit_bytes: int) -> bytes:
-    """Everything in `stream`, which may be endless, if that can be a message."""
-    body = stream.read(limit_bytes + 1)
+def _properties(pairs: tuple[str, ...], delay_level: int | None) -> dict[str, str]:
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise CommandError(f"invalid property {pair!r}", "give NAME=VALUE", os.EX_USAGE)
+        properties[name] = value
+    return properties if delay_level is None else {**properties, "DELAY": str(delay_level)}
+
+
+def _tell(place: Placed) -> None:
+    click.echo(f"{place.topic}/{place.queue}/{place.offset}")
+
+
+def _tell_json(place: Placed) -> None:
+    print_json_line(asdict(place))
+
+
+def _publish_records(
+    access: Access, wanted: Target, labels: Labels, kind: str, key_field: str | None,
+    told: Callable[[Placed], None] | None,
+) -> None:  # fmt: skip
+    """Publish each line of standard input that is not empty, as the lines come."""
+    done = 0
+    for lines in whole_lines(_chunks()):
+        rows = lines.split(b"\n")[:-1]
+        made = _made(wanted, rows, labels, kind, key_field, done, skip_empty=True)
+        access.publish(wanted.queue, _checked(made, access.body_limit_bytes()), told)
+        done += len(rows)
+
+
+def _made(
+    wanted: Target, bodies: Iterable[bytes], labels: Labels, kind: str, key_field: str | None, first: int = 0,
+    *, skip_empty: bool = False,
+) -> Iterator[Message]:  # fmt: skip
+    """A message of each body. IllegalMessageError names the one that can be none; those before it are made."""
+    options = AppendOptions(keys=tuple(labels.keys), tags=labels.tags)
+    for number, body in enumerate(bodies, first + 1):
+        if skip_empty and not body:
+            continue
+        try:
+            if kind == "json":
+                given = parse_json_message(wanted.topic, body, options)
+                body, keys, tags = bytes(given.body), given.keys, given.tags
+                properties = {**labels.properties, **given.properties}
+            else:
+                keys, tags, properties = labels.keys, labels.tags, dict(labels.properties)
+            if key_field:
+                keys = _keys_in(body, key_field)
+        except IllegalMessageError as error:
+            raise IllegalMessageError(f"number {number}: {error.reason}") from error
+        yield Message(wanted.topic, body, keys, tags, properties)
+
+
+def _keys_in(body: bytes, name: str) -> list[str]:
+    """The keys that a body of JSON says: none where the field is missing or null."""
+    try:
+        record = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise IllegalMessageError(f"not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise IllegalMessageError("not a JSON object")
+    value = record.get(name)
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(one, str | int | float) for one in values):
+        raise IllegalMessageError(f"its {name} is neither a text nor a number")
+    return [one if isinstance(one, str) else json.dumps(one) for one in values]
+
+
+def _checked(messages: Iterable[Message], limit_bytes: int) -> list[Message]:
+    """The messages, of which each can be stored. WriteError."""
+    checked = list(messages)
+    for message in checked:
+        check_message(message, limit_bytes)
+    return checked
+
+
+def _texts(messages: tuple[str, ...], limit_bytes: int) -> Iterator[bytes]:
+    for text in messages:
+        yield _whole(None, limit_bytes) if text == STANDARD_INPUT else os.fsencode(text)
+
+
+def _whole(file: Path | None, limit_bytes: int) -> bytes:
+    """Everything in `file`, or in standard input, which may be endless, if that can be a message."""
+    with open(file or sys.stdin.fileno(), "rb", closefd=file is not None) as stream:
+        body: bytes = stream.read(limit_bytes + 1)
     if len(body) > limit_bytes:
-        reason = f"{name} is over the limit of {limit_bytes:,} bytes for a message"
+        reason = f"{file or 'standard input'} is over the limit of {limit_bytes:,} bytes for a message"
         raise CommandError(reason, "publish less, or mount with a larger maxMessageSize", os.EX_DATAERR)
     return body
 

@@ -2,49 +2,107 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import click
 
-from mountctl.access import Access, parse_target, queues_of
+from mountctl.access import Access, Shown, Target, parse_target
+from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
 from mountctl.reach import reach
-from mountctl.verbs.cat import show
+from mountctl.selection import (
+    Range,
+    Selection,
+    in_order,
+    messages_in,
+    messages_with_key,
+    newest,
+    ranges_of,
+    takes_selection,
+)
+from mountctl.showing import Printer, takes_format
 
 POLL_SECONDS = 0.1
+LOOK_SECONDS = 5.0
+"""How often to look for topics and queues that are new."""
 
 
 @click.command("tail", short_help="Print the newest messages, and those to come.")
 @click.argument("place")
-@click.argument("target", metavar="TOPIC[/QUEUE]")
-@click.option("-n", "--count", default=10, show_default=True, type=click.IntRange(min=0), help="Newest of each queue.")
+@click.argument("targets", metavar="TOPIC[/QUEUE]...", nargs=-1, required=True)
+@click.option("-n", "--count", type=click.IntRange(min=0), help="So many of the newest; 10, or with --from all.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is published, until interrupted.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a message, with all that is known of it.")
+@takes_selection
+@takes_format
 @takes_settings
-def command(place: str, target: str, count: int, follow: bool, as_json: bool, settings: StoreSettings) -> None:
-    """Print the newest messages of a topic or queue, in a store or a mount.
+def command(
+    place: str, targets: tuple[str, ...], count: int | None, follow: bool, selection: Selection, printer: Printer,
+    settings: StoreSettings,
+) -> int | None:  # fmt: skip
+    """Print the newest messages of topics or queues together, in the order in which they were stored.
+
+    A topic may be a glob, in quotes: 'ord*'.
 
     \b
     Examples:
-      mountctl tail /mnt/mq orders
+      mountctl tail /mnt/mq orders -n 3
       mountctl tail -f --json /mnt/mq orders/0
+      mountctl tail -f /mnt/mq 'ord*' --from -15m --format '%D %t %k: %b'
     """
-    wanted = parse_target(target)
-    with reach(find(place), settings, following=follow) as access:
-        ends = {}
-        for queue in queues_of(access, wanted):
-            start = max(queue.min_offset, queue.max_offset - count)
-            ends[queue.number] = _show_from(access, wanted.topic, queue.number, start, as_json)
-        while follow:
-            time.sleep(POLL_SECONDS)
-            for number, start in ends.items():
-                ends[number] = _show_from(access, wanted.topic, number, start, as_json)
+    wanted = [parse_target(text) for text in targets]
+    if follow and selection.end is not None:
+        raise CommandError("--follow has no end", "leave --until out", os.EX_USAGE)
+    if count is None:
+        count = 10 if selection.start is None else None
+    try:
+        with reach(find(place), settings, following=follow, beside=follow or selection.key is None) as access:
+            ranges = ranges_of(access, wanted, selection)
+            _print_newest(access, ranges, selection, count, printer)
+            if follow:
+                _follow(access, wanted, ranges, selection, printer)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+        return INTERRUPTED  # which is how it is meant to end
+    return None
 
 
-def _show_from(access: Access, topic: str, queue: int, start: int, as_json: bool) -> int:
-    """Print what is there from queue offset `start` on; returns where to go on."""
-    end = access.bounds(topic, queue).max_offset
-    for message in access.messages(topic, queue, start, max(end - start, 0), as_json):
-        show(message, as_json, newline=True)
-    return max(start, end)
+def _print_newest(
+    access: Access, ranges: list[Range], selection: Selection, count: int | None, printer: Printer
+) -> None:
+    found: list[Shown] = []
+    attributes = printer.attributes or len(ranges) > 1
+    if selection.key is not None:
+        found = messages_with_key(access, ranges, selection)
+    else:
+        for chosen in ranges:
+            most = max(chosen.end - chosen.start, 0) if count is None else count
+            found += newest(access, chosen, selection, most, attributes)
+    if len(ranges) > 1:
+        found = in_order(found)
+    for message in found if count is None else found[max(len(found) - count, 0) :]:
+        printer.line(message)
+
+
+def _follow(access: Access, wanted: list[Target], ranges: list[Range], selection: Selection, printer: Printer) -> None:
+    """Print what comes behind those ranges, until the end of time."""
+    ends = {(chosen.topic, chosen.queue): chosen.end for chosen in ranges}
+    looked = time.monotonic()
+    while True:
+        printer.flush()
+        time.sleep(POLL_SECONDS)
+        if time.monotonic() - looked > LOOK_SECONDS:
+            for chosen in ranges_of(access, wanted, Selection()):
+                ends.setdefault((chosen.topic, chosen.queue), chosen.start)
+            looked = time.monotonic()
+        come: list[Shown] = []
+        for (topic, queue), start in ends.items():
+            end = access.bounds(topic, queue).max_offset
+            if end > start:
+                new = messages_in(access, Range(topic, queue, start, end), selection, attributes=True)
+                come += (message for message in new if selection.has_key(message))
+                ends[topic, queue] = end
+        for message in in_order(come):
+            printer.line(message)

@@ -24,7 +24,7 @@ def test_cat_prints_bodies_from_an_offset_on(place: Path) -> None:
     assert succeed("cat", place, "orders/0", "--from", "7") == "order 7\norder 8\norder 9\n"
     assert succeed("cat", place, "orders", "--count", "2") == "order 0\norder 1\n"
     assert succeed("cat", place, "orders/0/4") == "order 4"
-    assert succeed("cat", place, "orders", "--key", "ORDER-3") == "order 3"
+    assert succeed("cat", place, "orders", "--key", "ORDER-3") == "order 3\n"
     assert succeed("cat", place, "orders/0", "--from", "2999-01-01") == ""
     assert succeed("cat", place, "orders/0", "--from", "@0", "--count", "1") == "order 0\n"
 
@@ -38,9 +38,111 @@ def test_cat_json_tells_all_that_is_known(place: Path) -> None:
     assert len(shown["msg_id"]) == 32
 
 
-def test_tail_prints_the_newest(place: Path) -> None:
+def test_tail_prints_the_newest_of_all_queues_in_order(place: Path) -> None:
     assert succeed("tail", place, "orders/0", "-n", "2") == "order 8\norder 9\n"
     assert succeed("tail", place, "orders", "-n", "0") == ""
+    for number in range(6):
+        succeed(
+            "put", place, f"orders/{5 - number if number > 2 else number}", f"new {number}", "--tag", f"t{number % 2}"
+        )
+    assert succeed("tail", place, "orders", "-n", "7").split("\n")[:-1] == ["order 9", *(f"new {n}" for n in range(6))]
+    assert succeed("tail", place, "ord*", "-n", "2", "--tag", "t0") == "new 2\nnew 4\n"
+    assert succeed("tail", place, "orders/0", "-n", "1", "--tag", "paid") == "order 9\n"
+
+
+def test_messages_are_chosen_by_time_tag_key_and_glob(place: Path) -> None:
+    succeed("put", place, "invoices/1", "first", "--key", "K", "--tag", "due")
+    succeed("put", place, "invoices/0", "second", "third", "--key", "K", "--key", "L")
+    assert succeed("cat", place, "invoices", "--key", "K") == "first\nsecond\nthird\n"
+    assert succeed("cat", place, "invoices/0", "--key", "K", "-n", "1") == "second\n"
+    assert succeed("cat", place, "invoices", "--key", "K", "--tag", "due") == "first\n"
+    assert succeed("cat", place, "invoices", "--tag", "due", "--tag", "none") == "first\n"
+    assert succeed("cat", place, "inv*", "ord*/0", "--from", "8") == "order 8\norder 9\n"
+    assert succeed("cat", place, "orders/0", "--from", "3", "--until", "5") == "order 3\norder 4\n"
+    assert succeed("cat", place, "*", "--until", "-1h") == ""
+    assert len(succeed("cat", place, "*", "--from", "-1d12h").splitlines()) == 13
+    second = json.loads(succeed("cat", place, "invoices/0/0", "--json"))
+    since = f"@{second['store_time']}"
+    assert succeed("cat", place, "invoices/0", "--from", since) == "second\nthird\n"
+    assert succeed("cat", place, "invoices/0", "--until", since) == ""
+    for words, code, said in (
+        (["nosuch*"], 64, "no topic matches 'nosuch*': there are: invoices, orders"),
+        (["invoices", "--key", "NONE"], 66, "no message of invoices has the key 'NONE'"),
+        (["invoices", "--from", "@abc"], 64, "invalid time '@abc': give 2026-01-31T09:30, @EPOCH_MS, or"),
+        (["invoices", "orders/0/1"], 64, "one OFFSET stands alone"),
+    ):
+        refused = mountctl("cat", place, *words)
+        assert (refused.returncode, refused.stdout) == (code, "")
+        assert said in refused.stderr
+
+
+def test_a_format_of_ones_own_is_printed_for_each_message(place: Path) -> None:
+    succeed("put", place, "orders/1", "größe", "--key", "K", "--key", "L", "--tag", "t", "--property", "A=b c")
+    shown = json.loads(succeed("cat", place, "orders/1/0", "--json"))
+    assert succeed("cat", place, "orders/1", "--format", "%t %q %o %S %k %g %b") == "orders 1 0 7 K L t größe\n"
+    assert succeed("cat", place, "orders/1/0", "--format", "%{A}|%{B}|%T") == f"b c||{shown['store_time']}\n"
+    assert succeed("cat", place, "orders/1", "--format", "%%\\t%o\\x41\\0") == "%\t0A\0"
+    assert succeed("tail", place, "orders/1", "--format", "%m\\n") == f"{shown['msg_id']}\n"
+    properties = succeed("cat", place, "orders/1", "--format", "%h").strip().split(",")
+    assert properties == ["KEYS=K L", "TAGS=t", "A=b c"]
+    for template, said in (
+        ("%z", "no %z: there are %t %q"),
+        ("%", "no %: there are"),
+        ("\\q", "no \\q: there are \\n"),
+    ):
+        refused = mountctl("cat", place, "orders", "--format", template)
+        assert refused.returncode == 64
+        assert said in refused.stderr
+
+
+def test_put_says_where_each_message_is_and_takes_what_append_takes(place: Path) -> None:
+    assert succeed("put", "-v", place, "orders/1", "a", "b", "--property", "A=b") == "orders/1/0\norders/1/1\n"
+    lines = '{"id": "I-1", "x": 1}\n\n{"id": 7}\n{"id": null}\n'
+    said = succeed("put", place, "orders/2", "--json", "--key-from", "id", stdin=lines)
+    assert [json.loads(line) for line in said.splitlines()] == [
+        {"topic": "orders", "queue": 2, "offset": offset} for offset in range(3)
+    ]
+    assert succeed("cat", place, "orders/2", "--format", "%o %k %b") == (
+        '0 I-1 {"id": "I-1", "x": 1}\n1 7 {"id": 7}\n2  {"id": null}\n'
+    )
+    records = '{"body": "one", "keys": ["K"], "properties": {"P": "q"}}\n{"body_base64": "/wA=", "tags": "own"}\n'
+    succeed("put", place, "orders/3", "--format", "json", "--tag", "t", "--property", "P=p", stdin=records)
+    shown = [json.loads(line) for line in succeed("cat", place, "orders/3", "--json").splitlines()]
+    assert [(one.get("body"), one.get("keys"), one["tags"], one["properties"]["P"]) for one in shown] == [
+        ("one", "K", "t", "q"),
+        (None, None, "own", "p"),
+    ]
+    delayed = json.loads(succeed("put", place, "orders", "later", "--delay-level", "3", "--json"))
+    assert (delayed["topic"], delayed["queue"]) == ("SCHEDULE_TOPIC_XXXX", 2)
+    for words, stdin, code, said in (
+        (["--format", "json"], '{"body": "x"}\n{"bdy": 1}\n', 65, "illegal message: number 2: unknown field 'bdy'"),
+        (["--key-from", "id"], "{}\nnone\n", 65, "illegal message: number 2: not JSON"),
+        (["--key-from", "id"], '{"id": {}}\n', 65, "number 1: its id is neither a text nor a number"),
+        (["x", "--property", "A"], "", 64, "invalid property 'A': give NAME=VALUE"),
+        (["x", "--key", "k", "--key-from", "id"], "", 64, "--key and --key-from are two ways"),
+        (["good", "x" * 10, "--key-from", "id"], "", 65, "number 1: not JSON"),
+    ):
+        refused = mountctl("put", place, "letters", *words, stdin=stdin)
+        assert (refused.returncode, refused.stdout) == (code, "")
+        assert said in refused.stderr
+    assert "letters" not in succeed("topics", place)
+
+
+def test_a_mounted_store_reads_the_same_through_its_mount_and_beside_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(site.store)
+    site.mounted()
+    succeed("put", site.mountpoint, "other/1", "x" * 5000, "", "--property", "A=b", "--tag", "t")
+    commands: tuple[list[str | Path], ...] = (
+        ["cat", site.mountpoint, "*", "--json"],
+        ["cat", site.mountpoint, "orders/0", "--from", "3", "--until", "-1ms", "--tag", "paid"],
+        ["tail", site.mountpoint, "*", "-n", "3", "--json"],
+    )
+    beside = [succeed(*command) for command in commands]
+    monkeypatch.setattr("mountctl.reach.writer_of", lambda store: None)
+    assert [succeed(*command) for command in commands] == beside
+    assert len(beside[0].splitlines()) == 12
 
 
 def test_put_publishes_arguments_files_and_lines(place: Path, tmp_path: Path) -> None:
@@ -51,7 +153,7 @@ def test_put_publishes_arguments_files_and_lines(place: Path, tmp_path: Path) ->
     shown = [json.loads(line) for line in succeed("cat", place, "orders/1", "--json").splitlines()]
     assert [message["body"] for message in shown] == ["a, b + c", "two\nlines\n", "x", "y", "last without a newline"]
     assert (shown[0]["keys"], shown[0]["tags"]) == ("a+b% c@d", "t,u")
-    assert succeed("cat", place, "orders", "--key", "a+b%") == "a, b + c"
+    assert succeed("cat", place, "orders", "--key", "a+b%") == "a, b + c\n"
 
 
 def published(place: Path, target: str) -> list[str]:

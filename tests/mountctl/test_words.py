@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import engine
 import mountctl.errors
 from fsstore import MountError, ParquetOptions
-from mountctl.access import Shown, Target, parse_target
-from mountctl.direct import whole_lines
+from mountctl.access import Shown, Target, parse_target, whole_lines
 from mountctl.errors import FINDINGS, INTERRUPTED, CommandError, exit_code, exit_codes, one_line
 from mountctl.options import parse, parse_mode
 from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
