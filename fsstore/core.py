@@ -392,11 +392,16 @@ class Filesystem:
     def mkdir(self, parent_inode: int, name: bytes) -> Attributes:
         """Make a topic, or grow one; counted as one lookup. SlowWork: it waits for the disk."""
         _require_length(name)
+        parent = self._node(parent_inode)
+        attributes = None
         if self._context.survival.was_begun:
             with suppress(FilesystemError, StoreError):
-                return self.lookup(parent_inode, name)
-        self._node(parent_inode).mkdir(name)
-        return self.lookup(parent_inode, name)
+                attributes = parent.made(name)
+        if attributes is None:
+            parent.mkdir(name)
+            attributes = parent.made(name)
+        self._inodes.count(attributes.inode)
+        return attributes
 
     def create(self, parent_inode: int, name: bytes) -> NoReturn:
         """No file is ever made: ENOENT for a malformed `append@…`, else EPERM or EROFS."""

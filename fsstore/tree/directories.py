@@ -24,6 +24,7 @@ from fsstore.tree.names import (
     never_exists,
     parse_append,
     parse_queue,
+    parse_topic,
     to_name,
 )
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
@@ -186,9 +187,18 @@ class RootDirectory(Directory):
 
     def mkdir(self, name: bytes) -> None:
         self._context.must_be_writable()
-        store, topic = self._context.store, from_name(name)
-        create = partial(store.create_topic, topic, store.config.default_queues)
+        store, asked = self._context.store, parse_topic(name)
+        if asked.problem:
+            raise FilesystemError(errno.EINVAL, asked.problem)
+        queues = store.config.default_queues if asked.queues is None else asked.queues
+        create = partial(store.create_topic, from_name(asked.name), queues)
         self._context.changes.do((self.inode, name), create)
+
+    def made(self, name: bytes) -> Attributes:
+        """Its name without options is the topic's: a kernel is not to believe the other one."""
+        topic = parse_topic(name).name
+        found = self.lookup(topic)
+        return found if topic == name else found._replace(entry_timeout=0)
 
     def _current_topics(self) -> frozenset[str]:
         store = self._context.store

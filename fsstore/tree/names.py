@@ -4,6 +4,7 @@
 @first @last @<time>     computed: epoch milliseconds, or ISO 8601 (without a zone: local time)
 a%2Fb                    a key: percent-encoded where a name cannot hold it, raw characters are taken too
 append@tags=paid,…       publish, with options
+orders@queues=1          in `mkdir` alone: the topic `orders`, with options
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import unicodedata
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from typing import NamedTuple
 
 NAME_MAX_BYTES = 255
 MAX_QUEUE_OFFSET = (1 << 63) - 1
@@ -158,6 +160,31 @@ def parse_append(name: bytes) -> AppendOptions | None:
             return None
         given[parsed[0]] = parsed[1]
     return AppendOptions(**given)  # type: ignore[arg-type]
+
+
+class NewTopic(NamedTuple):
+    """What `mkdir` of a name in the root asks for."""
+
+    name: bytes
+    queues: int | None = None
+    """None: as many as a topic gets that nobody asked for."""
+    problem: str = ""
+    """Why the name is refused."""
+
+
+def parse_topic(name: bytes) -> NewTopic:
+    """What is asked for by `orders` or `orders@queues=1`."""
+    topic, separator, options = name.partition(b"@")
+    if not topic or not separator:
+        return NewTopic(name)
+    option, _, value = options.partition(b"=")
+    if option != b"queues" or b"," in value:
+        return NewTopic(
+            topic, problem=f"there is no option {options.decode(errors='replace')!r}: there is queues=NUMBER"
+        )
+    if not _PLAIN_NUMBER.fullmatch(value):
+        return NewTopic(topic, problem=f"option queues can't be {value.decode(errors='replace')!r}: it is a number")
+    return NewTopic(topic, int(value))
 
 
 def append_problem(name: bytes) -> str | None:

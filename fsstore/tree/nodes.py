@@ -150,6 +150,10 @@ class Node:
         """Make a topic or a queue."""
         raise FilesystemError(errno.EPERM)
 
+    def made(self, name: bytes) -> Attributes:
+        """Attributes of what `mkdir` of a name made."""
+        return self.lookup(name)
+
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
         """The open directory, and how it is to be opened; its handle is filled in later."""
         raise FilesystemError(errno.ENOTDIR)

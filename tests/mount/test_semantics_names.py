@@ -118,7 +118,7 @@ def test_a_key_is_found_either_way(topic: Path) -> None:
 
 
 def test_mkdir_makes_topics_and_queues(mount: Mounted) -> None:
-    """3.11 `mkdir orders` makes a topic of 4 queues; `mkdir orders/7` gives it 8."""
+    """3.11 `mkdir orders` makes a topic of 4 queues, `mkdir orders@queues=1` one of 1; `mkdir orders/7` gives it 8."""
     orders = mount.root / "orders"
     orders.mkdir()
     assert {name for name in os.listdir(orders) if name.isdigit()} == set("0123")
@@ -127,6 +127,12 @@ def test_mkdir_makes_topics_and_queues(mount: Mounted) -> None:
     assert refused_with(orders.mkdir) == refused_with((orders / "3").mkdir) == errno.EEXIST
     publish(orders / "7" / "append", b"one\n")
     assert bodies(orders / "7") == [b"one"]
+    narrow = mount.root / "narrow@queues=1"
+    narrow.mkdir()
+    assert refused_with(narrow.mkdir) == errno.EEXIST
+    assert not narrow.exists()
+    assert {name for name in os.listdir(mount.root / "narrow") if name.isdigit()} == {"0"}
+    assert "narrow@queues=1" not in os.listdir(mount.root)
 
 
 def test_what_is_not_there_yet_is_found_when_it_is(topic: Path) -> None:

@@ -111,11 +111,21 @@ def test_unknown_options(topic: Path) -> None:
 
 
 def test_names_that_no_topic_can_have(mount: Mounted, topic: Path) -> None:
-    """5.4 `mkdir` of a name that is no topic, or of a queue that is no plain decimal below 1,024, is EINVAL."""
+    """5.4 `mkdir` of a name that is no topic, with an option that is none, or of a queue that is no plain decimal below
+    1,024, is EINVAL (`@store/refusals` says why)."""
     for name in ("@mine", "a b", "semi;colon"):
         assert refused_with((mount.root / name).mkdir) == errno.EINVAL
     for name in ("1024", "07", "x", "-1", "9.log"):
         assert refused_with((topic / name).mkdir) == errno.EINVAL
+    for name, reason in (
+        ("wide@queues=0", "0 queues asked for, but a topic has 1 to 1024"),
+        ("wide@queues=1025", "1025 queues asked for, but a topic has 1 to 1024"),
+        ("wide@queues=many", "option queues can't be 'many': it is a number"),
+        ("wide@width=1", "there is no option 'width=1': there is queues=NUMBER"),
+        ("wide@", "there is no option '': there is queues=NUMBER"),
+    ):
+        assert refused_with((mount.root / name).mkdir) == errno.EINVAL
+        assert reason in (mount.root / "@store/refusals").read_text().splitlines()[-1]
 
 
 def test_a_line_over_the_limit(queue: Path) -> None:
