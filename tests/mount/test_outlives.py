@@ -27,7 +27,7 @@ def keeper_of(site: Site) -> int:
 
 def server_of(keeper: int) -> int | None:
     """Pid of the server that it has now."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, ProcessLookupError):
         for pid in Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split():
             return int(pid)
     return None

@@ -30,7 +30,7 @@ def daemon_pid(site: Site) -> int:
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between the opening and the reading
         return True
 
 
