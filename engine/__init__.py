@@ -24,6 +24,7 @@ from engine.errors import (
     ReadError,
     ReadOnlyStoreError,
     RetiredFileError,
+    StoreBusyError,
     StoreClosedError,
     StoreError,
     StoreFullError,
@@ -40,6 +41,7 @@ from engine.events import Expired, StoreListener
 from engine.files.lock import writer_of
 from engine.files.scratch import ScratchDirectory
 from engine.fsck.check import check_store
+from engine.fsck.served import CheckNote, ServedCheck, check_served
 from engine.haste import TakesLongError, in_haste, uncollected
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.queue import Queue
@@ -91,6 +93,7 @@ __all__ = [
     "Bodies",
     "BodyTooLargeError",
     "ByteColumn",
+    "CheckNote",
     "CheckProgress",
     "CodedColumn",
     "ConfigFileError",
@@ -132,7 +135,9 @@ __all__ = [
     "Retention",
     "RetiredFileError",
     "ScratchDirectory",
+    "ServedCheck",
     "SliceColumn",
+    "StoreBusyError",
     "StoreClosedError",
     "StoreConfig",
     "StoreError",
@@ -152,6 +157,7 @@ __all__ = [
     "UnsupportedStoreError",
     "WriteError",
     "check_message",
+    "check_served",
     "check_store",
     "in_haste",
     "repair_store",

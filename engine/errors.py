@@ -8,7 +8,8 @@ StoreError
 │   ├── DuplicateLogFileError     two folders hold the same file of the commit log
 │   ├── OptionError               an option that is none, or with a value it cannot have
 │   ├── ConfigFileError           a configuration file that cannot be understood
-│   └── StoreLockedError          another process has it open
+│   ├── StoreLockedError          another process has it open
+│   └── StoreBusyError            its writer was replaced again and again
 ├── WriteError                    nothing was stored
 │   ├── ReadOnlyStoreError        opened read-only, following, or stopped after a failed flush
 │   ├── StoreFullError            no space for the next file
@@ -112,6 +113,16 @@ class StoreLockedError(OpenError):
     def __str__(self) -> str:
         holder = f"process {self.pid}" if self.pid else "another process"
         return f"{self.path} is open in {holder}: stop it, or open the store to follow it"
+
+
+@dataclass(eq=False)
+class StoreBusyError(OpenError):
+    """The writer of the store at `path` did not stay for as long as it takes to look at it."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.path}: its writer was replaced while it was looked at, each time: try again later"
 
 
 @dataclass(eq=False)

@@ -71,6 +71,8 @@ def repair_store(
             claims = _claims(layout, config)
             yield from _note_deleted(layout, config, claims)
             _distrust(layout, config)
+            if layout.check_note.exists():  # of how it was
+                remove_file(layout.check_note, config.disk)
             for problem in problems:
                 if problem.kind is ProblemKind.CONFIG:
                     yield from quarantine_config(layout, problem.path, config.disk)

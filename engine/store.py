@@ -24,6 +24,7 @@ from engine.files.paths import store_root
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.follow.follower import Follower
 from engine.fsck.check import check_store_files
+from engine.fsck.served import CheckNote, read_check_note
 from engine.haste import require_time
 from engine.log.commit_log import FileHold
 from engine.log.consume_queue import ConsumeQueue
@@ -654,6 +655,10 @@ class MessageStore:
         if self._refusal.error is None:
             self.flush()  # its keys, too, are in the index's files
         return check_store_files(self._parts, end, progress)
+
+    def last_check(self) -> CheckNote | None:
+        """The last check beside a writer, if there was one (`check_served`); it may be under way."""
+        return read_check_note(self._parts.layout.check_note)
 
     def stats(self) -> StoreStats:
         """The store in figures."""

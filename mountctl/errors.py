@@ -50,6 +50,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.UnsupportedStoreError: os.EX_DATAERR,
         engine.MissingLogError: os.EX_DATAERR,
         engine.StoreLockedError: os.EX_TEMPFAIL,
+        engine.StoreBusyError: os.EX_TEMPFAIL,
         engine.OptionError: os.EX_USAGE,
         engine.OpenError: os.EX_UNAVAILABLE,
         engine.ConfigFileError: os.EX_CONFIG,

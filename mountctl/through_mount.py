@@ -22,6 +22,7 @@ from engine import (
     IllegalTopicError,
     Message,
     ReadOnlyStoreError,
+    StoreConfig,
     TopicNotFoundError,
     check_message,
     topic_problem,
@@ -41,7 +42,8 @@ class MountedStore:
     """Access to the store mounted at `mount`. Errors are the mount's own: OSError, with the path it met."""
 
     def __init__(self, mount: Mount) -> None:
-        self._mount = mount
+        self.store = mount.store
+        """Its directory."""
         self._root = mount.mountpoint
 
     def status(self) -> dict[str, Any]:
@@ -189,6 +191,20 @@ class MountedStore:
 
     def delete_topic(self, topic: str) -> None:
         self._command({"delete_topic": topic})
+
+    def flush(self) -> None:
+        """Have the daemon bring all to disk, with what is derived."""
+        self._command({"flush": True})
+
+    def store_config(self) -> StoreConfig:
+        """How another process finds the store's files."""
+        config = json.loads((self._root / "@store/config.json").read_bytes())["store"]
+        paths = config["commit_log_paths"]
+        return StoreConfig(
+            commit_log_paths=None if paths is None else tuple(map(Path, paths)),
+            read_only_log_paths=tuple(map(Path, config["read_only_log_paths"])),
+            multi_dispatch=config["multi_dispatch"],
+        )
 
     def _command(self, command: dict[str, object]) -> None:
         """One write, one command. Opened without O_CREAT: a read-only mount has no such file."""

@@ -144,6 +144,11 @@ class StoreLayout:
         return self.own / "deleted.json"
 
     @property
+    def check_note(self) -> Path:
+        """How far the last check beside a writer came, and what it found."""
+        return self.own / "check.json"
+
+    @property
     def clean_mark(self) -> Path:
         """Left by a clean close: what opening may then take on trust."""
         return self.own / "clean.json"

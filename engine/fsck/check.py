@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from engine.errors import ConfigFileError, NotAStoreError, ReadError
+from engine.files.file_queue import FileQueue
 from engine.files.file_scan import MAX_OFFSET, file_name
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
@@ -26,7 +27,7 @@ from engine.log.mending import Word
 from engine.log.queue_records import QueueRecords
 from engine.log.queue_sequence import Seed
 from engine.recovery.completeness import shows_multi_dispatch
-from engine.recovery.inspect import is_new, obstacles, refuse_kind, refuse_unreadable
+from engine.recovery.inspect import ChosenSizes, is_new, obstacles, refuse_kind, refuse_unreadable
 from engine.recovery.kinds import has_extensions, kind_of
 from engine.recovery.log_scan import DamagedRange, LogScan
 from engine.recovery.marks import read_recovery_point
@@ -36,6 +37,7 @@ from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig
 from engine.settings.shape_files import read_sizes, read_used_paths
+from engine.settings.topics_file import TopicTable
 
 Progress = Callable[[CheckProgress], None]
 
@@ -64,16 +66,8 @@ def check_store(
 
 def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress | None = None) -> Iterator[Problem]:
     """Check a store that nobody else writes."""
-    topics = read_topics(layout, config)
-    if topics.problem is not None:
-        yield Problem(ProblemKind.CONFIG, "config/topics.json", -1, topics.problem.reason)
-    choice = choose_at(layout, config)
-    if choice.rebuild_index:
-        yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
-    for found in obstacles(layout):
-        text = f"{found.found} stands where the store needs a file"
-        yield Problem(ProblemKind.FOREIGN_FILE, str(found.path.relative_to(layout.root)), -1, text)
-    yield from _config_problems(layout)
+    topics, choice = read_topics(layout, config), choose_at(layout, config)
+    yield from settings_problems(layout, topics, choice)
     with closing(open_store_files(layout, config, choice.sizes, Access.READ)) as parts:
         parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
@@ -85,10 +79,29 @@ def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress |
         yield from _Check(parts, None, progress, claims).problems()
 
 
-def check_store_files(parts: StoreFiles, end: int, progress: Progress | None = None) -> Iterator[Problem]:
-    """Check an open store up to the physical offset `end`."""
+def settings_problems(layout: StoreLayout, topics: TopicTable, choice: ChosenSizes) -> Iterator[Problem]:
+    """What is wrong with all but the log and what is derived from it."""
+    if topics.problem is not None:
+        yield Problem(ProblemKind.CONFIG, "config/topics.json", -1, topics.problem.reason)
+    if choice.rebuild_index:
+        yield Problem(ProblemKind.INDEX, "index", -1, "no number of slots and entries can be proved from its files")
+    for found in obstacles(layout):
+        text = f"{found.found} stands where the store needs a file"
+        yield Problem(ProblemKind.FOREIGN_FILE, str(found.path.relative_to(layout.root)), -1, text)
+    yield from _config_problems(layout)
+
+
+Begins = Callable[[], Callable[[str], int]]
+"""Where each topic's records begin by now; of the topic "" the log itself."""
+
+
+def check_store_files(
+    parts: StoreFiles, end: int, progress: Progress | None = None, begins: Begins | None = None
+) -> Iterator[Problem]:
+    """Check an open store up to the physical offset `end`. `begins`: another process has it open, and what it deleted
+    meanwhile is not to be missed; of the log's files the caller has to see to that."""
     claims = claims_at_rest(parts.log, parts.queues, parts.deleted, None, clean=False, end=end)
-    return _Check(parts, end, progress, claims).problems()
+    return _Check(parts, end, progress, claims, begins).problems()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +121,14 @@ class MendedMessage:
         )
 
 
-def mended_messages(log: CommitLog, queues: ConsumeQueues) -> Iterator[MendedMessage]:
-    """All messages that are shown by their entries alone."""
+def mended_messages(
+    log: CommitLog, queues: ConsumeQueues, looked: Callable[[int], None] = lambda size_bytes: None
+) -> Iterator[MendedMessage]:
+    """All messages that are shown by their entries alone. `looked` hears how many bytes of records were looked at."""
     records = QueueRecords(log, queues, log.files.file_bytes)
     for queue in queues:
         with suppress(ReadError):
-            for queue_offset, (message, word) in records.mended(queue):
+            for queue_offset, (message, word) in records.mended(queue, looked):
                 name = f"{queue.topic}/{queue.queue_id}"
                 yield MendedMessage(name, queue_offset, message.physical_offset, message.store_size, word)
 
@@ -121,13 +136,21 @@ def mended_messages(log: CommitLog, queues: ConsumeQueues) -> Iterator[MendedMes
 class _Check:
     """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
 
-    def __init__(self, parts: StoreFiles, end: int | None, progress: Progress | None, claims: Claims) -> None:
+    def __init__(
+        self,
+        parts: StoreFiles,
+        end: int | None,
+        progress: Progress | None,
+        claims: Claims,
+        begins: Begins | None = None,
+    ) -> None:
         self._parts = parts
         self._log = parts.log
         self._end = end
         self._progress = progress
         self._claims = claims
-        self._stage = "reading records"
+        self._begins = begins
+        self._stage = "looking at entries"
         self._done = 0
         self._mended: dict[int, MendedMessage] = {}
 
@@ -139,8 +162,10 @@ class _Check:
         index = CheckedIndex(parts.index, begin)
         # The checked queues and index take what dispatch would write, and compare it.
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
-        yield from self._file_problems()
-        self._mended = {message.physical_offset: message for message in mended_messages(parts.log, parts.queues)}
+        yield from file_problems(parts.layout, parts.log.files)
+        shown_by_entry = mended_messages(parts.log, parts.queues, self._looked)
+        self._mended = {message.physical_offset: message for message in shown_by_entry}
+        self._stage = "reading records"
         scan = LogScan(
             self._log.files,
             begin,
@@ -166,12 +191,13 @@ class _Check:
         elif scan.end < end:
             yield self._at(ProblemKind.BAD_RECORD, scan.end, f"no record from there on, to the log's end at {end}")
         self._stage = "comparing queues"
+        begin_of = self._begins() if self._begins is not None else lambda topic: begin
         last = MAX_OFFSET if self._end is None else max(end, scan.end)  # an open store's queues may have grown
-        extent = Extent(begin, last, scan.damaged, scan.is_moved)
+        extent = Extent(begin_of, last, scan.damaged, scan.is_moved)
         yield from queues.problems(extent, self._end is not None, lambda: self._tell(self._done))
         self._stage = "comparing the index"
         self._tell(self._done)
-        yield from index.problems(end)
+        yield from index.problems(begin_of(""), end, end if self._begins is not None else None)
         if self._end is None:
             yield from self._checkpoint_problems(scan.newest.store_time_ms if scan.newest else 0)
 
@@ -180,26 +206,15 @@ class _Check:
         first = 0 if self._log.min_offset == 0 else None
         return lambda topic, queue_id: first
 
+    def _looked(self, size_bytes: int) -> None:
+        self._tell(max(self._done, self._log.min_offset) + size_bytes)
+
     def _tell(self, physical_offset: int) -> None:
         self._done = physical_offset
         if self._progress is not None:
             begin = self._log.min_offset
             total = (self._end or files_end(self._log.files)) - begin
             self._progress(CheckProgress(self._stage, max(physical_offset - begin, 0), max(total, 0)))
-
-    def _file_problems(self) -> Iterator[Problem]:
-        kinds = {"foreign": ProblemKind.FOREIGN_FILE, "twice": ProblemKind.FOREIGN_FILE}
-        for one in self._log.files.problems:
-            kind = kinds.get(one.kind, ProblemKind.WRONG_SIZE)
-            what = f"a {one.kind} file of {one.found_bytes:,} bytes" if one.found_bytes >= 0 else "no file"
-            text = f"{what}; the log's have {one.expected_bytes:,} bytes"
-            if one.kind == "twice":
-                text = "another folder of the log holds a file of that name, and this one has no record"
-            yield Problem(kind, self._parts.layout.shown(one.path), -1, text)
-        for start, end in self._log.files.missing_ranges():
-            text = f"the files for physical offsets {start} to {end} are missing"
-            where = self._parts.layout.shown(self._log.files.directory)
-            yield Problem(ProblemKind.MISSING_FILE, where, -1, text)
 
     def _damage_problems(self, damaged: Sequence[DamagedRange]) -> Iterator[Problem]:
         """Stretches of the log that hold no good record; one that a repair has framed is no finding any more."""
@@ -244,6 +259,21 @@ class _Check:
         file = self._log.files.find(physical_offset)
         path = file.path if file else self._log.files.directory / file_name(physical_offset - position)
         return Problem(kind, self._parts.layout.shown(path), position, text)
+
+
+def file_problems(layout: StoreLayout, files: FileQueue) -> Iterator[Problem]:
+    """What is wrong with the log's files, whatever they hold."""
+    kinds = {"foreign": ProblemKind.FOREIGN_FILE, "twice": ProblemKind.FOREIGN_FILE}
+    for one in files.problems:
+        kind = kinds.get(one.kind, ProblemKind.WRONG_SIZE)
+        what = f"a {one.kind} file of {one.found_bytes:,} bytes" if one.found_bytes >= 0 else "no file"
+        text = f"{what}; the log's have {one.expected_bytes:,} bytes"
+        if one.kind == "twice":
+            text = "another folder of the log holds a file of that name, and this one has no record"
+        yield Problem(kind, layout.shown(one.path), -1, text)
+    for start, end in files.missing_ranges():
+        text = f"the files for physical offsets {start} to {end} are missing"
+        yield Problem(ProblemKind.MISSING_FILE, layout.shown(files.directory), -1, text)
 
 
 def _config_problems(layout: StoreLayout) -> Iterator[Problem]:

@@ -44,9 +44,9 @@ class CheckedIndex:
         self._known: dict[IndexFile, Array] = {}
         self._tags: tuple[Array, Array] = (np.empty(0, np.int64), np.empty(0, np.int32))
         self._newest: set[tuple[int, int]] = set()
-        self._problems: list[Problem] = []
-        self._missing = self._surplus = 0
-        self._first_missing = self._first_surplus = -1
+        self._problems: list[tuple[int, Problem]] = []
+        self._missing: list[tuple[int, int]] = []
+        self._surplus: list[tuple[int, int]] = []
 
     def announce(self, found: ScannedRecords) -> None:
         """The records whose keys `put_many` tells next: their tags may stand in the index, too."""
@@ -117,14 +117,12 @@ class CheckedIndex:
         missing = Counter(expected) - Counter(found)
         surplus = [pair for pair in (Counter(found) - Counter(expected)) if pair not in set(expected)]
         if missing:
-            self._first_missing = min(missing)[0] if self._missing == 0 else self._first_missing
-            self._missing += missing.total()
+            self._missing.append((min(missing)[0], missing.total()))
         if surplus:
-            self._first_surplus = min(surplus)[0] if self._surplus == 0 else self._first_surplus
-            self._surplus += len(surplus)
+            self._surplus.append((min(surplus)[0], len(surplus)))
         if not missing and not surplus and list(dict.fromkeys(expected)) != list(dict.fromkeys(found)):
             text = f"the keys of records from physical offset {expected[0][0]} on are out of order"
-            self._problems.append(Problem(ProblemKind.INDEX, "index", -1, text))
+            self._problems.append((expected[0][0], Problem(ProblemKind.INDEX, "index", -1, text)))
 
     def _compare_times(self, parts: list[Part], keeps: Array, store_times_ms: Array) -> None:
         """`keeps` says which entries of `parts` are for the keys stored at `store_times_ms`, in order."""
@@ -139,24 +137,30 @@ class CheckedIndex:
                 number = part.number + int(wrong[0])
                 text = f"{len(wrong):,} entries from number {number} on have a wrong time"
                 name = f"index/{part.file.file.path.name}"
-                self._problems.append(Problem(ProblemKind.INDEX, name, entry_position(part.file, number), text))
+                problem = Problem(ProblemKind.INDEX, name, entry_position(part.file, number), text)
+                self._problems.append((int(part.entries["physical_offset"][int(wrong[0])]), problem))
             first, told = first + len(part.entries), told + len(rows)
 
-    def problems(self, end: int) -> Iterator[Problem]:
-        """What is wrong, once all keys of records before the physical offset `end` were told."""
-        yield from self._problems
-        if self._missing:
-            text = f"{self._missing:,} keys are missing, the first of the record at physical offset"
-            yield Problem(ProblemKind.INDEX, "index", -1, f"{text} {self._first_missing}")
+    def problems(self, begin: int, end: int, written_from: int | None) -> Iterator[Problem]:
+        """What is wrong, once all keys of records before the physical offset `end` were told: of records from `begin`
+        on, where the log may begin by now. `written_from`: see `chain_problems`."""
+        yield from (problem for physical_offset, problem in self._problems if physical_offset >= begin)
+        missing = [found for found in self._missing if found[0] >= begin]
+        if missing:
+            count = sum(count for _, count in missing)
+            text = f"{count:,} keys are missing, the first of the record at physical offset"
+            yield Problem(ProblemKind.INDEX, "index", -1, f"{text} {missing[0][0]}")
         self._surplus_until(end)
-        if self._surplus:
-            text = f"{self._surplus:,} entries are of no record with that key, the first for physical offset"
-            yield Problem(ProblemKind.INDEX, "index", -1, f"{text} {self._first_surplus}")
+        surplus = [found for found in self._surplus if found[0] >= begin]
+        if surplus:
+            count = sum(count for _, count in surplus)
+            text = f"{count:,} entries are of no record with that key, the first for physical offset"
+            yield Problem(ProblemKind.INDEX, "index", -1, f"{text} {surplus[0][0]}")
         for path in self._index.foreign:
             text = "no index file of this store's sizes"
             yield Problem(ProblemKind.FOREIGN_FILE, f"index/{path.name}", -1, text)
         for file in self._files:
-            yield from chain_problems(self._index, file)
+            yield from chain_problems(self._index, file, written_from)
         for before, after in pairwise(self._files):
             yield from order_problems(before, after)
 
@@ -169,8 +173,7 @@ class CheckedIndex:
             pairs = zip(places[rows].tolist(), hashes[rows].tolist(), strict=True)
             left = [pair for pair in pairs if pair not in self._newest]
             if left:
-                self._first_surplus = left[0][0] if self._surplus == 0 else self._first_surplus
-                self._surplus += len(left)
+                self._surplus.append((left[0][0], len(left)))
 
 
 def entry_position(file: IndexFile, number: int) -> int:
@@ -178,10 +181,16 @@ def entry_position(file: IndexFile, number: int) -> int:
     return file.file.size - (file.entries - number) * INDEX_ENTRY.itemsize
 
 
-def chain_problems(index: Index, file: IndexFile) -> Iterator[Problem]:
-    """What is wrong with a file in itself: slots and chains follow from the entries' hashes alone."""
+def chain_problems(index: Index, file: IndexFile, written_from: int | None = None) -> Iterator[Problem]:
+    """What is wrong with a file in itself: slots and chains follow from the entries' hashes alone.
+
+    `written_from`: another process writes keys of records from that physical offset on. It puts entries first, then the
+    count of them, then slots: so a slot may lead to any of those.
+    """
     name = f"index/{file.file.path.name}"
+    is_written = written_from is not None and file in index.files[-1:]
     try:
+        slots_before = file.chain_starts().copy() if is_written else None
         header, entries, stored = index.between_writes(file)
     except (ReadError, ValueError) as error:
         yield Problem(ProblemKind.WRONG_SIZE, name, -1, str(error))
@@ -189,16 +198,29 @@ def chain_problems(index: Index, file: IndexFile) -> Iterator[Problem]:
     if not 1 <= header.next_entry <= file.entries:
         yield Problem(ProblemKind.INDEX, name, 36, f"its header counts {header.next_entry:,} entries: more than fit")
         return
-    slots, numbers = np.zeros(file.slots, np.int64), np.arange(1, len(entries) + 1)
-    previous, used, heads = link(entries["key_hash"].astype(np.int64) % file.slots, numbers, slots)
+    none, buckets = np.zeros(file.slots, np.int64), entries["key_hash"].astype(np.int64) % file.slots
+    numbers = np.arange(1, len(entries) + 1)
+    previous, used, heads = link(buckets, numbers, none)
+    slots = none.copy()
     slots[used] = heads
-    wrong = np.flatnonzero(stored != slots)
+    differs = stored != slots
+    if slots_before is not None:
+        settled = int(np.count_nonzero(entries["physical_offset"] < written_from))
+        _, used, heads = link(buckets[:settled], numbers[:settled], none)
+        slots[:] = 0
+        slots[used] = heads
+        newer = (slots_before > settled) & (slots_before <= len(entries))
+        newer[newer] = buckets[slots_before[newer] - 1] == np.flatnonzero(newer)
+        differs = (slots_before != slots) & ~newer
+    wrong = np.flatnonzero(differs)
     if len(wrong):
         yield Problem(ProblemKind.INDEX, name, 40 + 4 * int(wrong[0]), f"{len(wrong):,} slots lead to a wrong entry")
     wrong = np.flatnonzero(entries["previous"] != previous)
     if len(wrong):
         position = entry_position(file, int(wrong[0]) + 1)
         yield Problem(ProblemKind.INDEX, name, position, f"{len(wrong):,} entries are chained to a wrong one")
+    if is_written:
+        return  # the header's fields change one by one
     if len(entries) and header.end_physical_offset != int(entries["physical_offset"][-1]):
         yield Problem(ProblemKind.INDEX, name, 24, "its header's last physical offset is not its newest entry's")
     if len(entries) and header.begin_physical_offset != int(entries["physical_offset"][0]):

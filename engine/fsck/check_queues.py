@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,20 +26,29 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of the log is checked: physical offsets [begin, end), and what of it is damaged. `is_moved`: see
-    `LogScan`."""
+    """What of the log is checked: of each topic physical offsets [begin(topic), end), and what of it is damaged.
+    `is_moved`: see `LogScan`."""
 
-    begin: int
+    begin: Callable[[str], int]
     end: int
     damaged: list[DamagedRange]
     is_moved: Callable[[int, int, int], bool]
 
-    def explains(self, physical_offsets: Array) -> Array:
+    def explains(self, topic: str, physical_offsets: Array) -> Array:
         """Which entries may lead there although no good record does: into damage, or out of the extent."""
-        found = (physical_offsets < self.begin) | (physical_offsets >= self.end)
+        found = (physical_offsets < self.begin(topic)) | (physical_offsets >= self.end)
         for damage in self.damaged:
             found |= (physical_offsets >= damage.start) & (physical_offsets < damage.end)
         return np.asarray(found)
+
+
+class _Wrong(NamedTuple):
+    """Entries [first, after) that are wrong or missing; the first one's record is at `physical_offset`."""
+
+    first: int
+    after: int
+    physical_offset: int
+    text: str
 
 
 class CheckedQueue:
@@ -54,7 +63,7 @@ class CheckedQueue:
         self._is_extended = is_extended
         self._first: int | None = None
         self._gaps: list[tuple[int, int]] = []
-        self._wrong: list[tuple[int, int, str]] = []
+        self._wrong: list[_Wrong] = []
 
     def append(self, queue_offset: int, entries: Entries) -> int:
         """The entries from `queue_offset` on should be these."""
@@ -70,7 +79,7 @@ class CheckedQueue:
 
     def drop_from(self, queue_offset: int) -> None:
         """The entries from there on should not be those that were told."""
-        self._wrong = [run for run in self._wrong if run[1] <= queue_offset]
+        self._wrong = [run for run in self._wrong if run.after <= queue_offset]
         self._gaps = [gap for gap in self._gaps if gap[1] <= queue_offset]
         self._first = queue_offset if self._first is None else min(self._first, queue_offset)
         self.max_offset = queue_offset
@@ -84,7 +93,8 @@ class CheckedQueue:
         if len(found) < len(entries):
             end = queue_offset + len(entries)
             count = len(entries) - len(found)
-            self._wrong.append((end - count, end, f"{count:,} entries are missing from queue offset {end - count} on"))
+            text = f"{count:,} entries are missing from queue offset {end - count} on"
+            self._wrong.append(_Wrong(end - count, end, int(entries["physical_offset"][len(found)]), text))
         for name in ENTRY.names or ():
             differs = found[name] != entries[name][: len(found)]
             if name == "tags_code" and self._is_extended:
@@ -95,7 +105,8 @@ class CheckedQueue:
                 first = queue_offset + row
                 said, expected = int(found[name][row]), int(entries[name][row])
                 text = f"{len(rows):,} entries from queue offset {first} on have a wrong {name}: {said}, not {expected}"
-                self._wrong.append((first, queue_offset + int(rows[-1]) + 1, text))
+                physical_offset = int(entries["physical_offset"][row])
+                self._wrong.append(_Wrong(first, queue_offset + int(rows[-1]) + 1, physical_offset, text))
                 return
 
     def _entries(self, queue_offset: int, count: int) -> Entries:
@@ -115,8 +126,10 @@ class CheckedQueue:
 
     def problems(self, extent: Extent, live: bool) -> Iterator[Problem]:
         """What is wrong, once all records were told. `live`: the store is open, so its files may have grown."""
-        for start, _, text in self._wrong:
-            yield self._problem(start, text)
+        begin = extent.begin(self.topic)
+        for wrong in self._wrong:
+            if wrong.physical_offset >= begin:
+                yield self._problem(wrong.first, wrong.text)
         if self._queue is None:
             return
         first = self.max_offset if self._first is None else self._first
@@ -134,7 +147,7 @@ class CheckedQueue:
         entries = self._entries(start, max(end - start, 0))
         places = entries["physical_offset"].astype(np.int64)
         fillers = self._repeat(start - 1, entries) | self._repeat(end, entries)
-        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(places) & ~fillers).tolist()
+        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(self.topic, places) & ~fillers).tolist()
         if len(rows) <= SPARE:
             rows = [
                 row for row in rows if not extent.is_moved(int(places[row]), int(entries["size"][row]), start + row)

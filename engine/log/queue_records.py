@@ -6,7 +6,7 @@ does not is read alone, and perhaps mended (`mending`); arrays show the same as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -251,11 +251,12 @@ class QueueRecords:
                 yield Run(first, records, log_file, copies)
             first += len(places)
 
-    def mended(self, queue: ConsumeQueue) -> Iterator[tuple[int, Mended]]:
-        """Every message of the queue that is shown by its entry alone, with its queue offset. Errors of unreadable
-        entries as `ConsumeQueue.entries`."""
+    def mended(self, queue: ConsumeQueue, looked: Callable[[int], None]) -> Iterator[tuple[int, Mended]]:
+        """Every message of the queue that is shown by its entry alone, with its queue offset. `looked` hears how many
+        bytes of records were looked at. Errors of unreadable entries as `ConsumeQueue.entries`."""
         for first in range(queue.min_offset, queue.max_offset, LOOKED_AT):
             entries = queue.entries(first, LOOKED_AT)
+            looked(int(entries["size"].sum(dtype=np.int64)))
             row = first
             for pages, log_file, places in runs_by_file(self._log.files, entries):
                 records = locate(pages, places - log_file, places, self._framing)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from itertools import accumulate
 
-from engine import MessageStore, StoreStats
+from engine import CheckNote, MessageStore, StoreStats
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.store_reports import VERSION, bounds_by_topic, group_lags
@@ -72,6 +72,7 @@ def metrics_of(
     ]
     lines = [
         *_store_metrics(store.stats()),
+        *_check_metrics(store.last_check()),
         *_figure("memory_budget_bytes", "gauge", "What clients may make the daemon hold", memory.limit_bytes),
         *_header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold"),
         *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
@@ -95,6 +96,18 @@ def metrics_of(
             for topic, queue, values in bounds
         ]
     return "\n".join([*lines, *_lag_metrics(store, bounds), *more, ""]).encode("utf-8", "replace")
+
+
+def _check_metrics(check: CheckNote | None) -> Iterator[str]:
+    if check is not None:
+        what = "When the last check of the mounted store ended, in seconds since 1970; 0 until then"
+        yield from _header("fsstore_check_end_time_seconds", "gauge", what)
+        yield f"fsstore_check_end_time_seconds {check.ended_ms / 1000:.3f}"
+        yield from _figure(
+            "check_done_bytes", "gauge", "Bytes of the log that the last check has read", check.done_bytes
+        )
+        yield from _figure("check_total_bytes", "gauge", "Bytes of the log that it is to read", check.total_bytes)
+        yield from _figure("check_findings", "gauge", "What the last check found, once it has ended", check.findings)
 
 
 def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:

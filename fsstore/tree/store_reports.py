@@ -161,6 +161,7 @@ class ControlFile(Node):
 
     {"delete_topic": NAME}
     {"create_topic": NAME, "queues": N}     as `mkdir NAME`, which gives it the default number of queues
+    {"flush": true}                         all that was published is on disk, with what is derived from it
     """
 
     def __init__(self, context: Context) -> None:
@@ -204,9 +205,12 @@ class ControlHandle(OpenFile):
                 if survival.was_begun and topic in store.topics():
                     return NOTHING_TO_WAIT_FOR
                 changes.do((id(self), data), lambda: store.create_topic(topic, queues))
+            case {"flush": True, **others} if not others:
+                changes.do((id(self), data), store.flush)
             case _:
                 raise FilesystemError(
-                    errno.EINVAL, 'not a command: {"delete_topic": NAME} or {"create_topic": NAME, "queues": N}'
+                    errno.EINVAL,
+                    'not a command: {"delete_topic": NAME}, {"create_topic": NAME, "queues": N} or {"flush": true}',
                 )
         return NOTHING_TO_WAIT_FOR
 
@@ -235,7 +239,14 @@ def status_of(store: MessageStore) -> dict[str, object]:
         "topics": {topic: {"queues": queues} for topic, queues in topics.items()},
         "groups": group_lags(store, topics),
         "settings_problems": store.settings_problems(),
+        "last_check": last_check_of(store),
     }
+
+
+def last_check_of(store: MessageStore) -> dict[str, object] | None:
+    """The last check of the store while it was mounted; None when there was none."""
+    note = store.last_check()
+    return None if note is None else {"state": note.state(store.config.clock()), **asdict(note)}
 
 
 def bounds_by_topic(store: MessageStore) -> dict[str, dict[str, dict[str, int]]]:

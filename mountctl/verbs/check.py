@@ -3,71 +3,106 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
 
-from engine import CheckProgress, StoreConfig, check_store, repair_store
+from engine import CheckProgress, Problem, StoreConfig, check_served, check_store, repair_store
+from mountctl.access import Access
 from mountctl.errors import FINDINGS, CommandError
-from mountctl.options import StoreSettings, takes_settings
-from mountctl.output import Show, plural, print_json_line, progress, visible
+from mountctl.options import StoreSettings, parse_size, takes_settings
+from mountctl.output import Show, human_size, plural, print_json_line, progress, visible
 from mountctl.places import absolute, find
+from mountctl.process import raise_open_files
+from mountctl.reach import reach
+from mountctl.through_mount import MountedStore
+
+DEFAULT_RATE = "64M"
+NICENESS = 10
 
 
-@click.command("check", short_help="Check a store, and repair it.")
-@click.argument("store")
+@click.command("check", short_help="Check a store, mounted or not, and repair it.")
+@click.argument("place")
 @click.option("--repair", is_flag=True, help="Rebuild what is derived, cut or mark what is damaged; then check again.")
+@click.option(
+    "--rate",
+    default=DEFAULT_RATE,
+    show_default=True,
+    metavar="SIZE",
+    help="Of the log of a mounted store, read no more than that a second; 0: as fast as it goes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a finding.")
 @takes_settings
-def command(store: str, repair: bool, as_json: bool, settings: StoreSettings) -> None:
-    """Check STORE, not mounted: re-derives every consume-queue and index byte from the commit log.
+def command(place: str, repair: bool, rate: str, as_json: bool, settings: StoreSettings) -> None:
+    """Check a store: re-derives every consume-queue and index byte from the commit log.
 
-    One line per finding, and exit code 1 when there is any. --repair never touches a good record, says what it did, and
-    may be stopped and run again.
+    One line per finding, and exit code 1 when there is any. A mounted store is checked while it is used, up to what was
+    on disk when the check began; how far it is and what it found is in `mountctl status`, too. --repair, of a store
+    that is not mounted, never touches a good record, says what it did, and may be stopped and run again.
 
     \b
     Examples:
       mountctl check /srv/store
+      mountctl check --rate 200M /mnt/mq
       mountctl check --repair /srv/store
     """
-    place = find(store)
-    if place.mount and not place.mount.read_only:
-        where = place.mount.mountpoint
-        raise CommandError(
-            f"{place.store} is mounted at {where} and changes", f"mountctl umount {where}", os.EX_TEMPFAIL
-        )
-    path = absolute(place.store)
+    found = find(place)
+    if found.mount and not found.mount.read_only:
+        if repair:
+            where = found.mount.mountpoint
+            reason = f"{found.store} is mounted at {where} and changes"
+            raise CommandError(reason, f"mountctl umount {where}", os.EX_TEMPFAIL)
+        with reach(found, settings) as access:
+            _end(found.store, _check_served(access, parse_size(rate), as_json), as_json)
+        return
+    path = absolute(found.store)
     settings.require_store(path)
     config = settings.applied_to(StoreConfig())
     if repair:
         _repair(path, config, as_json)
-    findings = _check(path, config, as_json)
+    with progress() as show:
+        _end(path, _print(check_store(path, _reporting(show), config), as_json), as_json)
+
+
+def _check_served(served: Access, rate: int, as_json: bool) -> int:
+    """Check beside the daemon, which goes before us; how many findings there were."""
+    assert isinstance(served, MountedStore)
+    path = served.store
+    os.nice(NICENESS)
+    raise_open_files()
+    with progress() as show:
+        found = check_served(path, served.flush, paced(_reporting(show), rate), served.store_config())
+    if not as_json:
+        click.echo(f"{path}: checked {human_size(found.end - found.begin)} while mounted")
+    return _print(found.problems, as_json)
+
+
+def _end(path: Path, findings: int, as_json: bool) -> None:
     if findings:
+        click.echo(f"mountctl: {plural(findings, 'finding')}", err=True)
         click.get_current_context().exit(FINDINGS)
     if not as_json:
         click.echo(f"{path}: no findings")
 
 
-def _check(path: Path, config: StoreConfig, as_json: bool) -> int:
+def _print(problems: Iterable[Problem], as_json: bool) -> int:
     """Print each finding; returns how many there were."""
     count = 0
-    with progress() as show:
-        for problem in check_store(path, _reporting(show), config):
-            count += 1
-            if as_json:
-                print_json_line(
-                    {
-                        "kind": problem.kind.value,
-                        "path": problem.path,
-                        "position": problem.position,
-                        "text": problem.text,
-                    }
-                )
-            else:
-                click.echo(visible(str(problem)))
-    if count:
-        click.echo(f"mountctl: {plural(count, 'finding')}", err=True)
+    for problem in problems:
+        count += 1
+        if as_json:
+            print_json_line(
+                {
+                    "kind": problem.kind.value,
+                    "path": problem.path,
+                    "position": problem.position,
+                    "text": problem.text,
+                }
+            )
+        else:
+            click.echo(visible(str(problem)))
     return count
 
 
@@ -83,3 +118,27 @@ def _repair(path: Path, config: StoreConfig, as_json: bool) -> None:
 
 def _reporting(show: Show) -> Callable[[CheckProgress], None]:
     return lambda now: show(now.stage, now.done_bytes, now.total_bytes)
+
+
+def paced(
+    tell: Callable[[CheckProgress], None],
+    rate: int,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Callable[[CheckProgress], None]:
+    """`tell`, which returns so late that no more than `rate` bytes a second are done; 0: at once."""
+    began, done, stage = clock(), 0, ""
+    before = 0
+
+    def told(now: CheckProgress) -> None:
+        nonlocal done, stage, before
+        if now.stage != stage:
+            stage, before = now.stage, 0
+        done += max(now.done_bytes - before, 0)
+        before = now.done_bytes
+        tell(now)
+        early = began + done / rate - clock() if rate else 0.0
+        if early > 0:
+            sleep(early)
+
+    return told

@@ -111,12 +111,25 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"queues     derived from the log: {stats['queues_derived']}"
     for sentence in stats["not_shown"]:
         yield f"not shown  {sentence}"
+    if check := status.get("last_check"):
+        yield f"checked    {_check_in_words(check)}"
     if recovery["damaged"]:
         yield f"damage     {plural(len(recovery['damaged']), 'place')} in the log can't be read (mountctl check)"
     if stats["damaged_places"]:
         yield f"met        {plural(stats['damaged_places'], 'place')} in the log that readers could not read"
     if stats["mended"]:
         yield f"mended     {plural(stats['mended'], 'message')} read by a consume queue's entry: the record is damaged"
+
+
+def _check_in_words(check: Mapping[str, Any]) -> str:
+    begun, share = human_time(check["begun_ms"]), check["done_bytes"] / max(check["total_bytes"], 1)
+    if check["state"] != "ended":
+        so_far = f"at {share:.0%} of {human_size(check['total_bytes'])}, begun {begun}"
+        return f"now, {so_far}" if check["state"] == "running" else f"not to the end: {so_far}"
+    took = human_seconds((check["ended_ms"] - check["begun_ms"]) / 1000)
+    found = f"{plural(check['findings'], 'finding')}" if check["findings"] else "no findings"
+    more = f": {check['first'][0]}" if check["first"] else ""
+    return f"{begun}, {human_size(check['done_bytes'])} in {took}: {found}{more}"
 
 
 def _topic_row(queues: Mapping[str, Mapping[str, int]]) -> tuple[str, str]:

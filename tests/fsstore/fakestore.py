@@ -14,6 +14,7 @@ import numpy as np
 
 from engine import (
     EMBEDDED_SIZES,
+    CheckNote,
     DamagedRecordError,
     Expired,
     ExpiredMessageError,
@@ -93,6 +94,9 @@ class FakeStore:
         self._topics: dict[str, dict[int, list[FakeMessage]]] = {}
         self._first: dict[tuple[str, int], int] = {}
         self._turn = 0
+
+    def last_check(self) -> CheckNote | None:
+        return None
 
     def as_store(self) -> MessageStore:
         return cast(MessageStore, self)

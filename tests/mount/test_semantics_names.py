@@ -173,12 +173,21 @@ def test_a_queue_as_parquet_files(mount: Mounted, topic: Path) -> None:
 
 
 def test_topics_are_made_and_deleted_by_commands(mount: Mounted) -> None:
-    """3.15 `@store/control` makes and deletes topics: a write is one command, a JSON object; what is none is EINVAL."""
+    """3.15 `@store/control` makes and deletes topics, and brings all to disk: a write is one command, a JSON object;
+    what is none is EINVAL."""
     control, made = mount.root / "@store" / "control", mount.root / "made"
     publish(control, b'{"create_topic": "made", "queues": 2}\n')
     assert {name for name in os.listdir(made) if name.isdigit()} == set("01")
     publish(made / "append", b"message\n")
-    for garbage in (b"delete made\n", b'{"delete_topic": 7}\n', b'{"delete_topic": "made", "really": true}\n'):
+    publish(control, b'{"flush": true}\n')
+    stats = mount.status()["stats"]
+    assert stats["durable_end"] == stats["physical_end"]
+    for garbage in (
+        b"delete made\n",
+        b'{"flush": 1}\n',
+        b'{"delete_topic": 7}\n',
+        b'{"delete_topic": "made", "really": true}\n',
+    ):
         assert refused_with(publish, control, garbage) == errno.EINVAL
     assert made.is_dir()
     publish(control, b'{"delete_topic": "made"}\n')

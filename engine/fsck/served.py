@@ -1,0 +1,185 @@
+"""A check beside the writer: of a store that a process of ours has open, and goes on to write.
+
+What the writer had brought to disk when the check began does not change any more; it only goes, with its topic or with
+the oldest files of the log. So the check reads up to there, looks again at its end for what has gone, and takes back
+what it says of that. Nothing is locked or held, and nothing written but how far it is, for the store's status:
+
+    STORE/fsstore/check.json
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine.errors import ReadError, StoreBusyError
+from engine.files.disk import read_own_file, whole_number, write_own_file
+from engine.files.file_queue import FileQueue
+from engine.files.layout import StoreLayout
+from engine.files.lock import StoreLock, lock_mtime_ns
+from engine.files.mapped_file import Access
+from engine.files.paths import store_root
+from engine.fsck.check import Progress, check_store_files, file_problems, settings_problems
+from engine.log.deleted_topics import DeletedTopics
+from engine.recovery.marks import read_recovery_point
+from engine.recovery.open import choose_at, layout_of, read_topics
+from engine.recovery.store_files import open_store_files
+from engine.results import CheckProgress, Problem, ProblemKind
+from engine.settings.config import StoreConfig
+
+TRIES = 4
+NOTE_MS = 2_000
+SILENT_MS = 60_000
+"""A check that has noted nothing for so long was interrupted."""
+MOST_NOTED, LONGEST_NOTED = 10, 1_000
+_NUMBERS = ("begun_ms", "seen_ms", "ended_ms", "done_bytes", "total_bytes", "findings")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedCheck:
+    """What was found, and the physical offsets [begin, end) that were read."""
+
+    problems: tuple[Problem, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckNote:
+    """A check beside the writer, as it was noted last, at `seen_ms`: how many bytes of the log it had read. `ended_ms`
+    is 0 until its end; then its findings are known, `first` are some in words."""
+
+    begun_ms: int
+    seen_ms: int
+    ended_ms: int
+    done_bytes: int
+    total_bytes: int
+    findings: int = 0
+    first: tuple[str, ...] = ()
+
+    def state(self, now_ms: int) -> str:
+        """ended, running or interrupted."""
+        if self.ended_ms:
+            return "ended"
+        return "running" if now_ms - self.seen_ms < SILENT_MS else "interrupted"
+
+
+def read_check_note(path: Path) -> CheckNote | None:
+    """The note at `path`; None when there is none, or none that can be understood."""
+    stored = read_own_file(path)
+    try:
+        begun, seen, ended, done, total, findings = (whole_number(stored[name]) for name in _NUMBERS)
+        first = tuple(str(text)[:LONGEST_NOTED] for text in stored["first"][:MOST_NOTED])
+        return CheckNote(begun, seen, ended, done, total, findings, first)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class _Notes:
+    """Notes how far a check is, now and then, and its end."""
+
+    def __init__(self, layout: StoreLayout, config: StoreConfig) -> None:
+        self._path = layout.check_note
+        self._config = config
+        self._begun_ms = config.clock()
+        self._last = CheckNote(self._begun_ms, 0, 0, 0, 0)
+
+    def tell(self, now: CheckProgress) -> None:
+        time_ms = self._config.clock()
+        if time_ms - self._last.seen_ms >= NOTE_MS:
+            self._write(CheckNote(self._begun_ms, time_ms, 0, now.done_bytes, now.total_bytes))
+
+    def end(self, found: ServedCheck) -> None:
+        time_ms, size = self._config.clock(), found.end - found.begin
+        first = tuple(map(str, found.problems[:MOST_NOTED]))
+        self._write(CheckNote(self._begun_ms, time_ms, time_ms, size, size, len(found.problems), first))
+
+    def _write(self, note: CheckNote) -> None:
+        self._last = note
+        write_own_file(self._path, asdict(note), self._config.disk)
+
+
+def check_served(
+    path: Path | str,
+    flush: Callable[[], object],
+    progress: Progress | None = None,
+    config: StoreConfig | None = None,
+) -> ServedCheck:
+    """Check the store at `path` beside its writer, one of ours.
+
+    `flush` has that bring everything to disk, and returns when it has: so it is not at recovering the store. It may be
+    called again, where another writer came. StoreBusyError: one came each time; OpenError, OSError.
+    """
+    config = config or StoreConfig()
+    layout = layout_of(store_root(path), config)
+    notes = _Notes(layout, config)
+
+    def tell(now: CheckProgress) -> None:
+        notes.tell(now)
+        if progress is not None:
+            progress(now)
+
+    found = _checked(layout, flush, config, tell)
+    notes.end(found)
+    return found
+
+
+def _checked(layout: StoreLayout, flush: Callable[[], object], config: StoreConfig, progress: Progress) -> ServedCheck:
+    for _ in range(TRIES):
+        writer = StoreLock.holder(layout.lock)
+        flush()
+        try:
+            found = _check(layout, config, progress)
+        except (ReadError, FileNotFoundError):  # a file went between two looks
+            continue
+        if found is not None and (not found.problems or StoreLock.holder(layout.lock) == writer):
+            return found  # another one would have recovered the store meanwhile
+    raise StoreBusyError(layout.root)
+
+
+def _check(layout: StoreLayout, config: StoreConfig, progress: Progress) -> ServedCheck | None:
+    """One check; None while its writer has not told what is on disk.
+
+    The order counts: how far the writer is, then what was deleted, then which files there are.
+    """
+    point = read_recovery_point(layout.coverage)
+    if point is None or point.lock_mtime_ns != lock_mtime_ns(layout.lock):
+        return None
+    deleted = DeletedTopics(layout.deleted_topics, config.disk)
+    choice = choose_at(layout, config)
+    problems = list(settings_problems(layout, read_topics(layout, config), choice))
+    with closing(open_store_files(layout, config, choice.sizes, Access.READ)) as parts:
+        begin = parts.log.min_offset
+        parts.queues.recover(scan=False)
+        parts.queues.expire(begin)
+        parts.queues.refresh(point.physical_end)
+
+        def begins() -> Callable[[str], int]:
+            log_begin = _log_files(layout, config, choice.sizes.commit_log_bytes).min_offset
+            later = DeletedTopics(layout.deleted_topics, config.disk)
+            return lambda topic: max(log_begin, *(one.until(topic) for one in (deleted, parts.deleted, later)))
+
+        problems += check_store_files(parts, point.physical_end, progress, begins)
+    files = _log_files(layout, config, choice.sizes.commit_log_bytes)
+    of_files = frozenset(file_problems(layout, files))
+    left = [one for one in problems if _is_left(one, layout, files.min_offset, of_files)]
+    return ServedCheck(tuple(left), max(begin, files.min_offset), point.physical_end)
+
+
+def _log_files(layout: StoreLayout, config: StoreConfig, file_bytes: int) -> FileQueue:
+    """The log's files by now: their names."""
+    return FileQueue.open(layout.commit_log, file_bytes, Access.READ, disk=config.disk, framing=layout.framing)
+
+
+def _is_left(problem: Problem, layout: StoreLayout, begin: int, of_files: frozenset[Problem]) -> bool:
+    """Whether what a finding speaks of is still there, in a log that begins at `begin` by now."""
+    if problem.kind is ProblemKind.BAD_RECORD:
+        return int(Path(problem.path).name) + problem.position >= begin
+    if problem.kind is ProblemKind.MISSING_FILE:
+        return problem in of_files
+    return problem.kind not in (ProblemKind.FOREIGN_FILE, ProblemKind.WRONG_SIZE) or os.path.lexists(
+        layout.root / problem.path
+    )

@@ -1,0 +1,49 @@
+"""Verbs that read a store's files beside the daemon that writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from engine import CheckProgress
+from mountctl.verbs.check import paced
+from tests.mount.harness import Mounted, mounted, publish
+from tests.mountctl.conftest import mountctl, succeed
+
+
+def test_a_mounted_store_is_checked_and_its_status_tells(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        publish(mount.topic("orders") / "0" / "append", b"".join(b"%d plums\n" % number for number in range(1000)))
+        assert succeed("check", mount.root).endswith("no findings\n")
+        assert ": no findings\n" in succeed("status", mount.store)
+        metrics = (mount.root / "@store/metrics").read_text()
+        assert "\nfsstore_check_findings 0\n" in metrics
+        damage(mount)
+        done = mountctl("check", "--json", mount.store)
+        assert (done.returncode, json.loads(done.stdout.splitlines()[0])["kind"]) == (1, "bad record")
+        check = mount.status()["last_check"]
+        assert (check["state"], check["findings"] > 0) == ("ended", True)
+        assert "bad record" in succeed("status", mount.root)
+        assert mountctl("check", "--repair", mount.root).returncode == 75
+
+
+def damage(mount: Mounted) -> None:
+    with min((mount.store / "commitlog").iterdir()).open("r+b") as log:
+        log.seek(log.read(4000).rindex(b" plums"))
+        log.write(b"!")
+
+
+def test_a_check_reads_no_more_than_its_rate() -> None:
+    now, slept = 0.0, 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, slept
+        now, slept = now + seconds, slept + seconds
+
+    tell = paced(lambda _: None, 100, lambda: now, sleep)
+    for done in (50, 100, 300):
+        tell(CheckProgress("one", done, 300))
+    now += 2
+    for done in (100, 300):
+        tell(CheckProgress("two", done, 300))
+    assert (now, slept) == (6, 4)
