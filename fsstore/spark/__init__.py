@@ -13,7 +13,8 @@ stream.writeStream.foreachBatch(lambda batch, _: write_topic(batch, "/mnt/mq", "
 
 from fsstore.spark.frame import MESSAGE_SCHEMA, messages
 from fsstore.spark.mount import DataLossError, MountGoneError
-from fsstore.spark.source import FsstoreSource, SourceOptionError
+from fsstore.spark.offsets import SourceOptionError
+from fsstore.spark.source import FsstoreSource
 from fsstore.spark.writing import write_topic
 
 __all__ = [

@@ -20,6 +20,8 @@ PATIENCE_S = 60.0
 RETRY_PAUSE_S = 0.2
 
 _GONE = frozenset((errno.ENOTCONN, errno.ENOENT, errno.ENODEV, errno.ECONNABORTED, errno.ESTALE))
+_NO_MESSAGE = frozenset((errno.ENOENT, errno.ESTALE, errno.EIO))
+_PLACE = "user.mq.physical_offset"
 _T = TypeVar("_T")
 
 Bounds = dict[str, dict[int, tuple[int, int]]]
@@ -47,18 +49,19 @@ class MountGoneError(RuntimeError):
 
 
 class DataLossError(RuntimeError):
-    """Messages between `expected` and `found` of a queue are gone, and the query is not to pass over that."""
+    """Messages from queue offset `expected` on are gone, `found` is what there is, and the query is not to pass over
+    that."""
 
-    def __init__(self, topic: str, queue: int, expected: int, found: int) -> None:
-        super().__init__(topic, queue, expected, found)
+    def __init__(self, topic: str, queue: int, expected: int, found: int, why: str = "they expired") -> None:
+        super().__init__(topic, queue, expected, found, why)
         self.expected = expected
         self.found = found
 
     def __str__(self) -> str:
-        topic, queue, expected, found = self.args
+        topic, queue, expected, found, why = self.args
         return (
-            f"{topic}/{queue}: messages from queue offset {expected} were to be read, and {found} is what there is: "
-            "they expired, or the topic was deleted; failOnDataLoss=false goes on without them"
+            f"{topic}/{queue}: messages from queue offset {expected} on were to be read, and {found} is what there is: "
+            f"{why}; failOnDataLoss=false goes on with what is there"
         )
 
 
@@ -73,6 +76,21 @@ def _bounds(mount: str) -> Bounds:
         topic: {int(queue): (at["min_offset"], at["max_offset"]) for queue, at in known["queues"].items()}
         for topic, known in status["topics"].items()
     }
+
+
+def place_of(mount: str, topic: str, queue: int, offset: int) -> int | None:
+    """Physical offset of a message; None: there is none, or it is damaged. Waits as `bounds` does. MountGoneError."""
+
+    def look() -> int | None:
+        try:
+            return int(os.getxattr(os.path.join(mount, topic, str(queue), str(offset)), _PLACE))
+        except OSError as error:
+            if error.errno not in _NO_MESSAGE:
+                raise
+        os.stat(os.path.join(mount, "@store"))  # else it is the mount that is not there
+        return None
+
+    return while_gone(mount, look)
 
 
 def while_gone(mount: str, work: Callable[[], _T]) -> _T:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from fsstore.spark.mount import PATIENCE_S, RETRY_PAUSE_S, DataLossError, Range, bounds, range_path, within
+from fsstore.spark.mount import PATIENCE_S, RETRY_PAUSE_S, DataLossError, Range, bounds, place_of, range_path, within
+from fsstore.spark.offsets import Position, Queues
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -19,14 +21,19 @@ BATCH_MESSAGES = 10_000
 _PARTITION_COLUMNS = ("topic", "queue")
 
 
-def read_range(mount: str, part: Range, schema: StructType, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
-    """The messages of a range in queue order, each once, with the columns of `schema`.
+def read_range(
+    mount: str, part: Range, end: Position, schema: StructType, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a range in queue order, each once, with the columns of `schema`; `end`, a position at or behind
+    the end of the range, tells which queue is meant.
 
     Where the daemon ends meanwhile, reading goes on after the last message when it is there again. DataLossError where
-    messages expired (without `fail_on_data_loss` they are passed over), MountGoneError.
+    messages are gone (without `fail_on_data_loss` they are passed over), MountGoneError.
     """
     wanted = to_arrow_schema(schema, timezone="UTC")
     deadline = time.monotonic() + PATIENCE_S
+    if end.last_place is not None and place_of(mount, part.topic, part.queue, end.offset - 1) != end.last_place:
+        part = _what_is_left(mount, part, end, fail_on_data_loss)
     while part.begin < part.end:
         try:
             for begin, batch in _batches(mount, part, wanted):
@@ -38,14 +45,19 @@ def read_range(mount: str, part: Range, schema: StructType, fail_on_data_loss: b
             if time.monotonic() > deadline:
                 raise
         time.sleep(RETRY_PAUSE_S)
-        part = _what_is_left(mount, part, fail_on_data_loss)
+        part = _what_is_left(mount, part, end, fail_on_data_loss)
 
 
-def _what_is_left(mount: str, part: Range, fail_on_data_loss: bool) -> Range:
+def _what_is_left(mount: str, part: Range, end: Position, fail_on_data_loss: bool) -> Range:
     """`part` without what has gone from the store since it was planned."""
-    left = within(bounds(mount), part)
+    there = bounds(mount)
+    if Queues(there, partial(place_of, mount)).is_of(end, part.topic, part.queue):
+        left, why = within(there, part), "they expired"
+    else:
+        left, why = part._replace(begin=part.end), "the topic was deleted"
     if left != part and fail_on_data_loss:
-        raise DataLossError(part.topic, part.queue, part.begin, left.begin if left.begin > part.begin else left.end)
+        found = left.begin if left.begin > part.begin else left.end
+        raise DataLossError(part.topic, part.queue, part.begin, found, why)
     return left
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,13 +26,14 @@ def write_topic(
 ) -> int:  # fmt: skip
     """Publish each row of `df` to `topic`; returns how many there were. The topic is made where there is none.
 
-    `body`, `key` and `tags` name columns: the body is text or bytes, a key is text or an array of text, tags are text.
+    `body`, `key` and `tags` name columns: the body is bytes or becomes text, so do a key or an array of keys, and tags.
     A null body is an empty message. In batches, and in foreachBatch:
 
         alerts.writeStream.foreachBatch(lambda batch, _: write_topic(batch, mount, "alerts", key="user")).start()
 
     At least once: a row has been published, and is on disk, when this returns; a task that Spark repeats publishes its
-    rows again. Rows of a partition keep their order within each write of about a megabyte.
+    rows again. Rows of a partition keep their order within each write of about a megabyte. OSError with the mount's
+    reason for a row that can be no message.
     """
     root = str(Path(mount).absolute())
     if topic not in bounds(root):
@@ -50,7 +52,7 @@ def _message(df: DataFrame, body: str, key: str | None, tags: str | None) -> Col
         fields = [f.coalesce(f.col(body).cast("string"), f.lit("")).alias("body")]
     if key is not None:
         is_list = isinstance(df.schema[key].dataType, ArrayType)
-        fields.append((f.col(key) if is_list else f.col(key).cast(StringType())).alias("keys"))
+        fields.append(f.col(key).cast(ArrayType(StringType()) if is_list else StringType()).alias("keys"))
     if tags is not None:
         fields.append(f.col(tags).cast(StringType()).alias("tags"))
     return f.struct(*fields)
@@ -113,9 +115,17 @@ class BulkAppend:
             rest = memoryview(text)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-        except OSError:
+        except OSError as error:
             self._close()
+            if error.errno == errno.EINVAL:
+                raise OSError(error.errno, f"{error.strerror}: {self._reason()}", self._path) from None
             raise
+
+    def _reason(self) -> str:
+        """Why the last write was refused: only a mount's `@store/refusals` says it in words."""
+        lines = (Path(self._root) / "@store/refusals").read_text().splitlines()
+        own = [words[5] for line in lines if len(words := line.split(" ", 5)) == 6 and words[1] == str(os.getpid())]
+        return own[-1] if own else "@store/refusals says why"
 
     def _sync(self) -> None:
         try:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.spark import DataLossError, SourceOptionError
-from fsstore.spark.mount import Range, cut
-from fsstore.spark.source import chosen, ends, limited, merged, ranges, resolve
+from fsstore.spark.mount import Bounds, Range, cut
+from fsstore.spark.offsets import Position, Positions, Queues, Written, ends, limited, parsed, resolve, written
+from fsstore.spark.source import chosen
 
 BOUNDS = {"orders": {0: (10, 20), 1: (0, 5)}, "bills": {0: (0, 0)}}
 QUEUES = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 50), st.integers(50, 10_000)), min_size=1)
@@ -29,14 +30,14 @@ def test_what_chooses_no_topics_is_refused(subscribe: str | None, pattern: str |
 @pytest.mark.parametrize(
     ("option", "text", "queues"),
     [
-        ("startingOffsets", "earliest", {"0": 10, "1": 0}),
-        ("startingOffsets", "LATEST", {"0": 20, "1": 5}),
-        ("startingOffsets", '{"orders": {"0": 17}}', {"0": 17, "1": 0}),
-        ("startingOffsets", '{"orders": {"0": -2, "1": -1}}', {"0": 10, "1": 5}),
-        ("endingOffsets", '{"orders": {"1": 3}}', {"0": 20, "1": 3}),
+        ("startingOffsets", "earliest", {0: 10, 1: 0}),
+        ("startingOffsets", "LATEST", {0: 20, 1: 5}),
+        ("startingOffsets", '{"orders": {"0": 17}}', {0: 17, 1: 0}),
+        ("startingOffsets", '{"orders": {"0": -2, "1": -1}}', {0: 10, 1: 5}),
+        ("endingOffsets", '{"orders": {"1": 3}}', {0: 20, 1: 3}),
     ],
 )
-def test_offsets_are_written_as_for_kafka(option: str, text: str, queues: dict[str, int]) -> None:
+def test_offsets_are_written_as_for_kafka(option: str, text: str, queues: dict[int, int]) -> None:
     assert resolve(option, text, BOUNDS)["orders"] == queues
 
 
@@ -46,41 +47,103 @@ def test_offsets_that_say_nothing_are_refused(text: str) -> None:
         resolve("startingOffsets", text, BOUNDS)
 
 
+def queues_of(bounds: Bounds, first_places: dict[tuple[str, int], int] | None = None) -> Queues:
+    """Queues whose messages lie 100 bytes apart, from their first place on, which is 0."""
+    firsts = first_places or {}
+
+    def place_of(topic: str, queue: int, offset: int) -> int | None:
+        oldest, end = bounds.get(topic, {}).get(queue, (0, 0))
+        return firsts.get((topic, queue), 0) + 100 * offset if oldest <= offset < end else None
+
+    return Queues(bounds, place_of)
+
+
+def read(queues: Queues, start: Positions, end: Positions, *, fail_on_data_loss: bool = True) -> list[Range]:
+    return [part for part, _ in queues.plan(start, end, fail_on_data_loss=fail_on_data_loss)]
+
+
 def test_a_queue_that_came_later_is_read_from_its_beginning() -> None:
-    start = {"orders": {"0": 12}}
-    found = ranges(start, ends(BOUNDS), BOUNDS, fail_on_data_loss=True)
+    queues = queues_of(BOUNDS)
+    found = read(queues, {"orders": {0: Position(12)}}, queues.located(ends(BOUNDS)))
     assert found == [Range("orders", 0, 12, 20), Range("orders", 1, 0, 5)]
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "left"),
+    ("start", "end", "words", "left"),
     [
-        ({"orders": {"0": 3}}, {"orders": {"0": 15}}, [Range("orders", 0, 10, 15)]),  # expired
-        ({"orders": {"1": 30}}, {"orders": {"1": 5}}, []),  # made anew
-        ({"gone": {"0": 3}}, {"gone": {"0": 9}}, []),  # deleted
+        ({"orders": {0: Position(3)}}, {"orders": {0: Position(15)}}, "expired", [Range("orders", 0, 10, 15)]),
+        ({"orders": {1: Position(30)}}, {"orders": {1: Position(5)}}, "made again", [Range("orders", 1, 0, 5)]),
+        ({"gone": {0: Position(3)}}, {"gone": {0: Position(9)}}, "was deleted", []),
+        ({}, {"orders": {1: Position(9)}}, "made again", []),
     ],
 )
 def test_messages_that_are_gone_fail_unless_that_is_allowed(
-    start: dict[str, dict[str, int]], end: dict[str, dict[str, int]], left: list[Range]
+    start: Positions, end: Positions, words: str, left: list[Range]
 ) -> None:
-    with pytest.raises(DataLossError):
-        ranges(start, end, BOUNDS, fail_on_data_loss=True)
-    assert ranges(start, end, BOUNDS, fail_on_data_loss=False) == left
+    with pytest.raises(DataLossError, match=words):
+        read(queues_of(BOUNDS), start, end)
+    assert read(queues_of(BOUNDS), start, end, fail_on_data_loss=False) == left
+
+
+@pytest.mark.parametrize("count", [0, 50, 100, 150])
+def test_a_topic_that_was_made_again_fails_or_is_read_from_its_start(count: int) -> None:
+    start = queues_of({"orders": {0: (0, 100)}}).located({"orders": {0: 100}})
+    bounds = {"orders": {0: (0, count)}}
+    queues = queues_of(bounds, {("orders", 0): 1_000_000})
+    end = queues.located(ends(bounds), start)
+    with pytest.raises(DataLossError, match="orders/0"):
+        read(queues, start, end)
+    assert read(queues, start, end, fail_on_data_loss=False) == ([Range("orders", 0, 0, count)] if count else [])
+    assert not read(queues, end, queues.located(ends(bounds), end)), "and then it goes on from there"
+
+
+def test_a_batch_that_was_planned_before_its_topic_was_made_again_has_nothing_of_the_new_one() -> None:
+    old = queues_of({"orders": {0: (0, 100)}})
+    start, end = old.located({"orders": {0: 50}}), old.located({"orders": {0: 100}})
+    bounds = {"orders": {0: (0, 150)}}
+    queues = queues_of(bounds, {("orders", 0): 1_000_000})
+    with pytest.raises(DataLossError, match="made again"):
+        read(queues, start, end)
+    assert read(queues, start, end, fail_on_data_loss=False) == []
+    later = queues.located(ends(bounds), end)
+    assert read(queues, end, later, fail_on_data_loss=False) == [Range("orders", 0, 0, 150)]
+
+
+def test_a_queue_that_its_writer_cut_is_not_read_again_from_its_start() -> None:
+    start = queues_of({"orders": {0: (0, 100)}}).located({"orders": {0: 100}})
+    bounds = {"orders": {0: (0, 90)}}
+    queues = queues_of(bounds)
+    end = queues.located(ends(bounds), start)
+    with pytest.raises(DataLossError, match="cut"):
+        read(queues, start, end)
+    assert read(queues, start, end, fail_on_data_loss=False) == []
+
+
+def test_offsets_of_a_checkpoint_are_read_with_places_and_without() -> None:
+    kept: Written = {"orders": {"0": "20@1900", "1": 0}}
+    assert parsed(kept) == {"orders": {0: Position(20, 1900), 1: Position(0)}}
+    assert written(parsed(kept)) == kept
+    before = parsed({"orders": {"0": 12, "1": 5}})
+    assert read(queues_of(BOUNDS), before, queues_of(BOUNDS).located(ends(BOUNDS), before)) == [
+        Range("orders", 0, 12, 20)
+    ]
 
 
 def test_a_topic_that_has_gone_stays_where_it_was() -> None:
-    assert merged({"gone": {"0": 3}, "orders": {"0": 1}}, ends(BOUNDS)) == {"gone": {"0": 3}, **ends(BOUNDS)}
+    gone = {"gone": {0: Position(3, 17)}}
+    assert queues_of(BOUNDS).located(ends(BOUNDS), gone) == gone | queues_of(BOUNDS).located(ends(BOUNDS))
 
 
 @given(QUEUES, st.integers(1, 100_000))
 def test_a_limit_is_kept_and_everything_is_read_in_the_end(queues: dict[int, tuple[int, int]], most: int) -> None:
     bounds = {"orders": queues}
-    start, end = resolve("startingOffsets", "earliest", bounds), ends(bounds)
+    there, end = queues_of(bounds), ends(bounds)
+    start = there.located(resolve("startingOffsets", "earliest", bounds))
     for _ in range(10_000):
-        stop = limited(start, end, bounds, most)
-        found = ranges(start, stop, bounds, fail_on_data_loss=True)
+        stop = there.located(limited(end, there.waiting(start, end), most), start)
+        found = read(there, start, stop)
         assert 0 <= sum(part.end - part.begin for part in found) <= most
-        if stop == end:
+        if stop == there.located(end):
             return
         assert found
         start = stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from fsstore.spark import MESSAGE_SCHEMA, FsstoreSource
 from fsstore.spark.mount import Range
+from fsstore.spark.offsets import Position
 from fsstore.spark.reading import read_range
 from tests.mount.daemon import HELD_RANGES
 from tests.mount.harness import PATIENCE_S, SMALL_SIZES, Mounted, mounted, until
@@ -115,7 +117,9 @@ def test_messages_of_a_range_come_once_when_the_daemon_is_killed_between_them(tm
     with mounted(tmp_path, config={"sizes": SMALL_SIZES | {"commit_log_bytes": 4 << 20}}) as mount:
         mount.topic("orders")
         publish(mount, 0, 0, LONG_RANGE)
-        batches = read_range(str(mount.root), Range("orders", 0, 0, LONG_RANGE), schema, fail_on_data_loss=True)
+        batches = read_range(
+            str(mount.root), Range("orders", 0, 0, LONG_RANGE), Position(LONG_RANGE), schema, fail_on_data_loss=True
+        )
         found = [next(batches)]
         mount.kill()
         with mounted(tmp_path, store=mount.store) as again:
@@ -157,8 +161,10 @@ def test_a_stream_begins_at_the_end_unless_told_and_topics_may_come_later(spark:
             publish(mount, 0, 10, 20)
             mount.topic("latecomer")
             (mount.root / "latecomer/2/append").write_bytes(b"late\n")
-            received_all(received, 11)
-    assert received.queues() == {0: numbered(20)[10:], 2: [(0, b"late")]}
+            (mount.root / "orders/6").mkdir()
+            publish(mount, 6, 0, 5)
+            received_all(received, 16)
+    assert received.queues() == {0: numbered(20)[10:], 2: [(0, b"late")], 6: numbered(5)}
 
 
 def test_a_rate_limit_cuts_what_waits_into_batches(spark: SparkSession, tmp_path: Path) -> None:
@@ -198,6 +204,37 @@ def test_expired_messages_fail_a_stream_unless_that_is_allowed(spark: SparkSessi
     assert offsets[10:] == list(range(offsets[10], end))
 
 
+def test_a_repeated_batch_is_the_same_and_a_topic_that_was_made_again_is_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    options = {"startingOffsets": "earliest", "subscribe": "orders"}
+
+    def read(mount: Mounted, **more: str) -> Received:
+        received = Received()
+        stream = source(spark, mount.root, **options, **more)
+        with running(stream, received, checkpoint, availableNow=True) as query:
+            query.awaitTermination(60)
+        return received
+
+    with mounted(tmp_path) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, 100)
+        read(mount)
+        (checkpoint / "commits/0").unlink()  # as if the query had died before it committed the batch
+        (checkpoint / "commits/.0.crc").unlink()
+        publish(mount, 0, 100, 130)
+        repeated = read(mount)
+        assert [len(repeated.batches[number]) for number in (0, 1)] == [100, 30]
+        assert repeated.queues() == {0: numbered(130)}
+        (mount.root / "@store/control").write_text(json.dumps({"delete_topic": "orders"}) + "\n")
+        mount.topic("orders")
+        publish(mount, 0, 0, 200)
+        with pytest.raises(Exception, match=r"orders/0: .*made again.*failOnDataLoss"):
+            read(mount)
+        assert read(mount, failOnDataLoss="false").queues() == {0: numbered(200)}
+
+
 def test_a_batch_reads_between_offsets_and_only_the_columns_of_its_schema(spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(FsstoreSource)
     with mounted(tmp_path) as mount:
@@ -205,6 +242,7 @@ def test_a_batch_reads_between_offsets_and_only_the_columns_of_its_schema(spark:
         publish(mount, 0, 0, 70)
         reader = spark.read.format("fsstore").option("subscribe", "orders")
         assert reader.load(str(mount.root)).count() == 70
+        assert len(reader.load(str(mount.root)).limit(5).collect()) == 5
         part = reader.schema("queue_offset long, topic string").option("startingOffsets", '{"orders": {"0": 20}}')
         rows = part.option("endingOffsets", '{"orders": {"0": 25}}').load(str(mount.root)).collect()
         assert [tuple(row) for row in rows] == [(offset, "orders") for offset in range(20, 25)]

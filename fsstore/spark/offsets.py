@@ -1,0 +1,210 @@
+"""Offsets of a stream: where each queue has been read up to, and in which queue of that name.
+
+{"orders": {"0": "17@4711", "1": 0}}     17 messages have been read, the last lies at 4711 of the commit log
+
+Offsets of a queue begin anew when its topic is deleted and made again. The commit log goes on, so the place of the last
+message that was read tells one queue from the other. A plain number (no message was read, or a checkpoint of before)
+tells nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+from fsstore.spark.mount import Bounds, DataLossError, Range
+
+OLDEST, NEXT = -2, -1
+EARLIEST, LATEST = "earliest", "latest"
+
+_WRITTEN = re.compile(r"([0-9]{1,19})@([0-9]{1,19})")
+
+
+class SourceOptionError(ValueError):
+    """An unknown option of the source, or an invalid value."""
+
+
+class Position(NamedTuple):
+    """Where a queue has been read up to: the next queue offset, and the physical offset of the message before it (None:
+    not known)."""
+
+    offset: int
+    last_place: int | None = None
+
+    @property
+    def written(self) -> int | str:
+        """As it stands in an offset."""
+        return self.offset if self.last_place is None else f"{self.offset}@{self.last_place}"
+
+
+Ends: TypeAlias = dict[str, dict[int, int]]
+"""topic -> queue -> queue offset."""
+Positions: TypeAlias = dict[str, dict[int, Position]]
+"""topic -> queue -> position."""
+Written: TypeAlias = dict[str, dict[str, int | str]]
+"""Positions in what JSON can hold."""
+
+
+def written(positions: Positions) -> Written:
+    """Positions as Spark keeps them."""
+    return {
+        topic: {str(queue): position.written for queue, position in queues.items()}
+        for topic, queues in positions.items()
+    }
+
+
+def parsed(offset: Mapping[str, Mapping[str, int | str]]) -> Positions:
+    """What `written` wrote. ValueError, AttributeError for anything else."""
+    return {
+        topic: {int(queue): _position(value) for queue, value in queues.items()} for topic, queues in offset.items()
+    }
+
+
+def _position(value: object) -> Position:
+    if type(value) is int and value >= OLDEST:
+        return Position(value)
+    found = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(value)
+    return Position(int(found[1]), int(found[2]))
+
+
+def resolve(option: str, text: str, bounds: Bounds) -> Ends:
+    """`earliest`, `latest`, or JSON, as offsets of all queues of `bounds`.
+
+    A queue that JSON leaves out is at its oldest message for startingOffsets, and at its end for endingOffsets.
+    """
+    if text.strip().lower() in (EARLIEST, LATEST):
+        asked: Positions = {}
+        missing = OLDEST if text.strip().lower() == EARLIEST else NEXT
+    else:
+        asked, missing = _asked(option, text), OLDEST if option == "startingOffsets" else NEXT
+    found: Ends = {}
+    for topic, queues in bounds.items():
+        for queue, (oldest, next_offset) in queues.items():
+            offset = asked.get(topic, {}).get(queue, Position(missing)).offset
+            found.setdefault(topic, {})[queue] = {OLDEST: oldest, NEXT: next_offset}.get(offset, offset)
+    return found
+
+
+def _asked(option: str, text: str) -> Positions:
+    try:
+        return parsed(json.loads(text))
+    except (ValueError, AttributeError):
+        raise SourceOptionError(
+            f'{option} must be "earliest", "latest" or JSON like {{"orders": {{"0": 17, "1": -2}}}}: {text!r}'
+        ) from None
+
+
+def ends(bounds: Bounds) -> Ends:
+    """Where the queues end."""
+    return {
+        topic: {queue: end for queue, (_, end) in sorted(queues.items())} for topic, queues in sorted(bounds.items())
+    }
+
+
+class Queues:
+    """The queues of a mount as they are now."""
+
+    def __init__(self, bounds: Bounds, place_of: Callable[[str, int, int], int | None]) -> None:
+        """`place_of` takes topic, queue and queue offset of a message, and returns its physical offset; None: there is
+        no message, or it is damaged."""
+        self._bounds = bounds
+        self._place_of = cache(place_of)
+
+    def located(self, offsets: Ends, start: Positions | None = None) -> Positions:
+        """Offsets as positions; what only `start` knows (a topic that has gone) stays where it was."""
+        start = start or {}
+        found: Positions = {topic: dict(queues) for topic, queues in start.items()}
+        for topic, queues in offsets.items():
+            for queue, offset in queues.items():
+                before = start.get(topic, {}).get(queue)
+                if before is None or before.offset != offset or not self.is_of(before, topic, queue):
+                    position = Position(offset, self._place_of(topic, queue, offset - 1) if offset > 0 else None)
+                    found.setdefault(topic, {})[queue] = position
+        return found
+
+    def is_of(self, position: Position, topic: str, queue: int) -> bool:
+        """Whether a position is, as far as anybody can tell, one of the queue that is there now."""
+        oldest, end = self._bounds_of(topic, queue)
+        if position.offset > end:
+            return False
+        if position.last_place is None or position.offset <= oldest:
+            return True
+        return self._place_of(topic, queue, position.offset - 1) in (position.last_place, None)
+
+    def waiting(self, start: Positions, end: Ends) -> list[Range]:
+        """What there is between two offsets, a range a queue."""
+        found = []
+        for topic, queues in sorted(end.items()):
+            for queue, stop in sorted(queues.items()):
+                oldest, next_offset = self._bounds_of(topic, queue)
+                begin = self._goes_on(start.get(topic, {}).get(queue, Position(0)), topic, queue)
+                part = Range(topic, queue, max(begin, oldest), min(stop, next_offset))
+                if part.begin < part.end:
+                    found.append(part)
+        return found
+
+    def plan(self, start: Positions, end: Positions, *, fail_on_data_loss: bool) -> list[tuple[Range, Position]]:
+        """What is to be read between two positions, a range a queue, and where it ends. A queue that `start` does not
+        know begins at 0.
+
+        DataLossError where something of it is gone; without `fail_on_data_loss` that is left out.
+        """
+        found = []
+        for topic, queues in sorted(end.items()):
+            for queue, stop in sorted(queues.items()):
+                begin = start.get(topic, {}).get(queue, Position(0))
+                if begin != stop:
+                    loss = self._loss(topic, queue, begin, stop)
+                    if loss is not None and fail_on_data_loss:
+                        raise loss
+                    if self.is_of(stop, topic, queue):
+                        found += [(part, stop) for part in self.waiting(start, {topic: {queue: stop.offset}})]
+        return found
+
+    def _loss(self, topic: str, queue: int, begin: Position, stop: Position) -> DataLossError | None:
+        """What is gone of a range."""
+        oldest, end = self._bounds_of(topic, queue)
+        if not end:
+            return DataLossError(topic, queue, begin.offset, end, "the topic was deleted")
+        for position in (begin, stop):
+            if not self.is_of(position, topic, queue):
+                why = "the topic was deleted and made again, or the queue was cut, since the query last saw it"
+                return DataLossError(topic, queue, begin.offset, oldest, why)
+        if begin.offset < oldest:
+            return DataLossError(topic, queue, begin.offset, oldest)
+        if stop.offset < begin.offset:
+            return DataLossError(topic, queue, begin.offset, stop.offset, "it is to end before it begins")
+        return None
+
+    def _goes_on(self, position: Position, topic: str, queue: int) -> int:
+        """The queue offset at which a queue goes on that was read up to a position."""
+        if self.is_of(position, topic, queue):
+            return position.offset
+        oldest, end = self._bounds_of(topic, queue)
+        first_place = self._place_of(topic, queue, oldest) if oldest < end else None
+        if first_place is not None and position.last_place is not None and first_place <= position.last_place:
+            return min(position.offset, end)  # its writer cut it, but did not make it again
+        return oldest
+
+    def _bounds_of(self, topic: str, queue: int) -> tuple[int, int]:
+        return self._bounds.get(topic, {}).get(queue, (0, 0))
+
+
+def limited(end: Ends, waiting: list[Range], most: int) -> Ends:
+    """At most `most` messages of what waits: each queue's share is in proportion to what waits in it, but for one."""
+    total = sum(part.end - part.begin for part in waiting)
+    if total <= most:
+        return end
+    limits = {topic: dict(queues) for topic, queues in end.items()}
+    left = most
+    for part in sorted(waiting, key=lambda part: part.begin - part.end):  # the longest first
+        size = part.end - part.begin
+        share = min(max(size * most // total, 1), left)
+        limits[part.topic][part.queue] = part.begin + share
+        left -= share
+    return limits
