@@ -28,18 +28,22 @@ class Properties:
     row_starts: Array
     names: CodedColumn
     values: ByteColumn
+    stored_sizes: Array | None = None
+    """How long each row is in the log, where it may have become longer, for not all is UTF-8 there: int64 (n,)."""
 
     @classmethod
     def of(cls, records: LocatedRecords) -> Properties:
         """The properties of `records`, copied out of the log."""
-        offsets, data = _valid_text(*kernel.gather(records.log, *records.properties, lead=_VALUE_END))
+        stored, stored_data = kernel.gather(records.log, *records.properties, lead=_VALUE_END)
+        offsets, data = _valid_text(stored, stored_data)
         row_starts, items = kernel.split_items(data, offsets[:-1], np.diff(offsets))
         names = SliceColumn(data, items[0], items[1]).numbered()
         last = kernel.last_of_equals(row_starts, names.codes, len(names.texts))
         if not last.all():
             row_starts = np.append(0, np.cumsum(last))[row_starts]
             items, names = items[:, last], CodedColumn(names.texts, names.codes[last])
-        return cls(row_starts, names, SliceColumn(data, items[2], items[3]).packed())
+        stored_sizes = records.properties[1] if data is not stored_data else None
+        return cls(row_starts, names, SliceColumn(data, items[2], items[3]).packed(), stored_sizes)
 
     @property
     def nbytes(self) -> int:

@@ -31,7 +31,7 @@ ROW_GROUP_BYTES = 32 << 20
 """A row group ends before its bodies and what else its records hold are more than this, but for a single message."""
 
 _ROW_BYTES = SCHEMA.row_bytes
-_ITEM_SHARE = 4  # the most expensive text is keys of one byte: two bytes of a record take seven
+ITEM_SHARE = 4  # the most expensive text is keys of one byte: two bytes of a record take seven
 _ROW_GROUP_BYTES = PAGE_BYTES + (PAGE_BYTES + 137) * len(SCHEMA.columns)  # each chunk begins a page; headers of pages
 _FOOTER_BYTES = 4 << 10
 _FOOTER_ROW_GROUP_BYTES = 205 * len(SCHEMA.columns)
@@ -97,7 +97,7 @@ def measure(store: MessageStore, key: RangeKey) -> Layout:
     range_key(store, key.topic, key.queue, key.begin, key.end)  # still there: else some of it was read as damaged
     bodies, texts = _lengths(store, places, record_sizes, body_sizes)
     # An IPv6 host, longer by 12 bytes in the record and by 26 as text, is among the text, too.
-    bounds = np.cumsum(np.where(record_sizes > 0, bodies + texts * _ITEM_SHARE + _ROW_BYTES, 0))
+    bounds = np.cumsum(np.where(record_sizes > 0, bodies + texts * ITEM_SHARE + _ROW_BYTES, 0))
     files = places // store.sizes.commit_log_bytes
     file_ends = np.append(np.flatnonzero(np.diff(files)) + 1, count)
     row_groups = tuple(_row_groups(key.begin, np.cumsum(bodies + texts), bounds, file_ends))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from fsstore.tree.names import MAX_QUEUE_OFFSET, parse_queue, to_name
+from fsstore.tree.names import MAX_QUEUE_OFFSET, NAME_MAX_BYTES, parse_queue, to_name
 
 SEGMENT_MESSAGES = 65_536
 """A segment ends at each multiple of so many queue offsets, and earlier where the log's files do."""
@@ -23,6 +23,11 @@ TAIL_SUFFIX = b".tail.parquet"
 
 _ESCAPED = frozenset(b"\"#%'*/:=?\\{[]^\x7f") | frozenset(range(0x20))
 """What Hive, and Spark with it, escapes in the name of a partition."""
+
+_NULL = b"__HIVE_DEFAULT_PARTITION__"
+"""What stands for null in a name; a topic may be called so, too."""
+_ESCAPE = re.compile(rb"%(?=[0-9A-Fa-f]{2})")
+"""A % by which a reader would take what follows it for another byte."""
 
 _RANGE = re.compile(rb"([0-9]{20})-([0-9]{20})(?:\.tail)?\.parquet")
 
@@ -36,8 +41,17 @@ class Range(NamedTuple):
 
 def topic_partition(topic: str) -> bytes:
     """The directory of a topic."""
-    escaped = (b"%%%02X" % byte if byte in _ESCAPED else bytes((byte,)) for byte in to_name(topic))
-    return TOPIC_PREFIX + b"".join(escaped)
+    name = to_name(topic)
+    if name == _NULL:
+        return TOPIC_PREFIX + b"%5F" + name[1:]
+    partition = TOPIC_PREFIX + _escaped(name, _ESCAPED)
+    if len(partition) <= NAME_MAX_BYTES:
+        return partition
+    return TOPIC_PREFIX + _escaped(_ESCAPE.sub(b"%25", name), _ESCAPED - {ord("%")})  # too long for a name otherwise
+
+
+def _escaped(name: bytes, special: frozenset[int]) -> bytes:
+    return b"".join(b"%%%02X" % byte if byte in special else bytes((byte,)) for byte in name)
 
 
 def queue_partition(queue: int) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from engine import UNIQUE_KEY, Block, ByteColumn, ExpiredMessageError, MessageStore, SliceColumn
 from fsstore.parquet.format import SCHEMA
-from fsstore.parquet.layout import RangeKey, RowGroup, page_aligned, range_key
+from fsstore.parquet.layout import ITEM_SHARE, RangeKey, RowGroup, page_aligned, range_key
 from fsstore.parquet.pages import Chunk, Texts, coded, levels_of, numbers, plain, texts_of
 
 Array = np.ndarray[Any, Any]
@@ -23,6 +23,7 @@ _GATHERED_LATE = ("body", "unique_key", "properties.key_value.value")
 _OBJECTS_BYTES = 16 << 10
 """Memory that the objects of a row group take beside its arrays, more or less: of a short one, nearly all."""
 
+_LENGTH_BYTES = 4
 _REPLACEMENT = "\ufffd".encode()
 
 
@@ -53,12 +54,9 @@ def read_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> Col
     store.hold(key.first_physical).release()  # what retention took meanwhile would pass for damaged
     _require_range(store, key)  # and what went from the queue for never having been there
     [block] = blocks
-    chunks = _chunks_of(store, block, shortened=False)
-    sizes = _sizes(chunks)
-    if not _fits(sizes, row_group):  # what was no text has a sign of three bytes for each of it
-        chunks = _chunks_of(store, block, shortened=True)
-        sizes = _sizes(chunks)
-    if not _fits(sizes, row_group):
+    chunks = _chunks_of(store, block)
+    sizes = tuple(chunks[column.name].size for column in SCHEMA.in_file)
+    if sum(map(page_aligned, sizes)) > row_group.most_bytes:
         raise BoundError(f"row group at queue offset {row_group.begin}")
     kept_bytes = sum(chunk.size for column, chunk in chunks.items() if column not in _GATHERED_LATE)
     kept_bytes += block.bodies.nbytes + block.properties.nbytes + _OBJECTS_BYTES
@@ -71,33 +69,28 @@ def _require_range(store: MessageStore, key: RangeKey) -> None:
         raise ExpiredMessageError(key.topic, key.queue, key.begin, key.end)
 
 
-def _sizes(chunks: dict[str, Chunk]) -> tuple[int, ...]:
-    return tuple(chunks[column.name].size for column in SCHEMA.in_file)
-
-
-def _fits(sizes: tuple[int, ...], row_group: RowGroup) -> bool:
-    return sum(map(page_aligned, sizes)) <= row_group.most_bytes
-
-
-def _chunks_of(store: MessageStore, block: Block, *, shortened: bool) -> dict[str, Chunk]:
-    """The columns of a block; texts shortened if asked for, but names, for those of a row must go on to differ, and
-    tags: thrice their bytes, and the same among the values once, are within the bound."""
+def _chunks_of(store: MessageStore, block: Block) -> dict[str, Chunk]:
+    """The columns of a block."""
     properties, bodies = block.properties, block.bodies
     key_starts, keys = block.keys()
     key_levels, levels = levels_of(key_starts), levels_of(properties.row_starts)
+    too_long = _too_long(block, np.diff(key_starts), keys)
 
-    def text(find: Callable[[], SliceColumn]) -> Texts:
+    def text(find: Callable[[], SliceColumn], counts: Array | None = None) -> Texts:
+        """Those of a column of which each row has so many, or one."""
         found = find()
-        if shortened:
-            return texts_of(_shortened(found))
-        return Texts(len(found), int(found.sizes.sum()), find)
+        if too_long is None:
+            return Texts(len(found), int(found.sizes.sum()), find)
+        return texts_of(_shortened(found, too_long if counts is None else np.repeat(too_long, counts)))
 
-    unique_keys, values = text(lambda: properties.value(UNIQUE_KEY)), text(lambda: properties.values.slices)
+    unique_keys = text(lambda: properties.value(UNIQUE_KEY))
+    values = text(lambda: properties.values.slices, np.diff(properties.row_starts))
+    key_texts = texts_of(keys.packed()) if too_long is None else text(lambda: keys, np.diff(key_starts))
     return {
         "queue_offset": numbers(block.queue_offset),
         "physical_offset": numbers(block.physical_offset),
         "body": plain(Texts(len(block), int(bodies.sizes.sum()), lambda: store.bodies(bodies))),
-        "keys.list.element": plain(texts_of(_shortened(keys) if shortened else keys.packed()), key_levels),
+        "keys.list.element": plain(key_texts, key_levels),
         "tags": coded(block.tags()),
         "unique_key": plain(unique_keys),
         "properties.key_value.key": coded(properties.names, levels),
@@ -112,9 +105,29 @@ def _chunks_of(store: MessageStore, block: Block, *, shortened: bool) -> dict[st
     }
 
 
-def _shortened(texts: SliceColumn) -> ByteColumn:
-    """Texts with one byte for what was no text."""
-    return ByteColumn.of([texts[row].replace(_REPLACEMENT, b"?") for row in range(len(texts))])
+def _too_long(block: Block, key_counts: Array, keys: SliceColumn) -> Array | None:
+    """The rows (bool (n,)) whose texts need more than what is counted for them, because they were no UTF-8 and have
+    three bytes for one now: what a message shows must not follow from its neighbours. None: no row."""
+    properties = block.properties
+    if properties.stored_sizes is None:
+        return None
+    rows = np.arange(len(block))
+
+    def bytes_of(counts: Array, texts: SliceColumn) -> Array:
+        return np.bincount(np.repeat(rows, counts), texts.sizes + _LENGTH_BYTES, minlength=len(rows))
+
+    counts = np.diff(properties.row_starts)
+    needed = bytes_of(counts, properties.values.slices) + bytes_of(counts, properties.names.slices)
+    needed += bytes_of(key_counts, keys) + block.tags().slices.sizes + properties.value(UNIQUE_KEY).sizes
+    too_long = needed > properties.stored_sizes * ITEM_SHARE
+    return too_long if too_long.any() else None
+
+
+def _shortened(texts: SliceColumn, rows: Array) -> ByteColumn:
+    """Texts, those of `rows` (bool (n,)) with one byte for what was no text. Names and tags stay as they are: names of
+    a row must go on to differ, and thrice their bytes, and the same among the values once, are within the bound."""
+    replaced = (texts[row].replace(_REPLACEMENT, b"?") if is_asked else texts[row] for row, is_asked in enumerate(rows))
+    return ByteColumn.of(list(replaced))
 
 
 def _micros(times_ms: Array) -> Array:

@@ -23,6 +23,9 @@ from fsstore.parquet.names import (
         ("a/b:c=d?e*f", b"topic=a%2Fb%3Ac%3Dd%3Fe%2Af"),
         ("\x01\x7f\"#'\\{[]^", b"topic=%01%7F%22%23%27%5C%7B%5B%5D%5E"),
         ("Köln", "topic=Köln".encode()),
+        ("__HIVE_DEFAULT_PARTITION__", b"topic=%5F_HIVE_DEFAULT_PARTITION__"),
+        ("%" * 84, b"topic=" + b"%" * 84),  # a name has 255 bytes
+        ("%41" * 42, b"topic=" + b"%2541" * 42),
     ],
 )
 def test_a_topic_is_escaped_as_hive_escapes_it(topic: str, name: bytes) -> None:

@@ -144,13 +144,14 @@ def test_text_that_is_none_still_fits(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", small_files()) as store:
         store.create_topic("orders", 1)
         store.put_batch([Message("orders", b"", keys=["k", value.replace(" ", "")], properties={"p": "v"})] * 9, 0)
+        store.put(Message("orders", b"", keys=["\ufffd"], properties={"p": "\ufffd"}), 0)
     text = value.replace(" ", "").encode()
     assert overwrite_in_log(tmp_path / "store", text, b"\xff" * len(text))
     with MessageStore.open(tmp_path / "store") as store:
         layout = layout_of(store, "orders")
         found = rows(rendered(store, layout)[0])
-        assert [row["keys"] for row in found] == [["k", "?" * len(text)]] * 9
-        assert [row["properties"]["p"] for row in found] == ["v"] * 9
+        assert [row["keys"] for row in found] == [["k", "?" * len(text)]] * 9 + [["\ufffd"]]
+        assert [row["properties"]["p"] for row in found] == ["v"] * 9 + ["\ufffd"], "beside others as it is alone"
 
 
 @pytest.mark.parametrize("size", [4_000, 12_000, 16_000, 24_000, 32_000])

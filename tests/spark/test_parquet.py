@@ -23,6 +23,8 @@ from fsstore.spark import MESSAGE_SCHEMA, messages
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
 ORDERS = 30_000
+ODD_TOPICS = ("__HIVE_DEFAULT_PARTITION__", "%" * 100 + "41")
+"""What readers may take for null, and what needs more escapes than a name has room for."""
 SIZES = FileSizes(commit_log_bytes=8 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=100_000)
 
 
@@ -38,6 +40,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.put(Message("2024", b"\x00\xff", keys=["K-1", "K-2"], tags="t", properties={"city": "Köln"}), 0)
         store.create_topic("%RETRY%g", 1)
         store.put(Message("%RETRY%g", b"again", born_time_ms=1_700_000_000_123, flag=7), 0)
+        for topic in ODD_TOPICS:
+            store.create_topic(topic, 1)
+            store.put(Message(topic, b"odd"), 0)
         store.create_topic("silent", 1)
     return folder
 
@@ -90,7 +95,10 @@ def test_a_topic_that_is_a_number_stays_a_string(spark: SparkSession, mount: Mou
     assert row.properties == {"KEYS": "K-1 K-2", "TAGS": "t", "city": "Köln"}
 
 
-def test_a_topic_with_percent_signs_is_found_by_its_name(spark: SparkSession, mount: Mounted) -> None:
+def test_a_topic_of_any_name_is_found_by_it(spark: SparkSession, mount: Mounted) -> None:
+    every = messages(spark, mount.root)
+    rows = every.where(every.topic.isin(*ODD_TOPICS)).select("topic", "body").collect()
+    assert sorted((row.topic, bytes(row.body)) for row in rows) == sorted((topic, b"odd") for topic in ODD_TOPICS)
     for frame in (messages(spark, mount.root).where("topic = '%RETRY%g'"), messages(spark, mount.root, ["%RETRY%g"])):
         (row,) = frame.selectExpr("*", "unix_millis(born_time) as born_ms").collect()
         assert (row.topic, bytes(row.body), row.born_ms, row.flag) == ("%RETRY%g", b"again", 1_700_000_000_123, 7)
@@ -114,7 +122,7 @@ def test_sparks_reader_of_single_rows_reads_the_same(spark: SparkSession, mount:
         assert read() == by_columns
     finally:
         spark.conf.unset("spark.sql.parquet.enableVectorizedReader")
-    assert len(by_columns) == ORDERS + 5_002
+    assert len(by_columns) == ORDERS + 5_002 + len(ODD_TOPICS)
 
 
 def test_partitions_are_pruned_before_anything_is_read(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
@@ -173,7 +181,12 @@ def test_duckdb_polars_and_pyarrow_read_the_dataset(mount: Mounted) -> None:
     frame = pl.scan_parquet(pattern).select(pl.len(), pl.col("queue_offset").sum()).collect()
     assert frame.row(0) == (ORDERS + 5_000, sum(range(ORDERS)) + sum(range(5_000)))
     table = ds.dataset(f"{mount.root}/@parquet", partitioning="hive").to_table(columns=["topic", "queue_offset"])
-    assert set(table["topic"].to_pylist()) == {"orders", "2024", "%RETRY%g"}
+    assert set(table["topic"].to_pylist()) == {"orders", "2024", "%RETRY%g", None, ODD_TOPICS[1]}
+    everything = f"{mount.root}/@parquet/*/*/*.parquet"
+    with duckdb.connect() as connection:
+        query = f"select distinct topic from read_parquet('{everything}', hive_partitioning = true, "
+        topics = connection.sql(query + "hive_types_autocast = false)").fetchall()
+    assert {topic for (topic,) in topics} == {"orders", "2024", "%RETRY%g", *ODD_TOPICS}
 
 
 def test_a_range_that_a_job_listed_is_read_while_the_queue_grows(

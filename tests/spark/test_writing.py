@@ -33,8 +33,8 @@ def test_rows_become_messages_with_keys_and_tags(spark: SparkSession, mount: Mou
 
 def test_bytes_stay_what_they_are(spark: SparkSession, mount: Mounted) -> None:
     every = [bytes(range(256)), b"\n\n", b"\x00", b"plain", os.urandom(3_000), b""]
-    frame = spark.createDataFrame([(body, number) for number, body in enumerate(every)], "body binary, number int")
-    assert write_topic(frame, mount.root, "bytes", key="number") == len(every)
+    frame = spark.createDataFrame([(body, [number]) for number, body in enumerate(every)], "body binary, n array<int>")
+    assert write_topic(frame, mount.root, "bytes", key="n") == len(every)
     found = {row["keys"][0]: bytes(row.body) for row in messages(spark, mount.root, ["bytes"]).collect()}
     assert found == {str(number): body for number, body in enumerate(every)}
 
@@ -66,9 +66,12 @@ def test_a_stream_publishes_what_it_makes_of_another_topic(spark: SparkSession, 
 
 
 def test_what_no_store_can_take_fails_the_job_and_says_so(spark: SparkSession, mount: Mounted) -> None:
-    frame = spark.createDataFrame([("b", "a\x01b")], "body string, key string")
-    with pytest.raises(Exception, match="Invalid argument"):
+    frame = spark.createDataFrame([("a", ["fine"]), ("b", ["has space"])], "body string, key array<string>").coalesce(1)
+    with pytest.raises(
+        Exception, match=r"message 2 of 2: keys are a list of texts that are not empty and hold no space"
+    ):
         write_topic(frame, mount.root, "refused", key="key")
+    assert messages(spark, mount.root, ["refused"]).count() == 0
 
 
 def test_a_write_goes_on_when_the_daemon_has_come_back(tmp_path: Path) -> None:
