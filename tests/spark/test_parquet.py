@@ -73,6 +73,7 @@ def test_the_dataset_has_topics_and_queues_as_partitions(spark: SparkSession, mo
         ("orders", 1, 5_000),
         ("2024", 0, 1),
         ("%RETRY%g", 0, 1),
+        *((topic, 0, 1) for topic in ODD_TOPICS),
     }
 
 
