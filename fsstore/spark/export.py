@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.names import topic_partition
-from fsstore.spark.mount import Bounds, Range, bounds, cut, range_path, within
+from fsstore.spark.mount import Bounds, Range, bounds, cut, offset_at, range_path, size_of, within
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -354,13 +354,11 @@ def _found(root: str, wanted: Wanted) -> list[Range]:
 
 
 def _offset_at(root: str, topic: str, queue: int, when_ms: int | None, begin: int, end: int) -> int:
-    """The first queue offset stored at or after a time: what the link `@<time>` leads to."""
+    """The first queue offset stored at or after a time."""
     if when_ms is None:
         return begin
-    try:
-        return int(os.path.basename(os.readlink(Path(root) / topic / str(queue) / f"@{when_ms}")))
-    except FileNotFoundError:
-        return end
+    found = offset_at(root, topic, queue, when_ms)
+    return end if found is None else found
 
 
 def _next_unit(root: str, left: list[Range], most_bytes: int) -> tuple[Range, ...]:
@@ -372,17 +370,10 @@ def _next_unit(root: str, left: list[Range], most_bytes: int) -> tuple[Range, ..
             break
         for part in cut(whole):
             found[part.queue] = Range(whole.topic, whole.queue, whole.begin, part.end)
-            size += _size_of(root, part)
+            size += size_of(root, part)
             if size >= most_bytes:
                 break
     return tuple(found.values())
-
-
-def _size_of(root: str, part: Range) -> int:
-    try:
-        return os.stat(range_path(root, part)).st_size
-    except FileNotFoundError:  # it has expired
-        return 0
 
 
 def _bring(spark: SparkSession, root: str, target: ExportFolder, number: int, parts: tuple[Range, ...]) -> Unit:
@@ -417,7 +408,7 @@ def _bring_what_is_there(
 
 def _run(spark: SparkSession, root: str, target: ExportFolder, pieces: list[Range]) -> list[Part]:
     """Ranges into files below `staging`, by tasks that each have about as much to do."""
-    tasks = list(enumerate(_shares(pieces, [_size_of(root, piece) for piece in pieces])))
+    tasks = list(enumerate(_shares(pieces, [size_of(root, piece) for piece in pieces])))
     if not tasks:
         return []
     job = spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(bring, root, str(target.staging), FILE_BYTES))

@@ -93,6 +93,20 @@ def place_of(mount: str, topic: str, queue: int, offset: int) -> int | None:
     return while_gone(mount, look)
 
 
+def offset_at(mount: str, topic: str, queue: int, time_ms: int) -> int | None:
+    """The first queue offset stored at or after a time, which is what the link `@<time>` leads to; None: there is none.
+    Waits as `bounds` does. MountGoneError."""
+
+    def look() -> int | None:
+        try:
+            return int(os.path.basename(os.readlink(os.path.join(mount, topic, str(queue), f"@{time_ms}"))))
+        except FileNotFoundError:
+            os.stat(os.path.join(mount, "@store"))  # else it is the mount that is not there
+            return None
+
+    return while_gone(mount, look)
+
+
 def while_gone(mount: str, work: Callable[[], _T]) -> _T:
     """What `work` returns, tried again while the daemon is gone. MountGoneError after PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
@@ -126,3 +140,11 @@ def range_path(mount: str, part: Range) -> str:
     """The Parquet file of a range that `cut` made."""
     names = (topic_partition(part.topic), queue_partition(part.queue), segment_name(part.begin, part.end))
     return os.path.join(mount, "@parquet", *map(os.fsdecode, names))
+
+
+def size_of(mount: str, part: Range) -> int:
+    """Bytes of the Parquet file of a range that `cut` made; 0: it has expired."""
+    try:
+        return os.stat(range_path(mount, part)).st_size
+    except FileNotFoundError:
+        return 0

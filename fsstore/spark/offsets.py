@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
-from fsstore.spark.mount import Bounds, DataLossError, Range
+from fsstore.parquet.names import SEGMENT_MESSAGES
+from fsstore.spark.mount import Bounds, DataLossError, Range, cut
 
 OLDEST, NEXT = -2, -1
 EARLIEST, LATEST = "earliest", "latest"
@@ -97,6 +98,42 @@ def _asked(option: str, text: str) -> Positions:
         raise SourceOptionError(
             f'{option} must be "earliest", "latest" or JSON like {{"orders": {{"0": 17, "1": -2}}}}: {text!r}'
         ) from None
+
+
+def resolve_times(
+    times: Mapping[str, Mapping[int, int]] | int, bounds: Bounds, offset_at: Callable[[str, int, int], int | None], *,
+    latest: bool,
+) -> Ends:  # fmt: skip
+    """Offsets of all queues of `bounds` at times, epoch milliseconds, one for all or of each; a queue that is left out
+    is at its oldest message. `offset_at` takes topic, queue and time, and returns the first queue offset stored at or
+    after it; None: there is none, which is its end where `latest` is allowed, else SourceOptionError."""
+    found = resolve("startingOffsets", EARLIEST, bounds)
+    for topic, queues in bounds.items():
+        for queue, (_, end) in queues.items():
+            time_ms = times if isinstance(times, int) else times.get(topic, {}).get(queue)
+            if time_ms is None:
+                continue
+            offset = offset_at(topic, queue, time_ms)
+            if offset is None and not latest:
+                raise SourceOptionError(
+                    f"{topic}/{queue} has no message stored at or after {time_ms}: "
+                    "startingOffsetsByTimestampStrategy=latest begins at its end"
+                )
+            found[topic][queue] = end if offset is None else offset
+    return found
+
+
+def parse_times(text: str) -> dict[str, dict[int, int]]:
+    """The JSON of startingOffsetsByTimestamp. SourceOptionError."""
+    try:
+        times = {topic: {int(queue): at for queue, at in queues.items()} for topic, queues in json.loads(text).items()}
+        if all(type(at) is int and at >= 0 for queues in times.values() for at in queues.values()):
+            return times
+    except (ValueError, AttributeError):
+        pass
+    raise SourceOptionError(
+        f'startingOffsetsByTimestamp must be JSON like {{"orders": {{"0": 1767225600000}}}}, in epoch ms: {text!r}'
+    )
 
 
 def ends(bounds: Bounds) -> Ends:
@@ -208,3 +245,32 @@ def limited(end: Ends, waiting: list[Range], most: int) -> Ends:
         limits[part.topic][part.queue] = part.begin + share
         left -= share
     return limits
+
+
+def limited_bytes(end: Ends, waiting: list[Range], most: int, size_of: Callable[[Range], int]) -> Ends:
+    """About `most` bytes of what waits, and a message of each queue at least. Queues have equal shares; what one does
+    not need is for the others. `size_of` takes what `cut` gives."""
+    limits = {topic: dict(queues) for topic, queues in end.items()}
+    parts = sorted(waiting, key=lambda part: part.end - part.begin)
+    for number, part in enumerate(parts):
+        stop, size = _fitting(part, most // (len(parts) - number), size_of)
+        limits[part.topic][part.queue] = stop
+        most = max(most - size, 0)
+    return limits
+
+
+def _fitting(whole: Range, most: int, size_of: Callable[[Range], int]) -> tuple[int, int]:
+    """Where the beginning of a range ends that takes so many bytes, and how many it takes."""
+    taken = 0
+    for part in cut(whole):
+        size = size_of(part)
+        while size > most - taken and part.end > part.begin + 1:
+            count = (part.end - part.begin) * max(most - taken, 0) // size
+            part = part._replace(end=part.begin + max(count, 1))
+            size = size_of(part)
+        if size > most - taken and part.begin > whole.begin:
+            return part.begin, taken
+        taken += size
+        if taken >= most or part.end % SEGMENT_MESSAGES:
+            return part.end, taken
+    return whole.end, taken

@@ -9,16 +9,25 @@ for the oldest message of a queue, -1 for what comes next.
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from fsstore.spark.frame import MESSAGE_SCHEMA
-from fsstore.spark.mount import Bounds, Range, bounds, cut, place_of
+from fsstore.spark.mount import Bounds, Range, bounds, cut, offset_at, place_of, size_of
 from fsstore.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -30,8 +39,11 @@ from fsstore.spark.offsets import (
     Written,
     ends,
     limited,
+    limited_bytes,
+    parse_times,
     parsed,
     resolve,
+    resolve_times,
     written,
 )
 
@@ -56,20 +68,28 @@ def chosen(bounds: Bounds, subscribe: str | None, pattern: str | None) -> Bounds
     return {topic: queues for topic, queues in bounds.items() if expression.fullmatch(topic)}
 
 
+_UNITS_S = {"": 0.001, "us": 1e-6, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_TIME = re.compile(rf"([0-9]{{1,9}})({'|'.join(_UNITS_S)})")
+
 _OPTIONS = (
     "path",
     "subscribe",
     "subscribePattern",
     "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "failOnDataLoss",
 )
 
 
 class FsstoreSource(DataSource):  # type: ignore[misc]  # pyspark has no types that mypy can follow
-    """Options: the mount as path, and Kafka's names: subscribe, subscribePattern, startingOffsets, endingOffsets,
-    maxOffsetsPerTrigger, failOnDataLoss. A `schema` of fewer columns reads these alone."""
+    """Options: the mount as path, and those of docs/spark.md, 3. A `schema` of fewer columns reads these alone."""
 
     @classmethod
     def name(cls) -> str:
@@ -96,25 +116,39 @@ class _Options:
         if "path" not in given:
             raise SourceOptionError('no mount given: spark.read.format("fsstore").load("/mnt/mq")')
         self.mount = given["path"].removeprefix("file://").rstrip("/")
-        self.starting, self.ending = given.get("startingoffsets"), given.get("endingoffsets")
+        self.ending = given.get("endingoffsets")
         self.most = _positive("maxOffsetsPerTrigger", given.get("maxoffsetspertrigger"))
+        self.most_bytes = _positive("maxBytesPerTrigger", given.get("maxbytespertrigger"), "bytes")
+        self.least = _positive("minOffsetsPerTrigger", given.get("minoffsetspertrigger"))
+        if self.least and self.most and self.least > self.most:
+            raise SourceOptionError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+        self.most_delay_s = _seconds("maxTriggerDelay", given.get("maxtriggerdelay", "15m"))
         self.fail_on_data_loss = _boolean("failOnDataLoss", given.get("failondataloss", "true"))
         self._subscribe, self._pattern = given.get("subscribe"), given.get("subscribepattern")
+        self._starting = given.get("startingoffsets")
+        self._times = _times(given.get("startingtimestamp"), given.get("startingoffsetsbytimestamp"))
+        self._latest = _one_of("startingOffsetsByTimestampStrategy", given, "error", "latest") == "latest"
 
     def bounds(self) -> Bounds:
         """What the mount has now of what is asked for."""
         return chosen(bounds(self.mount), self._subscribe, self._pattern)
+
+    def start(self, bounds: Bounds, otherwise: str) -> Ends:
+        """Where a new query begins."""
+        if self._times is None:
+            return resolve("startingOffsets", self._starting or otherwise, bounds)
+        return resolve_times(self._times, bounds, partial(offset_at, self.mount), latest=self._latest)
 
     def queues(self, bounds: Bounds) -> Queues:
         """The queues that have these bounds."""
         return Queues(bounds, partial(place_of, self.mount))
 
 
-def _positive(name: str, text: str | None) -> int | None:
+def _positive(name: str, text: str | None, of: str = "messages") -> int | None:
     if text is None:
         return None
-    if not text.isdigit() or not int(text):
-        raise SourceOptionError(f"{name} must be a number of messages: {text!r}")
+    if not text.isdecimal() or not int(text):
+        raise SourceOptionError(f"{name} must be a number of {of}: {text!r}")
     return int(text)
 
 
@@ -122,6 +156,31 @@ def _boolean(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise SourceOptionError(f"{name} must be true or false: {text!r}")
     return text.lower() == "true"
+
+
+def _one_of(name: str, given: Mapping[str, str], *choices: str) -> str:
+    """The value of an option, in lower case; the first choice where it is not given."""
+    text = given.get(name.lower(), choices[0]).lower()
+    if text not in choices:
+        raise SourceOptionError(f"{name} must be {' or '.join(choices)}: {text!r}")
+    return text
+
+
+def _times(of_all: str | None, of_each: str | None) -> Mapping[str, Mapping[int, int]] | int | None:
+    """The times at which a query begins: Kafka's source prefers startingTimestamp, too."""
+    if of_all is None:
+        return None if of_each is None else parse_times(of_each)
+    if not of_all.isdecimal():
+        raise SourceOptionError(f"startingTimestamp must be epoch milliseconds: {of_all!r}")
+    return int(of_all)
+
+
+def _seconds(name: str, text: str) -> float:
+    """A time as Spark writes it: 15m, 30s, 500ms; milliseconds without a unit."""
+    found = _TIME.fullmatch(text.strip().lower())
+    if found is None:
+        raise SourceOptionError(f"{name} must be a time like 15m, 30s or 500ms: {text!r}")
+    return int(found[1]) * _UNITS_S[found[2]]
 
 
 class _Reader:
@@ -157,7 +216,7 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         there = self._options.bounds()
         queues = self._options.queues(there)
-        start = resolve("startingOffsets", self._options.starting or EARLIEST, there)
+        start = self._options.start(there, EARLIEST)
         end = resolve("endingOffsets", self._options.ending or LATEST, there)
         return self._plan(queues, queues.located(start), queues.located(end))
 
@@ -170,22 +229,44 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._options.ending is not None:
             raise SourceOptionError("a stream has no endingOffsets")
         self._target: Ends | None = None
+        self._triggered = -math.inf
 
     def initialOffset(self) -> Written:
         there = self._options.bounds()
-        start = resolve("startingOffsets", self._options.starting or LATEST, there)
-        return written(self._options.queues(there).located(start))
+        return written(self._options.queues(there).located(self._options.start(there, LATEST)))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._options.most) if self._options.most else ReadAllAvailable()
+        """Spark knows no limit of several kinds: any but ReadAllAvailable stands for all that the options say."""
+        options = self._options
+        if options.most:
+            return ReadMaxRows(options.most)
+        if options.most_bytes:
+            return ReadMaxBytes(options.most_bytes)
+        return ReadMinRows(options.least) if options.least else ReadAllAvailable()
 
     def latestOffset(self, start: Written, limit: ReadLimit) -> Written:
         there = self._options.bounds()
         queues, before = self._options.queues(there), parsed(start)
         end = ends(there) if self._target is None else self._target
-        if isinstance(limit, ReadMaxRows):
-            end = limited(end, queues.waiting(before, end), limit.max_rows)
+        if not isinstance(limit, ReadAllAvailable):
+            waiting = queues.waiting(before, end)
+            if self._is_to_wait(sum(part.end - part.begin for part in waiting)):
+                return start
+            if self._options.most:
+                end = limited(end, waiting, self._options.most)
+                waiting = queues.waiting(before, end)
+            if self._options.most_bytes:
+                end = limited_bytes(end, waiting, self._options.most_bytes, partial(size_of, self._options.mount))
         return written(queues.located(end, before))
+
+    def _is_to_wait(self, count: int) -> bool:
+        """Whether there are too few messages for a batch; not for longer than maxTriggerDelay after the last one."""
+        least, now = self._options.least, time.monotonic()
+        is_late = now - self._triggered >= self._options.most_delay_s
+        if least and self._target is None and count < least and not is_late:
+            return True
+        self._triggered = now
+        return False
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = ends(self._options.bounds())

@@ -8,7 +8,19 @@ from hypothesis import strategies as st
 
 from fsstore.spark import DataLossError, SourceOptionError
 from fsstore.spark.mount import Bounds, Range, cut
-from fsstore.spark.offsets import Position, Positions, Queues, Written, ends, limited, parsed, resolve, written
+from fsstore.spark.offsets import (
+    Position,
+    Positions,
+    Queues,
+    Written,
+    ends,
+    limited,
+    limited_bytes,
+    parsed,
+    resolve,
+    resolve_times,
+    written,
+)
 from fsstore.spark.source import chosen
 
 BOUNDS = {"orders": {0: (10, 20), 1: (0, 5)}, "bills": {0: (0, 0)}}
@@ -149,6 +161,38 @@ def test_a_limit_is_kept_and_everything_is_read_in_the_end(queues: dict[int, tup
         start = stop
         most *= 2
     raise AssertionError("it never ends")
+
+
+@given(QUEUES, st.integers(1, 1 << 20))
+def test_a_limit_of_bytes_is_kept_but_for_a_message_a_queue(queues: dict[int, tuple[int, int]], most: int) -> None:
+    bounds = {"orders": queues}
+    there, end = queues_of(bounds), ends(bounds)
+
+    def size_of(part: Range) -> int:  # of messages that are longer the later they come
+        return 500 + sum(range(part.begin, part.end))
+
+    start = there.located(resolve("startingOffsets", "earliest", bounds))
+    waiting = there.waiting(start, end)
+    found = there.waiting(start, limited_bytes(end, waiting, most, size_of))
+    assert [part[:3] for part in found] == [part[:3] for part in waiting], "each goes on"
+    assert all(size_of(part) <= most or part.end == part.begin + 1 for part in found)
+
+
+def test_a_limit_of_bytes_that_one_queue_does_not_need_is_for_the_others() -> None:
+    waiting = [Range("orders", 0, 0, 10), Range("orders", 1, 0, 200_000)]
+    end = {"orders": {0: 10, 1: 200_000}}
+    limits = limited_bytes(end, waiting, 150_010, lambda part: part.end - part.begin)
+    assert limits == {"orders": {0: 10, 1: 150_000}}
+
+
+def test_times_say_where_queues_begin() -> None:
+    def offset_at(topic: str, queue: int, time_ms: int) -> int | None:
+        return 10 + time_ms if queue == 0 and time_ms < 10 else None
+
+    assert resolve_times({"orders": {0: 3}}, BOUNDS, offset_at, latest=False)["orders"] == {0: 13, 1: 0}
+    assert resolve_times(7, BOUNDS, offset_at, latest=True)["orders"] == {0: 17, 1: 5}
+    with pytest.raises(SourceOptionError, match="orders/1"):
+        resolve_times(7, BOUNDS, offset_at, latest=False)
 
 
 @given(st.integers(0, 200_000), st.integers(0, 200_000))

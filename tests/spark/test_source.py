@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from fsstore.spark import MESSAGE_SCHEMA, FsstoreSource
+from fsstore.spark import MESSAGE_SCHEMA, FsstoreSource, SourceOptionError
 from fsstore.spark.mount import Range
 from fsstore.spark.offsets import Position
 from fsstore.spark.reading import read_range
+from fsstore.spark.source import StreamReader
 from tests.mount.daemon import HELD_RANGES
 from tests.mount.harness import PATIENCE_S, SMALL_SIZES, Mounted, mounted, until
 from tests.spark.streams import Received, running, source
@@ -168,16 +170,45 @@ def test_a_stream_begins_at_the_end_unless_told_and_topics_may_come_later(spark:
 
 
 def test_a_rate_limit_cuts_what_waits_into_batches(spark: SparkSession, tmp_path: Path) -> None:
-    received = Received()
+    by_number, by_bytes = Received(), Received()
     with mounted(tmp_path) as mount:
         mount.topic("orders")
         publish(mount, 0, 0, 900)
         publish(mount, 1, 0, 100)
-        stream = source(spark, mount.root, startingOffsets="earliest", maxOffsetsPerTrigger=400)
-        with running(stream, received, tmp_path / "checkpoint", availableNow=True) as query:
+        options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 300}  # which a last batch needs not have
+        stream = source(spark, mount.root, **options, maxOffsetsPerTrigger=400)
+        with running(stream, by_number, tmp_path / "checkpoint", availableNow=True) as query:
             assert query.awaitTermination(60)
-    assert [len(batch) for _, batch in sorted(received.batches.items())] == [400, 400, 200]
-    assert received.queues() == {0: numbered(900), 1: numbered(100)}
+        stream = source(spark, mount.root, **options, maxBytesPerTrigger=250_000)
+        with running(stream, by_bytes, tmp_path / "other", availableNow=True) as query:
+            assert query.awaitTermination(60)
+    assert [len(batch) for _, batch in sorted(by_number.batches.items())] == [400, 400, 200]
+    assert len(by_bytes.batches) == 2
+    for received in (by_number, by_bytes):
+        assert received.queues() == {0: numbered(900), 1: numbered(100)}
+
+
+def test_a_stream_waits_for_enough_messages_but_not_for_ever(spark: SparkSession, tmp_path: Path) -> None:
+    received = Received()
+    with mounted(tmp_path) as mount:
+        mount.topic("orders")
+        publish(mount, 0, 0, 10)
+        between = time.time_ns() // 1_000_000 + 1
+        until("a later message has another time", lambda: time.time_ns() // 1_000_000 > between)
+        publish(mount, 0, 10, 20)
+        stream = source(
+            spark, mount.root, startingTimestamp=between, startingOffsetsByTimestampStrategy="latest",
+            minOffsetsPerTrigger=8, maxTriggerDelay="3s",
+        )  # fmt: skip
+        with running(stream, received, tmp_path / "checkpoint"):
+            received_all(received, 10)
+            publish(mount, 0, 20, 25)
+            publish(mount, 0, 25, 30)  # enough together
+            received_all(received, 20)
+            publish(mount, 0, 30, 31)  # never enough
+            received_all(received, 21)
+    assert received.queues() == {0: numbered(31)[10:]}
+    assert [len(batch) for _, batch in sorted(received.batches.items())] == [10, 10, 1]
 
 
 def test_expired_messages_fail_a_stream_unless_that_is_allowed(spark: SparkSession, tmp_path: Path) -> None:
@@ -248,10 +279,26 @@ def test_a_batch_reads_between_offsets_and_only_the_columns_of_its_schema(spark:
         assert [tuple(row) for row in rows] == [(offset, "orders") for offset in range(20, 25)]
 
 
-@pytest.mark.parametrize(
-    "options", [{"subscribed": "orders"}, {"failOnDataLoss": "maybe"}, {"maxOffsetsPerTrigger": 0}]
-)
-def test_options_that_say_nothing_are_refused(spark: SparkSession, tmp_path: Path, options: dict[str, object]) -> None:
+def test_an_option_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     spark.dataSource.register(FsstoreSource)
     with pytest.raises(Exception, match="SourceOptionError"):
-        spark.read.format("fsstore").options(**options).load(str(tmp_path)).count()
+        spark.read.format("fsstore").option("subscribed", "orders").load(str(tmp_path)).count()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"failOnDataLoss": "maybe"},
+        {"maxOffsetsPerTrigger": "0"},
+        {"maxBytesPerTrigger": "1 MB"},
+        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+        {"maxTriggerDelay": "soon"},
+        {"startingTimestamp": "2026-01-31"},
+        {"startingOffsetsByTimestamp": '{"orders": 7}'},
+        {"startingOffsetsByTimestampStrategy": "earliest"},
+        {"endingOffsets": "latest"},
+    ],
+)
+def test_options_that_say_nothing_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(SourceOptionError):
+        StreamReader({"path": "/mnt/mq"} | options, MESSAGE_SCHEMA)
