@@ -47,6 +47,7 @@ from engine.log.delay import SCHEDULE_TOPIC
 from engine.queue import Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
+from engine.read.stream_rows import STREAM_SEPARATOR
 from engine.read.topic_queue import TopicQueue
 from engine.record.batch import split_text
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
@@ -88,6 +89,7 @@ __all__ = [
     "MIN_RECORD_BYTES",
     "OPTION_NAMES",
     "SCHEDULE_TOPIC",
+    "STREAM_SEPARATOR",
     "UNIQUE_KEY",
     "Block",
     "Bodies",

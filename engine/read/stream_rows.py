@@ -31,7 +31,8 @@ Array = np.ndarray[Any, Any]
 Alone = Callable[[ConsumeQueue, int], StoredMessage | None]
 """The message at a queue offset, read alone; None where it is none."""
 
-NEWLINE = 10
+STREAM_SEPARATOR = 10
+"""The byte behind each message of a `.log`: a newline."""
 UNMEASURED = -1
 """The size of a compressed row that is not known yet."""
 
@@ -151,7 +152,7 @@ class RowSource:
             starts, sizes = starts[shown], sizes[shown]
         offsets, _ = gather(part.log, starts, sizes, target=text)
         ends = offsets[1:]
-        text[ends - 1] = NEWLINE  # over the byte after the body, which came along
+        text[ends - 1] = STREAM_SEPARATOR  # over the byte after the body, which came along
         return int(ends[-1]) if len(ends) else 0
 
     def _put_mixed(self, part: LogPart, text: Array) -> int:
@@ -160,7 +161,7 @@ class RowSource:
             body = self._decompressed(part, row) if part.is_compressed[row] else _stored(part, row)
             begin, end = end, end + len(body or b"")
             text[begin:end] = np.frombuffer(body or b"", np.uint8)  # numpy lets other threads run meanwhile
-            text[end] = NEWLINE
+            text[end] = STREAM_SEPARATOR
             end += 1
         return end
 

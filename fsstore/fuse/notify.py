@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import trio
 
-from engine import Expired, StoreListener
+from engine import STREAM_SEPARATOR, Expired, StoreListener
 from fsstore.core import Filesystem
 from fsstore.fuse.session import Channel
 from fsstore.tree.streams import IdleStream, StreamTable
@@ -155,7 +155,7 @@ GRACE_S = 1
 LOOK_AGAIN_S = 0.01
 """How soon to look again whether we still have a request for the file in hand."""
 
-LAST_BYTE = b"\n"
+LAST_BYTE = bytes([STREAM_SEPARATOR])
 
 
 class SizeNotifier:

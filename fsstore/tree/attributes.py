@@ -2,8 +2,8 @@
 
 Messages never change: cached for a day, and the kernel asks again when retention removed one. What grows is cached for
 long only where the adapter is notified of every change (mode WRITE): it then invalidates the attributes. Where another
-process writes (FOLLOW), it is not cached at all. Names whose meaning moves (`append`, streams, links to the newest)
-never are.
+process writes (FOLLOW), sizes are not cached at all, and names for a second. Names whose meaning moves (`append`,
+streams, links to the newest) never are.
 """
 
 from __future__ import annotations

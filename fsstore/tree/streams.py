@@ -9,7 +9,7 @@ a new look-up gets a new file that begins at the new first message. There are tw
 
     look up ──► nothing came for IDLE_S, and the kernel knows its whole size ──► IdleStream, else StreamFile
     grown   ──► StreamFile: its attributes are to be dropped
-            ──► IdleStream: its size is outdated; the kernel is notified in steps (`fsstore.fuse.notify.Growth`)
+            ──► IdleStream: its size is outdated; the kernel is notified in steps (`fsstore.fuse.notify.SizeNotifier`)
 
 The kernel keeps the last page of a file with zeros after the end. Were it notified of a larger size while a reader has
 that page in its hands, the reader would be given those zeros. That is why what grows is not cached, and why the kernel
