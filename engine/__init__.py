@@ -3,7 +3,9 @@
 This page is the public API; nothing outside the engine reaches past it.
 """
 
+from engine.backup import BackedUp, back_up
 from engine.errors import (
+    BackupError,
     BodyTooLargeError,
     ConfigFileError,
     DamagedRecordError,
@@ -91,6 +93,8 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "STREAM_SEPARATOR",
     "UNIQUE_KEY",
+    "BackedUp",
+    "BackupError",
     "Block",
     "Bodies",
     "BodyTooLargeError",
@@ -158,6 +162,7 @@ __all__ = [
     "UnreadableRangeError",
     "UnsupportedStoreError",
     "WriteError",
+    "back_up",
     "check_message",
     "check_served",
     "check_store",

@@ -30,6 +30,7 @@ VERBS = (
     "tail",
     "wait",
     "check",
+    "backup",
     "export",
     "import",
 )
