@@ -53,6 +53,7 @@ from engine.read.stream_rows import STREAM_SEPARATOR
 from engine.read.topic_queue import TopicQueue
 from engine.record.batch import split_text
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
+from engine.record.columns import Columns
 from engine.record.header import MIN_RECORD_BYTES
 from engine.record.message import Host, Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY
@@ -102,6 +103,7 @@ __all__ = [
     "CheckNote",
     "CheckProgress",
     "CodedColumn",
+    "Columns",
     "ConfigFileError",
     "DamagedRecordError",
     "DuplicateLogFileError",
