@@ -66,6 +66,9 @@ Hold = FileHold
 MAX_TIME_MS = (1 << 63) - 1
 """The end of time, for queries without one."""
 
+CLOSING_S = 0.5
+"""How long closing goes on summing streams, for the next one who opens the store."""
+
 BODY_LIMIT_FACTOR = 16
 """A compressed body may become so many times the message limit."""
 
@@ -111,6 +114,8 @@ class MessageStore:
         self._opened_end = parts.log.readable_end
         self._refusal = Refusal(None if writes else ReadOnlyStoreError(_READ_ONLY_REASONS[config.mode]))
         self._lifecycle = threading.Lock()
+        self._summing = threading.Lock()
+        self._opened_long_at = -1
         self._closed = False
         self._write_side: _WriteSide | None = None
         self._writer: Writer | None = None
@@ -189,7 +194,10 @@ class MessageStore:
         self._refusal.close()
         try:
             durable = self._write_side is not None and self._write_side.close()
-            self._sums.save()
+            with self._summing:  # who is at it has little time
+                if self._write_side is not None:
+                    noted = [queue for queue in self._parts.queues.opened() if queue.text_blocks]
+                    self._sums.keep({*self._sums.in_use, *noted}, CLOSING_S)
             self._parts.close()
             self._close_follower()
             if durable and self._write_side is not None:
@@ -509,15 +517,6 @@ class MessageStore:
         """The bodies of a block's messages, which may be in the mapped log. Errors as `at`."""
         return self._reader.bodies(bodies)
 
-    def holding(
-        self, topic: str, queue: int, start: int, count: int, text: bytes, any_case: bool = False
-    ) -> np.ndarray[Any, Any]:
-        """Queue offsets of up to `count` messages from max(start, min_offset) on that may hold `text` (int64 (n,),
-        ascending): of all whose body does, of those that must be read to tell (they are compressed, or damaged), and of
-        some where it stands beside the body. With `any_case` ASCII letters of either case are the same. At the speed of
-        memory. TopicNotFoundError."""
-        return self._queue(topic, queue).holding(start, count, text, any_case)
-
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = MAX_TIME_MS
     ) -> list[StoredMessage]:
@@ -593,6 +592,19 @@ class MessageStore:
             require_time()
             merged.merge_until()
         return self._sums.stream(merged)
+
+    def sum_streams(self, seconds: float) -> bool:
+        """Have the streams' sizes known before somebody asks: sum what is new of those where that takes long, and of
+        those in use, for about so many seconds; whether that is all. WRITE: what is known is kept for the next
+        opening. OSError."""
+        with self._summing:
+            queues = self._parts.queues
+            if self._closed:
+                return True
+            if self._opened_long_at != queues.generation:
+                self._opened_long_at = queues.generation
+                queues.open_long()
+            return self._sums.keep(queues.opened(), seconds)
 
     # life
 

@@ -65,7 +65,7 @@ class CheckedQueue:
         self._gaps: list[tuple[int, int]] = []
         self._wrong: list[_Wrong] = []
 
-    def append(self, queue_offset: int, entries: Entries) -> int:
+    def append(self, queue_offset: int, entries: Entries, text_bytes: Array | None = None) -> int:
         """The entries from `queue_offset` on should be these."""
         if self._first is None:
             self._first = self.max_offset = queue_offset

@@ -35,6 +35,8 @@ from engine.log.entries import Entries as Entries
 from engine.log.entries import is_pre_blank as is_pre_blank
 from engine.record.kernel.append import QueueEnd
 
+Array = np.ndarray[Any, Any]
+
 SCANNED_FILES = 3
 """How many of the newest files recovery reads whole; older ones were synced long before."""
 _FOLLOW_ENTRIES = 1024
@@ -135,6 +137,7 @@ class ConsumeQueue(QueueEnd):
     def _moved(self, max_offset: int) -> None:
         """Publish a new end that did not come from an append."""
         self._appended_to = None
+        self.forget_texts()
         self._max = max_offset
         self._newest = self._physical_end = -1
         newest = self._raw(max_offset - 1) if max_offset > self._first else None
@@ -143,8 +146,9 @@ class ConsumeQueue(QueueEnd):
 
     # writing
 
-    def append(self, queue_offset: int, entries: Entries) -> int:
+    def append(self, queue_offset: int, entries: Entries, text_bytes: Array | None = None) -> int:
         """Store those of `entries` (queue offsets `queue_offset` on) that are not there yet; return how many.
+        `text_bytes`: as of `note_texts`, where known.
 
         QueueGapError; StoreFullError (what came before the new file it wanted is stored: see `reserve`).
         """
@@ -156,6 +160,8 @@ class ConsumeQueue(QueueEnd):
                 raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset + present, *record)
             self._begin(queue_offset + present)
             self._write(fresh)
+        if text_bytes is not None:
+            self.note_texts(queue_offset, entries["physical_offset"].astype(np.int64), text_bytes)
         return len(fresh)
 
     def _present(self, queue_offset: int, entries: Entries) -> int:

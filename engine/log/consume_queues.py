@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from engine.errors import ReadError
@@ -164,6 +165,15 @@ class ConsumeQueues:
             for queue in [self._found(key) for key in self._keys() if key not in self.by_key]:
                 queue.begin_at(self._min_physical)
                 self.by_key[queue.topic, queue.queue_id] = queue
+
+    def open_long(self) -> None:
+        """Open the queues that have more than one file. OSError."""
+        with self._lock:
+            keys = [key for key in self._keys() if key not in self.by_key]
+        for topic, queue_id in keys:
+            with suppress(FileNotFoundError):  # retention or a deletion took it meanwhile
+                if len(os.listdir(self.directory / topic / str(queue_id))) > 1:
+                    self.get(topic, queue_id)
 
     def newest_entries(self, count: int) -> Iterator[Entries]:
         """Up to `count` of the newest entries of each queue, as its files have them now. Nothing stays open. ReadError,

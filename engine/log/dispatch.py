@@ -32,6 +32,7 @@ from engine.log.queue_sequence import queued_rows
 from engine.record.batch import Share
 from engine.record.hashes import java_hashes
 from engine.record.header import is_rolled_back
+from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.append import DispatchEnd
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.scan import ScannedRecords, index_key_rows
@@ -82,7 +83,8 @@ class Dispatcher:
         for rows in _rows_by_queue(scanned, tags, self.levels):
             queue = self._queues.get_or_create(rows.topic, rows.queue_id)
             for start, end in _consecutive_runs(rows.queue_offsets):
-                queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
+                text_bytes = rows.text_bytes[start:end]
+                queue.append(int(rows.queue_offsets[start]), rows.entries[start:end], text_bytes)
             dispatched.append((rows.topic, rows.queue_id))
         self.index_scanned(scanned)
         return dispatched
@@ -136,6 +138,7 @@ class WriteDispatcher(DispatchEnd):
         try:
             if queue is not None:
                 queue.append_one(queue_offset, physical_offset, size, record.tags_code)
+                queue.note_batch(record, slice(1), queue_offset, physical_offset)
                 self.touched.add(queue)
                 if record.places:
                     self._append_further(stored, record)
@@ -152,6 +155,7 @@ class WriteDispatcher(DispatchEnd):
         for topic, queue_id, queue_offset in record.places:
             queue = self._queues.get_or_create(topic, queue_id)
             queue.append_one(queue_offset, stored.physical_offset, stored.store_size, record.tags_code)
+            queue.note_batch(record, slice(1), queue_offset, stored.physical_offset)
             self.touched.add(queue)
 
     def put_run(self, run: PlacedRun) -> None:
@@ -169,6 +173,7 @@ class WriteDispatcher(DispatchEnd):
         for queue_id, queue_offset, rows in run.shares:
             queue = run.queues[queue_id]
             queue.append(queue_offset, np.frombuffer(run.batch.entries(rows, run.physical_offset), ENTRY))
+            queue.note_batch(run.batch, rows, queue_offset, run.physical_offset)
             self.touched.add(queue)
         self._index.put(run.batch, run.physical_offset, run.store_time_ms)
 
@@ -238,12 +243,14 @@ class BufferedDispatcher(WriteDispatcher):
 
 @dataclass(frozen=True, slots=True)
 class _QueueRows:
-    """Rows of one queue: their queue offsets (int64 (n,)) and entries (ENTRY (n,))."""
+    """Rows of one queue: their queue offsets (int64 (n,)), entries (ENTRY (n,)) and, as `QueueEnd.note_texts` takes
+    it, bytes of text."""
 
     topic: str
     queue_id: int
     queue_offsets: Array
     entries: Entries
+    text_bytes: Array
 
 
 def _rows_by_queue(scanned: ScannedRecords, tags: Array, levels: DelayLevels) -> Iterator[_QueueRows]:
@@ -263,13 +270,15 @@ def _rows_by_queue(scanned: ScannedRecords, tags: Array, levels: DelayLevels) ->
         offsets = np.concatenate([offsets, more[:, 3]])[order]
         codes = np.concatenate([codes, tags[more[:, 0]]])[order]
     names = list(topics)
+    is_plain = (headers["body_size"] >= 0) & ~may_be_wrapper(headers["sys_flag"])
+    text_bytes = np.where(is_plain, headers["body_size"] + 1, -1)
     for members in _equal_groups(groups):
         group, wanted = int(groups[members[0]]), rows[members]
         entries = np.empty(len(members), ENTRY)
         entries["physical_offset"] = headers["physical_offset"][wanted]
         entries["size"] = headers["store_size"][wanted]
         entries["tags_code"] = codes[members]
-        yield _QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries)
+        yield _QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries, text_bytes[wanted])
 
 
 def _group(topic_numbers: Array, queue_ids: Array) -> Array:

@@ -65,17 +65,25 @@ class QueueStream:
         return self._index.unsummed
 
     @property
+    def decompresses(self) -> bool:
+        """Whether `sum_for` may have to decompress: until it met a compressed message, it does not."""
+        return self._index.decompresses
+
+    @property
     def size(self) -> int:
         """Bytes in the stream now. TakesLongError in haste."""
         return self.size_of(self.summed())
 
     def sum_for(self, seconds: float) -> bool:
         """Sum what is new for about that long; whether that is all there is."""
-        summed = self._index.grow_until(time.monotonic() + seconds)
+        summed = self._index.grow_until(time.monotonic() + seconds, decompress=self.decompresses)
         if summed is None:
             return False
-        with suppress(TakesLongError), in_haste(seconds):
-            self._skip(summed)
+        with in_haste(seconds if self.decompresses else None):
+            try:
+                self._skip(summed)
+            except TakesLongError:
+                self._index.decompresses = True
         return self._skipped is not None
 
     def measure_for(self, start: int, end: int, summed: Summed, seconds: float) -> bool:

@@ -24,6 +24,7 @@ from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
+from engine.record.kernel.scan import text_sizes
 from engine.record.located import LocatedRecords, locate, strays
 from engine.record.message import StoredMessage
 
@@ -118,6 +119,32 @@ class RowSource:
             row = rows[number - begin]
             return self._alone(queue.source_of(row), int(row["queue_offset"]))
         return self._alone(queue, number)
+
+    def plain_sizes(
+        self, queue: ConsumeQueue | TopicQueue, first: int, count: int, checked_before: int
+    ) -> tuple[Array, Array] | None:
+        """Where the records of queue offsets [first, first + count) are, and their bytes in the stream: int64 (n,),
+        checked as `rows` does. None unless all are there, whole and plainly a message each. Errors as `rows`."""
+        entries, begin = queue.entries(first, count), 0
+        if isinstance(queue, TopicQueue):
+            queue_ids, offsets = (np.ascontiguousarray(entries[name]) for name in ("queue_id", "queue_offset"))
+        else:
+            queue_ids, offsets = np.full(count, queue.queue_id, np.int32), np.arange(first, first + count)
+        topic, framed = queue.topic.encode(), self._log.framing.header_bytes > 0
+        found: list[tuple[Array, Array]] = []
+        for log, base, places in runs_by_file(self._log, entries):
+            unknown = int(np.searchsorted(places, checked_before, side="left"))
+            end = begin + len(places)
+            numbers = queue_ids[begin:end], offsets[begin:end]
+            sizes = text_sizes(log, base, places, topic, *numbers, framed, unknown)
+            if sizes is None:
+                return None
+            found.append((places, sizes))
+            begin = end
+        if sum(len(sizes) for _, sizes in found) != count:
+            return None
+        places, sizes = map(np.concatenate, zip(*found, strict=True))
+        return places, sizes
 
     def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
         """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.

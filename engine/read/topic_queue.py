@@ -79,6 +79,8 @@ class TopicQueue:
         self._rows = _Rows(scratch)
         self._begin = 0
         self._min = (0, -1)
+        self.text_blocks: dict[int, tuple[int, int, int]] = {}
+        """None are noted of a topic: see `QueueEnd`."""
 
     # merging
 

@@ -10,7 +10,6 @@ import errno
 import logging
 
 from engine import (
-    BackupError,
     BodyTooLargeError,
     ConfigFileError,
     DamagedRecordError,
@@ -48,7 +47,6 @@ ERRNOS: dict[type[StoreError], int] = {
     DuplicateLogFileError: errno.EIO,
     MissingLogError: errno.EIO,
     StoreBusyError: errno.EBUSY,
-    BackupError: errno.EIO,
     StoreLockedError: errno.EBUSY,
     ReadOnlyStoreError: errno.EROFS,
     StoreFullError: errno.ENOSPC,

@@ -37,7 +37,7 @@ from fsstore.fuse.rare import RareOperations, Relay, agree_again
 from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel, RequestLoop
 from fsstore.handover import Handover, HandoverError, Keeper, Word
-from fsstore.interface import FilesystemOptions
+from fsstore.interface import SLICE_S, FilesystemOptions
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
 from fsstore.tree.complaints import COMPLAINTS
@@ -173,6 +173,7 @@ class Mount:
                 if self._keeper is not None:
                     nursery.start_soon(self._leave_when_asked, self._keeper, sizes)
                 nursery.start_soon(self._watch_mount)
+                nursery.start_soon(self._sum_streams)
                 if self._store.mode is OpenMode.FOLLOW:
                     nursery.start_soon(self._follow)
                 await loop.run()
@@ -274,6 +275,17 @@ class Mount:
             mountpoint,
         )
 
+    async def _sum_streams(self) -> None:
+        """Have the sizes of streams known before somebody asks."""
+        while True:
+            try:
+                is_done = await trio.to_thread.run_sync(self._store.sum_streams, SLICE_S)
+            except (StoreError, OSError) as error:
+                text = f"summing streams failed: {error}"
+                COMPLAINTS.tell(log, logging.WARNING, text, text)
+                is_done = True
+            await trio.sleep(SUMMING_INTERVAL_S if is_done else 0)
+
     async def _follow(self) -> None:
         logged: IndexState | None = None
         derived: str | None = None
@@ -315,6 +327,7 @@ def quick_turns() -> Iterator[None]:
 
 
 STILL_SERVED_SECONDS = 2.0
+SUMMING_INTERVAL_S = 2.0
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR)
 """Each of them ends a mount as unmounting does."""
 

@@ -228,7 +228,7 @@ def quick_size(stream: QueueStream) -> int | None:
 
 def summing(stream: QueueStream) -> SlowWork:
     """Work after which more of a stream is summed; it may have to be done again."""
-    return SlowWork(lambda: stream.sum_for(SLICE_S), Kind.DECOMPRESSING)
+    return SlowWork(lambda: stream.sum_for(SLICE_S), Kind.DECOMPRESSING if stream.decompresses else Kind.ANY)
 
 
 def newest_store_time_ms(queue: Queue) -> int | None:

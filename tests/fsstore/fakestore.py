@@ -401,6 +401,7 @@ class FakeStream:
         self._topic = topic
         self._queue = queue
         self.first_offset = first_offset
+        self.decompresses = False
 
     @property
     def unsummed(self) -> int:

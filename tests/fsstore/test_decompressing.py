@@ -15,7 +15,7 @@ from engine import Message, MessageStore, TakesLongError, in_haste
 from engine.read import offset_index, stream_rows
 from engine.read.offset_index import BLOCK_MESSAGES
 from engine.record import compression as engine_compression
-from fsstore.interface import Attributes, MessageColumns, SlowWork
+from fsstore.interface import Attributes, Kind, MessageColumns, SlowWork
 from fsstore.tree import listing, streams
 from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.messages import CompressedBody
@@ -173,14 +173,16 @@ def test_one_step_of_a_listing_decompresses_no_longer_than_a_slice(
 def test_one_step_of_a_sum_decompresses_no_longer_than_a_slice(real: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (stream_rows, offset_index):
         monkeypatch.setattr(module, "time", Hours())
-    topic, steps = real.stat("orders").inode, 0
+    topic, steps, kinds = real.stat("orders").inode, 0, set()
     while True:
         try:
             size = real.fs.lookup(topic, b"0.log").size
             break
         except SlowWork as slow:
+            kinds.add(slow.kind)
             slow.work()
             steps += 1
+    assert kinds == {Kind.DECOMPRESSING}, "one at a time"
     assert size == sum(map(len, BODIES)) + len(BODIES)
     assert steps >= len(BODIES)
 

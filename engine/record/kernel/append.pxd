@@ -18,11 +18,14 @@ cdef class QueueEnd:
     cdef public tuple _min
     cdef public FilePositions _appended_to
     cdef readonly FilesByStart files
+    cdef readonly dict text_blocks
+    cdef int64_t _text_next, _text_begin, _text_bytes
 
     cdef bint has(self, queue_offset) except -1
     cdef Entry stored(self, int64_t queue_offset) except *
     cdef bint takes_entry(self, int64_t physical_offset)
     cdef void put_entry(self, int64_t physical_offset, int32_t size, int64_t tags_code) noexcept
+    cdef void note_text(self, int64_t queue_offset, int64_t physical_offset, int64_t text_bytes) noexcept
 
 
 cdef class DispatchEnd:

@@ -1,6 +1,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import MappedFile
 from engine.record.kernel.encode import EncodedBatch
@@ -8,6 +10,8 @@ from engine.record.kernel.keys import KeyMemtable
 from engine.results import PutResult
 
 T = TypeVar("T")
+
+BLOCK_MESSAGES: int
 
 def wall_clock_ms() -> int: ...
 
@@ -30,6 +34,13 @@ class QueueEnd:
     def entry(self, queue_offset: int) -> tuple[int, int, int] | None: ...
     def _raw(self, queue_offset: int) -> tuple[int, int, int]: ...
     def add_entry(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool: ...
+    @property
+    def text_blocks(self) -> dict[int, tuple[int, int, int]]: ...
+    def note_batch(self, batch: EncodedBatch, rows: slice, queue_offset: int, physical_offset: int) -> None: ...
+    def note_texts(
+        self, queue_offset: int, physical_offsets: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any]
+    ) -> None: ...
+    def forget_texts(self) -> None: ...
 
 class LogEnd:
     last_store_time_ms: int

@@ -39,6 +39,11 @@ cdef enum:
     HEAD_BYTES = 8  # what a record shows itself by is written last; and what stays free behind it
     ENTRY_BYTES = 20
     LONG_BYTES = 64 << 10  # from there on a system call writes it, while other threads run
+    NO_BLOCK = -1
+    MOST_TEXT_BLOCKS = 1 << 16  # which nobody takes
+
+cpdef enum:
+    BLOCK_MESSAGES = 1024  # of an offset index (13)
 
 
 def wall_clock_ms():
@@ -50,12 +55,17 @@ def wall_clock_ms():
 
 cdef class QueueEnd:
     """Where a consume queue ends: the next queue offset, the newest record's physical offset and its end, and the file
-    that the next entry goes to, None until that was made ready; and which entries may be read."""
+    that the next entry goes to, None until that was made ready; and which entries may be read.
+
+    `text_blocks` are blocks of its text that were noted whole, by number, for whoever takes them: physical offsets of
+    the first and the last record, and bytes of text."""
 
     def __init__(self, topic, queue_id, FilesByStart files not None):
         self.topic = topic
         self.queue_id = queue_id
         self.files = files
+        self.text_blocks = {}
+        self._text_next = NO_BLOCK
 
     @property
     def min_offset(self):
@@ -112,6 +122,44 @@ cdef class QueueEnd:
         file.readable = file.wrote
         self._newest, self._physical_end = physical_offset, physical_offset + size
         self._max += 1
+
+    def note_batch(self, EncodedBatch batch not None, rows, int64_t queue_offset, int64_t physical_offset):
+        """Note the text of a slice of rows of a batch that is in the log there, at queue offsets from that on."""
+        cdef Py_ssize_t row
+        for row in range(*rows.indices(batch.count)):
+            self.note_text(
+                queue_offset, physical_offset + batch.rows[row].start - batch.rows[0].start, batch.text_bytes(row)
+            )
+            queue_offset += 1
+
+    def note_texts(
+        self, int64_t queue_offset, const int64_t[::1] physical_offsets not None, const int64_t[::1] sizes not None
+    ):
+        """Note the bytes of text, -1 for unknown, of the records there, at queue offsets from that on."""
+        cdef Py_ssize_t row
+        if sizes.shape[0] != physical_offsets.shape[0]:
+            raise ValueError("arrays of different lengths")
+        for row in range(sizes.shape[0]):
+            self.note_text(queue_offset + row, physical_offsets[row], sizes[row])
+
+    def forget_texts(self):
+        """What was noted is not so any more."""
+        self.text_blocks.clear()
+        self._text_next = NO_BLOCK
+
+    cdef void note_text(self, int64_t queue_offset, int64_t physical_offset, int64_t text_bytes) noexcept:
+        """A block counts when all of its messages are noted, one after the other."""
+        if queue_offset % BLOCK_MESSAGES == 0:
+            self._text_begin, self._text_bytes = physical_offset, 0
+        elif queue_offset != self._text_next:
+            return
+        if text_bytes < 0:
+            self._text_next = NO_BLOCK
+            return
+        self._text_bytes += text_bytes
+        self._text_next = queue_offset + 1
+        if self._text_next % BLOCK_MESSAGES == 0 and len(self.text_blocks) < MOST_TEXT_BLOCKS:
+            self.text_blocks[queue_offset // BLOCK_MESSAGES] = self._text_begin, physical_offset, self._text_bytes
 
 
 cdef class LogEnd:
@@ -232,6 +280,7 @@ cpdef append_one(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable ke
     file.readable = file.wrote
     log.last_store_time_ms = store_time_ms  # after publishing: who reads it, then flushes, has flushed that record
     queue.put_entry(physical_offset, <int32_t> record.size, record.rows[0].tags_code)
+    queue.note_text(queue._max - 1, physical_offset, record.text_bytes(0))
     keys.add_all(record, physical_offset, store_time_ms)
     return stored
 

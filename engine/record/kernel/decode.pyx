@@ -16,9 +16,9 @@ from engine.record.header import BLANK_MAGIC, Host, RecordHeader, message_id
 from engine.record.kernel.append cimport QueueEnd
 from engine.record.kernel.files cimport FilePositions, FilesByStart, Mapped
 from engine.record.kernel.layout cimport (
-    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC,
-    MAGIC_AT, MAGIC_V2, NAME_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, STORE_IPV6_FLAG, SYS_FLAG_AT,
-    UNQUEUED_FLAG, VALUE_END, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus,
+    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BYTES, INNER_BATCH_FLAGS, IPV6_MORE_BYTES,
+    LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_V2, NAME_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT,
+    STORE_IPV6_FLAG, SYS_FLAG_AT, UNQUEUED_FLAG, VALUE_END, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus,
 )
 from engine.record.kernel.pages cimport Pages
 
@@ -27,7 +27,6 @@ cdef enum:
     BORN_TIME_AT = 40
     BORN_HOST_AT = 48
     HOST_BYTES = 8
-    INNER_BATCH_FLAGS = 0xC0  # with both set, a record may hold several messages
     LONG_BYTES = 1 << 16  # a body from there on is checked while other threads run
     USUAL_BYTES = 384  # of a small record: they are asked for together
 

@@ -49,3 +49,4 @@ cdef class EncodedBatch:
     cdef int add_row(self, Py_ssize_t start, int64_t tags_code) except -1
     cdef int add_hash(self, int32_t key_hash) except -1
     cdef void put_row(self, Py_ssize_t row, int64_t physical_offset, int64_t store_time_ms) noexcept
+    cdef int64_t text_bytes(self, Py_ssize_t row) noexcept

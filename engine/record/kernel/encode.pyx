@@ -19,8 +19,10 @@ from libc.string cimport memchr, memcpy, memset
 from engine.record.kernel.layout cimport (
     BODY_CRC_AT,
     BORN_IPV6_FLAG,
+    COMPRESSED_FLAG,
     CRC_MASK,
     HEADER_BYTES,
+    INNER_BATCH_FLAGS,
     IPV6_MORE_BYTES,
     MAGIC,
     MAGIC_AT,
@@ -31,6 +33,7 @@ from engine.record.kernel.layout cimport (
     STORE_TIME_AT,
     SYS_FLAG_AT,
     crc32_of,
+    get_i32,
     hash_text,
     index_hash_of,
     put_entry,
@@ -234,6 +237,15 @@ cdef class EncodedBatch:
         cdef unsigned char *at = self.data + start
         put_i64(at + PHYSICAL_OFFSET_AT, physical_offset + start)
         put_i64(at + STORE_TIME_AT + (IPV6_MORE_BYTES if at[SYS_FLAG_AT + 3] & BORN_IPV6_FLAG else 0), store_time_ms)
+
+    cdef int64_t text_bytes(self, Py_ssize_t row) noexcept:
+        cdef unsigned char *at = self.data + self.rows[row].start - self.rows[0].start
+        cdef unsigned char flags = at[SYS_FLAG_AT + 3]
+        if flags & COMPRESSED_FLAG or flags & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+            return -1
+        at += IPV6_MORE_BYTES if flags & BORN_IPV6_FLAG else 0
+        at += IPV6_MORE_BYTES if flags & STORE_IPV6_FLAG else 0
+        return get_i32(at + HEADER_BYTES - 4) + 1
 
 
 @cython.final

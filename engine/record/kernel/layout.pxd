@@ -58,6 +58,7 @@ cdef enum:  # a record's fixed fields: where they are, and what they say
     UNQUEUED_FLAG = 0x4  # a transaction that is prepared or rolled back
     BORN_IPV6_FLAG = 0x10
     STORE_IPV6_FLAG = 0x20
+    INNER_BATCH_FLAGS = 0xC0  # with both set, a record may hold several messages
     CRC_MASK = 0x7FFFFFFF
     NAME_END = 1  # of a property
     VALUE_END = 2

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.record.kernel.layout cimport (
     BODY_CRC_AT, BORN_IPV6_FLAG, BYTES_AHEAD, COMPRESSED_FLAG, CRC_MASK, ENTRY_BODY_SIZE_AT, ENTRY_BYTES,
-    ENTRY_POSITION_AT, HEADER_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_BYTE, MAGIC_V2,
+    ENTRY_POSITION_AT, HEADER_BYTES, INNER_BATCH_FLAGS, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_BYTE, MAGIC_V2,
     PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_ENTRY, ROWS_AHEAD, STORE_IPV6_FLAG, STORE_TIME_AT,
     SYS_FLAG_AT, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus, prefetch,
 )
@@ -209,6 +209,46 @@ def strays(
                 or memcmp(&log[start], name, topic_size) != 0
             )
     return found
+
+
+def text_sizes(
+    const unsigned char[::1] log not None, int64_t base, const int64_t[::1] physical_offsets not None, bytes topic,
+    const int32_t[::1] queue_ids not None, const int64_t[::1] queue_offsets not None, bint is_ledger, int64_t unknown,
+):
+    """Bytes of text (body and newline, int64 (n,)) of the records at `physical_offsets` of `log`, which is at `base`;
+    None when one is compressed, may be a batch, or is no record. Of the first `unknown`, all is checked: CRC, topic,
+    queue and queue offset."""
+    cdef int64_t row, count = physical_offsets.shape[0], at, end = log.shape[0], topic_size = len(topic)
+    cdef bint whole
+    cdef const char *name = topic
+    cdef Header header
+    cdef Place place
+    if queue_ids.shape[0] != count or queue_offsets.shape[0] != count:
+        raise ValueError("arrays of different lengths")
+    found = np.empty(count, np.int64)
+    cdef int64_t[::1] sizes = found
+    with nogil:
+        for row in range(count):
+            if row + ROWS_AHEAD < count:
+                prefetch(&log[0] + plus(physical_offsets[row + ROWS_AHEAD], -base), BYTES_AHEAD)
+            at, whole = plus(physical_offsets[row], -base), row < unknown
+            if not find_record(
+                &log[0], end, at, physical_offsets[row], False, is_ledger, whole, &header, &place
+            ) or header.body_size < 0 or header.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+                break
+            if whole and (
+                header.queue_offset != queue_offsets[row]
+                or place.queue_id != queue_ids[row]
+                or place.topic_size != topic_size
+                or memcmp(&log[place.topic_start], name, topic_size) != 0
+                or place.body_size
+                and crc32_of(0, &log[place.body_start], place.body_size) & CRC_MASK != <uint32_t> place.body_crc
+            ):
+                break
+            sizes[row] = place.body_size + 1
+        else:
+            row = count
+    return found if row == count else None
 
 
 def placed_headers(
