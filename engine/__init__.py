@@ -3,7 +3,9 @@
 This page is the public API; nothing outside the engine reaches past it.
 """
 
+from engine.backup import BackedUp, back_up
 from engine.errors import (
+    BackupError,
     BodyTooLargeError,
     ConfigFileError,
     DamagedRecordError,
@@ -51,6 +53,7 @@ from engine.read.stream_rows import STREAM_SEPARATOR
 from engine.read.topic_queue import TopicQueue
 from engine.record.batch import split_text
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
+from engine.record.columns import Columns
 from engine.record.header import MIN_RECORD_BYTES
 from engine.record.message import Host, Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY
@@ -91,6 +94,8 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "STREAM_SEPARATOR",
     "UNIQUE_KEY",
+    "BackedUp",
+    "BackupError",
     "Block",
     "Bodies",
     "BodyTooLargeError",
@@ -98,6 +103,7 @@ __all__ = [
     "CheckNote",
     "CheckProgress",
     "CodedColumn",
+    "Columns",
     "ConfigFileError",
     "DamagedRecordError",
     "DuplicateLogFileError",
@@ -158,6 +164,7 @@ __all__ = [
     "UnreadableRangeError",
     "UnsupportedStoreError",
     "WriteError",
+    "back_up",
     "check_message",
     "check_served",
     "check_store",

@@ -9,12 +9,13 @@ StoreError
 │   ├── OptionError               an option that is none, or with a value it cannot have
 │   ├── ConfigFileError           a configuration file that cannot be understood
 │   ├── StoreLockedError          another process has it open
-│   └── StoreBusyError            its writer was replaced again and again
+│   └── StoreBusyError            what was read went, again and again
 ├── WriteError                    nothing was stored
 │   ├── ReadOnlyStoreError        opened read-only, following, or stopped after a failed flush
 │   ├── StoreFullError            no space for the next file
 │   ├── IllegalMessageError       the message cannot be written in this format
 │   └── MessageTooLargeError      body, properties or topic over their limit
+├── BackupError                   a directory can't become, or go on being, a backup of the store
 ├── QueueGapError                 an entry would leave a hole in its consume queue
 ├── FlushFailedError              bytes may not be on disk; final for this open store
 ├── NoDescriptorError             the process has no file descriptor left; trying again later may work
@@ -117,12 +118,24 @@ class StoreLockedError(OpenError):
 
 @dataclass(eq=False)
 class StoreBusyError(OpenError):
-    """The writer of the store at `path` did not stay for as long as it takes to look at it."""
+    """The store at `path` was not left alone for as long as it takes to read it beside its writer."""
 
     path: Path
 
     def __str__(self) -> str:
-        return f"{self.path}: its writer was replaced while it was looked at, each time: try again later"
+        return f"{self.path}: its writer was replaced, or its retention took what was being read, each time: try again"
+
+
+@dataclass(eq=False)
+class BackupError(StoreError):
+    """The directory `path` can't be, or go on being, a backup of the store: `what` says why, `remedy` what to do."""
+
+    path: Path
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path} can't be a backup of the store: {self.what}: {self.remedy}"
 
 
 @dataclass(eq=False)

@@ -33,6 +33,7 @@ from engine.read.stream import QueueStream
 from engine.record.batch import Lines
 from engine.record.columns import Columns, find_properties, read_columns, topics_of
 from engine.record.hashes import java_hashes
+from engine.record.kernel.search import ranges_with
 from engine.record.located import HEADER, locate, read_sizes
 from engine.record.message import Message, StoredMessage
 from engine.record.properties import TAGS
@@ -283,6 +284,21 @@ class Queue:
                 store_sizes[row] = message.store_size
                 body_sizes[row] = -1 if message.is_compressed else len(message.stored_body)
         return store_sizes, body_sizes
+
+    def holding(self, start: int, count: int, text: bytes, any_case: bool = False) -> Array:
+        """Queue offsets (int64 (n,), ascending) of messages that may hold `text`: of all whose body does, of those that
+        must be read to tell (they are compressed, or damaged), and of some where it stands beside the body. With
+        `any_case` ASCII letters of either case are the same."""
+        queue = self._current()
+        if queue is None:
+            return np.zeros(0, np.int64)
+        first = max(start, queue.min_offset)
+        found = [np.zeros(0, bool)]
+        for log, base, places in runs_by_file(self._log.files, queue.entries(first, max(start + count - first, 0))):
+            store_sizes, body_sizes = read_sizes(log, places - base)
+            is_untold = (store_sizes == 0) | (body_sizes < 0)
+            found.append(is_untold | ranges_with(log, places - base, store_sizes, text, any_case))
+        return first + np.flatnonzero(np.concatenate(found))
 
     def columns(self, start: int, count: int) -> Columns:
         """Bodies, keys and tags as arrays; rows from max(start, min_offset) on."""

@@ -168,6 +168,7 @@ class ProblemKind(Enum):
     CONFIG = "config"
     DERIVED = "derived data"
     LIVE_WRITER = "live writer"
+    BACKUP = "backup"
 
 
 @dataclass(frozen=True, slots=True)

@@ -517,6 +517,15 @@ class MessageStore:
         """The bodies of a block's messages, which may be in the mapped log. Errors as `at`."""
         return self._reader.bodies(bodies)
 
+    def holding(
+        self, topic: str, queue: int, start: int, count: int, text: bytes, any_case: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """Queue offsets of up to `count` messages from max(start, min_offset) on that may hold `text` (int64 (n,),
+        ascending): of all whose body does, of those that must be read to tell (they are compressed, or damaged), and of
+        some where it stands beside the body. With `any_case` ASCII letters of either case are the same. At the speed of
+        memory. TopicNotFoundError."""
+        return self._queue(topic, queue).holding(start, count, text, any_case)
+
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = MAX_TIME_MS
     ) -> list[StoredMessage]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from engine import (
+    Columns,
     Message,
     MessageStore,
     OpenMode,
@@ -26,6 +28,10 @@ from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import progress
 from mountctl.process import raise_open_files
+
+SEARCHED_TOGETHER = 65_536
+FEW = 8
+"""Where more than one in so many messages may hold a text, all are read together."""
 
 
 @contextmanager
@@ -81,6 +87,19 @@ class OpenedStore:
             for message in self._store.read(topic, queue, start, end - start):
                 yield _shown(message, topic, queue, attributes)
 
+    def bodies(
+        self, topic: str, queue: int, start: int, end: int, text: bytes = b"", any_case: bool = False
+    ) -> Iterator[tuple[int, bytes]]:
+        for first in range(start, end, SEARCHED_TOGETHER):
+            count = min(SEARCHED_TOGETHER, end - first)
+            offsets = self._store.holding(topic, queue, first, count, text, any_case) if text else None
+            if offsets is None or len(offsets) > count // FEW:
+                yield from _all_bodies(self._store.columns(topic, queue, first, count))
+                continue
+            for offset in offsets.tolist():
+                for message in self._store.read(topic, queue, offset, 1):
+                    yield message.queue_offset, bytes(message.body)
+
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         places = {(queue, offset) for found in self._store.key_places(topic, key) for queue, offset in found.tolist()}
         for queue, offset in sorted(places):
@@ -110,6 +129,13 @@ class OpenedStore:
 
     def delete_topic(self, topic: str) -> None:
         self._store.delete_topic(topic)
+
+
+def _all_bodies(columns: Columns) -> Iterator[tuple[int, bytes]]:
+    """Queue offsets and bodies of those that are not damaged."""
+    joined, ends = columns.bodies.data.tobytes(), columns.bodies.offsets.tolist()
+    found = zip(columns.headers["ok"].tolist(), columns.headers["queue_offset"].tolist(), pairwise(ends), strict=True)
+    return ((offset, joined[start:end]) for is_good, offset, (start, end) in found if is_good)
 
 
 def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> Shown:

@@ -20,7 +20,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -274,7 +274,7 @@ BROKER_CONF = click.option(
 )
 
 
-def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+def takes_settings(command: Callable[..., Any], names: Sequence[str] = ("-o", "--option")) -> Callable[..., Any]:
     """Give a verb that opens a store `-o` and `--broker-conf`: its function gets them as `settings`."""
 
     @functools.wraps(command)
@@ -284,7 +284,7 @@ def takes_settings(command: Callable[..., Any]) -> Callable[..., Any]:
             raise CommandError("-o takes the store's options here", "see docs/operations.md", os.EX_USAGE)
         return command(settings=settings_of(words.store, broker_conf), **rest)
 
-    named = click.option("-o", "options", multiple=True, metavar="NAME=VALUE,...", help="How to open the store.")
+    named = click.option(*names, "options", multiple=True, metavar="NAME=VALUE,...", help="How to open the store.")
     return named(BROKER_CONF(with_settings))
 
 

@@ -3,7 +3,7 @@
     reach(place) ── mounted ───> MountedStore     plain files below the mount point
                 └── unmounted ─> OpenedStore      the engine; a store that another process writes is followed
 
-Who reads much (`beside`) follows a mounted store, too, if its files can be read here: that is a hundred times faster.
+Who reads much (`beside`) follows a mounted store, too, if its files can be read here: a message costs no request then.
 
 Both answer alike, so that a person need not know which it is.
 """

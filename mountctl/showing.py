@@ -106,6 +106,11 @@ class Printer:
         self.attributes = self._format is not None and self._format.attributes
         self._out = sys.stdout.buffer
 
+    @property
+    def formats(self) -> bool:
+        """Whether more, or other, than bodies is asked for."""
+        return self._format is not None
+
     def line(self, message: Shown) -> None:
         """Print one of several: its body and a newline, or as the format says."""
         self.raw(self._format.line(message) if self._format else message.body + b"\n")

@@ -70,6 +70,12 @@ class MountedStore:
             if message is not None:
                 yield message
 
+    def bodies(
+        self, topic: str, queue: int, start: int, end: int, text: bytes = b"", any_case: bool = False
+    ) -> Iterator[tuple[int, bytes]]:
+        for message in self.messages(topic, queue, start, max(end - start, 0), attributes=False):
+            yield message.offset, message.body
+
     def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown | None:
         """The message there; None for one that is damaged, or has expired since."""
         path = self._root / topic / str(queue) / offset_name(offset).decode()

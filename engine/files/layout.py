@@ -144,6 +144,11 @@ class StoreLayout:
         return self.own / "deleted.json"
 
     @property
+    def backup_note(self) -> Path:
+        """Of which store this one is a backup, if it is one."""
+        return self.own / "backup.json"
+
+    @property
     def check_note(self) -> Path:
         """How far the last check beside a writer came, and what it found."""
         return self.own / "check.json"

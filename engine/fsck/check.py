@@ -35,6 +35,7 @@ from engine.recovery.open import choose_at, layout_of, read_topics
 from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted, read_trace, valid_recovery_point
 from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import CheckProgress, Problem, ProblemKind
+from engine.settings.backup_note import read_backup_note
 from engine.settings.config import StoreConfig
 from engine.settings.shape_files import read_sizes, read_used_paths
 from engine.settings.topics_file import TopicTable
@@ -89,6 +90,10 @@ def settings_problems(layout: StoreLayout, topics: TopicTable, choice: ChosenSiz
         text = f"{found.found} stands where the store needs a file"
         yield Problem(ProblemKind.FOREIGN_FILE, str(found.path.relative_to(layout.root)), -1, text)
     yield from _config_problems(layout)
+    note = read_backup_note(layout.backup_note)
+    if note is not None and not note.is_complete:
+        text = f"the last run of a backup of {note.store} did not come to its end: run it again"
+        yield Problem(ProblemKind.BACKUP, f"fsstore/{layout.backup_note.name}", -1, text)
 
 
 Begins = Callable[[], Callable[[str], int]]

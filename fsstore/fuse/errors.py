@@ -10,6 +10,7 @@ import errno
 import logging
 
 from engine import (
+    BackupError,
     BodyTooLargeError,
     ConfigFileError,
     DamagedRecordError,
@@ -47,6 +48,7 @@ ERRNOS: dict[type[StoreError], int] = {
     DuplicateLogFileError: errno.EIO,
     MissingLogError: errno.EIO,
     StoreBusyError: errno.EBUSY,
+    BackupError: errno.EIO,
     StoreLockedError: errno.EBUSY,
     ReadOnlyStoreError: errno.EROFS,
     StoreFullError: errno.ENOSPC,

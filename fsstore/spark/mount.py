@@ -21,7 +21,6 @@ RETRY_PAUSE_S = 0.2
 
 _GONE = frozenset((errno.ENOTCONN, errno.ENOENT, errno.ENODEV, errno.ECONNABORTED, errno.ESTALE))
 _NO_MESSAGE = frozenset((errno.ENOENT, errno.ESTALE, errno.EIO))
-_PLACE = "user.mq.physical_offset"
 _T = TypeVar("_T")
 
 Bounds = dict[str, dict[int, tuple[int, int]]]
@@ -80,31 +79,30 @@ def _bounds(mount: str) -> Bounds:
 
 def place_of(mount: str, topic: str, queue: int, offset: int) -> int | None:
     """Physical offset of a message; None: there is none, or it is damaged. Waits as `bounds` does. MountGoneError."""
+    message = os.path.join(mount, topic, str(queue), str(offset))
+    return if_there(mount, lambda: int(os.getxattr(message, "user.mq.physical_offset")))
 
-    def look() -> int | None:
+
+def offset_at(mount: str, topic: str, queue: int, time_ms: int) -> int | None:
+    """The first queue offset stored at or after a time, which is what the link `@<time>` leads to; None: there is none.
+    Waits as `bounds` does. MountGoneError."""
+    link = os.path.join(mount, topic, str(queue), f"@{time_ms}")
+    return if_there(mount, lambda: int(os.path.basename(os.readlink(link))))
+
+
+def if_there(mount: str, look: Callable[[], _T]) -> _T | None:
+    """What `look` returns; None where what it looks at is not there, or damaged. Waits as `bounds` does."""
+
+    def try_to_look() -> _T | None:
         try:
-            return int(os.getxattr(os.path.join(mount, topic, str(queue), str(offset)), _PLACE))
+            return look()
         except OSError as error:
             if error.errno not in _NO_MESSAGE:
                 raise
         os.stat(os.path.join(mount, "@store"))  # else it is the mount that is not there
         return None
 
-    return while_gone(mount, look)
-
-
-def offset_at(mount: str, topic: str, queue: int, time_ms: int) -> int | None:
-    """The first queue offset stored at or after a time, which is what the link `@<time>` leads to; None: there is none.
-    Waits as `bounds` does. MountGoneError."""
-
-    def look() -> int | None:
-        try:
-            return int(os.path.basename(os.readlink(os.path.join(mount, topic, str(queue), f"@{time_ms}"))))
-        except FileNotFoundError:
-            os.stat(os.path.join(mount, "@store"))  # else it is the mount that is not there
-            return None
-
-    return while_gone(mount, look)
+    return while_gone(mount, try_to_look)
 
 
 def while_gone(mount: str, work: Callable[[], _T]) -> _T:

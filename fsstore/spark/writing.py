@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType
 
 from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.spark.mount import bounds, while_gone
+from fsstore.spark.once import MARK_BYTES, Batch, left_out
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,25 +26,38 @@ if TYPE_CHECKING:
 
 def write_topic(
     df: DataFrame, mount: str | os.PathLike[str], topic: str, *, body: str = "body", key: str | None = None,
-    tags: str | None = None,
+    tags: str | None = None, app_id: str | None = None, batch_id: int | None = None,
 ) -> int:  # fmt: skip
     """Publish each row of `df` to `topic`; returns how many there were. The topic is made where there is none.
 
     `body`, `key` and `tags` name columns: the body is bytes or becomes text, so do a key or an array of keys, and tags.
-    A null body is an empty message. In batches, and in foreachBatch:
+    A null body is an empty message. A row has been published, and is on disk, when this returns. Rows of a partition
+    keep their order within each write of about a megabyte. OSError with the mount's reason for a row that can be no
+    message.
 
-        alerts.writeStream.foreachBatch(lambda batch, _: write_topic(batch, mount, "alerts", key="user")).start()
+    At least once: a task that Spark repeats publishes its rows again. Exactly once with the number of a batch and a
+    name for who publishes it, which no other query has for this topic, also none with another checkpoint:
 
-    At least once: a row has been published, and is on disk, when this returns; a task that Spark repeats publishes its
-    rows again. Rows of a partition keep their order within each write of about a megabyte. OSError with the mount's
-    reason for a row that can be no message.
+        def publish(batch, number):
+            write_topic(batch, mount, "alerts", key="user", app_id="alerts-job", batch_id=number)
+
+        alerts.writeStream.foreachBatch(publish).start()
     """
+    if (app_id is None) != (batch_id is None):
+        raise ValueError("app_id and batch_id go together")
     root = str(Path(mount).absolute())
+    batch = None if app_id is None or batch_id is None else Batch.of(root, topic, app_id, batch_id)
     if topic not in bounds(root):
         os.makedirs(Path(root) / topic, exist_ok=True)
     lines = df.select(f.to_json(_message(df, body, key, tags)).cast("binary").alias("line"))
-    written = lines.mapInArrow(_publisher(os.path.join(root, topic, "append@format=json"), root), "messages long")
-    return int(written.agg(f.sum("messages")).first()[0] or 0)
+    is_repeated = batch is not None and bool(batch.writes())
+    if is_repeated:
+        lines = lines.coalesce(1)
+    written = lines.mapInArrow(_publisher(root, topic, batch, is_repeated), "messages long")
+    rows = int(written.agg(f.sum("messages")).first()[0] or 0)
+    if batch is not None and rows and not batch.writes():
+        raise RuntimeError(f"{root} does not find messages by their keys, so a repeated batch would be published twice")
+    return rows
 
 
 def _message(df: DataFrame, body: str, key: str | None, tags: str | None) -> Column:
@@ -58,29 +75,64 @@ def _message(df: DataFrame, body: str, key: str | None, tags: str | None) -> Col
     return f.struct(*fields)
 
 
-def _publisher(path: str, root: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _publisher(
+    root: str, topic: str, batch: Batch | None, is_repeated: bool
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def publish(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
+        from pyspark import TaskContext
 
-        count = 0
-        with BulkAppend(path, root) as append:
-            for batch in batches:
-                append.lines(batch.column(0).to_pylist())
-                count += batch.num_rows
-        yield pa.RecordBatch.from_pydict({"messages": [count]})
+        lines = (line for found in batches for line in found.column(0).to_pylist())
+        if batch is None:
+            published = publish_lines(root, topic, lines)
+        else:
+            published = publish_once(batch, TaskContext.get().partitionId(), lines, is_repeated=is_repeated)
+        yield pa.RecordBatch.from_pydict({"messages": [published]})
 
     return publish
 
 
-class BulkAppend:
-    """An open `append` that takes many lines a write, and goes on with the same write when its daemon has come back."""
+def publish_lines(root: str, topic: str, lines: Iterable[bytes]) -> int:
+    """Publish lines of JSON; returns how many there were."""
+    numbers = count()
+    with BulkAppend(root, topic) as append:
+        for line in lines:
+            append.add(line)
+            next(numbers)
+    return next(numbers)
 
-    def __init__(self, path: str, root: str) -> None:
-        self._path = path
+
+def publish_once(batch: Batch, task: int, lines: Iterable[bytes], *, is_repeated: bool) -> int:
+    """Publish what the topic does not have yet of a task's lines of JSON; returns how many lines there were. A repeated
+    batch is one task, whose lines another one may have published."""
+    numbers = count()
+    with batch.only_try(task):
+        own = [write for write in batch.writes() if is_repeated or write.task == task]
+        is_there = left_out(batch.root, own)
+        with BulkAppend(batch.root, batch.topic, batch, task) as append:
+            for line in lines:
+                if not is_there(line):
+                    append.add(line)
+                next(numbers)
+    return next(numbers)
+
+
+class BulkAppend:
+    """Publishes many lines of JSON a write, to a topic's queues in turn, and goes on with the same write when its
+    daemon has come back."""
+
+    def __init__(self, root: str, topic: str, batch: Batch | None = None, task: int = 0) -> None:
+        """With `batch`, of which this is a task, a write that may have been published is not repeated."""
         self._root = root
-        self._descriptor: int | None = None
+        self._batch = batch
+        self._task = task
+        names = while_gone(root, lambda: os.listdir(os.path.join(root, topic)))
+        queues = sorted((name for name in names if name.isdecimal()), key=int)
+        self._paths = deque(os.path.join(root, topic, queue, "append@format=json") for queue in queues)
+        self._paths.rotate(-task)
+        self._descriptors: dict[str, int] = {}
         self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
+        self._waiting_bytes = MARK_BYTES
 
     def __enter__(self) -> BulkAppend:
         return self
@@ -93,21 +145,33 @@ class BulkAppend:
         finally:
             self._close()
 
-    def lines(self, lines: list[bytes]) -> None:
-        """Publish lines, which have no newline."""
-        for line in lines:
-            if self._waiting_bytes + len(line) + 1 > WHOLE_WRITE_BYTES:
-                self._send()
-            self._waiting.append(line)
-            self._waiting_bytes += len(line) + 1
+    def add(self, line: bytes) -> None:
+        """Publish a line, which has no newline, with the next write."""
+        if self._waiting_bytes + len(line) + 1 > WHOLE_WRITE_BYTES:
+            self._send()
+        self._waiting.append(line)
+        self._waiting_bytes += len(line) + 1
 
     def _send(self) -> None:
-        """One write, which is published whole or not at all unless a single line is longer than that."""
+        """One write, which is published whole or not at all."""
         if self._waiting:
-            text = b"\n".join([*self._waiting, b""])
-            while_gone(self._root, lambda: self._write(text))
+            lines, name = self._waiting, secrets.token_hex(8)
+            if self._batch is not None:
+                lines = self._batch.marked(lines, self._task, name)
+            text, tries = b"\n".join([*lines, b""]), count()
+
+            def write() -> None:
+                if not (next(tries) and self._is_published(name)):
+                    self._write(text)
+
+            while_gone(self._root, write)
+            self._paths.rotate(-1)
             self._waiting.clear()
-            self._waiting_bytes = 0
+            self._waiting_bytes = MARK_BYTES
+
+    def _is_published(self, name: str) -> bool:
+        """Whether a write is there although it failed: its daemon may have died before it could say so."""
+        return self._batch is not None and any(write.name == name for write in self._batch.writes())
 
     def _write(self, text: bytes) -> None:
         try:
@@ -118,7 +182,7 @@ class BulkAppend:
         except OSError as error:
             self._close()
             if error.errno == errno.EINVAL:
-                raise OSError(error.errno, f"{error.strerror}: {self._reason()}", self._path) from None
+                raise OSError(error.errno, f"{error.strerror}: {self._reason()}", self._paths[0]) from None
             raise
 
     def _reason(self) -> str:
@@ -128,6 +192,7 @@ class BulkAppend:
         return own[-1] if own else "@store/refusals says why"
 
     def _sync(self) -> None:
+        """Everything that was published before, to any queue, is on disk."""
         try:
             os.fsync(self._open())
         except OSError:
@@ -135,12 +200,14 @@ class BulkAppend:
             raise
 
     def _open(self) -> int:
-        if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_WRONLY)
-        return self._descriptor
+        """The queue whose turn it is."""
+        path = self._paths[0]
+        if path not in self._descriptors:
+            self._descriptors[path] = os.open(path, os.O_WRONLY)
+        return self._descriptors[path]
 
     def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
+        while self._descriptors:
+            _, descriptor = self._descriptors.popitem()
             with suppress(OSError):  # write and fsync have reported what counts
                 os.close(descriptor)

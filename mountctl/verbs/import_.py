@@ -54,9 +54,8 @@ def command(
         from fsstore.spark.export import watched
 
         messages = _messages(spark, files, chosen, {_BODY: body, _KEY: key, _TAGS: tag})
-        labels = {name: name for name, column in ((_KEY, key), (_TAGS, tag)) if column is not None}
         with watched(spark, lambda share: show("importing", int(share * SHARES), SHARES)):
-            count = write_topic(messages, mountpoint, topic, **labels)
+            count = write_topic(messages, mountpoint, topic, key=key and _KEY, tags=tag and _TAGS)
     click.echo(f"{plural(count, 'message')} published to {topic}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -280,3 +281,18 @@ def test_a_closed_stores_queue_refuses_as_the_store_does(tmp_path: Path) -> None
     store._queues.clear()
     assert found == outcome(lambda: store.get("orders", 0, 0))
     assert queue.bounds() == store.bounds("orders", 0)
+
+
+def test_messages_that_may_hold_a_text_are_found_without_reading_others(store: MessageStore) -> None:
+    for number in range(300):
+        store.put(Message("orders", b"number %d" % number, tags="needle" if number == 7 else ""), queue=0)
+        store.put(Message("other", b"number 250"), queue=0)
+    store.put(Message("orders", zlib.compress(b"nothing of it"), sys_flag=0x1 | 0x300), queue=0)
+    assert store.stats().commit_log_files > 1
+    assert store.holding("orders", 0, 0, 1000, b"number 25").tolist() == [25, *range(250, 260), 300]
+    assert store.holding("orders", 0, 26, 230, b"NUMBER 25", any_case=True).tolist() == [*range(250, 256)]
+    assert store.holding("orders", 0, 0, 1000, b"NUMBER 25").tolist() == [300]
+    assert store.holding("orders", 0, 0, 1000, b"needle").tolist() == [7, 300]
+    assert store.holding("orders", 0, 400, 10, b"number").tolist() == []
+    with pytest.raises(TopicNotFoundError):
+        store.holding("none", 0, 0, 10, b"number")

@@ -27,6 +27,17 @@ def test_a_mounted_store_is_checked_and_its_status_tells(tmp_path: Path) -> None
         assert mountctl("check", "--repair", mount.root).returncode == 75
 
 
+def test_a_mounted_store_is_backed_up(mount: Mounted, topic: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    publish(topic / "0" / "append", b"one\ntwo\n")
+    assert "copied" in succeed("backup", mount.root, copy)
+    publish(topic / "0" / "append", b"three\n")
+    succeed("backup", "--verify", mount.store, copy)
+    assert succeed("cat", copy, f"{topic.name}/0").split() == ["one", "two", "three"]
+    done = mountctl("backup", mount.root, tmp_path)
+    assert (done.returncode, "not empty" in done.stderr) == (64, True)
+
+
 def damage(mount: Mounted) -> None:
     with min((mount.store / "commitlog").iterdir()).open("r+b") as log:
         log.seek(log.read(4000).rindex(b" plums"))

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fsstore.spark import messages, write_topic
-from fsstore.spark.writing import BulkAppend
+from fsstore.spark.once import Batch
+from fsstore.spark.writing import BulkAppend, publish_once
 from tests.mount.harness import Mounted, mounted, sh, until
-from tests.spark.streams import source
+from tests.spark.streams import PROJECT, source
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +82,94 @@ def test_what_no_store_can_take_fails_the_job_and_says_so(spark: SparkSession, m
 
 def test_a_write_goes_on_when_the_daemon_has_come_back(tmp_path: Path) -> None:
     with mounted(tmp_path) as mount:
-        path = mount.topic("orders") / "0" / "append@format=json"
-        append = BulkAppend(str(path), str(mount.root))
+        mount.topic("orders")
+        append = BulkAppend(str(mount.root), "orders")
         numbers = [b"%050d" % number for number in range(40_000)]
-        append.lines([b'{"body": "%s"}' % number for number in numbers])
+        for number in numbers:
+            append.add(b'{"body": "%s"}' % number)
         until("something has been sent", lambda: mount.status()["stats"]["put_messages"] > 0)
         mount.kill()
         with mounted(tmp_path, store=mount.store) as again:
             with append:
-                append.lines([b'{"body": "last"}'])
-            found = sh("cat orders/0.log", again.root).encode().splitlines()
-    assert found == [*numbers, b"last"]
+                append.add(b'{"body": "last"}')
+            found = sh("cat orders/*.log", again.root).encode().splitlines()
+    assert sorted(found) == sorted([*numbers, b"last"])
+
+
+def in_topic(mount: Mounted, topic: str) -> list[str]:
+    return sorted(sh(f"cat {topic}/*.log", mount.root).splitlines())
+
+
+def test_a_batch_that_died_halfway_is_published_once_when_it_is_repeated(
+    spark: SparkSession, mount: Mounted, tmp_path: Path
+) -> None:
+    is_dead, published = tmp_path / "died", mount.root / "once/keys/spark.job-1.17@all"
+
+    def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == 5 and not is_dead.exists():
+                is_dead.touch()
+                until("some of it is published", published.is_dir)
+                raise RuntimeError("killed")
+            yield batch
+
+    frame = spark.range(0, 60_000, 1, 1).selectExpr(
+        "id",
+        "concat(repeat('x', 100), cast(id % 20000 as string)) as body",
+        "array('k', cast(id % 7 as string)) as keys",
+    )
+    dying = frame.mapInArrow(die_once, frame.schema)
+    once: dict[str, Any] = {"key": "keys", "app_id": "job-1", "batch_id": 17}
+    with pytest.raises(Exception, match="killed"):
+        write_topic(dying, mount.root, "once", **once)
+    assert 0 < len(in_topic(mount, "once")) < 60_000
+    assert write_topic(dying.repartition(5), mount.root, "once", **once) == 60_000, "dealt out otherwise"
+    bodies = sorted(f"{'x' * 100}{number % 20_000}" for number in range(60_000))
+    assert in_topic(mount, "once") == bodies
+    assert write_topic(frame.limit(5), mount.root, "once", **once | {"batch_id": 18}) == 5
+    assert len(in_topic(mount, "once")) == 60_005
+
+
+LINES = [b'{"body": "%d", "keys": "k"}' % (number % 30_000) for number in range(60_000)]
+
+
+def test_tries_of_a_task_publish_its_rows_once_also_at_the_same_time(mount: Mounted) -> None:
+    mount.topic("tries")
+    batch = Batch.of(str(mount.root), "tries", "job", 1)
+
+    def broken_off() -> Iterator[bytes]:
+        yield from LINES[:50_000]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        publish_once(batch, 3, broken_off(), is_repeated=False)
+    assert 0 < len(in_topic(mount, "tries")) < 50_000
+    code = """
+from tests.spark.test_writing import LINES, Batch, publish_once
+import sys
+publish_once(Batch.of(sys.argv[1], "tries", "job", 1), 3, LINES, is_repeated=False)
+"""
+    command = [sys.executable, "-c", code, str(mount.root)]
+    tries = [subprocess.Popen(command, cwd=PROJECT) for _ in range(2)]
+    assert publish_once(batch, 4, [b'{"body": "of another task"}'], is_repeated=False) == 1
+    assert [process.wait(120) for process in tries] == [0, 0]
+    assert in_topic(mount, "tries") == sorted([*(str(number % 30_000) for number in range(60_000)), "of another task"])
+
+
+def test_a_write_whose_answer_was_lost_is_not_repeated(mount: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount.topic("answers")
+
+    def lose_the_answer(descriptor: int, data: memoryview) -> int:
+        monkeypatch.undo()
+        os.write(descriptor, data)
+        raise OSError(errno.ENOTCONN, "the daemon has died")
+
+    monkeypatch.setattr("fsstore.spark.writing.os.write", lose_the_answer)
+    publish_once(Batch.of(str(mount.root), "answers", "job", 1), 0, LINES[:10], is_repeated=False)
+    assert len(in_topic(mount, "answers")) == 10
+
+
+@pytest.mark.parametrize("once", [{"app_id": "a b", "batch_id": 1}, {"app_id": "job"}, {"batch_id": 7}])
+def test_batches_that_could_not_be_told_apart_are_refused(spark: SparkSession, once: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="app_id"):
+        write_topic(spark.range(1).selectExpr("'b' as body"), "/nowhere", "refused", **once)

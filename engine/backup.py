@@ -1,0 +1,300 @@
+"""Backup: a copy of a store in a directory, brought up to date by each further run (docs/operations.md, Backup).
+
+    source log   | what the copy has | what came since | being written
+                                     ^ its end         ^ the end of this run: on disk, if the writer is ours
+
+What follows from the log is not copied, but made in the copy by opening it, which reads and checks every record that
+came since, as after a crash of its writer. So a run that is cut short leaves the copy as it was, with some messages
+more. Settings are copied whole, consumer offsets first, so that none is ahead of the copied log.
+
+    COPY/fsstore/backup.json    of which store the copy is, up to where; whether its last run came to its end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.errors import BackupError, NotAStoreError, ReadError, StoreBusyError
+from engine.files.disk import TEMPORARY_SUFFIX, make_directory, remove_file, replace_file
+from engine.files.file_queue import FileQueue
+from engine.files.layout import StoreLayout
+from engine.files.lock import StoreLock, lock_mtime_ns
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.paths import read_file, remove_tree, store_root, unlink
+from engine.log.consume_queues import ConsumeQueues
+from engine.recovery.completeness import shows_multi_dispatch
+from engine.recovery.inspect import is_new, refuse_unreadable, refuse_unwritable
+from engine.recovery.kinds import kind_of
+from engine.recovery.marks import RecoveryPoint, read_recovery_point
+from engine.recovery.open import STORE_MODE, begin_writing, layout_of, read_topics
+from engine.recovery.store_files import StoreFiles, open_store_files
+from engine.results import CheckProgress
+from engine.settings.backup_note import BackupNote, read_backup_note, write_backup_note
+from engine.settings.config import FileSizes, OpenMode, RecoveryProgress, Retention, StoreConfig
+from engine.settings.shape_files import write_sizes
+from engine.store import MessageStore
+
+CHUNK_BYTES = 4 << 20
+TRIES = 4
+EMPTY = "name an empty directory"
+MOST_SETTINGS_BYTES = 256 << 20
+NO_RETENTION = Retention(clean_forcibly=False, disk_warn_ratio=1.0, clean_interval_ms=3_600_000, delete_pause_ms=0)
+"""Deletes nothing: what the store's own retention says is not for its copy."""
+
+Progress = Callable[[CheckProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUp:
+    """A run: the copy holds physical offsets [begin, end) of the store, of which it had those before `start`. It has so
+    many `messages`; so many places of what was copied are `damaged`."""
+
+    begin: int
+    start: int
+    end: int
+    messages: int
+    damaged: int
+
+
+def back_up(
+    path: Path | str, target: Path | str, progress: Progress | None = None, config: StoreConfig | None = None
+) -> BackedUp:
+    """Bring the copy of the store at `path` in the directory `target` up to date, or make one where nothing is.
+
+    `config` says where the store's log is. The store may be closed, or in use by any writer; nothing of it is changed.
+    BackupError: `target` is no copy of it, or can't be brought up to date; StoreBusyError: retention took what was
+    being copied; OpenError, StoreFullError, OSError. After any of them the copy is good as it was.
+    """
+    config = config or StoreConfig()
+    layout, copy = layout_of(store_root(path), config), StoreLayout(store_root(target))
+    for _ in range(TRIES):
+        with suppress(ReadError, FileNotFoundError):  # retention took what was being read
+            return _Run(layout, copy, config, progress or (lambda now: None)).run()
+    raise StoreBusyError(layout.root)
+
+
+class _Run:
+    def __init__(self, layout: StoreLayout, copy: StoreLayout, config: StoreConfig, progress: Progress) -> None:
+        self._layout = layout
+        self._copy = copy
+        self._config = config
+        self._disk = config.disk
+        self._progress = progress
+
+    def run(self) -> BackedUp:
+        layout = self._layout
+        if is_new(layout):
+            raise NotAStoreError(layout.root, "nothing is there")
+        refuse_unreadable(layout)
+        refuse_unwritable(layout, kind_of(layout, read_topics(layout, self._config)))
+        note = self._known_copy()
+        offsets = self._settings((layout.consumer_offsets, layout.lmq_consumer_offsets))
+        sizes, end = self._sizes_and_end()
+        with closing(open_store_files(layout, self._config, sizes, Access.READ)) as source:
+            begin = source.log.min_offset
+            source.queues.recover(scan=False)
+            source.queues.expire(begin)
+            source.queues.refresh(end)
+            if not self._config.multi_dispatch and shows_multi_dispatch(source.log, source.queues, begin):
+                self._config = replace(self._config, multi_dispatch=True)
+            if note is None or note.end < 0:
+                note = self._make(sizes)
+            start = self._require_same(source, note, end)
+            write_backup_note(self._copy.backup_note, replace(note, is_complete=False), self._disk)
+            self._copy_log(source, start, end)
+            self._keep_numbers(source)
+            self._copy_settings(offsets)
+            done = self._derive(begin, start, end)
+            files = (file for file in source.log.files.files if file.start + file.size <= end)
+            stamps = {file.start: _stamp(file) for file in files}
+        store, now_ms = str(layout.root), self._config.clock()
+        write_backup_note(self._copy.backup_note, BackupNote(store, True, done.begin, end, now_ms, stamps), self._disk)
+        return done
+
+    # what is there
+
+    def _known_copy(self) -> BackupNote | None:
+        """What is known of the copy; None when there is none yet. BackupError: something else is there."""
+        root = self._copy.root
+        if root == self._layout.root or root in self._layout.root.parents or self._layout.root in root.parents:
+            raise BackupError(root, "it lies in the store, or the store in it", "name a directory elsewhere")
+        note = read_backup_note(self._copy.backup_note)
+        if note is None and not self._is_blank():
+            raise BackupError(root, "it is not empty, and no backup", EMPTY)
+        return note
+
+    def _is_blank(self) -> bool:
+        """Whether nothing is there, or what the first step of a first run leaves."""
+        root, own, note = self._copy.root, self._copy.own, self._copy.backup_note
+        left = {own, note.with_name(note.name + TEMPORARY_SUFFIX)}
+        return all(path in left for folder in (root, own) if folder.is_dir() for path in folder.iterdir())
+
+    def _sizes_and_end(self) -> tuple[FileSizes, int]:
+        """The sizes of the store's files, and the physical offset up to which its log is to be copied."""
+        holder = StoreLock.holder(self._layout.lock)
+        mode = OpenMode.READ_ONLY if holder is None else OpenMode.FOLLOW
+        with MessageStore.open(self._layout.root, replace(self._config, mode=mode, progress=self._recovering)) as store:
+            sizes, end = store.sizes, store.physical_end
+        point = read_recovery_point(self._layout.coverage)
+        if holder is not None and point is not None and point.lock_mtime_ns == lock_mtime_ns(self._layout.lock):
+            end = point.physical_end  # a power cut may take what is behind it, and give its place to others
+        return sizes, end
+
+    def _require_same(self, source: StoreFiles, note: BackupNote, end: int) -> int:
+        """Where the copy ends. BackupError: it does not hold what the store held up to there."""
+        root, begin = self._copy.root, source.log.min_offset
+        with MessageStore.open(root, self._copy_config()) as copy:  # recovers it where the last run was cut short
+            have = copy.physical_end
+            is_empty = not copy.stats().commit_log_files
+        if note.end < 0 and (is_empty or have < begin):  # it never was one
+            if not is_empty:
+                self._clear()
+            return begin
+        if note.is_complete and have != note.end:
+            raise BackupError(root, "it was written to since it was made", EMPTY)
+        if have > end:
+            raise BackupError(root, f"it reaches to physical offset {have}, and the store only to {end}", EMPTY)
+        if have < begin:
+            what = f"the store's log begins at {begin} by now, and what follows on {have} is gone"
+            raise BackupError(root, what, f"{EMPTY}, and run backups more often")
+        point = read_recovery_point(self._copy.coverage)
+        with closing(FileQueue.open(self._copy.commit_log, source.log.files.file_bytes, Access.READ)) as files:
+            if point is not None and not _has_newest(source, files, point):
+                raise BackupError(root, "its newest message is another one than the store's there", EMPTY)
+            for file in source.log.files.files:
+                is_known = note.stamps.get(file.start) == _stamp(file)
+                if file.start + file.size <= have and not is_known and not _same(file, files.find(file.start)):
+                    raise BackupError(root, f"{file.path.name} is another one in the store, as after a repair", EMPTY)
+        return have
+
+    # copying
+
+    def _make(self, sizes: FileSizes) -> BackupNote:
+        """An empty store, which says of itself that it is to be a backup before it says that it is a store."""
+        copy, made = self._copy, []
+        made += make_directory(copy.root, keep_owner=False, mode=STORE_MODE)
+        note = BackupNote(str(self._layout.root), False, 0, -1, self._config.clock(), {})
+        write_backup_note(copy.backup_note, note, self._disk)
+        for folder in (*copy.commit_log.writable, copy.consume_queues, copy.index, copy.config):
+            made += make_directory(folder)
+        for changed in made:
+            self._disk.sync_directory(changed)
+        write_sizes(copy.sizes, sizes, self._disk)
+        return note
+
+    def _clear(self) -> None:
+        """An empty store again."""
+        begin_writing(self._copy, self._disk)
+        for folder in (*self._copy.commit_log.writable, self._copy.consume_queues, self._copy.index):
+            remove_tree(folder)
+            make_directory(folder)
+        for mark in (self._copy.coverage, self._copy.checkpoint):
+            remove_file(mark, self._disk)
+
+    def _copy_log(self, source: StoreFiles, start: int, end: int) -> None:
+        """Append [start, end) of the store's log to the copy's, and bring it to disk."""
+        begin_writing(self._copy, self._disk)
+        file_bytes = source.log.files.file_bytes
+        with (
+            StoreLock(self._copy.lock),
+            closing(FileQueue.open(self._copy.commit_log, file_bytes, Access.WRITE, disk=self._disk)) as files,
+        ):
+            files.set_end(start)
+            for at, chunk in self._chunks(source, start, end):
+                if not files.files:
+                    files.roll(at)
+                files.append(chunk)
+                self._progress(CheckProgress("copying", at + len(chunk) - start, end - start))
+            files.flush()
+
+    def _chunks(self, source: StoreFiles, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        """The log from `start` to `end`, in pieces of one file each. ReadError: retention took one."""
+        file_bytes = source.log.files.file_bytes
+        while start < end:
+            length = min(CHUNK_BYTES, end - start, file_bytes - start % file_bytes)
+            yield start, source.log.files.view(start, length)
+            start += length
+
+    def _keep_numbers(self, source: StoreFiles) -> None:
+        """Queues whose messages have all expired keep their numbers: nothing else in the copy tells them."""
+        queues = ConsumeQueues(self._copy.consume_queues, source.queues.file_bytes, Access.WRITE, self._disk)
+        queues.load()
+        with closing(queues):
+            for queue in source.queues:
+                is_empty = 0 <= queue.newest_physical_offset < source.log.min_offset
+                if is_empty and queue.queue_id not in queues.queue_ids(queue.topic):
+                    newest = queue.entries(queue.max_offset - 1, 1)
+                    queues.get_or_create(queue.topic, queue.queue_id).append(queue.max_offset - 1, newest)
+            queues.flush()
+
+    def _settings(self, paths: tuple[Path, ...]) -> dict[str, bytes]:
+        found = {}
+        for path in paths:
+            with suppress(FileNotFoundError):
+                found[path.name] = read_file(path, MOST_SETTINGS_BYTES)
+        return found
+
+    def _copy_settings(self, offsets: dict[str, bytes]) -> None:
+        """The settings as they are now, with the consumers' offsets of before. Deleted topics are read first: one that
+        goes in between is in the copy, without its settings."""
+        layout, copy = self._layout, self._copy
+        own = self._settings((layout.deleted_topics,))
+        shape = {layout.sizes.name, layout.used_log_paths.name}
+        names = [path for path in sorted(layout.config.iterdir()) if path.is_file() and path.name not in shape]
+        settings = self._settings(tuple(path for path in names if path.name not in offsets)) | offsets
+        for name, content in settings.items():
+            replace_file(copy.config / name, content, self._disk)
+        for path in copy.config.iterdir():
+            if path.is_file() and path.name not in settings and path.name not in shape:
+                unlink(path)
+        for name, content in own.items():
+            replace_file(copy.own / name, content, self._disk)
+
+    # what follows from the log
+
+    def _copy_config(self, max_bytes: int | None = None) -> StoreConfig:
+        return StoreConfig(
+            retention=replace(NO_RETENTION, max_bytes=max_bytes),
+            multi_dispatch=self._config.multi_dispatch,
+            preallocate=False,
+            progress=self._recovering,
+            disk=self._disk,
+        )
+
+    def _recovering(self, now: RecoveryProgress) -> None:
+        self._progress(CheckProgress(now.stage, now.done_bytes, now.total_bytes))
+
+    def _derive(self, begin: int, start: int, end: int) -> BackedUp:
+        """Open the copy, which recovers it, drop what the store has not any more, and close it cleanly."""
+        with MessageStore.open(self._copy.root, self._copy_config(max_bytes=end - begin)) as store:
+            if store.physical_end != end:
+                what = f"it ends at {store.physical_end}, not at {end}: what follows there is no record"
+                raise BackupError(self._copy.root, what, "mountctl check tells what is wrong with the store")
+            while store.clean():
+                pass
+            stats = store.stats()
+            return BackedUp(stats.min_physical_offset, start, end, stats.messages, len(store.recovery.damaged))
+
+
+def _has_newest(source: StoreFiles, files: FileQueue, point: RecoveryPoint) -> bool:
+    """Whether the newest record that a copy's mark speaks of is the store's there, too."""
+    newest = point.newest_record
+    if newest is None or newest.physical_offset < source.log.min_offset:
+        return True
+    where = newest.physical_offset, newest.size
+    return bool(source.log.files.view(*where) == files.view(*where))
+
+
+def _stamp(file: MappedFile) -> int:
+    """When a file was last written, in epoch ns; 0 when it is gone."""
+    try:
+        return file.path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _same(file: MappedFile, other: MappedFile | None) -> bool:
+    return other is not None and bool(file.pages() == other.pages())

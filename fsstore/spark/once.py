@@ -1,0 +1,128 @@
+"""Exactly once: which messages of a batch a topic has already.
+
+Each write of a batch is published whole or not at all, and its first message says so, in the same record:
+
+    UNIQ_KEY      spark.<application>.<batch>       by which `keys/<it>@all` leads to all writes of a batch
+    SPARK_WRITE   <task>/<messages>/<write>         how many lie behind one another in a queue, and a name for them
+
+So what was published is known from the store alone, whoever died when. A task that is tried again, or runs twice at the
+same time, leaves out what the writes of that task have, and waits until no other try of it publishes; a batch that is
+repeated after a restart is one task, that leaves out what all writes have: rows may be dealt out to tasks otherwise
+then. Rows are compared by what they hold, so their order does not matter.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fsstore.spark.mount import Range, cut, if_there, range_path, while_gone
+
+_WRITE = "SPARK_WRITE"
+_WRITTEN = re.compile(r"([0-9]{1,9})/([0-9]{1,9})/([0-9a-f]+)")
+_APPLICATION = re.compile(r"[\w.-]{1,100}", re.ASCII)
+
+MARK_BYTES = 300
+"""Of what says what a write is."""
+
+
+class Write(NamedTuple):
+    """Messages that were published at once, by a task of that number."""
+
+    part: Range
+    task: int
+    name: str
+
+
+class Batch(NamedTuple):
+    """A batch that a topic of the store mounted at `root` is to get once."""
+
+    root: str
+    topic: str
+    application: str
+    number: int
+
+    @classmethod
+    def of(cls, root: str, topic: str, application: str, number: int) -> Batch:
+        """ValueError: no name for an application."""
+        if not _APPLICATION.fullmatch(application):
+            raise ValueError(f"app_id must be up to 100 letters, digits, dots, dashes and underscores: {application!r}")
+        return cls(root, topic, application, int(number))
+
+    @property
+    def _key(self) -> str:
+        return f"spark.{self.application}.{self.number}"
+
+    def marked(self, lines: list[bytes], task: int, name: str) -> list[bytes]:
+        """Lines of JSON to be published in one write, with what says that they are: up to MARK_BYTES more."""
+        properties = json.dumps({"UNIQ_KEY": self._key, _WRITE: f"{task}/{len(lines)}/{name}"}).encode()
+        return [lines[0][:-1] + b', "properties": ' + properties + b"}", *lines[1:]]
+
+    def writes(self) -> list[Write]:
+        """What is published of it. Waits for the mount while its daemon is gone."""
+        folder = Path(self.root, self.topic, "keys", f"{self._key}@all")
+        found = []
+        for name in if_there(self.root, lambda: os.listdir(folder)) or ():
+            written = if_there(self.root, lambda: os.getxattr(folder / name, f"user.mq.property.{_WRITE}"))  # noqa: B023
+            match = _WRITTEN.fullmatch((written or b"").decode())
+            if match is not None:
+                queue, begin = map(int, name.split("-"))
+                found.append(Write(Range(self.topic, queue, begin, begin + int(match[2])), int(match[1]), match[3]))
+        return found
+
+    @contextmanager
+    def only_try(self, task: int) -> Iterator[None]:
+        """While the block runs, no other one of that task does on this host. The mount's lock is the kernel's: whoever
+        dies leaves it."""
+        digest = blake2b(f"{self.topic}/{self._key}/{task}".encode(), digest_size=7).digest()
+        control = os.path.join(self.root, "@store/control")
+        descriptor = while_gone(self.root, lambda: os.open(control, os.O_WRONLY))
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, int.from_bytes(digest))
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def left_out(root: str, writes: list[Write]) -> Callable[[bytes], bool]:
+    """What says of each line of JSON, one after the other, whether one of these writes has its message."""
+    there = Counter(row for write in writes for row in _rows(root, write.part))
+
+    def is_there(line: bytes) -> bool:
+        row = _row_of(line) if there else b""
+        if not there[row]:
+            return False
+        there[row] -= 1
+        return True
+
+    return is_there
+
+
+def _rows(root: str, whole: Range) -> Iterator[bytes]:
+    import pyarrow.parquet as pq  # where something is published twice
+
+    for part in cut(whole):
+        for message in pq.read_table(range_path(root, part), columns=["body", "keys", "tags"]).to_pylist():
+            yield _row(message["body"], message["keys"], message["tags"])
+
+
+def _row_of(line: bytes) -> bytes:
+    message: dict[str, Any] = json.loads(line)
+    body = message["body"].encode() if "body" in message else base64.b64decode(message["body_base64"])
+    keys = message.get("keys", [])
+    return _row(body, [keys] if isinstance(keys, str) else keys, message.get("tags", ""))
+
+
+def _row(body: bytes, keys: list[str], tags: str) -> bytes:
+    """What a message is compared by."""
+    text = json.dumps([keys, tags]).encode()
+    return blake2b(text + b"\n" + body, digest_size=16).digest()

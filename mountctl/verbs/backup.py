@@ -1,0 +1,71 @@
+"""mountctl backup: a copy of a store, mounted or not, brought up to date by each run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from engine import BackedUp, CheckProgress, StoreConfig, back_up, check_store
+from mountctl.errors import FINDINGS, CommandError
+from mountctl.options import StoreSettings, takes_settings
+from mountctl.output import human_size, plural, progress, visible
+from mountctl.places import Place, absolute, find, mount_of
+from mountctl.process import raise_open_files
+from mountctl.reach import reach
+from mountctl.through_mount import MountedStore
+
+
+@click.command("backup", short_help="Copy a store, and bring the copy up to date.")
+@click.argument("place")
+@click.argument("directory", type=Path)
+@click.option("--verify", is_flag=True, help="Check all of the copy afterwards, not only what this run copied.")
+@takes_settings
+def command(place: str, directory: Path, verify: bool, settings: StoreSettings) -> None:
+    """Copy the store at PLACE to DIRECTORY, or bring the copy that is there up to date: only what is new is copied.
+
+    The store may be mounted and written, closed, or a broker's. The copy is a store: mount it, or copy it back with
+    `cp -a`. What is copied is read again and checked. A run that is cut short leaves the copy good as it was.
+
+    \b
+    Examples:
+      mountctl backup /mnt/mq /backup/mq
+      mountctl backup --verify /srv/store /backup/mq
+    """
+    found, target = find(place), absolute(directory)
+    if mount := mount_of(target):
+        raise CommandError(
+            f"{target} is mounted at {mount.mountpoint}", f"mountctl umount {mount.mountpoint}", os.EX_TEMPFAIL
+        )
+    raise_open_files()
+    with progress() as show:
+
+        def tell(now: CheckProgress) -> None:
+            show(now.stage, now.done_bytes, now.total_bytes)
+
+        done = back_up(absolute(found.store), target, tell, _config(found, settings))
+        findings = list(check_store(target, tell)) if verify else []
+    for finding in findings:
+        click.echo(visible(str(finding)))
+    click.echo(visible(f"{found.store}: {_in_words(done)}"))
+    if findings or done.damaged:
+        damaged = plural(len(findings) or done.damaged, "finding" if findings else "damaged place")
+        click.echo(f"mountctl: {damaged} in the copy: see `mountctl check {target}`", err=True)
+        click.get_current_context().exit(FINDINGS)
+
+
+def _config(place: Place, settings: StoreSettings) -> StoreConfig:
+    """How the store's log is found; a daemon that writes it brings all to disk first."""
+    if place.mount is None or place.mount.read_only:
+        settings.require_store(place.store)
+        return settings.applied_to(StoreConfig())
+    with reach(place, settings) as access:
+        assert isinstance(access, MountedStore)
+        access.flush()
+        return access.store_config()
+
+
+def _in_words(done: BackedUp) -> str:
+    copied = human_size(done.end - done.start)
+    return f"{copied} copied; the copy has {plural(done.messages, 'message')} in {human_size(done.end - done.begin)}"

@@ -1,0 +1,175 @@
+"""mountctl grep: search messages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+import click
+
+from mountctl.access import Access, Shown, parse_target
+from mountctl.errors import FINDINGS, CommandError
+from mountctl.options import StoreSettings, takes_settings
+from mountctl.output import visible
+from mountctl.pattern import Pattern
+from mountctl.places import find
+from mountctl.reach import reach
+from mountctl.selection import Range, Selection, at_most, messages_in, messages_with_key, ranges_of, takes_selection
+from mountctl.showing import Printer, takes_format
+
+MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
+_PARTS: dict[str, Callable[[Shown], Iterable[str]]] = {
+    "keys": lambda message: message.attributes.get("keys", "").split(),
+    "tags": lambda message: [message.attributes.get("tags", "")],
+    "properties": lambda message: [f"{name}={value}" for name, value in message.properties.items()],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is looked for, and where: in `parts`, "body" among them or not."""
+
+    pattern: Pattern
+    invert: bool
+    parts: frozenset[str]
+
+    def texts(self, message: Shown) -> list[bytes]:
+        """What is searched of a message; with its attributes, if that is more than the body."""
+        texts = [text.encode() for part in sorted(self.parts & _PARTS.keys()) for text in _PARTS[part](message)]
+        return [*texts, message.body] if "body" in self.parts else texts
+
+    def takes(self, message: Shown) -> bool:
+        """Whether a message is wanted."""
+        return any(map(self.pattern.is_in, self.texts(message))) is not self.invert
+
+
+@click.command("grep", short_help="Search messages.")
+@click.argument("place")
+@click.argument("text", metavar="PATTERN")
+@click.argument("targets", metavar="[TOPIC[/QUEUE]]...", nargs=-1)
+@click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a text, no regular expression.")
+@click.option("-i", "--ignore-case", "any_case", is_flag=True, help="Upper and lower case are the same.")
+@click.option("-v", "--invert-match", "invert", is_flag=True, help="Messages that don't match.")
+@click.option("-c", "--count", "counting", is_flag=True, help="Print how many messages match, for each topic.")
+@click.option("-l", "--topics", "listing", is_flag=True, help="Print only the topics with a message that matches.")
+@click.option("-o", "--only-matching", "only", is_flag=True, help="Print only what matches, a line a match.")
+@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="So many messages of each topic at most.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing, and end at the first match.")
+@click.option("-H", "--where", is_flag=True, help="Print TOPIC/QUEUE/OFFSET first; so it is for several topics.")
+@click.option(
+    "--in", "parts", multiple=True, type=click.Choice(["body", *_PARTS]), help="What is searched; else the body."
+)
+@click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@takes_selection
+@takes_format
+@partial(takes_settings, names=["--option"])
+def command(
+    place: str, text: str, targets: tuple[str, ...], fixed: bool, any_case: bool, invert: bool, counting: bool,
+    listing: bool, only: bool, most: int | None, quiet: bool, where: bool, parts: tuple[str, ...], colour: str,
+    selection: Selection, printer: Printer, settings: StoreSettings,
+) -> int:  # fmt: skip
+    """Print the messages of a store or mount that PATTERN matches, a regular expression as Python has it. Without TOPIC
+    all topics are searched. ^ and $ match at each line of a body.
+
+    The exit code is 0 when something matches, 1 when nothing does, and more when something is wrong.
+
+    \b
+    Examples:
+      mountctl grep /mnt/mq 'order [0-9]' orders
+      mountctl grep /srv/store -Fc 'order 7'
+      mountctl grep /mnt/mq -i 'ORDER 3|order 4' 'ord*' --from -1h --json
+      mountctl grep /mnt/mq '^KEYS=ORDER-' --in properties -o
+    """
+    search = Search(Pattern(text, fixed=fixed, any_case=any_case), invert, frozenset(parts) or frozenset({"body"}))
+    if sum((counting, listing, only, quiet)) > 1:
+        raise CommandError("-c, -l, -o and -q are different ways to answer", "give one of them", os.EX_USAGE)
+    if (counting or listing or only) and printer.formats:
+        raise CommandError("--json and --format print messages", "leave -c, -l, -o out", os.EX_USAGE)
+    wanted = [parse_target(target) for target in targets or ["*"]]
+    if any(target.offset is not None for target in wanted):
+        raise CommandError("one message is not searched", "give TOPIC or TOPIC/QUEUE", os.EX_USAGE)
+    is_coloured = colour == "always" or (colour == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    found = False
+    with reach(find(place), settings, beside=selection.key is None) as access:
+        ranges = ranges_of(access, wanted, selection) if targets or access.topics() else []
+        topics = [(topic, list(own)) for topic, own in groupby(ranges, lambda chosen: chosen.topic)]
+        show = _Shower(search, printer, is_coloured, only, where or len(topics) > 1)
+        for topic, own in topics:
+            few = 1 if listing or quiet else most
+            matches = at_most(_matches(access, own, search, selection, printer.attributes), few)
+            if counting:
+                count = sum(1 for _ in matches)
+                found |= count > 0
+                printer.raw(f"{topic}:{count}\n".encode() if show.where else b"%d\n" % count)
+                continue
+            for message in matches:
+                found = True
+                if quiet:
+                    return 0
+                printer.raw(f"{topic}\n".encode()) if listing else show(message)
+    return 0 if found else FINDINGS
+
+
+def _matches(
+    access: Access, ranges: list[Range], search: Search, selection: Selection, attributes: bool
+) -> Iterator[Shown]:
+    """The messages of a topic's ranges that are wanted."""
+    if selection.key is not None:
+        yield from filter(search.takes, messages_with_key(access, ranges, selection))
+        return
+    in_others = search.parts != {"body"}
+    for chosen in ranges:
+        if in_others:
+            yield from filter(search.takes, messages_in(access, chosen, selection, attributes=True))
+        else:
+            yield from _with_body(access, chosen, search, selection, attributes)
+
+
+def _with_body(
+    access: Access, chosen: Range, search: Search, selection: Selection, attributes: bool
+) -> Iterator[Shown]:
+    """The messages of a range whose body is wanted; all but those whose bodies may hold it are passed over."""
+    held, any_case = (b"", False) if search.invert else search.pattern.held
+    is_in, wanted = search.pattern.is_in, not search.invert
+    attributes = attributes or bool(selection.tags)
+    for offset, body in access.bodies(chosen.topic, chosen.queue, chosen.start, chosen.end, held, any_case):
+        if is_in(body) is not wanted:
+            continue
+        if not attributes:
+            yield Shown(chosen.topic, chosen.queue, offset, body, {})
+        else:
+            found = access.messages(chosen.topic, chosen.queue, offset, 1, attributes)
+            yield from filter(selection.takes, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shower:
+    """Prints what was found."""
+
+    search: Search
+    printer: Printer
+    is_coloured: bool
+    only: bool
+    where: bool
+
+    def __call__(self, message: Shown) -> None:
+        """Print one message, or what matches in it."""
+        if self.printer.formats:
+            self.printer.line(message)
+            return
+        place = f"{message.topic}/{message.queue}/{message.offset}" if self.where else ""
+        if place and self.is_coloured:
+            place = f"{PLACE}{visible(place)}{PLAIN}"
+        lead = f"{place}:".encode() if place else b""
+        if self.only:
+            lines = [match for text in self.search.texts(message) for match in self.search.pattern.matches(text)]
+        else:
+            lines = [message.body]
+        for line in lines:
+            paints = self.is_coloured and not self.search.invert
+            shown = self.search.pattern.painted(line, MATCH, PLAIN) if paints else line
+            self.printer.raw(lead + shown + b"\n")

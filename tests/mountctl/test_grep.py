@@ -1,0 +1,100 @@
+"""grep: what it finds is what cat shows, whatever way it was found."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from engine import Message, MessageStore
+from tests.mountctl.conftest import Site, mountctl, succeed
+
+
+def publish(path: Path) -> None:
+    """Messages of many kinds: plain ones over several files of a queue, compressed, delayed, of a deleted topic."""
+    with MessageStore.open(path) as store:
+        store.put(Message("gone", b"a needle that was deleted"))
+        store.delete_topic("gone")
+        for number in range(3000):
+            needle = f" Needle-{number}" if number % 1000 == 7 else ""
+            store.put(Message("orders", f"order {number}{needle}".encode(), keys=[f"K-{number}"]), queue=number % 2)
+        store.put(Message("orders", zlib.compress(b"a packed needle"), sys_flag=0x1 | 0x300), queue=0)
+        store.put(Message("letters", "größe\nneedle\nzwei".encode(), tags="t", properties={"A": "needle b"}), queue=3)
+        store.put(Message("letters", b"\xff\x00 needle"), queue=3)
+        store.put(Message("letters", b"a needle for later", properties={"DELAY": "3"}))
+
+
+def found_by_cat(place: Path, words: str, *, invert: bool = False) -> set[tuple[str, int, int]]:
+    """Where cat shows bodies with these words, in either case."""
+    shown = [json.loads(line) for line in succeed("cat", place, "*", "--json").splitlines()]
+    return {
+        (one["topic"], one["queue"], one["offset"])
+        for one in shown
+        if (words in one.get("body", "needle").lower()) is not invert
+    }
+
+
+def places(lines: str) -> set[tuple[str, int, int]]:
+    return {(one["topic"], one["queue"], one["offset"]) for one in map(json.loads, lines.splitlines())}
+
+
+@pytest.fixture(params=["unmounted", "beside", "through its mount"])
+def place(request: pytest.FixtureRequest, site: Site, monkeypatch: pytest.MonkeyPatch) -> Path:
+    publish(site.store)
+    if request.param == "unmounted":
+        return site.store
+    if request.param == "through its mount":
+        monkeypatch.setattr("mountctl.reach.writer_of", lambda store: None)
+    return site.mounted().mountpoint
+
+
+def test_grep_finds_what_cat_shows(place: Path) -> None:
+    wanted = found_by_cat(place, "needle")
+    assert len(wanted) == 7
+    for pattern in ("needle", "n[e]edle", "(?i)NEEDLE", "nee.le|nothing"):
+        assert places(succeed("grep", place, "-i", pattern, "--json")) == wanted
+    assert places(succeed("grep", place, "-iv", "needle", "--json")) == found_by_cat(place, "needle", invert=True)
+    assert (
+        succeed("grep", place, "Needle", "orders")
+        == "order 7 Needle-7\norder 1007 Needle-1007\norder 2007 Needle-2007\n"
+    )
+    assert succeed("grep", place, "needle", "orders/0") == "a packed needle\n"
+    assert succeed("grep", place, "-c", "order [0-9]", "orders") == "3000\n"
+    assert succeed("grep", place, "-ic", "needle") == "SCHEDULE_TOPIC_XXXX:1\nletters:2\norders:4\n"
+    assert succeed("grep", place, "-l", "needle") == "SCHEDULE_TOPIC_XXXX\nletters\norders\n"
+    assert succeed("grep", place, "-oH", "N[a-z]+-2[0-9]+") == "orders/1/1003:Needle-2007\n"
+    assert succeed("grep", place, "-m", "1", "^needle$", "letters") == "größe\nneedle\nzwei\n"
+    assert succeed("grep", place, "-F", "order 7 ", "ord*") == "order 7 Needle-7\n"
+    assert succeed("grep", place, "Needle", "orders", "--key", "K-1007") == "order 1007 Needle-1007\n"
+    assert succeed("grep", place, "order", "orders/0", "--from", "2", "--until", "4") == "order 4\norder 6\n"
+    assert succeed("grep", place, "-o", "^A=.*", "letters", "--in", "properties") == "A=needle b\n"
+    assert succeed("grep", place, "-c", "^K-29", "orders", "--in", "keys", "--in", "tags") == "111\n"
+    assert succeed("grep", place, "zwei", "letters", "--tag", "t", "--format", "%o %g") == "0 t\n"
+    assert (
+        succeed("grep", place, "7 N.*", "orders/1", "-m1", "--color", "always") == "order \x1b[1;31m7 Needle-7\x1b[0m\n"
+    )
+
+
+def test_the_exit_code_says_whether_something_was_found(site: Site) -> None:
+    publish(site.store)
+    for words, code, said in (
+        (["none"], 1, ""),
+        (["-q", "none"], 1, ""),
+        (["-q", "needle"], 0, ""),
+        (["-c", "none", "orders"], 1, ""),
+        (["needle", "nosuch"], 64, "no topic 'nosuch'"),
+        (["("], 64, "invalid pattern '(': missing )"),
+        (["-c", "-l", "x"], 64, "give one of them"),
+        (["-c", "--json", "x"], 64, "leave -c, -l, -o out"),
+        (["x", "orders/0/1"], 64, "give TOPIC or TOPIC/QUEUE"),
+    ):
+        done = mountctl("grep", site.store, *words)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
+
+
+def test_an_empty_store_has_nothing_to_find(tmp_path: Path) -> None:
+    succeed("init", tmp_path / "s")
+    assert mountctl("grep", tmp_path / "s", "x").returncode == 1
