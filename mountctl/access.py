@@ -124,6 +124,9 @@ class Access(Protocol):
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         """Every message that carries `key`, matched whole, each once, with its attributes."""
 
+    def property_values(self, topic: str, name: str) -> Iterator[str]:
+        """The values that messages of the topic have of a property; none where there is no such topic."""
+
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
         """Queue offset of the first message stored at or after `when_ms`; the next one's when there is none."""
 

@@ -106,6 +106,14 @@ class OpenedStore:
             with suppress(ReadError):
                 yield _shown(self._store.get(topic, queue, offset), topic, queue, True)
 
+    def property_values(self, topic: str, name: str) -> Iterator[str]:
+        for queue in self._store.queues_by_topic().get(topic, ()):
+            bounds = self.bounds(topic, queue)
+            for first in range(bounds.min_offset, bounds.max_offset, SEARCHED_TOGETHER):
+                for block in self._store.blocks(topic, queue, first, SEARCHED_TOGETHER):
+                    values = block.properties.value(name.encode())
+                    yield from (values[row].decode() for row in values.sizes.nonzero()[0].tolist())
+
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
         return self._store.offset_at(topic, queue, when_ms)
 

@@ -13,7 +13,9 @@ from keyword import iskeyword
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem, shell_complete
 
+from mountctl.completion import ASKED, propose_for
 from mountctl.errors import INTERRUPTED, CommandError, exit_code, one_line, usage_line
 
 VERBS = (
@@ -29,11 +31,13 @@ VERBS = (
     "cat",
     "tail",
     "grep",
+    "copy",
     "wait",
     "check",
     "backup",
     "export",
     "import",
+    "completion",
 )
 MOUNT_HELPER = "mount.fsstore"
 """Called by this name, as mount(8) does for fstab's lines of type fsstore, mountctl is its `mount` verb."""
@@ -50,6 +54,10 @@ NEIGHBOURS = {
     "read": "cat",
     "search": "grep",
     "find": "grep",
+    "cp": "copy",
+    "mirror": "copy",
+    "redrive": "copy",
+    "resend": "copy",
     "fsck": "check",
     "repair": "check",
     "stats": "status",
@@ -69,9 +77,15 @@ class Verbs(click.Group):
             return super().get_command(ctx, cmd_name)
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
         command: click.Command = importlib.import_module(f"mountctl.verbs.{module}").command
+        if ctx.resilient_parsing:
+            propose_for(command)
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return names or click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -107,6 +121,8 @@ def show_help(verbs: tuple[str, ...]) -> int:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Errors are one line on standard error."""
     try:
+        if asked := os.environ.get(ASKED):
+            return shell_complete(cli, {}, "mountctl", ASKED, asked)
         with cli.make_context("mountctl", list(arguments)) as context:
             outcome = cli.invoke(context)
     except click.exceptions.Exit as ended:  # --help, --version

@@ -261,6 +261,15 @@ def _absolute_paths(value: str) -> str:
     return ",".join(os.path.abspath(path.strip()) for path in value.split(",") if path.strip())
 
 
+def option_words(for_mount: bool) -> list[str]:
+    """What a word of `-o` can begin with: the store's options, and with `for_mount` the mount's."""
+    from engine import OPTION_NAMES
+
+    store = [f"{name}=" for name in OPTION_NAMES]
+    mount = [*_SWITCHES, *(f"{name}=" for name in (*_VALUES, *_PARQUET)), *_KERNEL, *_FOR_OTHERS]
+    return sorted([*store, *mount] if for_mount else store)
+
+
 def settings_of(options: Mapping[str, str], conf: Path | None) -> StoreSettings:
     """What a command line says of a store. CommandError, OSError."""
     if conf is None:

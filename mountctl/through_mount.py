@@ -101,6 +101,12 @@ class MountedStore:
             if message is not None:
                 yield message
 
+    def property_values(self, topic: str, name: str) -> Iterator[str]:
+        for queue in next((one.queues for one in self.topics() if one.name == topic), ()):
+            for message in self.messages(topic, queue.number, queue.min_offset, None, attributes=True):
+                if name in message.properties:
+                    yield message.properties[name]
+
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
         link = self._root / topic / str(queue) / f"@{when_ms}"
         try:

@@ -30,6 +30,13 @@ def typed(example: str, site: Site) -> str:
     """The example, on this test's store and mount point, and with the log beside them."""
     for path in ("/srv/store", "/root/store"):
         example = example.replace(path, str(site.store))
+    for path in (
+        "/srv/archive",
+        "~/.local/share/bash-completion/completions",
+        "${fpath[1]}",
+        "~/.config/fish/completions",
+    ):
+        example = example.replace(path, str(site.log.parent / "archive"))
     for path in ("/mnt/mq", "/mnt/broker"):
         example = example.replace(path, str(site.mountpoint))
     example = example.replace("mountctl mount", f"mountctl mount --log-file {site.log}").replace(
@@ -50,6 +57,10 @@ def test_examples_in_the_help_work(verb: str, example: str, site: Site) -> None:
         succeed("topics", "delete", site.store, "orders", "--yes")
     if "ORDER-17" in example and verb == "cat":
         succeed("put", site.store, "orders", "17 apples", "--key", "ORDER-17")
+    (site.log.parent / "archive").mkdir()
+    if verb == "copy":
+        succeed("init", site.log.parent / "archive")
+        succeed("put", site.store, "%DLQ%billing", "dead", "--property", "RETRY_TOPIC=orders")
     (site.log.parent / "orders.txt").write_text("one\ntwo\n")
     folder: Path = site.log.parent
     command = ["bash", "-c", typed(example, site)]

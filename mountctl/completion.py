@@ -1,0 +1,99 @@
+"""Completion of command lines by the shell: verbs, options, places, topics with queues and offsets, and what -o takes.
+
+click asks; this module knows what stands for what, by the names of the verbs' arguments. Nothing here may take long, or
+say anything: what can't be found is not proposed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from mountctl.errors import CommandError
+from mountctl.places import find, mounts
+
+ASKED = "_MOUNTCTL_COMPLETE"
+"""The variable by which a shell's script asks."""
+
+Proposals = Callable[[click.Context, str], Iterator[CompletionItem]]
+
+
+def _places(context: click.Context, begun: str) -> Iterator[CompletionItem]:
+    """Directories, and whatever is mounted."""
+    yield CompletionItem(begun, type="dir")  # first: bash's script forgets what came before
+    for mount in mounts():
+        for path in (mount.mountpoint, mount.store):
+            if str(path).startswith(begun):
+                yield CompletionItem(str(path), help="mounted")
+
+
+def _topics_at(argument: str) -> Proposals:
+    def topics(context: click.Context, begun: str) -> Iterator[CompletionItem]:
+        """Topics of the place that was named before, then queues, then the oldest and the newest offset."""
+        place = find(context.params[argument])
+        topic, _, rest = begun.rpartition("/")
+        names = _below_mount(place.mount.mountpoint, topic) if place.mount else _in_store(place.store, topic)
+        for name in names:
+            if name.startswith(rest):
+                yield CompletionItem(f"{topic}/{name}" if topic else name)
+
+    return topics
+
+
+def _below_mount(root: Path, topic: str) -> list[str]:
+    """Topics, the queues of a topic, or the oldest and the newest offset of a queue."""
+    if "/" in topic:
+        links = (os.readlink(root / topic / link) for link in ("@first", "@last"))
+        return [str(int(os.path.basename(link))) for link in links]
+    names = sorted(os.listdir(root / topic))
+    return list(filter(str.isdecimal, names)) if topic else [name for name in names if not set("@.") & set(name)]
+
+
+def _in_store(root: Path, topic: str) -> list[str]:
+    """As `_below_mount`, but for offsets."""
+    known = json.loads((root / "config/topics.json").read_bytes())["topicConfigTable"]
+    return [str(queue) for queue in range(known[topic]["readQueueNums"])] if topic else sorted(known)
+
+
+def _options(context: click.Context, begun: str) -> Iterator[CompletionItem]:
+    """Words of -o, behind the last comma."""
+    from mountctl.options import option_words
+
+    before, comma, word = begun.rpartition(",")
+    for name in option_words(for_mount=context.info_name == "mount"):
+        if name.lower().startswith(word.lower()):
+            yield CompletionItem(f"{before}{comma}{name}")
+
+
+_BY_NAME: dict[str, Proposals] = {
+    **dict.fromkeys(("place", "to_place", "store", "mountpoint"), _places),
+    **dict.fromkeys(("target", "targets", "source", "name"), _topics_at("place")),
+    "to_topic": _topics_at("to_place"),
+    "options": _options,
+}
+
+
+def propose_for(command: click.Command) -> None:
+    """Give a verb's parameters what is proposed for them."""
+    for parameter in command.params:
+        if parameter.name in _BY_NAME:
+            setattr(parameter, "shell_complete", _quietly(_BY_NAME[parameter.name]))  # noqa: B010 (a method of click's)
+    if isinstance(command, click.Group):
+        for part in command.commands.values():
+            propose_for(part)
+
+
+def _quietly(proposals: Proposals) -> Callable[[click.Context, str], list[CompletionItem]]:
+    def proposed(context: click.Context, incomplete: str) -> list[CompletionItem]:
+        found: list[CompletionItem] = []
+        with suppress(OSError, CommandError, KeyError, TypeError, ValueError):
+            found.extend(proposals(context, incomplete))
+        return found
+
+    return proposed

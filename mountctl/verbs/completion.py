@@ -1,0 +1,26 @@
+"""mountctl completion: what a shell needs to complete command lines."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from mountctl.completion import ASKED
+
+
+@click.command("completion", short_help="Print a shell's completion script.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print what makes SHELL complete verbs, options, places, topics, queues and what -o takes.
+
+    \b
+    Examples:
+      mountctl completion bash > ~/.local/share/bash-completion/completions/mountctl
+      mountctl completion zsh > "${fpath[1]}/_mountctl"
+      mountctl completion fish > ~/.config/fish/completions/mountctl.fish
+    """
+    from mountctl.main import cli
+
+    script = get_completion_class(shell)
+    assert script is not None  # click has these three
+    click.echo(script(cli, {}, "mountctl", ASKED).source())

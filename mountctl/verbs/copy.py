@@ -1,0 +1,283 @@
+"""mountctl copy: messages to another topic or store, and dead letters back to where they came from."""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import click
+
+from engine import SCHEDULE_TOPIC, Message
+from mountctl.access import Access, Shown, Target, Topic, parse_target, topics_named
+from mountctl.errors import CommandError
+from mountctl.options import StoreSettings, takes_settings
+from mountctl.output import Show, plural, print_json, progress, throttled, visible
+from mountctl.pattern import Pattern
+from mountctl.places import find
+from mountctl.reach import reach
+from mountctl.selection import Range, Selection, messages_in, messages_with_key, ranges_of, takes_selection
+
+BATCH = 1_000
+SHOW_SECONDS = 0.2
+COPIED_FROM = "COPIED_FROM"
+"""The property of a copy: TOPIC/QUEUE/OFFSET@STORE_TIME_MS of what it is a copy of. Runs that follow go by it."""
+_MARK = re.compile(r"([^/@]+)/(\d{1,10})/(\d{1,19})@(\d{1,19})")
+_SYSTEM = re.compile(r"RMQ_SYS_.*|rmq_sys_.*|TRANS_CHECK_MAX_TIME_TOPIC")
+_ORIGINS = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC", "REAL_TOPIC")
+_OF_DELIVERY = frozenset(
+    (
+        *_ORIGINS, "DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID", "REAL_QID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME", "1ST_POP_TIME", "POP_CK", "MIN_OFFSET", "MAX_OFFSET",
+    )
+)  # fmt: skip
+"""Properties that say how far the delivery of a message to a group is. One that is sent again begins anew."""
+
+
+@click.command("copy", short_help="Copy messages to another topic or store; redrive dead letters.")
+@click.argument("place")
+@click.argument("source", metavar="TOPIC[/QUEUE]")
+@click.argument("to_place")
+@click.argument("to_topic", required=False)
+@click.option(
+    "--match", "text", metavar="PATTERN", help="Only messages whose body matches, as `mountctl grep` does it."
+)
+@click.option("--redrive", is_flag=True, help="Send dead letters, retries and delayed messages to their own topics.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be copied.")
+@click.option("--json", "as_json", is_flag=True, help="Say as JSON what was copied.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
+@takes_selection
+@takes_settings
+def command(
+    place: str, source: str, to_place: str, to_topic: str | None, text: str | None, redrive: bool, dry_run: bool,
+    as_json: bool, quiet: bool, selection: Selection, settings: StoreSettings,
+) -> None:  # fmt: skip
+    """Copy the messages of TOPIC (or a glob) of the store or mount PLACE to TO_PLACE, to a topic of the same name or to
+    TO_TOPIC, queue by queue: bodies, keys, tags and properties.
+
+    A copy has its own store time; the property COPIED_FROM says what it is a copy of, and when that was stored.
+    Started again, after an interruption or for what is new, it copies what is not there yet.
+
+    \b
+    Examples:
+      mountctl copy /mnt/mq orders /mnt/mq orders-again --from -1h --tag paid
+      mountctl copy /mnt/mq '*' /srv/archive
+      mountctl copy /mnt/mq %DLQ%billing /mnt/mq --redrive --dry-run
+    """
+    wanted, target = parse_target(source), None if to_topic is None else parse_target(to_topic)
+    if wanted.offset is not None or (target is not None and (target.offset is not None or target.queue is not None)):
+        raise CommandError("one message is not copied", "give TOPIC or TOPIC/QUEUE, and TO_TOPIC", os.EX_USAGE)
+    pattern = None if text is None else Pattern(text)
+    with ExitStack() as stack:
+        show = stack.enter_context(progress(quiet or dry_run, counts=True))
+        reader, marks_of, writer = _reached(stack, place, to_place, selection, dry_run, settings)
+        same_store = find(place).store == find(to_place).store
+        plan = _plan(reader, wanted, target.topic if target else None, selection, redrive, same_store)
+        job = _Job(
+            reader, writer, Marks(marks_of), plan.names, pattern, selection, redrive, throttled(show, SHOW_SECONDS)
+        )
+        job.run(plan.ranges)
+    _tell(job, dry_run, as_json)
+
+
+def _reached(
+    stack: ExitStack, place: str, to_place: str, selection: Selection, dry_run: bool, settings: StoreSettings
+) -> tuple[Access, Access, Access | None]:
+    """Whom to read the messages from, the copies' marks from, and whom to write to, None for a dry run."""
+    source, target = find(place), find(to_place)
+    if source.store == target.store and source.mount is None:
+        both = stack.enter_context(reach(source, settings, writing=not dry_run))
+        return both, both, None if dry_run else both
+    reader = stack.enter_context(reach(source, settings, beside=selection.key is None))
+    writer = None if dry_run else stack.enter_context(reach(target, StoreSettings(), writing=True))
+    if writer is not None and target.mount is None:
+        return reader, writer, writer
+    return reader, stack.enter_context(reach(target, StoreSettings(), beside=True)), writer
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be copied, and to which topic what a topic holds goes."""
+
+    ranges: list[Range]
+    names: Mapping[str, str]
+
+
+def _plan(
+    reader: Access, wanted: Target, to_topic: str | None, selection: Selection, redrive: bool, same_store: bool
+) -> _Plan:
+    """CommandError: it can't be meant."""
+    names = {}
+    chosen = []
+    for topic in topics_named(reader.topics(), wanted.topic):
+        name = to_topic or topic.name
+        if left_out := _left_out(topic, wanted, redrive):
+            click.echo(f"mountctl: {visible(topic.name)} is left out: {left_out}", err=True)
+        elif same_store and not redrive and name == topic.name:
+            remedy = "give another TO_TOPIC, or --redrive"
+            raise CommandError(f"{topic.name} would be copied to itself", remedy, os.EX_USAGE)
+        else:
+            chosen.append(Target(topic.name, wanted.queue))
+            names[topic.name] = name
+    return _Plan(ranges_of(reader, chosen, selection), names)
+
+
+def _left_out(topic: Topic, wanted: Target, redrive: bool) -> str:
+    """Why a topic is not copied; empty when it is."""
+    if topic.name == SCHEDULE_TOPIC and not redrive:
+        return "--redrive sends delayed messages to their topics"
+    if topic.name != wanted.topic and _SYSTEM.fullmatch(topic.name):
+        return "a broker keeps it for itself; name it to copy it all the same"
+    return ""
+
+
+class Marks:
+    """Which messages have a copy in a topic, as the copies say."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._known: dict[str, dict[tuple[str, int], tuple[array[int], array[int]]]] = {}
+
+    def has(self, topic: str, message: Shown, store_time_ms: int) -> bool:
+        """Whether `topic` has a copy of `message`."""
+        if topic not in self._known:
+            self._known[topic] = self._read(topic)
+        offsets, times = self._known[topic].get((message.topic, message.queue), (array("q"), array("q")))
+        at = bisect_left(offsets, message.offset)
+        while at < len(offsets) and offsets[at] == message.offset:
+            if times[at] == store_time_ms:
+                return True
+            at += 1
+        return False
+
+    def _read(self, topic: str) -> dict[tuple[str, int], tuple[array[int], array[int]]]:
+        found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for mark in map(_MARK.fullmatch, self._access.property_values(topic, COPIED_FROM)):
+            if mark:  # anybody may write such a property
+                name, queue, offset, time_ms = mark.groups()
+                if max(int(offset), int(time_ms)) < 1 << 63:
+                    found.setdefault((name, int(queue)), []).append((int(offset), int(time_ms)))
+        sorted_pairs = {origin: sorted(pairs) for origin, pairs in found.items()}
+        return {
+            origin: (array("q", (offset for offset, _ in pairs)), array("q", (time_ms for _, time_ms in pairs)))
+            for origin, pairs in sorted_pairs.items()
+        }
+
+
+@dataclass(slots=True)
+class _Job:
+    """One run."""
+
+    reader: Access
+    writer: Access | None
+    marks: Marks
+    names: Mapping[str, str]
+    pattern: Pattern | None
+    selection: Selection
+    redrive: bool
+    show: Show
+    copied: dict[str, int] = field(default_factory=dict)
+    """Messages, by the topic that they went to."""
+    there: int = 0
+    homeless: int = 0
+    damaged: int = 0
+    queues: dict[str, int] = field(default_factory=dict)
+    """How many queues a topic that is written to has."""
+
+    def run(self, ranges: list[Range]) -> None:
+        """Copy what is in those ranges."""
+        total = sum(max(chosen.end - chosen.start, 0) for chosen in ranges)
+        if self.selection.key is not None:
+            self._copy(messages_with_key(self.reader, ranges, self.selection))
+            return
+        done = 0
+        for chosen in ranges:
+            for start in range(chosen.start, chosen.end, BATCH):
+                part = Range(chosen.topic, chosen.queue, start, min(start + BATCH, chosen.end))
+                found = list(messages_in(self.reader, part, self.selection, attributes=True))
+                if not self.selection.tags:
+                    self.damaged += part.end - part.start - len(found)
+                self._copy(found)
+                done += part.end - part.start
+                self.show("copying", done, total)
+
+    def _copy(self, messages: Iterable[Shown]) -> None:
+        wanted = ((message, self._copy_of(message)) for message in messages if self._takes(message))
+        batches: dict[tuple[str, int | None], list[Message]] = {}
+        for message, copy in wanted:
+            if copy is not None:
+                batches.setdefault((copy.topic, self._queue(message, copy.topic)), []).append(copy)
+        for (topic, queue), copies in batches.items():
+            if self.writer is not None:
+                self.writer.publish(queue, copies)
+            self.copied[topic] = self.copied.get(topic, 0) + len(copies)
+
+    def _takes(self, message: Shown) -> bool:
+        return self.pattern is None or self.pattern.is_in(message.body)
+
+    def _copy_of(self, message: Shown) -> Message | None:
+        """None for what is there, and what has nowhere to go."""
+        properties = message.properties
+        topic = self.names[message.topic]
+        if self.redrive and topic == message.topic:
+            origin = next((properties[name] for name in _ORIGINS if properties.get(name)), None)
+            if origin is None or origin == message.topic:
+                self.homeless += 1
+                return None
+            topic = origin
+        time_ms = int(message.attributes["store_time"])
+        if self.marks.has(topic, message, time_ms):
+            self.there += 1
+            return None
+        dropped = _OF_DELIVERY if self.redrive else frozenset[str]()
+        kept = {name: value for name, value in properties.items() if name not in dropped and name != "DELAY"}
+        mark = f"{message.topic}/{message.queue}/{message.offset}@{time_ms}"
+        return Message(
+            topic,
+            message.body,
+            properties={**kept, COPIED_FROM: mark},
+            flag=int(message.attributes["flag"]),
+            born_time_ms=int(message.attributes["born_time"]),
+        )
+
+    def _queue(self, message: Shown, topic: str) -> int | None:
+        """The queue of that topic for a copy: the one of the same number, so that they stay in order; for what is sent
+        again each in turn."""
+        if self.redrive:
+            return None
+        if topic not in self.queues:
+            self.queues[topic] = self._queues_of(message.topic, topic)
+        return message.queue % self.queues[topic]
+
+    def _queues_of(self, source: str, topic: str) -> int:
+        """How many queues the topic has; if need be it is made, as wide as the source."""
+        accesses = [self.reader, *([self.writer] if self.writer else [])]
+        by_name = [{one.name: len(one.queues) for one in access.topics()} for access in accesses]
+        width = by_name[0][source]
+        if self.writer is None:
+            return width
+        if topic not in by_name[-1]:
+            self.writer.create_topic(topic, width)
+            return width
+        return by_name[-1][topic]
+
+
+def _tell(job: _Job, dry_run: bool, as_json: bool) -> None:
+    """What was done, and what was left out. CommandError: something could not be sent to where it came from."""
+    count = sum(job.copied.values())
+    if as_json:
+        print_json({"copied": job.copied, "there": job.there, "damaged": job.damaged, "without_origin": job.homeless})
+    else:
+        to = ", ".join(f"{visible(topic)} ({number:,})" for topic, number in sorted(job.copied.items()))
+        would = "would be copied" if dry_run else "copied"
+        there = f"; {job.there:,} there already" if job.there else ""
+        click.echo(f"{plural(count, 'message')} {would}{f': {to}' if to else ''}{there}")
+    if job.damaged:
+        click.echo(f"mountctl: {plural(job.damaged, 'damaged message')} left out (see mountctl check)", err=True)
+    if job.homeless:
+        reason = f"{plural(job.homeless, 'message')} left out: no property says which topic they were sent to"
+        raise CommandError(reason, "give TO_TOPIC", os.EX_DATAERR)

@@ -1,0 +1,62 @@
+"""What a shell is told when somebody presses Tab."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, fill, mountctl, succeed
+
+
+@pytest.fixture(params=["unmounted", "mounted"])
+def place(request: pytest.FixtureRequest, site: Site) -> Path:
+    fill(site.store)
+    succeed("topics", "create", site.store, "%RETRY%g", "--queues", "1")
+    return site.mounted().mountpoint if request.param == "mounted" else site.store
+
+
+def proposed(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> list[str]:
+    """What is proposed for the last word, which is begun."""
+    monkeypatch.setenv("_MOUNTCTL_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(map(str, ("mountctl", *words))))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    answer = mountctl("")
+    assert answer.stderr == ""
+    return [line.partition(",")[2] for line in answer.stdout.splitlines() if line]
+
+
+def test_verbs_and_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proposed(monkeypatch, "co") == ["copy", "completion"]
+    assert proposed(monkeypatch, "topics", "cr") == ["create"]
+    assert proposed(monkeypatch, "cat", "--unt") == ["--until"]
+    assert proposed(monkeypatch, "put", "s", "t", "--format", "j") == ["json"]
+    assert proposed(monkeypatch, "cat", "-o", "filereserved") == ["fileReservedTime="]
+    assert proposed(monkeypatch, "mount", "-o", "ro,parquet_m") == ["ro,parquet_memory="]
+
+
+def test_topics_and_queues_of_the_place_are_completed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proposed(monkeypatch, "cat", place, "o") == ["orders"]
+    assert proposed(monkeypatch, "tail", place, "orders", "%") == ["%RETRY%g"]
+    assert proposed(monkeypatch, "cat", place, "orders/") == [f"orders/{queue}" for queue in range(4)]
+    assert proposed(monkeypatch, "topics", "delete", place, "or") == ["orders"]
+    assert proposed(monkeypatch, "copy", "/none", "x", place, "or") == ["orders"]
+    for words in (("/none", "o"), (str(place), "nosuch/"), (str(place), "orders/9/")):
+        assert proposed(monkeypatch, "cat", *words) == []
+
+
+def test_places_are_directories_and_what_is_mounted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.mounted()
+    succeed("put", site.mountpoint, "orders/1", "a", "b")
+    begun = str(site.mountpoint)[:-1]
+    assert proposed(monkeypatch, "cat", begun) == [begun, str(site.mountpoint)]
+    assert proposed(monkeypatch, "cat", site.mountpoint, "orders/1/") == ["orders/1/0", "orders/1/1"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(shell: str) -> None:
+    script = succeed("completion", shell)
+    assert "_MOUNTCTL_COMPLETE" in script
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=DEADLINE_SECONDS)
