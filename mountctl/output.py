@@ -130,3 +130,17 @@ def throttled(show: Show, interval_seconds: float, clock: Callable[[], float] = 
             show(stage, done, total)
 
     return shown
+
+
+@contextmanager
+def shown() -> Iterator[Any]:
+    """A function that shows lines: in place of the last ones on a terminal, else below them."""
+    if not sys.stdout.isatty():
+        yield lambda lines: click.echo("\n".join([*lines, ""]))
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+        yield lambda lines: live.update(Text("\n".join(lines), no_wrap=True), refresh=True)

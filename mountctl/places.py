@@ -152,8 +152,22 @@ def require_answer(mount: Mount) -> None:
     if answer is Answer.NO:
         raise CommandError(f"the mount at {mount.mountpoint} is dead", f"mountctl umount {mount.mountpoint}")
     if answer is Answer.LATE:
-        reason = f"the daemon of {mount.mountpoint} is not answering"
-        raise CommandError(reason, "look into its log, or try again later", os.EX_TEMPFAIL)
+        reason, remedy = f"the daemon of {mount.mountpoint} is not answering", "look into its log, or try again later"
+        if stopped := _stopped_writer(mount.store):
+            reason, remedy = f"{reason}: process {stopped} is stopped", f"kill -CONT {stopped}"
+        raise CommandError(reason, remedy, os.EX_TEMPFAIL)
+
+
+def _stopped_writer(store: Path) -> int | None:
+    """Process that has the store open for writing, if somebody stopped it."""
+    from engine import writer_of  # rarely
+
+    try:
+        pid = patiently(lambda: writer_of(store), None)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] if pid else ""
+    except OSError:
+        return None
+    return pid if state in ("T", "t") else None
 
 
 def nothing_mounted(place: str | Path) -> CommandError:

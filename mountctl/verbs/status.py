@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import io
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from typing import Any
 
 import click
 
+from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
-from mountctl.output import human_seconds, human_size, human_time, plural, print_json, print_table, visible
+from mountctl.output import (
+    human_seconds,
+    human_size,
+    human_time,
+    plural,
+    print_json,
+    print_json_line,
+    print_table,
+    shown,
+    visible,
+)
 from mountctl.places import Answer, Mount, Place, answer_of, find, mounts
 from mountctl.reach import reach
+
+WATCH_SECONDS = 1.0
 
 
 @click.command("status", short_help="Show stores, mounts, and consumer lag.")
 @click.argument("place", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+@click.option("--watch", is_flag=True, help="Again every second, until interrupted; JSON then is one line.")
 @takes_settings
-def command(place: str | None, as_json: bool, settings: StoreSettings) -> None:
+def command(place: str | None, as_json: bool, watch: bool, settings: StoreSettings) -> None:
     """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here.
 
     \b
@@ -25,21 +42,44 @@ def command(place: str | None, as_json: bool, settings: StoreSettings) -> None:
       mountctl status
       mountctl status /mnt/mq --json
     """
+    if watch and not as_json:
+        with shown() as show:
+            while True:
+                show(_lines(place, settings))
+                time.sleep(WATCH_SECONDS)
+    _report(place, settings, print_json if as_json and not watch else print_json_line if as_json else None)
+    while watch:
+        time.sleep(WATCH_SECONDS)
+        _report(place, settings, print_json_line)
+
+
+def _lines(place: str | None, settings: StoreSettings) -> list[str]:
+    """What is to be shown, or why it can't be."""
+    text = io.StringIO()
+    try:
+        with redirect_stdout(text):
+            _report(place, settings, None)
+    except CommandError as error:
+        return [str(error)]
+    return text.getvalue().splitlines()
+
+
+def _report(place: str | None, settings: StoreSettings, print_as_json: Callable[[Any], None] | None) -> None:
     if place is None:
-        _show_mounts(as_json)
+        _show_mounts(print_as_json)
         return
     found = find(place)
     with reach(found, settings) as access:
         status = access.status()
-    if as_json:
-        print_json(status)
+    if print_as_json is not None:
+        print_as_json(status)
     else:
         _show(found, status)
 
 
-def _show_mounts(as_json: bool) -> None:
+def _show_mounts(print_as_json: Callable[[Any], None] | None) -> None:
     found = [(mount, answer_of(mount.mountpoint) if mount.is_trusted else Answer.NOT_ASKED) for mount in mounts()]
-    if as_json:
+    if print_as_json is not None:
         rows = [
             {
                 "mountpoint": str(mount.mountpoint),
@@ -49,7 +89,7 @@ def _show_mounts(as_json: bool) -> None:
             }
             for mount, answers in found
         ]
-        print_json(rows)
+        print_as_json(rows)
     elif not found:
         click.echo("no store is mounted here; mount one with `mountctl mount STORE MOUNTPOINT`")
     else:

@@ -8,13 +8,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
-from mountctl.output import human_size, plural, print_json_line, visible
+from mountctl.output import human_size, plural, print_json_line, shown, visible
 from mountctl.places import Mount, find_mount, patiently
 
 HISTORY = 20
@@ -244,17 +243,3 @@ def _look(mount: Mount) -> Look | None:
 def _terminal() -> tuple[int, int]:
     size = shutil.get_terminal_size((PLAIN_WIDTH, 24))
     return (size.columns, size.lines) if sys.stdout.isatty() else (PLAIN_WIDTH, 1_000)
-
-
-@contextmanager
-def shown() -> Iterator[Any]:
-    """A function that shows lines: in place of the last ones on a terminal, else below them."""
-    if not sys.stdout.isatty():
-        yield lambda lines: click.echo("\n".join([*lines, ""]))
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(console=Console(), screen=True, auto_refresh=False) as live:
-        yield lambda lines: live.update(Text("\n".join(lines), no_wrap=True), refresh=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from engine import CheckProgress
@@ -36,6 +39,26 @@ def test_a_mounted_store_is_backed_up(mount: Mounted, topic: Path, tmp_path: Pat
     assert succeed("cat", copy, f"{topic.name}/0").split() == ["one", "two", "three"]
     done = mountctl("backup", mount.root, tmp_path)
     assert (done.returncode, "not empty" in done.stderr) == (64, True)
+
+
+def test_a_daemon_that_somebody_stopped_is_said_to_be(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        mount.daemon.send_signal(signal.SIGSTOP)
+        done = mountctl("status", mount.root)
+        mount.daemon.send_signal(signal.SIGCONT)
+        assert (done.returncode, f"kill -CONT {mount.daemon.pid}" in done.stderr) == (75, True)
+
+
+def test_status_is_shown_again_and_again(mount: Mounted, topic: Path) -> None:
+    words = [sys.executable, "-m", "mountctl", "status", "--watch", "--json", str(mount.root)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        looks = []
+        for _ in range(2):
+            looks.append(json.loads(watching.stdout.readline())["stats"]["messages"])
+            publish(topic / "0" / "append", b"one\n")
+        watching.terminate()
+    assert looks[0] < looks[1]
 
 
 def damage(mount: Mounted) -> None:
