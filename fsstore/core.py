@@ -44,7 +44,14 @@ from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
-from fsstore.tree.metrics import RequestFigures, metrics_of, process_metrics, refusal_metrics, request_metrics
+from fsstore.tree.metrics import (
+    RequestFigures,
+    as_openmetrics,
+    metrics_of,
+    process_metrics,
+    refusal_metrics,
+    request_metrics,
+)
 from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
 from fsstore.tree.nodes import Context, Node, OpenFile, Survival
 from fsstore.tree.publishing import LongPuts
@@ -165,14 +172,12 @@ class Filesystem:
                 *refusal_metrics(context.refusals.counts),
                 *request_metrics(self.requests, COMPLAINTS.by_errno),
             )
-            return metrics_of(store, COMPLAINTS, self.memory, context.survival.restarts, more)
+            return metrics_of(store, COMPLAINTS, self.memory, context.survival, more)
 
         directory.add(b"status.json", SlowReportFile(context, status_text))
         directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
-        directory.add(
-            b"metrics",
-            SlowReportFile(context, metrics_text),
-        )
+        directory.add(b"metrics", SlowReportFile(context, metrics_text))
+        directory.add(b"openmetrics", SlowReportFile(context, lambda: as_openmetrics(metrics_text())))
         directory.add(b"refusals", ReportFile(context, context.refusals.text))
         if not self.opens_unasked:  # what is read there grows
             directory.add(b"accesslog", self._access_log_file)
@@ -476,6 +481,7 @@ class Filesystem:
         self._handed_over = handed_over
         self._context.survival.is_on = True
         self._context.survival.restarts = handed_over.restarts
+        self._context.survival.planned_restarts = handed_over.planned_restarts
         self._computed.begin = handed_over.computed_begin
         handed_over.requests.settle(self._store.physical_end)
         self._inherited = dict(handed_over.handles.all())

@@ -60,6 +60,8 @@ class MemoryBudget:
         self._kept: OrderedDict[Hashable, tuple[Purpose, int, Callable[[], None]]] = OrderedDict()
         self.refused = 0
         """How often somebody was answered ENOBUFS."""
+        self.evicted = 0
+        """How often something that was kept had to go."""
 
     @property
     def used(self) -> dict[str, int]:
@@ -106,6 +108,7 @@ class MemoryBudget:
         while self._total > self.limit_bytes and len(self._kept) > 1:
             _, (purpose, size, evict) = self._kept.popitem(last=False)
             self._count(purpose, -size)
+            self.evicted += 1
             gone.append(evict)
         return gone
 

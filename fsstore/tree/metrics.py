@@ -1,5 +1,8 @@
 """Metrics: figures of a mount in Prometheus' text format, and those among them that the request loop counts.
 
+OpenMetrics names a counter's family without `_total` and ends with `# EOF`, where Prometheus' own format wants the name
+that its samples have: no text is both, but for that they are the same.
+
 Each request is counted. One in SAMPLE_OF of each operation is timed, since looking at the clock twice would show in
 requests of ten microseconds.
 """
@@ -8,20 +11,50 @@ from __future__ import annotations
 
 import errno
 import platform
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from itertools import accumulate
 
 from engine import CheckNote, MessageStore, StoreStats
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
+from fsstore.tree.nodes import Survival
 from fsstore.tree.store_reports import VERSION, bounds_by_topic, group_lags
 
-_COUNTERS = frozenset(
-    ("put_messages", "put_bytes", "read_messages", "read_bytes", "queries", "flushes", "expired_files")
-)
+_COUNTERS = {
+    "put_messages": "Messages stored since this daemon opened the store",
+    "put_bytes": "Bytes of records stored since then",
+    "read_messages": "Messages read since then, whatever the kernel had cached not counted",
+    "read_bytes": "Bytes of bodies read since then",
+    "queries": "Look-ups of keys since then",
+    "flushes": "Times since then that the log was brought to disk",
+    "expired_files": "Files of the log that retention deleted since then",
+}
+_GAUGES = {
+    "messages": "Messages that can be read",
+    "topics": "Topics",
+    "queues": "Queues of all topics",
+    "min_physical_offset": "Physical offset at which the log begins: what was before has expired",
+    "physical_end": "Physical offset at which the next record is stored",
+    "durable_end": "Physical offset up to which the log is on disk",
+    "commit_log_files": "Files of the log",
+    "consume_queue_files": "Files of consume queues",
+    "index_files": "Files of the index",
+    "commit_log_file_bytes": "Size of each file of the log",
+    "consume_queue_file_bytes": "Size of each file of a consume queue",
+    "index_slots": "Hash slots of an index file",
+    "index_entries": "Keys that an index file holds at most",
+    "size_bytes": "Size of all these files; the next file of the log is made ahead",
+    "disk_free_bytes": "Free space of the store's disk, of several the one with most",
+    "disk_total_bytes": "Size of that disk",
+    "sync_flush": "1 where a write is answered when it is on disk",
+    "opened_at_ms": "When this daemon opened the store, in milliseconds since 1970",
+    "damaged_places": "Places of the log that readers could not read since then",
+    "mended": "Messages since then that were read by their queues' entries, since a word of their own is damaged",
+}
+"""What the figures of `StoreStats` say."""
 
 SAMPLE_OF = 64
 """The first request of an operation is timed, and then each of that number: a power of two."""
@@ -63,7 +96,7 @@ def metrics_of(
     store: MessageStore,
     complaints: Complaints,
     memory: MemoryBudget,
-    restarts: int = 0,
+    survival: Survival,
     more: Iterable[str] = (),
 ) -> bytes:
     """Figures in Prometheus' text format; `more` are lines of it."""
@@ -77,8 +110,12 @@ def metrics_of(
         *_header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold"),
         *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
         *_figure("memory_refused_total", "counter", "Requests that were answered ENOBUFS", memory.refused),
-        *_figure("restarts_total", "counter", "Times that a killed daemon was replaced", restarts),
-        *_figure("complaints_total", "counter", "Requests that failed", complaints.made),
+        *_figure("memory_evicted_total", "counter", "What was kept to be read again, and had to go", memory.evicted),
+        *_figure("restarts_total", "counter", "Times that a killed daemon was replaced", survival.restarts),
+        *_figure(
+            "planned_restarts_total", "counter", "Times that mountctl restart replaced it", survival.planned_restarts
+        ),
+        *_figure("complaints_total", "counter", "Requests that failed, and not by their sender", complaints.made),
         *_figure(
             "settings_problems",
             "gauge",
@@ -108,6 +145,13 @@ def _check_metrics(check: CheckNote | None) -> Iterator[str]:
         )
         yield from _figure("check_total_bytes", "gauge", "Bytes of the log that it is to read", check.total_bytes)
         yield from _figure("check_findings", "gauge", "What the last check found, once it has ended", check.findings)
+
+
+def as_openmetrics(text: bytes) -> bytes:
+    """The same figures in OpenMetrics' format (1.0)."""
+    counters = re.findall(rb"^# TYPE (\S+)_total counter$", text, re.MULTILINE)
+    family = rb"^(# (?:HELP|TYPE) (?:%s))_total " % rb"|".join(counters)
+    return re.sub(family, rb"\1 ", text, flags=re.MULTILINE) + b"# EOF\n"
 
 
 def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
@@ -164,14 +208,18 @@ def _store_metrics(stats: StoreStats) -> Iterator[str]:
     what = "1 where queues are made from the log, not the writer's own"
     yield from _figure("queues_derived", "gauge", what, stats.queues_derived is not None)
     yield from _figure("not_shown", "gauge", "Kinds of data in the store that are not read", len(stats.not_shown))
-    for field in fields(stats):
-        value = getattr(stats, field.name)
-        if isinstance(value, int):
-            what = field.name.replace("_", " ")
-            if field.name in _COUNTERS:
-                yield from _figure(f"{field.name}_total", "counter", what, value)
-            else:
-                yield from _figure(field.name, "gauge", what, value)
+    for name, what in _COUNTERS.items():
+        yield from _figure(f"{name}_total", "counter", what, getattr(stats, name))
+    for name, what in _GAUGES.items():
+        yield from _figure(name, "gauge", what, getattr(stats, name))
+    recovery = stats.recovery
+    yield from _figure("recovered", "gauge", "1 where the last writer had not closed the store", not recovery.clean)
+    yield from _header("fsstore_recovery_seconds", "gauge", "How long the opening took")
+    yield f"fsstore_recovery_seconds {recovery.seconds:.3f}"
+    yield from _figure("recovery_scanned_bytes", "gauge", "Bytes of the log that it read", recovery.scanned_bytes)
+    yield from _figure("recovery_cut_bytes", "gauge", "Bytes of a torn tail that it cut", recovery.cut_bytes)
+    what = "Places of the log that it could not read"
+    yield from _figure("recovery_damaged", "gauge", what, len(recovery.damaged))
 
 
 def _lag_metrics(store: MessageStore, bounds: list[tuple[str, str, dict[str, int]]]) -> list[str]:

@@ -178,12 +178,14 @@ class Node:
 class Survival:
     """What is special where a mount outlives its server."""
 
-    __slots__ = ("is_on", "restarts", "stored_until", "was_begun")
+    __slots__ = ("is_on", "planned_restarts", "restarts", "stored_until", "was_begun")
 
     def __init__(self) -> None:
         self.is_on = False
         self.restarts = 0
         """How often a server that was killed was replaced."""
+        self.planned_restarts = 0
+        """How often one was, because somebody asked for it."""
         self.stored_until = 0
         """Not 0: what is to be put is in the log already, before this physical offset."""
         self.was_begun = False

@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 OPTIONS = FilesystemOptions(uid=1234, gid=5678)
 
+REPORTS = ("status.json", "config.json", "metrics", "openmetrics", "refusals")
+
 
 class Mount:
     """What a person does with a mounted tree, as calls of the core."""

@@ -14,7 +14,7 @@ from fsstore.interface import MessageColumns, MessageNames, SlowWork
 from fsstore.tree.inodes import MESSAGE
 from fsstore.tree.listing import MOST_DESCRIBED
 from fsstore.tree.names import offset_name
-from tests.fsstore.conftest import Mount, refused_with
+from tests.fsstore.conftest import REPORTS, Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
 from tests.fsstore.test_framing import fresh
 
@@ -27,7 +27,7 @@ def test_each_directory_lists_what_is_in_it(mount: Mount, store: FakeStore) -> N
     assert mount.ls("orders") == ["append", "0", "0.log", "1", "1.log", "keys"]
     assert mount.ls("orders/0") == ["append"]
     assert mount.ls("orders/1") == ["append", "0" * 20]
-    assert mount.ls("@store") == ["status.json", "config.json", "metrics", "refusals", "accesslog", "groups", "control"]
+    assert mount.ls("@store") == [*REPORTS, "accesslog", "groups", "control"]
 
 
 def test_queues_are_listed_in_numeric_order(mount: Mount, store: FakeStore) -> None:

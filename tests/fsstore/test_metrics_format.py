@@ -10,6 +10,8 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 import pytest
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from engine import Message, OpenMode
 from fsstore.fuse import protocol as wire
@@ -166,6 +168,24 @@ def test_a_follower_says_how_old_what_it_shows_may_be(mount: Mount, store: FakeS
     mount.fs.followed()
     mount.now_ms += 1_500
     assert value(metrics(mount), "fsstore_follow_lag_seconds") == 1.5
+
+
+def test_both_parsers_of_the_official_client_take_it(mount: Mount, store: FakeStore) -> None:
+    """With histograms and hostile labels, one format as the other."""
+    mount.fs.requests.counts[wire.Opcode.LOOKUP] = 70
+    mount.fs.requests.times[wire.Opcode.LOOKUP].took(0.5)
+    errno_for(FilesystemError(errno.ENOENT), "lookup")
+    both = []
+    for name, parse in (
+        ("metrics", parser.text_string_to_metric_families),
+        ("openmetrics", openmetrics_parser.text_string_to_metric_families),
+    ):
+        found = list(parse(mount.cat(f"@store/{name}").decode()))
+        both.append({one.name: (one.type, one.documentation, [sample[:3] for sample in one.samples]) for one in found})
+    assert both[0] == both[1]
+    assert both[0]["fsstore_put_messages"][0] == "counter"
+    assert both[0]["fsstore_request_duration_seconds"][0] == "histogram"
+    assert {"unknown", "untyped"}.isdisjoint(kind for kind, _, _ in both[0].values())
 
 
 def test_the_parser_notices(mount: Mount) -> None:

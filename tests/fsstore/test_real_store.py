@@ -12,7 +12,7 @@ import pytest
 from engine import MessageStore, OpenMode, ReadOnlyStoreError, StoreConfig
 from fsstore.interface import AT_END, ROOT_INODE, SlowWork
 from fsstore.tree.names import offset_name
-from tests.fsstore.conftest import Mount, patiently, refused_with
+from tests.fsstore.conftest import REPORTS, Mount, patiently, refused_with
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_store_that_is_only_read_shows_everything_and_takes_nothing(tmp_path: 
         assert mount.readlink("orders/keys/K") == "../0/" + offset_name(0).decode()
         assert refused_with(lambda: mount.open("orders/0/append", os.O_WRONLY)) is not None
         what_grows = ["accesslog"] if mode is OpenMode.FOLLOW else []
-        assert mount.ls("@store") == ["status.json", "config.json", "metrics", "refusals", *what_grows, "groups"]
+        assert mount.ls("@store") == [*REPORTS, *what_grows, "groups"]
         with pytest.raises(ReadOnlyStoreError):
             store.create_topic("more")
         mount.fs.close()

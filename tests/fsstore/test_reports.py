@@ -14,7 +14,7 @@ import pytest
 from engine import Message, StoreStats
 from fsstore.core import Filesystem
 from fsstore.interface import SlowWork
-from fsstore.tree.metrics import _COUNTERS
+from fsstore.tree.metrics import _COUNTERS, _GAUGES
 from fsstore.tree.store_reports import status_of
 from tests.fsstore.conftest import OPTIONS, Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
@@ -58,8 +58,8 @@ def test_configuration_tells_sizes_and_modes(mount: Mount, store: FakeStore) -> 
     assert config["mount"]["append_mode"] == "0644"
 
 
-def test_each_counter_is_a_figure_of_the_store() -> None:
-    assert {field.name for field in fields(StoreStats)} >= _COUNTERS
+def test_each_figure_of_the_store_is_a_metric() -> None:
+    assert {field.name for field in fields(StoreStats) if field.type in ("int", "bool")} == {*_COUNTERS, *_GAUGES}
 
 
 def test_metrics_tell_figures_bounds_and_lag(mount: Mount, store: FakeStore) -> None:
@@ -69,7 +69,7 @@ def test_metrics_tell_figures_bounds_and_lag(mount: Mount, store: FakeStore) -> 
     assert 'fsstore_group_lag{group="%RETRY%billing",topic="orders",queue="0"} 2' in samples
 
 
-@pytest.mark.parametrize("name", ["status.json", "config.json", "metrics"])
+@pytest.mark.parametrize("name", ["status.json", "config.json", "metrics", "openmetrics"])
 def test_a_report_is_made_at_open_and_never_cached(mount: Mount, store: FakeStore, name: str) -> None:
     attributes = mount.stat(f"@store/{name}")
     assert attributes.mode == stat.S_IFREG | 0o444
@@ -188,6 +188,7 @@ def test_listing_reports_asks_no_queue(mount: Mount) -> None:
     } == {
         b"status.json": 0,
         b"metrics": 0,
+        b"openmetrics": 0,
         b"accesslog": 0,
         b"groups": 0,
         b"control": 0,
