@@ -1,11 +1,13 @@
-"""A Spark session for the verbs that move many messages at once."""
+"""What the verbs that move many messages at once need: pyarrow, a mount, and a Spark session where one is asked for."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +20,16 @@ if TYPE_CHECKING:
 DRIVER_MEMORY = "2g"
 
 
+def require_arrow() -> None:
+    """CommandError without pyarrow."""
+    if find_spec("pyarrow") is None:
+        raise CommandError("pyarrow is not installed", "pip install 'fsstore[arrow]'")
+
+
 @contextmanager
-def spark_session(master: str) -> Iterator[SparkSession]:
-    """A quiet session at `master`; where this process has one already, that one. CommandError without pyspark."""
+def spark_session(master: str | None) -> Iterator[SparkSession]:
+    """A quiet session at `master`, or on this machine; where this process has one already, that one. CommandError
+    without pyspark or Java."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -29,16 +38,35 @@ def spark_session(master: str) -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
+    java = Path(os.environ["JAVA_HOME"], "bin/java") if "JAVA_HOME" in os.environ else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise CommandError("Spark needs Java", "install it (apt install default-jre-headless), or leave --spark out")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if master.startswith("local"):
+    url = master or "local[*]"
+    if url.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).appName("mountctl").config("spark.driver.memory", DRIVER_MEMORY)
+    builder = SparkSession.builder.master(url).appName("mountctl").config("spark.driver.memory", DRIVER_MEMORY)
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    session = builder.config("spark.log.level", "ERROR").getOrCreate()
+    with _silent():
+        session = builder.config("spark.log.level", "ERROR").getOrCreate()
     try:
         yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """What is started in the block has no standard error: Java says seven lines there that nobody asked for. What goes
+    wrong comes as an exception."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def mountpoint_of(text: str) -> Path:

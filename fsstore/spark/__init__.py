@@ -11,8 +11,8 @@ stream = spark.readStream.format("fsstore").option("subscribe", "orders").load("
 stream.writeStream.foreachBatch(lambda batch, _: write_topic(batch, "/mnt/mq", "copies")).start()
 """
 
+from fsstore.jobs.mount import DataLossError, MountGoneError
 from fsstore.spark.frame import MESSAGE_SCHEMA, messages
-from fsstore.spark.mount import DataLossError, MountGoneError
 from fsstore.spark.offsets import SourceOptionError
 from fsstore.spark.source import FsstoreSource
 from fsstore.spark.writing import write_topic

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
+from fsstore.jobs.mount import Bounds, DataLossError, Range, cut
 from fsstore.parquet.names import SEGMENT_MESSAGES
-from fsstore.spark.mount import Bounds, DataLossError, Range, cut
 
 OLDEST, NEXT = -2, -1
 EARLIEST, LATEST = "earliest", "latest"

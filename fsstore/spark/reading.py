@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from fsstore.spark.mount import PATIENCE_S, RETRY_PAUSE_S, DataLossError, Range, bounds, place_of, range_path, within
+from fsstore.jobs.mount import PATIENCE_S, RETRY_PAUSE_S, DataLossError, Range, bounds, place_of, range_path, within
 from fsstore.spark.offsets import Position, Queues
 
 if TYPE_CHECKING:

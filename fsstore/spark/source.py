@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from fsstore.jobs.mount import Bounds, Range, bounds, cut, offset_at, place_of, size_of
 from fsstore.spark.frame import MESSAGE_SCHEMA
-from fsstore.spark.mount import Bounds, Range, bounds, cut, offset_at, place_of, size_of
 from fsstore.spark.offsets import (
     EARLIEST,
     LATEST,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mountctl.access import parse_time
 from mountctl.errors import CommandError
 from mountctl.output import plural, progress
-from mountctl.spark import mountpoint_of, spark_session
+from mountctl.spark import mountpoint_of, require_arrow, spark_session
+
+if TYPE_CHECKING:
+    from fsstore.jobs.export import Runner, Unit
 
 
 @click.command("export", short_help="Write messages to a Parquet dataset.")
@@ -19,33 +25,63 @@ from mountctl.spark import mountpoint_of, spark_session
 @click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be given again.")
 @click.option("--from", "begin", metavar="TIME", help="Only what was stored at or after this time.")
 @click.option("--until", "end", metavar="TIME", help="Only what was stored before this time.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--spark", "on_spark", is_flag=True, help="Let Spark do it.")
+@click.option("--master", metavar="URL", help="Where Spark runs: a cluster. Without it, on this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 def command(
-    place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, master: str, quiet: bool
-) -> None:
+    place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, on_spark: bool,
+    master: str | None, quiet: bool,
+) -> None:  # fmt: skip
     """Write the messages of MOUNT to DIR, a Parquet dataset partitioned by topic and date (UTC).
 
-    What is written is read again, and compared by counts and checksums. After an interruption the same command goes on;
-    DIR then gets what there was at its first start. A TIME is epoch milliseconds or ISO 8601.
+    What is written is read again, and compared by counts and checksums. The same command brings what is new since, and
+    goes on after an interruption. A TIME is epoch milliseconds or ISO 8601.
 
     \b
     Examples:
       mountctl export /mnt/mq archive
       mountctl export /mnt/mq november --topic orders --from 2026-11-01 --until 2026-12-01
     """
-    mountpoint = mountpoint_of(place)
-    with spark_session(master) as spark, progress(quiet, counts=True) as show:
-        from fsstore.spark.export import ExportError, Wanted, export
+    require_arrow()
+    from fsstore.jobs.export import Export, ExportError, Wanted
 
-        from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
-        wanted = Wanted(topics or None, from_ms, until_ms)
-        try:
-            units = export(spark, mountpoint, folder, wanted, lambda done, total: show("exporting", done, total))
-        except ExportError as error:
-            raise CommandError(error.reason, exit_code=os.EX_DATAERR) from None
-    files = sum(len(unit.files) for unit in units)
-    click.echo(f"{plural(sum(unit.messages for unit in units), 'message')} in {plural(files, 'file')} below {folder}")
+    from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
+    mountpoint = mountpoint_of(place)
+    try:
+        export = Export(mountpoint, folder, Wanted(topics or None, from_ms, until_ms))
+        units = []
+        if not export.is_done:
+            with _runner(on_spark, master) as runner, progress(quiet, counts=True) as show:
+                units = export.run(runner, lambda done, total: show("exporting", done, total))
+    except ExportError as error:
+        raise CommandError(error.reason, exit_code=os.EX_DATAERR) from None
+    _tell(units, export.before, folder)
+
+
+@contextmanager
+def _runner(on_spark: bool, master: str | None) -> Iterator[Runner]:
+    if not on_spark and master is None:
+        from fsstore.jobs.export import Threads
+
+        yield Threads()
+        return
+    with spark_session(master) as session:
+        from fsstore.spark.running import SparkTasks
+
+        yield SparkTasks(session)
+
+
+def _tell(units: list[Unit], before: list[Unit], folder: Path) -> None:
+    def amount(units: list[Unit]) -> str:
+        files = sum(len(unit.files) for unit in units)
+        return f"{plural(sum(unit.messages for unit in units), 'message')} in {plural(files, 'file')}"
+
+    if not before:
+        click.echo(f"{amount(units)} below {folder}")
+    elif units:
+        click.echo(f"{amount(units)} added, {amount([*before, *units])} below {folder}")
+    else:
+        click.echo(f"nothing new: {amount(before)} below {folder}")
     for what in ("left_out", "expired"):
         if count := sum(getattr(unit, what) for unit in units):
             reason = "damaged" if what == "left_out" else "expired before their turn"

@@ -10,13 +10,13 @@ import click
 
 from mountctl.errors import CommandError
 from mountctl.output import plural, progress
-from mountctl.spark import mountpoint_of, spark_session
+from mountctl.spark import mountpoint_of, require_arrow, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
+    from fsstore.jobs.records import Fields
+
 SHARES = 1_000
 _BODY, _KEY, _TAGS = "body", "key", "tags"
 
@@ -31,11 +31,12 @@ _BODY, _KEY, _TAGS = "body", "key", "tags"
 @click.option(
     "--format", "kind", type=click.Choice(["jsonl", "csv", "parquet"]), help="What the files are, whatever their names."
 )
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--spark", "on_spark", is_flag=True, help="Let Spark do it.")
+@click.option("--master", metavar="URL", help="Where Spark runs: a cluster. Without it, on this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 def command(
     files: tuple[Path, ...], place: str, topic: str, key: str | None, tag: str | None, body: str | None,
-    kind: str | None, master: str, quiet: bool,
+    kind: str | None, on_spark: bool, master: str | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Publish each record of FILES (JSON lines, CSV with a header, Parquet) to a topic of MOUNT.
 
@@ -47,30 +48,43 @@ def command(
       mountctl import orders.jsonl /mnt/mq --topic orders --key id
       mountctl import prices.csv /mnt/mq --topic prices --key article --tag currency
     """
-    mountpoint = mountpoint_of(place)
-    chosen = kind or _format_of(files)
-    with spark_session(master) as spark, progress(quiet, counts=True) as show:
-        from fsstore.spark import write_topic
-        from fsstore.spark.export import watched
+    require_arrow()
+    from fsstore.jobs.records import Fields, RecordsError, kind_of
 
-        messages = _messages(spark, files, chosen, {_BODY: body, _KEY: key, _TAGS: tag})
-        with watched(spark, lambda share: show("importing", int(share * SHARES), SHARES)):
-            count = write_topic(messages, mountpoint, topic, key=key and _KEY, tags=tag and _TAGS)
+    mountpoint = mountpoint_of(place)
+    fields = Fields(body, key, tag)
+    try:
+        chosen = kind or kind_of(files)
+        if on_spark or master is not None:
+            count = _with_spark(files, chosen, fields, mountpoint, topic, master, quiet)
+        else:
+            count = _here(files, chosen, fields, mountpoint, topic, quiet)
+    except RecordsError as error:
+        raise CommandError(error.reason, error.remedy, os.EX_USAGE) from None
     click.echo(f"{plural(count, 'message')} published to {topic}")
 
 
-def _format_of(files: tuple[Path, ...]) -> str:
-    """What the files' names say; they have to agree."""
-    found = {SUFFIXES.get(_suffix(file), "?") for file in files}
-    if len(found) > 1 or found == {"?"}:
-        raise CommandError("the files' names don't say what they are", "say it with --format", os.EX_USAGE)
-    return found.pop()
+def _here(files: tuple[Path, ...], kind: str, fields: Fields, mountpoint: Path, topic: str, quiet: bool) -> int:
+    from fsstore.jobs.publishing import make_topic, publish_lines
+    from fsstore.jobs.records import messages_of, size_of
+
+    total = sum(map(size_of, files))
+    with progress(quiet) as show:
+        lines = messages_of(files, kind, fields, lambda done: show("importing", done, total))
+        make_topic(str(mountpoint), topic)
+        return publish_lines(str(mountpoint), topic, lines)
 
 
-def _suffix(file: Path) -> str:
-    if file.is_dir():
-        return ".parquet"
-    return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
+def _with_spark(
+    files: tuple[Path, ...], kind: str, fields: Fields, mountpoint: Path, topic: str, master: str | None, quiet: bool
+) -> int:
+    with spark_session(master) as spark, progress(quiet, counts=True) as show:
+        from fsstore.spark import write_topic
+        from fsstore.spark.running import watched
+
+        messages = _messages(spark, files, kind, {_BODY: fields.body, _KEY: fields.key, _TAGS: fields.tags})
+        with watched(spark, lambda share: show("importing", int(share * SHARES), SHARES)):
+            return write_topic(messages, mountpoint, topic, key=fields.key and _KEY, tags=fields.tags and _TAGS)
 
 
 def _messages(spark: SparkSession, files: tuple[Path, ...], kind: str, columns: dict[str, str | None]) -> DataFrame:

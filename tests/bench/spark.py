@@ -26,12 +26,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from engine import BROKER_SIZES, FileSizes, Message, MessageStore, StoreConfig
+from fsstore.jobs.export import Export, Wanted
 from fsstore.parquet.file_map import map_file
 from fsstore.parquet.layout import measure, range_key
 from fsstore.parquet.row_groups import read_columns
 from fsstore.parquet.segments import QueueSegments
 from fsstore.spark import messages
-from fsstore.spark.export import Wanted, export
+from fsstore.spark.running import SparkTasks
 from tests.bench.measure import interleave, seconds
 from tests.interop.mounts import mounted
 
@@ -120,7 +121,7 @@ class Bench:
     def export(self, root: Path) -> None:
         target = self.folder / "exported"
         shutil.rmtree(target, ignore_errors=True)
-        export(self.spark, root, target, Wanted())
+        Export(root, target, Wanted()).run(SparkTasks(self.spark))
 
 
 def prose() -> bytes:

@@ -12,9 +12,10 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-import fsstore.spark.export as exporting
+import fsstore.jobs.export as exporting
+from fsstore.jobs.export import Export, Wanted
 from fsstore.spark import FsstoreSource, messages
-from fsstore.spark.export import Wanted
+from fsstore.spark.running import SparkTasks
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -31,7 +32,7 @@ def main(master: str, mount: str, folder: str) -> None:
     )
     builder = builder.config("spark.executor.extraJavaOptions", QUICK_START)
     spark = builder.config("spark.sql.autoBroadcastJoinThreshold", "-1").getOrCreate()
-    units = exporting.export(spark, mount, folder, Wanted())
+    units = Export(mount, folder, Wanted()).run(SparkTasks(spark))
     spark.dataSource.register(FsstoreSource)
     orders = messages(spark, mount, ["orders"]).select("body", f.explode("keys").alias("key"))
     payments = spark.read.format("fsstore").option("subscribe", "payments").load(mount)

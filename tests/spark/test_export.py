@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shlex
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-import fsstore.spark.export as exporting
+import fsstore.jobs.export as exporting
 from engine import FileSizes, Message, MessageStore, StoreConfig
-from fsstore.spark import messages
-from fsstore.spark.export import ExportError, ExportFolder, Wanted, export
+from fsstore.jobs.export import Export, ExportError, ExportFolder, Threads, Unit, Wanted
 from tests.mount.harness import Mounted, mounted, sh
 from tests.mountctl.conftest import mountctl, succeed
+from tests.spark.streams import PROJECT
 
 SIZES = FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=100_000)
 ORDERS, BILLS = 5_000, 300
+EVERYTHING = Wanted()
 NAMES_IN_HELP = {"archive", "november", "orders.jsonl", "prices.csv"}
 
 
@@ -37,28 +46,43 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
         yield mount
 
 
-def contents(spark: SparkSession, folder: Path) -> list[tuple[str, int, int, bytes]]:
+def messages(folder: Path) -> list[dict[str, Any]]:
+    """Every message of a dataset."""
+    topics = pa.schema([("topic", pa.string()), ("queue", pa.int32())])
+    dataset = ds.dataset(folder, format="parquet", partitioning=ds.partitioning(topics, flavor="hive"))
+    found: list[dict[str, Any]] = dataset.to_table().to_pylist(maps_as_pydicts="strict")
+    return found
+
+
+def contents(folder: Path, *topics: str) -> list[tuple[str, int, int, bytes]]:
     """Every message of a dataset, in order."""
-    rows = spark.read.parquet(str(folder)).select("topic", "queue", "queue_offset", "body").collect()
-    return sorted((str(row.topic), row.queue, row.queue_offset, bytes(row.body)) for row in rows)
+    rows = [row for row in messages(folder) if not topics or row["topic"] in topics]
+    return sorted((row["topic"], row["queue"], row["queue_offset"], row["body"]) for row in rows)
 
 
-def in_mount(spark: SparkSession, mount: Mounted) -> list[tuple[str, int, int, bytes]]:
-    rows = messages(spark, mount.root, ["orders", "%RETRY%bills"]).select("topic", "queue", "queue_offset", "body")
-    return sorted((row.topic, row.queue, row.queue_offset, bytes(row.body)) for row in rows.collect())
+def in_mount(mount: Mounted) -> list[tuple[str, int, int, bytes]]:
+    return contents(mount.root / "@parquet", "orders", "%RETRY%bills")
 
 
-def test_an_export_has_every_message_by_topic_and_date(spark: SparkSession, mount: Mounted, tmp_path: Path) -> None:
+def of_topic(mount: Mounted, topic: str) -> list[dict[str, Any]]:
+    return messages(mount.root / f"@parquet/topic={topic}")
+
+
+def export(mount: Mounted, folder: Path, wanted: Wanted = EVERYTHING) -> list[Unit]:
+    return Export(mount.root, folder, wanted).run(Threads())
+
+
+def test_an_export_has_every_message_by_topic_and_date(mount: Mounted, tmp_path: Path) -> None:
     said = succeed("export", mount.root, tmp_path / "archive", "--quiet")
     assert said == f"{ORDERS + BILLS:,} messages in 2 files below {tmp_path / 'archive'}\n"
-    assert contents(spark, tmp_path / "archive") == in_mount(spark, mount)
+    assert contents(tmp_path / "archive") == in_mount(mount)
     (file,) = (tmp_path / "archive").glob("topic=orders/date=*/*.parquet")
     assert file.parent.name == sh("date -u -r orders/0/@first +date=%F", mount.root).strip()
     assert (tmp_path / "archive/topic=%25RETRY%25bills").is_dir()
 
 
 def test_an_interrupted_export_goes_on_and_has_nothing_twice(
-    spark: SparkSession, mount: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, moved = tmp_path / "archive", list[Path]()
 
@@ -70,41 +94,50 @@ def test_an_interrupted_export_goes_on_and_has_nothing_twice(
     with monkeypatch.context() as dying:
         dying.setattr(ExportFolder, "finish", die)
         with pytest.raises(KeyboardInterrupt):
-            export(spark, mount.root, folder, Wanted())
+            export(mount, folder)
     assert moved
     told: list[tuple[int, int]] = []
-    units = export(spark, mount.root, folder, Wanted(), lambda done, total: told.append((done, total)))
+    units = Export(mount.root, folder, EVERYTHING).run(Threads(), lambda done, total: told.append((done, total)))
     assert len(units) >= 2
     assert told[-1] == (ORDERS + BILLS, ORDERS + BILLS)
-    assert contents(spark, folder) == in_mount(spark, mount)
+    assert contents(folder) == in_mount(mount)
     assert {str(file.relative_to(folder)) for file in folder.glob("topic=*/date=*/*.parquet")} == {
         file for unit in units for file in unit.files
     }
-    assert export(spark, mount.root, folder, Wanted()) == units
 
 
-def test_what_was_written_wrongly_is_found(
-    spark: SparkSession, mount: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def bring_and_damage(*arguments: Any) -> exporting.Part:  # on a worker, where nothing is patched
-        write_file = exporting.write_file
+def test_the_same_command_brings_what_is_new_and_says_so(tmp_path: Path) -> None:
+    with mounted(tmp_path) as mount:
+        (mount.topic("orders") / "0/append").write_text("1\n2\n")
+        archive = tmp_path / "archive"
+        assert succeed("export", mount.root, archive) == f"2 messages in 1 file below {archive}\n"
+        assert succeed("export", mount.root, archive) == f"nothing new: 2 messages in 1 file below {archive}\n"
+        (mount.root / "orders/0/append").write_text("3\n")
+        (mount.topic("bills") / "1/append").write_text("4\n")
+        added = f"2 messages in 2 files added, 4 messages in 3 files below {archive}\n"
+        assert succeed("export", mount.root, archive) == added
+        assert [row[3] for row in contents(archive)] == [b"4", b"1", b"2", b"3"]
+        succeed("topics", "delete", mount.root, "orders", "--yes")
+        (mount.topic("orders") / "0/append").write_text("5\n6\n7\n8\n")
+        done = mountctl("export", mount.root, archive)
+        assert (done.returncode, "orders/0 was deleted and made again" in done.stderr) == (65, True)
 
-        def write_another_body(file: Path, table: pa.Table) -> None:
-            body = table.schema.get_field_index("body")
-            bodies = pa.array([value.as_py()[1:] for value in table["body"]], pa.binary())
-            write_file(file, table.set_column(body, "body", bodies))
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(exporting, "write_file", write_another_body)
-            return exporting.bring(*arguments)
+def test_what_was_written_wrongly_is_found(mount: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file = exporting.write_file
 
-    monkeypatch.setattr(exporting, "bring", bring_and_damage)
+    def write_another_body(file: Path, table: pa.Table) -> None:
+        body = table.schema.get_field_index("body")
+        bodies = pa.array([value.as_py()[1:] for value in table["body"]], pa.binary())
+        write_file(file, table.set_column(body, "body", bodies))
+
+    monkeypatch.setattr(exporting, "write_file", write_another_body)
     with pytest.raises(ExportError, match="is not what was read"):
-        export(spark, mount.root, tmp_path / "archive", Wanted(topics=("orders",)))
+        export(mount, tmp_path / "archive", Wanted(topics=("orders",)))
     assert not list((tmp_path / "archive").glob("topic=*"))
 
 
-def test_an_export_of_something_else_is_not_mixed_in(spark: SparkSession, mount: Mounted, tmp_path: Path) -> None:
+def test_an_export_of_something_else_is_not_mixed_in(mount: Mounted, tmp_path: Path) -> None:
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive/notes.txt").write_text("mine")
     done = mountctl("export", mount.root, tmp_path / "archive")
@@ -113,7 +146,7 @@ def test_an_export_of_something_else_is_not_mixed_in(spark: SparkSession, mount:
     assert (done.returncode, "absent" in done.stderr) == (65, True)
 
 
-def test_days_become_partitions_and_times_bound_an_export(spark: SparkSession, tmp_path: Path) -> None:
+def test_days_become_partitions_and_times_bound_an_export(tmp_path: Path) -> None:
     clock_ms = iter(range(1_700_000_000_000, 1_800_000_000_000, 40_000_000))  # two or three a day
     config = StoreConfig(sizes=SIZES, clock=lambda: next(clock_ms))
     with MessageStore.open(tmp_path / "store", config) as store:
@@ -121,18 +154,17 @@ def test_days_become_partitions_and_times_bound_an_export(spark: SparkSession, t
             store.put(Message("days", b"%d" % number), 0)
         times = [store.get("days", 0, number).store_time_ms for number in range(9)]
     with mounted(tmp_path, store=tmp_path / "store") as mount:
-        export(spark, mount.root, tmp_path / "all", Wanted())
-        export(spark, mount.root, tmp_path / "some", Wanted(None, times[3], times[6]))
-    dated = spark.read.parquet(str(tmp_path / "all")).selectExpr("date", "cast(store_time as date) as day").collect()
-    assert len({row.day for row in dated}) > 2
-    assert all(row.date == row.day for row in dated)
-    assert [body for *_, body in contents(spark, tmp_path / "some")] == [b"3", b"4", b"5"]
+        export(mount, tmp_path / "all")
+        export(mount, tmp_path / "some", Wanted(None, times[3], times[6]))
+    days = [(row["store_time"].date(), file.parent.name) for file in (tmp_path / "all").glob("topic=*/*/*.parquet")
+            for row in pq.ParquetFile(file).read().to_pylist()]  # fmt: skip
+    assert len(set(days)) > 2
+    assert all(f"date={day}" == folder for day, folder in days)
+    assert [body for *_, body in contents(tmp_path / "some")] == [b"3", b"4", b"5"]
 
 
 @pytest.mark.parametrize("damaged_day", [0, 1, 2])
-def test_a_day_whose_messages_are_all_damaged_is_left_out_and_told(
-    spark: SparkSession, tmp_path: Path, damaged_day: int
-) -> None:
+def test_a_day_whose_messages_are_all_damaged_is_left_out_and_told(tmp_path: Path, damaged_day: int) -> None:
     day_ms, clock_ms = 86_400_000, 1_700_006_400_000  # midnight
     day = 0
     config = StoreConfig(sizes=SIZES, clock=lambda: clock_ms + day * day_ms)
@@ -147,55 +179,86 @@ def test_a_day_whose_messages_are_all_damaged_is_left_out_and_told(
         text, ending = log.read_bytes(), b" of day %d" % damaged_day
         log.write_bytes(text.replace(ending, ending.upper()))
     with mounted(tmp_path, store=tmp_path / "store") as mount:
-        (unit,) = export(spark, mount.root, tmp_path / "archive", Wanted(topics=("days",)))
+        (unit,) = export(mount, tmp_path / "archive", Wanted(topics=("days",)))
     assert (unit.messages, unit.left_out, unit.expired) == (6, 3, 0)
     good = [number for number in range(9) if number // 3 != damaged_day]
-    assert [body for *_, body in contents(spark, tmp_path / "archive")] == [
+    assert [body for *_, body in contents(tmp_path / "archive")] == [
         b"body %d of day %d" % (number, number // 3) for number in good
     ]
 
 
-def test_json_lines_csv_and_parquet_become_messages(spark: SparkSession, mount: Mounted, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"id":"1",  "kind":"new"}\n\n{"id":2}\n')
-    (tmp_path / "b.csv").write_text("id,kind\n3,old\n4,\n")
-    spark.createDataFrame([("5", b"\xff\x00")], "id string, raw binary").write.parquet(str(tmp_path / "c.parquet"))
-    topic = ("--topic", "imported", "--key", "id", "--quiet")
-    assert (
-        succeed("import", tmp_path / "a.jsonl", mount.root, *topic, "--tag", "kind")
-        == "2 messages published to imported\n"
-    )
-    succeed("import", tmp_path / "b.csv", mount.root, *topic, "--tag", "kind")
-    succeed("import", tmp_path / "c.parquet", mount.root, *topic, "--body", "raw")
-    found = {row["keys"][0]: row for row in messages(spark, mount.root, ["imported"]).collect()}
-    assert {key: bytes(row.body) for key, row in found.items()} == {
-        "1": b'{"id":"1",  "kind":"new"}',
-        "2": b'{"id":2}',
-        "3": b'{"id":"3","kind":"old"}',
-        "4": b'{"id":"4"}',
-        "5": b"\xff\x00",
-    }
-    assert [found[key].tags for key in "12345"] == ["new", "", "old", "", ""]
+RECORDS = {
+    "1": b'{"id":"1",  "kind":"new"}',
+    "2": b'{"id":2}',
+    "3": b'{"id":"3","kind":"old, \xc3\xbc"}',
+    "4": b'{"id":"4"}',
+    "5": b"\xff\x00",
+}
 
 
-def test_an_export_can_be_imported(spark: SparkSession, mount: Mounted, tmp_path: Path) -> None:
-    succeed("export", mount.root, tmp_path / "archive", "--topic", "orders")
-    succeed(
-        "import",
-        tmp_path / "archive",
-        mount.root,
-        "--topic",
-        "copy",
-        "--body",
-        "body",
-        "--key",
-        "keys",
-        "--tag",
-        "tags",
-    )
-    (keyed,) = messages(spark, mount.root, ["copy"]).where("tags = 't'").collect()
-    assert (keyed["keys"], bytes(keyed.body)) == (["K"], bytes(range(256)))
-    copied, orders = (messages(spark, mount.root, [topic]).count() for topic in ("copy", "orders"))
-    assert copied == orders >= ORDERS
+def files_of_records(folder: Path) -> None:
+    """RECORDS: two of JSON, two of CSV, one of Parquet."""
+    (folder / "a.jsonl").write_bytes(RECORDS["1"] + b"\n\n" + RECORDS["2"] + b"\n")
+    with gzip.open(folder / "b.csv.gz", "wt") as file:
+        file.write('id,kind\n3,"old, ü"\n4,\n')
+    pq.write_table(pa.table({"id": ["5"], "raw": [b"\xff\x00"]}), folder / "c.parquet")
+
+
+@pytest.mark.parametrize("spark_option", [[], ["--spark"]])
+def test_json_lines_csv_and_parquet_become_messages(
+    spark: SparkSession, mount: Mounted, tmp_path: Path, spark_option: list[str]
+) -> None:
+    files_of_records(tmp_path)
+    topic = f"imported{len(spark_option)}"
+    options = ("--topic", topic, "--key", "id", "--quiet", *spark_option)
+    said = succeed("import", tmp_path / "a.jsonl", mount.root, *options, "--tag", "kind")
+    assert said == f"2 messages published to {topic}\n"
+    succeed("import", tmp_path / "b.csv.gz", mount.root, *options, "--tag", "kind")
+    succeed("import", tmp_path / "c.parquet", mount.root, *options, "--body", "raw")
+    found = {row["keys"][0]: row for row in of_topic(mount, topic)}
+    assert {key: row["body"] for key, row in found.items()} == RECORDS
+    assert [found[key]["tags"] for key in "12345"] == ["new", "", "old, ü", "", ""]
+
+
+@pytest.mark.parametrize("spark_option", [[], ["--spark"]])
+def test_an_export_can_be_imported(
+    spark: SparkSession, mount: Mounted, tmp_path: Path, spark_option: list[str]
+) -> None:
+    archive, copy = tmp_path / "archive", f"copy{len(spark_option)}"
+    said = succeed("export", mount.root, archive, "--topic", "orders", *spark_option)
+    assert said == f"{ORDERS:,} messages in 1 file below {archive}\n"
+    columns = ("--body", "body", "--key", "keys", "--tag", "tags")
+    succeed("import", archive, mount.root, "--topic", copy, *columns, *spark_option)
+    (keyed,) = (row for row in of_topic(mount, copy) if row["tags"] == "t")
+    assert (keyed["keys"], keyed["body"]) == (["K"], bytes(range(256)))
+    bodies = Counter(row[3] for row in contents(mount.root / f"@parquet/topic={copy}"))
+    assert bodies == Counter(row[3] for row in contents(mount.root / "@parquet", "orders"))
+
+
+def test_records_of_any_type_become_json(mount: Mounted, tmp_path: Path) -> None:
+    when = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+    row = {"n": 7, "t": when, "b": b"\xff", "l": [1, 2], "s": {"x": None}, "f": 0.5, "none": None}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "r.parquet")
+    succeed("import", tmp_path / "r.parquet", mount.root, "--topic", "typed", "--key", "n")
+    (found,) = of_topic(mount, "typed")
+    expected = {"n": 7, "t": "2026-01-31T09:30:00+00:00", "b": "/w==", "l": [1, 2], "s": {"x": None}, "f": 0.5}
+    assert (json.loads(found["body"]), found["keys"]) == (expected, ["7"])
+
+
+def test_without_java_or_pyarrow_one_line_says_what_to_install(
+    mount: Mounted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(*options: str) -> str:
+        command = [sys.executable, "-m", "mountctl", "export", str(mount.root), str(tmp_path / "a"), *options]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+        assert done.returncode == 69
+        return done.stderr
+
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert said("--spark").startswith("mountctl: Spark needs Java: install it")
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pyarrow'] = None")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert said() == "mountctl: pyarrow is not installed: pip install 'fsstore[arrow]'\n"
 
 
 @pytest.mark.parametrize(
@@ -203,19 +266,20 @@ def test_an_export_can_be_imported(spark: SparkSession, mount: Mounted, tmp_path
     [
         (["notes.txt", "--topic", "t"], "--format"),
         (["b.csv", "--topic", "t", "--key", "absent"], "absent"),
+        (["torn.csv", "--topic", "t"], "record 3 has 1 values for 2 columns"),
+        (["b.csv", "--topic", "t", "--format", "parquet"], "no Parquet"),
     ],
 )
-def test_what_cannot_be_imported_is_said(
-    spark: SparkSession, mount: Mounted, tmp_path: Path, arguments: list[str], words: str
-) -> None:
+def test_what_cannot_be_imported_is_said(mount: Mounted, tmp_path: Path, arguments: list[str], words: str) -> None:
     (tmp_path / "notes.txt").write_text("x\n")
     (tmp_path / "b.csv").write_text("id\n1\n")
+    (tmp_path / "torn.csv").write_text("id,kind\n1,2\n3\n")
     done = mountctl("import", tmp_path / arguments[0], mount.root, *arguments[1:])
     assert done.returncode == 64
     assert words in done.stderr
 
 
-def test_the_examples_in_the_help_work(spark: SparkSession, mount: Mounted, tmp_path: Path) -> None:
+def test_the_examples_in_the_help_work(mount: Mounted, tmp_path: Path) -> None:
     (tmp_path / "orders.jsonl").write_text('{"id": 1}\n')
     (tmp_path / "prices.csv").write_text("article,currency\n1,EUR\n")
     for verb in ("export", "import"):

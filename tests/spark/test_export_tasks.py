@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore.spark import export as exporting
-from fsstore.spark.export import Figures, bring, figures_of
-from fsstore.spark.mount import Range, range_path
+from fsstore.jobs import export as exporting
+from fsstore.jobs.export import Figures, bring, figures_of
+from fsstore.jobs.mount import Range, range_path
 
 ROW_GROUP = 10
 

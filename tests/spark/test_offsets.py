@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fsstore.jobs.mount import Bounds, Range, cut
 from fsstore.spark import DataLossError, SourceOptionError
-from fsstore.spark.mount import Bounds, Range, cut
 from fsstore.spark.offsets import (
     Position,
     Positions,

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from fsstore.jobs.mount import Range
 from fsstore.spark import MESSAGE_SCHEMA, FsstoreSource, SourceOptionError
-from fsstore.spark.mount import Range
 from fsstore.spark.offsets import Position
 from fsstore.spark.reading import read_range
 from fsstore.spark.source import StreamReader

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from fsstore.jobs.once import Batch
+from fsstore.jobs.publishing import BulkAppend, publish_once
 from fsstore.spark import messages, write_topic
-from fsstore.spark.once import Batch
-from fsstore.spark.writing import BulkAppend, publish_once
 from tests.mount.harness import Mounted, mounted, sh, until
 from tests.spark.streams import PROJECT, source
 
@@ -164,7 +164,7 @@ def test_a_write_whose_answer_was_lost_is_not_repeated(mount: Mounted, monkeypat
         os.write(descriptor, data)
         raise OSError(errno.ENOTCONN, "the daemon has died")
 
-    monkeypatch.setattr("fsstore.spark.writing.os.write", lose_the_answer)
+    monkeypatch.setattr("fsstore.jobs.publishing.os.write", lose_the_answer)
     publish_once(Batch.of(str(mount.root), "answers", "job", 1), 0, LINES[:10], is_repeated=False)
     assert len(in_topic(mount, "answers")) == 10
 

@@ -25,7 +25,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fsstore.spark.mount import Range, cut, if_there, range_path, while_gone
+from fsstore.jobs.mount import Range, cut, if_there, range_path, while_gone
 
 _WRITE = "SPARK_WRITE"
 _WRITTEN = re.compile(r"([0-9]{1,9})/([0-9]{1,9})/([0-9a-f]+)")

@@ -1,15 +1,15 @@
 """Export: the messages of a mounted store as a Parquet dataset, partitioned by topic and date, in few large files.
 
-A unit at a time: Spark's tasks (`bring`) read it through `@parquet/`, write it beside the dataset and read that again;
-counts and checksums are compared, its files moved into the dataset, and it is marked as finished. An interrupted export
-is resumed at the unit that it was at.
+A unit at a time: tasks (`bring`), run by threads of this machine or by Spark, read it through `@parquet/`, write it
+beside the dataset and read that again; counts and checksums are compared, its files moved into the dataset, and it is
+marked as finished. Each start brings what is not finished: what is new, and the unit that an interrupted one was at.
 
-DIR/_fsstore/plan.json             the queues' ranges, decided at the first start
+DIR/_fsstore/plan.json             the queues' ranges as of the last start, and where their last messages lie in the log
 DIR/_fsstore/unit-00007.json       that unit is in the dataset: its ranges, counts, checksum and files
 DIR/topic=…/date=…/unit-00007-…    its messages
 
-Readers of datasets skip names that begin with an underscore. A task is a function of paths, on whatever host it runs:
-no Spark in it. Arrow's columns go from file to file, and nothing becomes a row in between.
+Readers of datasets skip names that begin with an underscore. A task is a function of paths, on whatever host it runs.
+Arrow's columns go from file to file, and nothing becomes a row in between.
 """
 
 from __future__ import annotations
@@ -17,27 +17,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fsstore.jobs.mount import Bounds, Range, bounds, cut, offset_at, place_of, range_path, size_of, within
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.names import topic_partition
-from fsstore.spark.mount import Bounds, Range, bounds, cut, offset_at, range_path, size_of, within
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class ExportError(RuntimeError):
@@ -78,22 +74,32 @@ class ExportFolder:
         self._state = path / "_fsstore"
         self.staging = self._state / "staging"
 
-    def plan(self, wanted: Wanted, found: list[Range]) -> list[Range]:
-        """The ranges to bring: those of the first start where there was one, else `found`, which is remembered.
+    def plan(self, wanted: Wanted, found: list[Range], place_of: PlaceOf) -> list[Range]:
+        """The ranges to bring: those of the last start, as far as queues reach now. It is remembered.
 
-        ExportError when the folder holds an export of something else, or other files.
+        ExportError when the folder holds an export of something else, or other files, or of a topic that was deleted
+        and made again since.
         """
         asked = json.loads(json.dumps(asdict(wanted)))
         file = self._state / "plan.json"
         if not file.exists():
             if self.path.exists() and any(self.path.iterdir()) and not self._state.exists():
                 raise ExportError(f"{self.path} is not empty and holds no export: name another directory")
-            self._state.mkdir(parents=True, exist_ok=True)
-            write_durably(file, {"wanted": asked, "ranges": found})
-        plan = json.loads(file.read_text())
-        if plan["wanted"] != asked:
-            raise ExportError(f"{self.path} was started with other topics or times: name them, or another directory")
-        return [Range(*part) for part in plan["ranges"]]
+            before: dict[tuple[str, int], tuple[Range, int | None]] = {}
+        else:
+            plan = json.loads(file.read_text())
+            if plan["wanted"] != asked:
+                raise ExportError(
+                    f"{self.path} was started with other topics or times: name them, or another directory"
+                )
+            ranges = [Range(*part) for part in plan["ranges"]]
+            places = plan.get("last_places", [None] * len(ranges))  # one of before has none
+            before = {(part.topic, part.queue): (part, at) for part, at in zip(ranges, places, strict=True)}
+        parts = list(_extended(before, found, place_of))
+        places = [place_of(part.topic, part.queue, part.end - 1) for part in parts]
+        self._state.mkdir(parents=True, exist_ok=True)
+        write_durably(file, {"wanted": asked, "ranges": parts, "last_places": places})
+        return parts
 
     def units(self) -> list[Unit]:
         """What is finished, oldest first."""
@@ -113,6 +119,25 @@ class ExportFolder:
         """Remove what tasks wrote and what is no part of the dataset."""
         if self.staging.exists():
             shutil.rmtree(self.staging)
+
+
+PlaceOf = Callable[[str, int, int], int | None]
+"""Takes topic, queue and queue offset of a message, and returns its physical offset; None: it is not there."""
+
+
+def _extended(
+    before: dict[tuple[str, int], tuple[Range, int | None]], found: list[Range], place_of: PlaceOf
+) -> Iterator[Range]:
+    """What was planned, up to where queues end now, and queues that came."""
+    now = {(part.topic, part.queue): part for part in found}
+    for queue in sorted(before.keys() | now.keys()):
+        if queue not in before:
+            yield now[queue]
+            continue
+        part, last_place = before[queue]
+        if None not in (last_place, place := place_of(*queue, part.end - 1)) and place != last_place:
+            raise ExportError(f"{part.topic}/{part.queue} was deleted and made again since: name another directory")
+        yield part._replace(end=max(part.end, now[queue].end)) if queue in now else part
 
 
 def left_of(plan: list[Range], units: list[Unit]) -> list[Range]:
@@ -276,34 +301,6 @@ def _left_out(path: str) -> int:
     return int((pq.read_metadata(path).metadata or {}).get(b"fsstore.left_out", 0))
 
 
-INTERVAL_S = 0.5
-
-
-@contextmanager
-def watched(spark: SparkSession, tell: Callable[[float], None]) -> Iterator[None]:
-    """While the block runs, call `tell` with the share of the active stages' tasks that is done, from a thread."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(INTERVAL_S):
-            tell(_share_done(spark))
-
-    watcher = threading.Thread(target=watch, name="watch-jobs", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
-
-
-def _share_done(spark: SparkSession) -> float:
-    tracker = spark.sparkContext.statusTracker()
-    stages = [info for info in map(tracker.getStageInfo, tracker.getActiveStageIds()) if info is not None]
-    tasks = sum(stage.numTasks for stage in stages)
-    return sum(stage.numCompletedTasks for stage in stages) / tasks if tasks else 0.0
-
-
 FILE_BYTES = 256 << 20
 """A file of the dataset comes from about so many bytes of `@parquet/`."""
 UNIT_FILES = 16
@@ -311,27 +308,66 @@ _ATTEMPTS = 3
 
 Progress = Callable[[int, int], None]
 """Takes how many messages are done, and how many there are."""
+Task = tuple[int, Sequence[Range]]
 
 
-def export(
-    spark: SparkSession, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: Wanted,
-    progress: Progress = lambda done, total: None,
-) -> list[Unit]:  # fmt: skip
-    """Export into `folder`, or go on with it; returns all units. What is published after the first start isn't in it.
+class Runner(Protocol):
+    """What runs tasks."""
 
-    ExportError where what was written isn't what was read. MountGoneError.
-    """
-    root, target = str(Path(mount).absolute()), ExportFolder(Path(folder).absolute())
-    plan = target.plan(wanted, _found(root, wanted))
-    units, total = target.units(), messages_in(plan)
-    while left := left_of(plan, units):
-        unit_bytes = FILE_BYTES * max(UNIT_FILES, spark.sparkContext.defaultParallelism)
-        parts = _next_unit(root, left, unit_bytes)
-        tell = _share_of(progress, total - messages_in(left), messages_in(parts), total)
-        with watched(spark, tell):
-            units.append(_bring(spark, root, target, len(units), parts))
-        tell(1)
-    return units
+    @property
+    def parallelism(self) -> int:
+        """How many run at once."""
+
+    def run(self, work: Callable[[Task], Part], tasks: Sequence[Task], tell: Callable[[float], None]) -> list[Part]:
+        """What `work` returns for each of `tasks`; `tell` is called with the share that is done."""
+
+
+class Threads:
+    """Runs tasks on this machine."""
+
+    parallelism = os.cpu_count() or 1
+
+    def run(self, work: Callable[[Task], Part], tasks: Sequence[Task], tell: Callable[[float], None]) -> list[Part]:
+        """As `Runner.run`."""
+        parts = []
+        executor = ThreadPoolExecutor(self.parallelism)
+        try:
+            for part in executor.map(work, tasks):
+                parts.append(part)
+                tell(len(parts) / len(tasks))
+        finally:
+            executor.shutdown(cancel_futures=True)
+        return parts
+
+
+class Export:
+    """An export, planned: what is wrong with it is known before it runs."""
+
+    def __init__(self, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: Wanted) -> None:
+        """ExportError, MountGoneError."""
+        self._root = str(Path(mount).absolute())
+        self._target = ExportFolder(Path(folder).absolute())
+        self._plan = self._target.plan(wanted, _found(self._root, wanted), partial(place_of, self._root))
+        self.before = self._target.units()
+        """What earlier starts have finished."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing new."""
+        return not left_of(self._plan, self.before)
+
+    def run(self, runner: Runner, progress: Progress = lambda done, total: None) -> list[Unit]:
+        """Bring what is not finished; returns the new units. What is published meanwhile isn't in them.
+
+        ExportError where what was written isn't what was read. MountGoneError.
+        """
+        units, total = list(self.before), messages_in(self._plan)
+        while left := left_of(self._plan, units):
+            parts = _next_unit(self._root, left, FILE_BYTES * max(UNIT_FILES, runner.parallelism))
+            tell = _share_of(progress, total - messages_in(left), messages_in(parts), total)
+            units.append(_bring(runner, tell, self._root, self._target, len(units), parts))
+            tell(1)
+        return units[len(self.before) :]
 
 
 def _share_of(progress: Progress, done: int, share: int, total: int) -> Callable[[float], None]:
@@ -376,23 +412,26 @@ def _next_unit(root: str, left: list[Range], most_bytes: int) -> tuple[Range, ..
     return tuple(found.values())
 
 
-def _bring(spark: SparkSession, root: str, target: ExportFolder, number: int, parts: tuple[Range, ...]) -> Unit:
+def _bring(
+    runner: Runner, tell: Callable[[float], None], root: str, target: ExportFolder, number: int,
+    parts: tuple[Range, ...],
+) -> Unit:  # fmt: skip
     """One unit, again where retention takes messages away from under the job."""
     for attempt in range(_ATTEMPTS):
         there = list(without_expired(list(parts), bounds(root)))
         target.clear(number)
         try:
-            return _bring_what_is_there(spark, root, target, number, parts, there)
+            brought = _run(runner, tell, root, target, [piece for part in there for piece in cut(part)])
+            return _finish(target, number, parts, there, brought)
         except Exception:
             if attempt + 1 == _ATTEMPTS or list(without_expired(there, bounds(root))) == there:
                 raise
     raise AssertionError("unreachable")
 
 
-def _bring_what_is_there(
-    spark: SparkSession, root: str, target: ExportFolder, number: int, parts: tuple[Range, ...], there: list[Range]
+def _finish(
+    target: ExportFolder, number: int, parts: tuple[Range, ...], there: list[Range], brought: list[Part]
 ) -> Unit:
-    brought = _run(spark, root, target, [piece for part in there for piece in cut(part)])
     read, found = (total(getattr(part, name) for part in brought) for name in ("read", "found"))
     left_out = sum(part.left_out for part in brought)
     if read.messages + left_out != messages_in(there):
@@ -406,13 +445,12 @@ def _bring_what_is_there(
     return unit
 
 
-def _run(spark: SparkSession, root: str, target: ExportFolder, pieces: list[Range]) -> list[Part]:
+def _run(
+    runner: Runner, tell: Callable[[float], None], root: str, target: ExportFolder, pieces: list[Range]
+) -> list[Part]:
     """Ranges into files below `staging`, by tasks that each have about as much to do."""
     tasks = list(enumerate(_shares(pieces, [size_of(root, piece) for piece in pieces])))
-    if not tasks:
-        return []
-    job = spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(bring, root, str(target.staging), FILE_BYTES))
-    return list(job.collect())
+    return runner.run(partial(bring, root, str(target.staging), FILE_BYTES), tasks, tell) if tasks else []
 
 
 def _shares(pieces: list[Range], sizes: list[int]) -> list[list[Range]]:

@@ -1,0 +1,144 @@
+"""Publishing many lines of JSON through the `append` files of a mount, once or at least once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from fsstore.interface import WHOLE_WRITE_BYTES
+from fsstore.jobs.mount import bounds, while_gone
+from fsstore.jobs.once import MARK_BYTES, Batch, left_out
+
+
+def make_topic(root: str, topic: str) -> None:
+    """Make a topic where there is none. OSError."""
+    if topic not in bounds(root):
+        os.makedirs(Path(root) / topic, exist_ok=True)
+
+
+def publish_lines(root: str, topic: str, lines: Iterable[bytes]) -> int:
+    """Publish lines of JSON; returns how many there were."""
+    numbers = count()
+    with BulkAppend(root, topic) as append:
+        for line in lines:
+            append.add(line)
+            next(numbers)
+    return next(numbers)
+
+
+def publish_once(batch: Batch, task: int, lines: Iterable[bytes], *, is_repeated: bool) -> int:
+    """Publish what the topic does not have yet of a task's lines of JSON; returns how many lines there were. A repeated
+    batch is one task, whose lines another one may have published."""
+    numbers = count()
+    with batch.only_try(task):
+        own = [write for write in batch.writes() if is_repeated or write.task == task]
+        is_there = left_out(batch.root, own)
+        with BulkAppend(batch.root, batch.topic, batch, task) as append:
+            for line in lines:
+                if not is_there(line):
+                    append.add(line)
+                next(numbers)
+    return next(numbers)
+
+
+class BulkAppend:
+    """Publishes many lines of JSON a write, to a topic's queues in turn, and goes on with the same write when its
+    daemon has come back."""
+
+    def __init__(self, root: str, topic: str, batch: Batch | None = None, task: int = 0) -> None:
+        """With `batch`, of which this is a task, a write that may have been published is not repeated."""
+        self._root = root
+        self._batch = batch
+        self._task = task
+        names = while_gone(root, lambda: os.listdir(os.path.join(root, topic)))
+        queues = sorted((name for name in names if name.isdecimal()), key=int)
+        self._paths = deque(os.path.join(root, topic, queue, "append@format=json") for queue in queues)
+        self._paths.rotate(-task)
+        self._descriptors: dict[str, int] = {}
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = MARK_BYTES
+
+    def __enter__(self) -> BulkAppend:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        try:
+            if kind is None:
+                self._send()
+                while_gone(self._root, self._sync)
+        finally:
+            self._close()
+
+    def add(self, line: bytes) -> None:
+        """Publish a line, which has no newline, with the next write."""
+        if self._waiting_bytes + len(line) + 1 > WHOLE_WRITE_BYTES:
+            self._send()
+        self._waiting.append(line)
+        self._waiting_bytes += len(line) + 1
+
+    def _send(self) -> None:
+        """One write, which is published whole or not at all."""
+        if self._waiting:
+            lines, name = self._waiting, secrets.token_hex(8)
+            if self._batch is not None:
+                lines = self._batch.marked(lines, self._task, name)
+            text, tries = b"\n".join([*lines, b""]), count()
+
+            def write() -> None:
+                if not (next(tries) and self._is_published(name)):
+                    self._write(text)
+
+            while_gone(self._root, write)
+            self._paths.rotate(-1)
+            self._waiting.clear()
+            self._waiting_bytes = MARK_BYTES
+
+    def _is_published(self, name: str) -> bool:
+        """Whether a write is there although it failed: its daemon may have died before it could say so."""
+        return self._batch is not None and any(write.name == name for write in self._batch.writes())
+
+    def _write(self, text: bytes) -> None:
+        try:
+            descriptor = self._open()
+            rest = memoryview(text)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        except OSError as error:
+            self._close()
+            if error.errno == errno.EINVAL:
+                raise OSError(error.errno, f"{error.strerror}: {self._reason()}", self._paths[0]) from None
+            raise
+
+    def _reason(self) -> str:
+        """Why the last write was refused: only a mount's `@store/refusals` says it in words."""
+        lines = (Path(self._root) / "@store/refusals").read_text().splitlines()
+        own = [words[5] for line in lines if len(words := line.split(" ", 5)) == 6 and words[1] == str(os.getpid())]
+        return own[-1] if own else "@store/refusals says why"
+
+    def _sync(self) -> None:
+        """Everything that was published before, to any queue, is on disk."""
+        try:
+            os.fsync(self._open())
+        except OSError:
+            self._close()
+            raise
+
+    def _open(self) -> int:
+        """The queue whose turn it is."""
+        path = self._paths[0]
+        if path not in self._descriptors:
+            self._descriptors[path] = os.open(path, os.O_WRONLY)
+        return self._descriptors[path]
+
+    def _close(self) -> None:
+        while self._descriptors:
+            _, descriptor = self._descriptors.popitem()
+            with suppress(OSError):  # write and fsync have reported what counts
+                os.close(descriptor)
