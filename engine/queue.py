@@ -33,8 +33,9 @@ from engine.read.stream import QueueStream
 from engine.record.batch import Lines
 from engine.record.columns import Columns, find_properties, read_columns, topics_of
 from engine.record.hashes import java_hashes
+from engine.record.kernel.scan import read_sizes
 from engine.record.kernel.search import ranges_with
-from engine.record.located import HEADER, locate, read_sizes
+from engine.record.located import HEADER, locate
 from engine.record.message import Message, StoredMessage
 from engine.record.properties import TAGS
 from engine.results import PutRange, PutResult, QueueBounds

@@ -16,19 +16,16 @@ from engine.errors import DamagedRecordError
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import QueueRecords, Run
-from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn, items_at
+from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.columns import read_bodies
-from engine.record.header import BORN_HOST_POSITION, BORN_IPV6_FLAG, STORE_IPV6_FLAG, position_of
-from engine.record.kernel.scan import whole_bodies
+from engine.record.header import BORN_IPV6_FLAG, STORE_IPV6_FLAG
+from engine.record.kernel.scan import fixed_fields, whole_bodies
 from engine.record.located import LocatedRecords
 from engine.record.message import Host
 from engine.record.properties import KEYS, TAGS
 from engine.record.property_columns import Properties, words
 
 Array = np.ndarray[Any, Any]
-
-FLAG_POSITION, BORN_TIME_POSITION = position_of("flag"), position_of("born_time_ms")
-_AFTER_HOSTS_BYTES = 4 + 8 + 4  # reconsume times, the prepared transaction's offset, the body's size
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +139,21 @@ class BlockReader:
 
 def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:
     """Those columns of a block that `records` have no array of."""
-    log, sys_flags, (body_starts, _) = records.log, records.headers["sys_flag"], records.bodies
+    (flags, born_times, reconsume_times), hosts = fixed_fields(
+        records.log, records.positions, records.headers, records.places
+    )
+    data, starts = hosts.reshape(-1), np.arange(0, hosts.size, hosts.shape[2])
 
-    def numbers(positions: Array, kind: str) -> Array:
-        return items_at(log, positions, int(kind[-1])).view(kind).astype(np.int64)
+    def column(which: int, flag: int) -> CodedColumn:
+        sizes = np.where(records.headers["sys_flag"] & flag, 20, 8)
+        return _as_text(SliceColumn(data, starts[which::2], sizes).numbered())
 
-    def hosts(positions: Array, sizes: Array) -> CodedColumn:
-        return _as_text(SliceColumn(log, positions, sizes).numbered())
-
-    born_sizes, store_sizes = (np.where(sys_flags & flag, 20, 8) for flag in (BORN_IPV6_FLAG, STORE_IPV6_FLAG))
     return {
-        "flag": numbers(records.positions + FLAG_POSITION, ">i4"),
-        "born_time_ms": numbers(records.positions + BORN_TIME_POSITION, ">i8"),
-        "born_host": hosts(records.positions + BORN_HOST_POSITION, born_sizes),
-        "store_host": hosts(body_starts - _AFTER_HOSTS_BYTES - store_sizes, store_sizes),
-        "reconsume_times": numbers(body_starts - _AFTER_HOSTS_BYTES, ">i4"),
+        "flag": flags,
+        "born_time_ms": born_times,
+        "born_host": column(0, BORN_IPV6_FLAG),
+        "store_host": column(1, STORE_IPV6_FLAG),
+        "reconsume_times": reconsume_times,
     }
 
 

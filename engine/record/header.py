@@ -124,7 +124,6 @@ def position_of(name: str) -> int:
 
 HOSTLESS_BYTES = HEADERS[0].size - 8 - 8
 """Of the fixed fields but hosts: with both hosts' bytes, where the body begins."""
-BORN_HOST_POSITION = position_of("born_host")
 MIN_RECORD_BYTES = HEADERS[0].size + 1 + 2
 """No body, no topic, no properties: the sizes of the latter two are left."""
 

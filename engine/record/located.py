@@ -1,8 +1,8 @@
 """Located records: the fixed fields of many records of a mapped file of the log, and where their parts are, as numpy
 arrays (docs/format.md, 2).
 
-`locate` reads them at given positions and checks them as `engine.record.record` checks one, `read_sizes` reads no more
-than how long they are.
+`locate` reads them at given positions and checks them as `engine.record.record` checks one; the kernel's `read_sizes`
+reads no more than how long they are.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from engine.record.header import INNER_BATCH, NEEDS_UNWRAPPING
 from engine.record.kernel import scan as kernel
 from engine.record.log_framing import PLAIN, Framing
 from engine.record.properties import decode_properties
@@ -42,8 +41,6 @@ PLACE = np.dtype(
     ]
 )
 """Both as `engine.record.kernel.scan` has them."""
-
-_BATCH_FLAGS = INNER_BATCH | NEEDS_UNWRAPPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +112,3 @@ def locate(
     headers, places = np.empty(len(positions), HEADER), np.empty(len(positions), PLACE)
     kernel.locate(log, positions, physical_offsets, framing.header_bytes > 0, whole, headers, places)
     return LocatedRecords(log, positions, headers, places)
-
-
-def read_sizes(log: Array, positions: Array) -> tuple[Array, Array]:
-    """Store sizes and body sizes (int64 (n,)) of records at `positions` of `log` (uint8): both 0 where no record is, -1
-    for a body that is compressed. By their fixed fields alone: all that `locate` finds, and maybe more, but
-    nothing of what may be a batch kept as one record."""
-    headers = locate(log, positions, None, whole=False).headers
-    found = headers["ok"] & (headers["sys_flag"] & _BATCH_FLAGS != _BATCH_FLAGS)
-    return np.where(found, headers["store_size"], 0).astype(np.int64), np.where(found, headers["body_size"], 0)

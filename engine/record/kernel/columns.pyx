@@ -31,6 +31,7 @@ cdef enum:
     MOST_NAMES = 8
     SPACE = 32
     SIZE_BYTES = 4
+    KNOWN_TEXTS = 64
 
 NO_LEAD, SIZED = -1, -2
 cdef uint64_t SECRET = int.from_bytes(os.urandom(8), "little")  # nobody can choose texts that hash alike
@@ -301,13 +302,18 @@ def number(data, starts, sizes, int64_t most):
     codes, first_rows = np.empty(ranges.count, np.int32), np.empty(most, np.int64)
     cdef int32_t[::1] found = codes, slots = np.full(mask + 1, -1, np.int32)
     cdef int64_t[::1] firsts = first_rows
-    cdef Text text, last, known
-    last.at, last.size = NULL, -1
+    cdef Text text, known
+    cdef Text[KNOWN_TEXTS] texts
+    cdef int[KNOWN_TEXTS] followers  # of each of the first texts, which came after it the last time
+    cdef int last = 0, code
+    for code in range(KNOWN_TEXTS):
+        texts[code].at, texts[code].size, followers[code] = NULL, -1, code
     with nogil:
         for row in range(ranges.count):
             if not ranges.take(row, &text):
                 break
-            if not are_equal(text, last):  # as it mostly is
+            code = followers[last]
+            if not are_equal(text, texts[code]):  # as it mostly is
                 slot = hash_of(text) & mask
                 while slots[slot] >= 0:
                     ranges.take(firsts[slots[slot]], &known)
@@ -320,8 +326,12 @@ def number(data, starts, sizes, int64_t most):
                         break
                     slots[slot], firsts[count] = <int32_t> count, row
                     count += 1
-                last = text
-            found[row] = slots[slot]
+                code = slots[slot]
+            found[row] = code
+            if code < KNOWN_TEXTS:
+                texts[code] = text
+                followers[last] = code
+                last = code
         else:
             row = ranges.count
     if count < 0:

@@ -7,7 +7,7 @@ and read once, since another process may be writing. Other threads run meanwhile
 """
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 import numpy as np
 
@@ -21,6 +21,11 @@ from engine.record.kernel.layout cimport (
 cdef enum:
     LAST_ENTRY_KIND = 3
     READ_AHEAD = 1024
+    FLAG_AT = 16
+    BORN_TIME_AT = 40
+    BORN_HOST_AT = 48
+    AFTER_HOSTS_BYTES = 4 + 8 + 4  # reconsume times, the prepared transaction's offset, the body's size
+    MOST_HOST_BYTES = 20
 
 cdef struct Header:  # as `located.HEADER`
     int64_t queue_offset
@@ -163,6 +168,62 @@ def locate(
                 &log[0], log.shape[0], positions[row], 0 if anywhere else physical_offsets[row], anywhere, is_ledger,
                 whole, &headers[row], &places[row],
             )
+
+
+def read_sizes(const unsigned char[::1] log not None, const int64_t[::1] positions not None):
+    """Store sizes and body sizes (int64 (n,)) of records at `positions` of `log`: both 0 where no record is, -1 for a
+    body that is compressed. By their fixed fields alone: all that `locate` finds, and maybe more, but nothing of what
+    may be a batch kept as one record."""
+    cdef int64_t row, count = positions.shape[0]
+    cdef Header header
+    cdef Place place
+    store_sizes, body_sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    cdef int64_t[::1] stores = store_sizes, bodies = body_sizes
+    with nogil:
+        for row in range(count):
+            if row + ROWS_AHEAD < count:
+                prefetch(&log[0] + positions[row + ROWS_AHEAD], HEADER_BYTES)
+            if (
+                find_record(&log[0], log.shape[0], positions[row], 0, True, False, False, &header, &place)
+                and header.sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
+            ):
+                stores[row], bodies[row] = header.store_size, header.body_size
+    return store_sizes, body_sizes
+
+
+def fixed_fields(
+    const unsigned char[::1] log not None, const int64_t[::1] positions not None, const Header[::1] headers not None,
+    const Place[::1] places not None,
+):
+    """Of located records, which must be `ok`: flags, times of birth and reconsume times (int64 (3, n)), and the hosts,
+    of birth and of the store, as they are encoded, each at the beginning of 20 bytes (uint8 (n, 2, 20))."""
+    cdef int64_t row, count = positions.shape[0], at, body, end = log.shape[0]
+    cdef int64_t born_bytes, store_bytes
+    if headers.shape[0] != count or places.shape[0] != count:
+        raise ValueError("arrays of different lengths")
+    numbers, hosts = np.empty((3, count), np.int64), np.zeros((count, 2, MOST_HOST_BYTES), np.uint8)
+    cdef int64_t[:, ::1] found = numbers
+    cdef unsigned char[:, :, ::1] found_hosts = hosts
+    with nogil:
+        for row in range(count):
+            if row + ROWS_AHEAD < count:
+                prefetch(&log[0] + positions[row + ROWS_AHEAD], HEADER_BYTES)
+            at, body = positions[row], places[row].body_start
+            born_bytes = 8 + (IPV6_MORE_BYTES if headers[row].sys_flag & BORN_IPV6_FLAG else 0)
+            store_bytes = 8 + (IPV6_MORE_BYTES if headers[row].sys_flag & STORE_IPV6_FLAG else 0)
+            if not 0 <= at <= end - HEADER_BYTES or not at <= body <= end:
+                break
+            if body - at != HEADER_BYTES - 16 + born_bytes + store_bytes:
+                break
+            found[0, row], found[1, row] = get_i32(&log[at + FLAG_AT]), get_i64(&log[at + BORN_TIME_AT])
+            found[2, row] = get_i32(&log[body - AFTER_HOSTS_BYTES])
+            memcpy(&found_hosts[row, 0, 0], &log[at + BORN_HOST_AT], born_bytes)
+            memcpy(&found_hosts[row, 1, 0], &log[body - AFTER_HOSTS_BYTES - store_bytes], store_bytes)
+        else:
+            row = count
+    if row < count:
+        raise IndexError(f"no record at {positions[row]} of {end} bytes")
+    return numbers, hosts
 
 
 def whole_bodies(const unsigned char[::1] log not None, starts, sizes, crcs):

@@ -20,7 +20,8 @@ from engine.record.columns import (
 )
 from engine.record.hashes import index_hash, java_hashes, tags_hash
 from engine.record.header import BLANK_MAGIC
-from engine.record.located import locate, read_sizes, strays
+from engine.record.kernel.scan import read_sizes
+from engine.record.located import locate, strays
 from engine.record.message import Message
 from engine.record.properties import KEYS, TAGS, find_property, split_keys
 from engine.record.record import decode_record, record_problem

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from engine.errors import DamagedRecordError
 from engine.files.mapped_file import Access, MappedFile
 from engine.record.header import (
-    BORN_HOST_POSITION,
     HEADERS,
     MESSAGE_MAGIC,
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
     RecordHeader,
+    position_of,
 )
 from engine.record.kernel.decode import carries_key, decode_record, find_property, read_header, read_run
 from engine.record.message import Message, StoredMessage
@@ -28,6 +28,7 @@ from tests.engine.records import BASE, i32s, log_of
 
 MESSAGE = Message("Topic", b"body", ["key", "other"], "täg", {"color": "blue"})
 BODY_SIZE_POSITION = HEADERS[0].size - 4
+BORN_HOST_POSITION = position_of("born_host")
 ENTRY_BYTES = 48  # of the header before a record in a ledger
 
 

@@ -58,11 +58,32 @@ def test_nothing_is_read_past_the_end(data: st.DataObject) -> None:
                     assert (starts + sizes <= len(log)).all()
                 kernel.whole_bodies(memory, *records.bodies, records.places["body_crc"])
                 strays(records, "orders", 3, 0)
+                good = records.take(records.headers["ok"])
+                numbers, hosts = kernel.fixed_fields(memory, good.positions, good.headers, good.places)
+                assert numbers.shape[1] == len(hosts) == len(good)
+        for row in range(len(places)):
+            place, queue_id = places[row : row + 1] + BASE, np.zeros(1, np.int32)
+            kernel.text_sizes(memory, BASE, place, b"orders", queue_id, i64(0), framing is LEDGER, 1)
         for start in places[(places >= 0) & (places <= len(log))].tolist():
             found, end, _ = kernel.follow_chain(memory, start, len(log), len(log), BASE, framing is LEDGER)
             assert start <= end <= len(log)
             assert (np.diff(found) >= 48).all()
     kernel.placed_headers(memory, 0, len(log), BASE, np.empty(9, np.int64))
+    assert (kernel.read_sizes(memory, places)[0] <= len(log)).all()
+
+
+def test_fields_outside_of_the_log_are_refused() -> None:
+    log, positions = log_of(SOME)
+    records = locate(guarded(log), i64(*positions), None)
+    _, hosts = kernel.fixed_fields(records.log, records.positions, records.headers, records.places)
+    assert hosts[:, 0, 4:8].tolist() == [[0, 0, 0, 1], [0] * 4] * 2
+    for wrong in EXTREMES[1:]:
+        with pytest.raises(IndexError):
+            kernel.fixed_fields(records.log, i64(*positions[:3], wrong), records.headers, records.places)
+        places = records.places.copy()
+        places["body_start"][2] = wrong
+        with pytest.raises(IndexError):
+            kernel.fixed_fields(records.log, records.positions, records.headers, places)
 
 
 def test_nothing_is_read_before_the_beginning() -> None:
