@@ -50,7 +50,7 @@ fingerprint() {
 
 tools_present() {
     tools="fusermount3 $python"
-    [ "$profile" = development ] && tools="$tools getfattr rsync mkfs.ext4 java"
+    [ "$profile" = development ] && tools="$tools getfattr rsync curl vim mkfs.ext4 java"
     for tool in $tools; do
         command -v "$tool" >/dev/null 2>&1 || return 1
     done
@@ -97,6 +97,8 @@ missing_packages() {
     if [ "$profile" = development ]; then
         command -v getfattr >/dev/null 2>&1 || list="$list attr"
         command -v rsync >/dev/null 2>&1 || list="$list rsync"
+        command -v curl >/dev/null 2>&1 || list="$list curl"
+        command -v vim >/dev/null 2>&1 || list="$list vim"
         command -v mkfs.ext4 >/dev/null 2>&1 || list="$list e2fsprogs"
         java_fits || list="$list java"
     fi

@@ -83,6 +83,7 @@ from engine.settings.config import (
 )
 from engine.settings.topics_file import MAX_QUEUES
 from engine.store import Hold, MessageStore
+from engine.write.drop_box import DropBox, DroppedFile
 from engine.write.writer import Stored
 
 __all__ = [
@@ -106,6 +107,8 @@ __all__ = [
     "Columns",
     "ConfigFileError",
     "DamagedRecordError",
+    "DropBox",
+    "DroppedFile",
     "DuplicateLogFileError",
     "Expired",
     "ExpiredMessageError",

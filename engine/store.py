@@ -56,6 +56,7 @@ from engine.results import (
 from engine.settings.broker_options import read_retention
 from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.settings.consumer_offsets import ConsumerOffsets
+from engine.write.drop_box import DropBox, boxes_below
 from engine.write.durability import Durability
 from engine.write.retention import Cleaner, DiskUse, disk_use
 from engine.write.writer import Refusal, Stored, Writer
@@ -614,6 +615,27 @@ class MessageStore:
                 self._opened_long_at = queues.generation
                 queues.open_long()
             return self._sums.keep(queues.opened(), seconds)
+
+    # files that become messages
+
+    @property
+    def log_begin(self) -> int:
+        """Physical offset of the oldest byte of the log."""
+        return self._log.min_offset
+
+    def drop_box(self, topic: str, queue: int | None = None) -> DropBox:
+        """The files that become messages of a topic, or of one of its queues. One caller at a time uses it.
+        TopicNotFoundError, ReadOnlyStoreError, OSError."""
+        self._refusal.require_none()
+        if queue is None:
+            self._topics.queue_ids(topic)
+        else:
+            self._topics.require_queue(topic, queue)
+        return DropBox(self, self._parts.layout.own / "drop", topic, queue, self.config.clock)
+
+    def drop_boxes(self) -> list[tuple[str, int | None]]:
+        """Topic and queue of each box that there may be files in."""
+        return list(boxes_below(self._parts.layout.own / "drop"))
 
     # life
 

@@ -40,6 +40,7 @@ from fsstore.tree.append import AppendFile, StillRefusedError
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
+from fsstore.tree.drop import DROPPED, Creation, DropDirectory, DropFile, DropHandle, Wanted
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory_budget import MemoryBudget
@@ -71,6 +72,8 @@ from fsstore.tree.store_reports import (
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 H = TypeVar("H")
+
+NOTHING_WANTED = Wanted()
 
 MOST_UNOPENED = 256
 """Files that stay open because they were read lately, where the kernel opens without asking."""
@@ -122,6 +125,7 @@ class Filesystem:
         )
         self._messages = MessageFiles(store, appearance, self._computed, self.memory)
         tree = Tree(self._context, self._messages)
+        self._drops = tree.drops
         self.streams = tree.streams
         """Which of them have grown, for the adapter."""
         self._files: dict[int, OpenFile] = _Handles(self._reopen)
@@ -203,6 +207,7 @@ class Filesystem:
             file.abandon()
         self._files.clear()
         self._unopened.clear()
+        self._drops.close()
         self._listings.clear()
         self._messages.forget()
         self._end_threads()
@@ -239,15 +244,22 @@ class Filesystem:
                     return self._messages.attributes_of_open(file)
             raise
 
-    def setattr(self, inode: int, size: int | None = None, handle: int | None = None) -> Attributes:
-        """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else. `size` is given where
-        that is to be set, and `handle` where it is to be set through one: only then it may change anything."""
+    def setattr(
+        self, inode: int, size: int | None = None, handle: int | None = None, wanted: Wanted = NOTHING_WANTED
+    ) -> Attributes:
+        """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else, but what was dropped.
+        `size` is given where that is to be set, and `handle` where it is to be set through one: only then it may change
+        anything."""
         if inode >= COMPUTED or not self._inodes.nodes[inode].ignores_setattr:
             raise self._context.refusal()
+        node = self._inodes.nodes[inode]
         if size is not None and handle is not None:
             self._files[handle].truncate(size)
             self.keep(handle, 0, 0)
-        return self._inodes.nodes[inode].attributes()
+            size = None
+        if isinstance(node, DropFile):
+            node.set(size, wanted)
+        return node.attributes()
 
     def readlink(self, inode: int) -> bytes:
         """Where a symbolic link points; EINVAL for anything else."""
@@ -271,20 +283,23 @@ class Filesystem:
         O_TRUNC is refused wherever sizes are not to be set, also to who only reads: the kernel would drop the size and
         the pages of a file that opens.
         """
-        handle = self._next_handle
         if inode >= MESSAGE:
             if flags & (os.O_ACCMODE | os.O_TRUNC):
                 raise self._context.refusal()
             body = self._messages.open(inode)
-            opened = Opened(handle, False, True, body.body if type(body) is SmallBody else None)
-            self._files[handle] = body
-        else:
-            node = self._node(inode)
-            if flags & os.O_TRUNC and not node.ignores_setattr:
-                raise self._context.refusal()
-            file, opened = node.open(flags)
-            opened = opened._replace(handle=handle)
-            self._files[handle] = file
+            return self._opened(
+                inode, body, Opened(0, False, True, body.body if type(body) is SmallBody else None), flags
+            )
+        node = self._node(inode)
+        if flags & os.O_TRUNC and not node.ignores_setattr:
+            raise self._context.refusal()
+        return self._opened(inode, *node.open(flags), flags)
+
+    def _opened(self, inode: int, file: OpenFile, how: Opened, flags: int) -> Opened:
+        """Give an open file a handle."""
+        handle = self._next_handle
+        opened = how._replace(handle=handle)
+        self._files[handle] = file
         if self._handed_over is not None:
             self._handed_over.handles.add(handle, inode, flags)
             if inode < COMPUTED:
@@ -408,10 +423,37 @@ class Filesystem:
         self._inodes.count(attributes.inode)
         return attributes
 
-    def create(self, parent_inode: int, name: bytes) -> NoReturn:
-        """No file is ever made: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
+    def create(self, parent_inode: int, name: bytes, how: Creation) -> tuple[Attributes, Opened]:
+        """Make and open a file where files are dropped; counted as one lookup. Elsewhere as `refuse_creation`."""
+        _require_length(name)
+        parent = self._node(parent_inode)
+        if not isinstance(parent, DropDirectory):
+            self.refuse_creation(parent_inode, name)
+        node, file = parent.make(name, how)
+        self._inodes.count(node.inode)
+        return node.attributes(), self._opened(node.inode, file, DROPPED, how.flags)
+
+    def refuse_creation(self, parent_inode: int, name: bytes) -> NoReturn:
+        """Answer to whoever makes a file where none is made: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
         _require_length(name)
         raise self._node(parent_inode).create(name)
+
+    def unlink(self, parent_inode: int, name: bytes) -> None:
+        """Remove a file that was dropped. EPERM or EROFS for everything else."""
+        _require_length(name)
+        parent = self._node(parent_inode)
+        if not isinstance(parent, DropDirectory):
+            raise self._context.refusal()
+        parent.remove(name)
+
+    def rename(self, parent_inode: int, name: bytes, new_parent_inode: int, new_name: bytes, flags: int) -> int:
+        """Rename a file that was dropped; the physical offset to wait for. EPERM or EROFS for everything else."""
+        _require_length(name)
+        _require_length(new_name)
+        parent = self._node(parent_inode)
+        if not isinstance(parent, DropDirectory):
+            raise self._context.refusal()
+        return parent.move(name, self._node(new_parent_inode), new_name, flags)
 
     def refuse(self, *names: bytes) -> NoReturn:
         """Answer to unlink, rmdir, rename, link, symlink of `names`: EPERM, EROFS on a read-only mount; as
@@ -461,7 +503,7 @@ class Filesystem:
     def note_refused_name(self, parent_inode: int, name: bytes, pid: int, number: int, error: BaseException) -> None:
         """As `note_refused`, for a name below a directory: an `append@…` that was looked up, or what was to be made."""
         parent = self._inodes.nodes.get(parent_inode)
-        if not isinstance(parent, RootDirectory | TopicDirectory | QueueDirectory):
+        if not isinstance(parent, RootDirectory | TopicDirectory | QueueDirectory | DropDirectory):
             return
         path = f"{parent.path}/{from_name(name)}".removeprefix("/")
         if not name.startswith(b"append@"):
@@ -487,10 +529,23 @@ class Filesystem:
         self._inherited = dict(handed_over.handles.all())
         self._next_handle = handed_over.handles.last + 1
         known = self._inodes.survive(handed_over.nodes)
-        for handle in [handle for handle, its in self._inherited.items() if its.inode == self.access_log_inode]:
-            with suppress(FilesystemError):
-                self._files[handle]  # who reads it is logged for from the first request on
+        for handle in [handle for handle, its in self._inherited.items() if self._is_needed_at_once(its.inode)]:
+            with suppress(FilesystemError, StoreError):
+                self._files[handle]
         return known
+
+    def _is_needed_at_once(self, inode: int) -> bool:
+        """Whether it matters from the first request on who has a file open: to log for it, or since it is written."""
+        return inode == self.access_log_inode or self._inodes.kind(inode) is DropFile
+
+    def settle(self) -> None:
+        """Before the first request, after `survive`: publish the files that were about to be when the last server
+        ended."""
+        self._drops.settle()
+
+    def takes_positions(self, handle: int) -> bool:
+        """Whether a write through O_APPEND is to say where it begins: it may be done twice."""
+        return isinstance(self._files[handle], DropHandle)
 
     def leave(self) -> None:
         """After the last request, instead of `close`: another server goes on with all that is open."""
@@ -572,7 +627,7 @@ class Filesystem:
         if entry is None or entry.inode >= COMPUTED:
             return None
         with suppress(FilesystemError, StoreError):
-            if isinstance(self._inodes.nodes[entry.inode], AppendFile):
+            if isinstance(self._inodes.nodes[entry.inode], AppendFile | DropFile):
                 return self._files[handle]
         return None
 

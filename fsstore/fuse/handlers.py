@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +38,7 @@ from fsstore.fuse.protocol import (
 from fsstore.fuse.session import Channel, Handler
 from fsstore.handover import RESENT, RequestJournal
 from fsstore.interface import AT_END, FilesystemError, MessageColumns, MessageNames, SlowWork
+from fsstore.tree.drop import Creation, Wanted
 from fsstore.tree.listing import MOST_DESCRIBED
 
 FEWEST_ROWS = 64
@@ -64,8 +66,13 @@ class RequestHandlers:
             Opcode.FORGET: self.forget,
             Opcode.BATCH_FORGET: self.forget_many,
             Opcode.GETATTR: self.getattr,
+            Opcode.SETATTR: self.setattr,
             Opcode.READLINK: self.readlink,
             Opcode.MKDIR: self.mkdir,
+            Opcode.CREATE: self.create,
+            Opcode.UNLINK: self.unlink,
+            Opcode.RENAME: self.rename,
+            Opcode.RENAME2: self.rename2,
             Opcode.OPEN: self.open,
             Opcode.READ: self.read,
             Opcode.WRITE: self.write,
@@ -97,12 +104,57 @@ class RequestHandlers:
     def getattr(self, unique: int, inode: int, _: memoryview) -> None:
         self._send(wire.attributes_of(unique, self._core.getattr(inode)))
 
+    def setattr(self, unique: int, inode: int, request: memoryview) -> None:
+        valid, handle, size, atime, mtime, atime_ns, mtime_ns, mode, uid, gid = wire.SETATTR.unpack_from(
+            request, ARGUMENTS
+        )
+        now_ns = time.time_ns()
+
+        def time_of(seconds: int, ns: int, is_set: int, is_now: int) -> int | None:
+            if valid & is_now:
+                return now_ns
+            return seconds * 1_000_000_000 + ns if valid & is_set else None
+
+        wanted = Wanted(
+            mode if valid & wire.SET_MODE else None,
+            uid if valid & wire.SET_UID else None,
+            gid if valid & wire.SET_GID else None,
+            time_of(atime, atime_ns, wire.SET_ATIME, wire.SET_ATIME_NOW),
+            time_of(mtime, mtime_ns, wire.SET_MTIME, wire.SET_MTIME_NOW),
+        )
+        sized, by_handle = valid & wire.SET_SIZE, valid & wire.SET_BY_HANDLE
+        attributes = self._core.setattr(inode, size if sized else None, handle if by_handle else None, wanted)
+        self.published()
+        self._send(wire.attributes_of(unique, attributes))
+
     def readlink(self, unique: int, inode: int, _: memoryview) -> None:
         target = self._core.readlink(inode)
         self._send(wire.header(unique, len(target)) + target)
 
     def mkdir(self, unique: int, inode: int, request: memoryview) -> None:
         self._send(wire.entry(unique, self._core.mkdir(inode, bytes(request[wire.MADE_NAME : -1]))))
+
+    def create(self, unique: int, inode: int, request: memoryview) -> None:
+        flags, mode = wire.CREATE.unpack_from(request, ARGUMENTS)
+        uid, gid, _ = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)
+        name = bytes(request[ARGUMENTS + wire.CREATE.size : -1])
+        self._send(wire.created(unique, *self._core.create(inode, name, Creation(flags, mode, uid, gid))))
+
+    def unlink(self, unique: int, inode: int, request: memoryview) -> None:
+        self._core.unlink(inode, bytes(request[ARGUMENTS:-1]))
+        self._send(wire.done(unique))
+
+    def rename(self, unique: int, inode: int, request: memoryview) -> None:
+        (directory,) = wire.RENAME.unpack_from(request, ARGUMENTS)
+        self._rename(unique, inode, directory, request[ARGUMENTS + wire.RENAME.size : -1], 0)
+
+    def rename2(self, unique: int, inode: int, request: memoryview) -> None:
+        directory, flags = wire.RENAME2.unpack_from(request, ARGUMENTS)
+        self._rename(unique, inode, directory, request[ARGUMENTS + wire.RENAME2.size : -1], flags)
+
+    def _rename(self, unique: int, inode: int, directory: int, names: memoryview, flags: int) -> None:
+        name, new_name = bytes(names).split(b"\0")
+        self._finish(unique, self._core.rename(inode, name, directory, new_name, flags), wire.done(unique))
 
     def forget(self, _: int, inode: int, request: memoryview) -> None:
         """Without a reply."""
@@ -146,7 +198,7 @@ class RequestHandlers:
         other, and the kernel drops its reply; the store takes no more then, and says why.
         """
         handle, position, size, _, owner, flags = wire.WRITE.unpack_from(request, ARGUMENTS)
-        if flags & os.O_APPEND:
+        if flags & os.O_APPEND and not self._core.takes_positions(handle):
             position = AT_END
         reply = wire.taken(unique, size)
         is_answered = False
@@ -211,6 +263,17 @@ class RequestHandlers:
             name = bytes(request[ARGUMENTS:-1])
             if name.startswith(b"append@"):
                 self._core.note_refused_name(inode, name, pid, number, error)
+        elif opcode == Opcode.SETATTR:
+            valid, handle, *_ = wire.SETATTR.unpack_from(request, ARGUMENTS)
+            if valid & wire.SET_BY_HANDLE:
+                self._core.note_refused(handle, pid, number, error)
+        elif opcode == Opcode.CREATE:
+            name = bytes(request[ARGUMENTS + wire.CREATE.size : -1])
+            if not name.startswith(b"append@"):  # that was looked up before
+                self._core.note_refused_name(inode, name, pid, number, error)
+        elif opcode in (Opcode.RENAME, Opcode.RENAME2):
+            begin = ARGUMENTS + (wire.RENAME if opcode == Opcode.RENAME else wire.RENAME2).size
+            self._core.note_refused_name(inode, bytes(request[begin:]).split(b"\0")[1], pid, number, error)
         elif opcode == Opcode.MKDIR and number != errno.EEXIST:
             self._core.note_refused_name(inode, bytes(request[wire.MADE_NAME : -1]), pid, number, error)
 
@@ -303,12 +366,28 @@ class JournaledHandlers(RequestHandlers):
         self._once_if_needed(super().release, unique, inode, request)
 
     def mkdir(self, unique: int, inode: int, request: memoryview) -> None:
+        self._named_once(super().mkdir, unique, inode, request)
+
+    def create(self, unique: int, inode: int, request: memoryview) -> None:
+        self._named_once(super().create, unique, inode, request)
+
+    def unlink(self, unique: int, inode: int, request: memoryview) -> None:
+        self._named_once(super().unlink, unique, inode, request)
+
+    def rename(self, unique: int, inode: int, request: memoryview) -> None:
+        self._named_once(super().rename, unique, inode, request)
+
+    def rename2(self, unique: int, inode: int, request: memoryview) -> None:
+        self._named_once(super().rename2, unique, inode, request)
+
+    def _named_once(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
+        """Do a request that makes, removes or renames; what it asks for may be there already."""
         self._journal.begin(unique)
         if self._journal.was_begun(unique):
             with self._core.already_begun():
-                super().mkdir(unique, inode, request)
+                handler(unique, inode, request)
         else:
-            super().mkdir(unique, inode, request)
+            handler(unique, inode, request)
 
     def _once_if_needed(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
         if unique & RESENT or self._core.holds_bytes(HANDLE.unpack_from(request, ARGUMENTS)[0]):

@@ -145,6 +145,7 @@ class Mount:
 
     async def _serve(self, relay: Relay) -> None:
         handlers = self._handlers(relay)
+        self._core.settle()
         expiry = Expiry(self._core, self._channel)
         invalidation = Invalidation(self._core, self._channel, expiry)
         handlers.published = invalidation.notify_kernel

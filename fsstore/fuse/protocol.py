@@ -27,8 +27,11 @@ class Opcode(IntEnum):
     LOOKUP = 1
     FORGET = 2
     GETATTR = 3
+    SETATTR = 4
     READLINK = 5
     MKDIR = 9
+    UNLINK = 10
+    RENAME = 12
     OPEN = 14
     READ = 15
     WRITE = 16
@@ -40,21 +43,20 @@ class Opcode(IntEnum):
     READDIR = 28
     RELEASEDIR = 29
     FSYNCDIR = 30
+    CREATE = 35
     INTERRUPT = 36
     IOCTL = 39
     BATCH_FORGET = 42
     READDIRPLUS = 44
+    RENAME2 = 45
 
 
 class RareOpcode(IntEnum):
     """What pyfuse3 answers, or libfuse refuses."""
 
-    SETATTR = 4
     SYMLINK = 6
     MKNOD = 8
-    UNLINK = 10
     RMDIR = 11
-    RENAME = 12
     LINK = 13
     STATFS = 17
     SETXATTR = 21
@@ -62,10 +64,8 @@ class RareOpcode(IntEnum):
     LISTXATTR = 23
     REMOVEXATTR = 24
     ACCESS = 34
-    CREATE = 35
     POLL = 40
     FALLOCATE = 43
-    RENAME2 = 45
     LSEEK = 46
     COPY_FILE_RANGE = 47
 
@@ -101,6 +101,16 @@ WRITTEN_BYTES = ARGUMENTS + WRITE.size
 """Where the bytes of a write begin."""
 FLUSH = Struct("=Q8xQ")
 """flush: handle, owner of the descriptor"""
+CREATE = Struct("=II8x")
+"""create: flags, mode; the name follows"""
+RENAME = Struct("=Q")
+"""rename: the other directory; both names follow, a NUL after each"""
+RENAME2 = Struct("=QI4x")
+"""rename2: the same, and flags"""
+SETATTR = Struct("=I4xQQ8xQQ8xII4xI4xII")
+"""setattr: which are valid, handle, size, atime, mtime, their nanoseconds, mode, uid, gid"""
+SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_BY_HANDLE = (1 << bit for bit in range(7))
+SET_ATIME_NOW, SET_MTIME_NOW = 1 << 7, 1 << 8
 LOOKUPS = Struct("=Q")
 """forget: how many look-ups"""
 FORGOTTEN = Struct("=QQ")
@@ -118,6 +128,7 @@ _NODE_FIELDS = len(ENTRY_FORMAT) - len(ATTRIBUTES_FORMAT)
 _ENTRY = Struct("=IiQ" + ENTRY_FORMAT)
 _ATTRIBUTES = Struct("=IiQQII" + ATTRIBUTES_FORMAT)
 _OPENED = Struct("=IiQQII")
+_CREATED = Struct("=IiQ" + ENTRY_FORMAT + "QII")
 _TAKEN = Struct("=IiQII")
 DIRENT = Struct("=QQII")
 """inode, where to go on, length of the name, file type; the name follows, padded to 8 bytes"""
@@ -211,6 +222,12 @@ def opened(unique: int, file: Opened, *, nothing_to_flush: bool) -> bytes:
     """The reply to open. With nothing to flush a close costs a request less (kernels before 5.16 ask all the same)."""
     flags = file.direct_io * DIRECT_IO | file.keep_cache * KEEP_CACHE | nothing_to_flush * NO_FLUSH
     return _OPENED.pack(_OPENED.size, 0, unique, file.handle, flags, 0)
+
+
+def created(unique: int, attributes: Attributes, file: Opened) -> bytes:
+    """The reply to create."""
+    flags = file.direct_io * DIRECT_IO | file.keep_cache * KEEP_CACHE
+    return _CREATED.pack(_CREATED.size, 0, unique, *entry_fields(attributes), file.handle, flags, 0)
 
 
 def opened_directory(unique: int, directory: OpenedDirectory) -> bytes:

@@ -19,7 +19,6 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import pyfuse3
 import trio
-from pyfuse3 import EntryAttributes
 
 from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
@@ -27,7 +26,7 @@ from fsstore.fuse.errors import errno_for
 from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel
 from fsstore.handover import RESENT, HandoverError
-from fsstore.interface import BLOCK_BYTES, Attributes, FilesystemError, SlowWork
+from fsstore.interface import FilesystemError, SlowWork
 
 READY_TASKS = 8
 """Tasks of pyfuse3 that stay: each has a buffer of 1 MiB, which is not to come and go with every burst."""
@@ -184,17 +183,6 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
         self._core = core
 
     @answered
-    def setattr(
-        self, inode: int, wanted: EntryAttributes, fields: pyfuse3.SetattrFields, handle: int | None, caller: Any
-    ) -> EntryAttributes:
-        try:
-            return filled(self._core.setattr(inode, wanted.st_size if fields.update_size else None, handle))
-        except FilesystemError as error:
-            if handle is not None:
-                self._core.note_refused(handle, caller.pid, error.errno or errno.EIO, error)
-            raise
-
-    @answered
     def statfs(self, _: object) -> pyfuse3.StatvfsData:
         space = self._core.statfs()
         answer = pyfuse3.StatvfsData()
@@ -221,16 +209,8 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
     # what is refused: each by its own handler, because a missing one reads "Function not implemented"
 
     @answered
-    def create(self, parent: int, name: bytes, _mode: int, _flags: int, _: object) -> NoReturn:
-        self._core.create(parent, name)
-
-    @answered
     def mknod(self, parent: int, name: bytes, _mode: int, _device: int, _: object) -> NoReturn:
-        self._core.create(parent, name)
-
-    @answered
-    def unlink(self, _parent: int, name: bytes, _: object) -> NoReturn:
-        self._core.refuse(name)
+        self._core.refuse_creation(parent, name)
 
     @answered
     def rmdir(self, _parent: int, name: bytes, _: object) -> NoReturn:
@@ -239,10 +219,6 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
     @answered
     def symlink(self, _parent: int, name: bytes, _target: bytes, _: object) -> NoReturn:
         self._core.refuse(name)
-
-    @answered
-    def rename(self, _old: int, name: bytes, _new: int, new_name: bytes, _flags: int, _: object) -> NoReturn:
-        self._core.refuse(name, new_name)
 
     @answered
     def link(self, _inode: int, _parent: int, name: bytes, _: object) -> NoReturn:
@@ -255,20 +231,3 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
     @answered
     def removexattr(self, inode: int, _name: bytes, _: object) -> NoReturn:
         self._core.setxattr(inode)
-
-
-def filled(attributes: Attributes) -> EntryAttributes:
-    """Attributes as pyfuse3 wants them."""
-    entry = EntryAttributes()
-    entry.st_ino = attributes.st_ino
-    entry.st_mode = attributes.mode
-    entry.st_size = attributes.size
-    entry.st_blksize = BLOCK_BYTES
-    entry.st_blocks = (attributes.size + 511) >> 9
-    entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = attributes.mtime_ns
-    entry.st_nlink = attributes.nlink
-    entry.st_uid = attributes.uid
-    entry.st_gid = attributes.gid
-    entry.entry_timeout = attributes.entry_timeout
-    entry.attr_timeout = attributes.attr_timeout
-    return entry

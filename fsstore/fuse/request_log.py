@@ -35,16 +35,16 @@ MOST_PATH_CHARACTERS = 1_000
 _READ_FLAGS = Struct("=32xI")
 """Of a read request, after handle, position and size: flags of the open file"""
 _NAMED = {
-    *(Opcode.LOOKUP, Opcode.MKDIR, RareOpcode.CREATE, RareOpcode.MKNOD, RareOpcode.UNLINK, RareOpcode.RMDIR),
-    *(RareOpcode.SYMLINK, RareOpcode.RENAME, RareOpcode.RENAME2, RareOpcode.LINK),
+    *(Opcode.LOOKUP, Opcode.MKDIR, Opcode.CREATE, RareOpcode.MKNOD, Opcode.UNLINK, RareOpcode.RMDIR),
+    *(RareOpcode.SYMLINK, Opcode.RENAME, Opcode.RENAME2, RareOpcode.LINK),
 }
 """Operations on a name below the inode."""
 _NAME_BEGIN: dict[int, int] = {
     Opcode.MKDIR: 8,
     RareOpcode.MKNOD: 16,
-    RareOpcode.CREATE: 16,
-    RareOpcode.RENAME: 8,
-    RareOpcode.RENAME2: 16,
+    Opcode.CREATE: 16,
+    Opcode.RENAME: 8,
+    Opcode.RENAME2: 16,
     RareOpcode.LINK: 8,
 }
 """Bytes of arguments before the name."""

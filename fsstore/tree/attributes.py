@@ -70,6 +70,18 @@ class Appearance:
         mode = self._append_mode if writable else self._append_mode & ~0o222
         return self._uncached(inode, mode, size, self._started_ns)._replace(shown_inode=shown_inode)
 
+    def drop_directory(self, inode: int, changed_ns: int | None) -> Attributes:
+        """A directory that takes files: from whoever may publish, and each leaves the others' alone."""
+        mode = self._directory_mode | self._append_mode & 0o222
+        mode |= stat.S_ISVTX if mode & 0o022 else 0
+        mtime_ns = self._started_ns if changed_ns is None else changed_ns
+        return Attributes(inode, mode, 0, mtime_ns, 2, self._uid, self._gid, self._name_timeout, 0)
+
+    def dropped(self, inode: int, size: int, mtime_ns: int, mode: int, uid: int | None, gid: int | None) -> Attributes:
+        """A file that was dropped, its maker's; the mounting user's where nobody knows."""
+        found = self._uncached(inode, stat.S_IFREG | mode, size, mtime_ns)
+        return found._replace(uid=found.uid if uid is None else uid, gid=found.gid if gid is None else gid)
+
     def unchanging(self, inode: int, size: int, mtime_ms: int) -> Attributes:
         """A file that stays as it is until its name expires."""
         mode, mtime_ns = stat.S_IFREG | 0o444, mtime_ms * _NS_PER_MS

@@ -11,6 +11,7 @@ from engine import MAX_QUEUES, Queue, TopicNotFoundError
 from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
 from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link, register_links
+from fsstore.tree.drop import DROP, Boxes
 from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode
 from fsstore.tree.listing import Listing, QueueListing
 from fsstore.tree.messages import MessageFiles
@@ -48,6 +49,7 @@ class Tree:
         self.context = context
         self.messages = messages
         self.streams = StreamTable(context)
+        self.drops = Boxes(context)
         context.inodes.makers += [
             Maker(TopicDirectory, lambda key: TopicDirectory(self, self._there(key)[0])),
             Maker(QueueDirectory, self._queue_again),
@@ -140,7 +142,7 @@ class Tree:
 def refused_creation(context: Context, name: bytes) -> FilesystemError:
     """Why no file `name` is made where messages are published: an `append@…` with invalid options does not exist."""
     is_append = name.startswith(APPEND + b"@") and not context.read_only
-    return not_found() if is_append else context.refusal()
+    return not_found() if is_append else context.refusal("no file is made here: drop it in drop/, or write to append")
 
 
 class RootDirectory(Directory):
@@ -227,6 +229,8 @@ class TopicDirectory(Directory):
             return self._tree.append(self, self._topic, None, name)
         if never_exists(name):
             return self._context.appearance.cacheable_absence()
+        if name == DROP:
+            return self._tree.drops.look_up(self._topic, None)
         if name.endswith(STREAM_SUFFIX):
             return self._streams.look_up(self._streams.of_queue(self._queue(name[: -len(STREAM_SUFFIX)])))
         return self._queue_or_keys(name).attributes()
@@ -234,12 +238,14 @@ class TopicDirectory(Directory):
     def describe(self, name: bytes) -> Attributes:
         if name == APPEND:
             return self._tree.listed_append(self._topic, None)
+        if name == DROP:
+            return self._tree.drops.look_up(self._topic, None)
         if name.endswith(STREAM_SUFFIX):
             return self._streams.listed(self._streams.of_queue(self._queue(name[: -len(STREAM_SUFFIX)])))
         return self._queue_or_keys(name).attributes()
 
     def names(self) -> Sequence[bytes]:
-        names = [APPEND]
+        names = [APPEND] if self._context.read_only else [APPEND, DROP]
         for queue in self._context.store.queues(self._topic):
             names += [b"%d" % queue, stream_name(queue)]
         return [*names, KEYS]
@@ -304,6 +310,8 @@ class QueueDirectory(Directory):
             return self._tree.append(self, self._queue.topic, self._queue, name)
         if name[:1] == b"@":
             return look_up_queue_link(self._context, self._queue, name)
+        if name == DROP:
+            return self._tree.drops.look_up(self._queue.topic, self._queue.queue_id)
         return self._context.absence(name)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:

@@ -222,9 +222,9 @@ class Context:
         """Whether nothing can be published: opened so, following, or stopped after a failed flush."""
         return self.store.mode is not OpenMode.WRITE or self.store.read_only_reason is not None
 
-    def refusal(self) -> FilesystemError:
+    def refusal(self, reason: str = "") -> FilesystemError:
         """Why nothing but publishing changes the tree."""
-        return FilesystemError(errno.EROFS if self.read_only else errno.EPERM)
+        return FilesystemError(errno.EROFS) if self.read_only else FilesystemError(errno.EPERM, reason)
 
     def must_be_writable(self) -> None:
         """EROFS where nothing can be published."""
@@ -267,7 +267,7 @@ class Directory(Node):
         return self.lookup(name)
 
     def create(self, name: bytes) -> FilesystemError:
-        return self._context.refusal()
+        return self._context.refusal("no file is made here: drop it in TOPIC/drop, or write lines to TOPIC/append")
 
     def mkdir(self, name: bytes) -> None:
         raise self._context.refusal()

@@ -108,7 +108,7 @@ def test_an_unknown_option_is_not_found_even_when_it_is_to_be_created(mount: Mou
     queue = mount.stat("orders/0").inode
     assert refused_with(lambda: mount.fs.lookup(queue, name.encode())) == errno.ENOENT
     number = errno.ENOENT if "@" in name else errno.EPERM
-    assert refused_with(lambda: mount.fs.create(queue, name.encode())) == number
+    assert refused_with(lambda: mount.fs.refuse_creation(queue, name.encode())) == number
 
 
 # when a writer may be answered

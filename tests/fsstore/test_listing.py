@@ -24,7 +24,7 @@ def test_each_directory_lists_what_is_in_it(mount: Mount, store: FakeStore) -> N
     store.create_topic("z", 1)
     store.put(Message("orders", b"x", keys=["K"]), 1)
     assert mount.ls("/") == ["@store", "@parquet", "orders", "orders.log", "z", "z.log"]
-    assert mount.ls("orders") == ["append", "0", "0.log", "1", "1.log", "keys"]
+    assert mount.ls("orders") == ["append", "drop", "0", "0.log", "1", "1.log", "keys"]
     assert mount.ls("orders/0") == ["append"]
     assert mount.ls("orders/1") == ["append", "0" * 20]
     assert mount.ls("@store") == [*REPORTS, "accesslog", "groups", "control"]

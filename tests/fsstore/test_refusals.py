@@ -75,7 +75,7 @@ PATHS = ["/", "orders", "orders/0", "orders/keys", "orders/keys/K@all", "@store"
 def test_nothing_is_made_below_any_directory(mounted: tuple[Mount, int], path: str) -> None:
     mount, number = mounted
     directory = mount.stat(path).inode
-    assert refused_with(lambda: mount.fs.create(directory, b"file")) == number
+    assert refused_with(lambda: mount.fs.refuse_creation(directory, b"file")) == number
     if path not in ("/", "orders"):
         assert refused_with(lambda: patiently(mount.fs.mkdir, directory, b"1")) == number
 
@@ -184,7 +184,7 @@ def test_a_name_over_255_bytes_is_too_long_whatever_is_asked_of_it(mounted: tupl
         for use in (
             lambda name=name: mount.fs.lookup(directory, name),
             lambda name=name: mount.fs.mkdir(directory, name),
-            lambda name=name: mount.fs.create(directory, name),
+            lambda name=name: mount.fs.refuse_creation(directory, name),
             lambda name=name: mount.fs.refuse(name),
             lambda name=name: mount.fs.refuse(b"name", name),
         ):

@@ -7,16 +7,15 @@ import logging
 import os
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pyfuse3
 import pytest
 import trio
-from pyfuse3 import EntryAttributes
 
 from engine import DamagedRecordError, MessageStore, OpenMode, Stored, StoreFullError
 from fsstore.core import Filesystem
@@ -38,6 +37,7 @@ from fsstore.interface import (
     OpenedDirectory,
     SlowWork,
 )
+from fsstore.tree.drop import Wanted
 
 INODE = 77
 UNIQUE = 4321
@@ -162,7 +162,11 @@ class NotingCore:
     opens_unasked = False
 
     def __init__(self) -> None:
-        self.asked: list[tuple[object, ...]] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.places_all = False
+
+    def takes_positions(self, _: int) -> bool:
+        return self.places_all
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         def method(*arguments: object) -> int:
@@ -177,16 +181,18 @@ def test_a_writer_is_known_by_its_descriptors_and_o_append_by_each_write() -> No
     handlers = RequestHandlers(
         cast(Filesystem, core), cast(MessageStore, ScriptedStore()), cast(Channel, kernel := Kernel())
     )
-    for flags in (os.O_WRONLY, os.O_WRONLY | os.O_APPEND):
+    for flags in (os.O_WRONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND):
+        core.places_all = len(kernel.replies) == 2
         request = struct.pack("=IIQQ16xQQIIQI4x", 84, Opcode.WRITE, UNIQUE, INODE, 5, 700, 4, 2, 99, flags) + b"line"
         handlers.write(UNIQUE, INODE, memoryview(request))
     handlers.flush(UNIQUE, INODE, memoryview(struct.pack("=IIQQ16xQ8xQ", 64, Opcode.FLUSH, UNIQUE, INODE, 5, 99)))
     assert [asked[:5] for asked in core.asked] == [
         ("write", 5, 700, b"line", 99),
         ("write", 5, AT_END, b"line", 99),
+        ("write", 5, 700, b"line", 99),
         ("flush", 5, 99),
     ]
-    assert len(kernel.replies) == 3
+    assert len(kernel.replies) == 4
 
 
 @pytest.mark.parametrize("opcode", [Opcode.WRITE, Opcode.FLUSH, Opcode.FSYNC, Opcode.FSYNCDIR])
@@ -317,12 +323,19 @@ def test_messages_are_listed_as_other_files_are(opcode: Opcode, row_bytes: int) 
     assert reply == result_of(Frequent(entries, *told, []).ask(opcode, listing_request(1, 4096)))
 
 
+RENAMED = {Opcode.RENAME: 8, Opcode.RENAME2: 16}
+"""Bytes of arguments before the two names."""
+
+
 @pytest.mark.parametrize("opcode", sorted(set(Opcode) - {Opcode.INIT, Opcode.INTERRUPT, Opcode.IOCTL}))
 def test_every_frequent_request_has_a_handler_that_leaves_refusals_to_the_loop(opcode: Opcode) -> None:
     for error in (FilesystemError(errno.ESTALE), KeyError("a defect"), SlowWork(lambda: None)):
         asked = Frequent(error)
+        arguments = struct.pack("=QQIIQII", 1, 0, 4096, 0, 0, 0, 0) + bytes(48)
+        if opcode in RENAMED:
+            arguments = arguments[: RENAMED[opcode]] + b"old\0new\0"
         with pytest.raises(type(error)):
-            asked.ask(opcode, struct.pack("=QQIIQII", 1, 0, 4096, 0, 0, 0, 0))
+            asked.ask(opcode, arguments)
         assert asked.kernel.replies == []
 
 
@@ -342,7 +355,6 @@ def errno_of_answer(handler: Callable[..., Awaitable[Any]], *arguments: object) 
     return int(raised.value.errno)
 
 
-NOTHING_TO_SET = SimpleNamespace(update_size=False)
 """pyfuse3's SetattrFields can't be made outside of it."""
 
 
@@ -351,14 +363,10 @@ def rare(*script: object) -> RareOperations:
 
 
 RARE: list[tuple[str, tuple[object, ...]]] = [
-    ("setattr", (INODE, EntryAttributes(), NOTHING_TO_SET, None, None)),
     ("statfs", (None,)),
-    ("create", (1, b"name", 0o644, 0, None)),
     ("mknod", (1, b"name", 0o644, 0, None)),
-    ("unlink", (1, b"name", None)),
     ("rmdir", (1, b"name", None)),
     ("symlink", (1, b"name", b"target", None)),
-    ("rename", (1, b"name", 2, b"name", 0, None)),
     ("link", (INODE, 1, b"name", None)),
     ("getxattr", (INODE, b"user.name", None)),
     ("listxattr", (INODE, None)),
@@ -382,29 +390,51 @@ def test_every_rare_request_answers_refusals_and_outlives_defects(
 
 def test_every_request_of_pyfuse3_is_answered_here_or_there() -> None:
     frequent = {"lookup", "forget", "getattr", "readlink", "open", "read", "write", "flush", "fsync", "release"}
-    frequent |= {"mkdir", "opendir", "readdir", "releasedir", "fsyncdir"}
+    frequent |= {"mkdir", "opendir", "readdir", "releasedir", "fsyncdir", "setattr", "create", "unlink", "rename"}
     unasked = {"init", "stacktrace", "access", "supports_dot_lookup", "enable_writeback_cache", "enable_acl"}
     theirs = {name for name in vars(pyfuse3.Operations) if not name.startswith("_")} - unasked
     assert theirs - {"poll"} == frequent | {name for name, _ in RARE}
 
 
-@pytest.mark.parametrize(("sets_size", "handle"), [(True, 5), (True, None), (False, 5)])
-def test_a_size_is_set_only_where_one_is_given(sets_size: bool, handle: int | None) -> None:
-    core, wanted = NotingCore(), EntryAttributes()
-    wanted.st_size = 700
-    operations = RareOperations(cast(Filesystem, core))
-    fields = SimpleNamespace(update_size=sets_size)
-    with pytest.raises(pyfuse3.FUSEError):  # such a core has no attributes to answer
-        answer_to(operations.setattr, INODE, wanted, fields, handle, None)
-    assert core.asked == [("setattr", INODE, 700 if sets_size else None, handle)]
+@pytest.mark.parametrize(
+    ("valid", "size", "handle", "wanted"),
+    [
+        (wire.SET_SIZE | wire.SET_BY_HANDLE, 700, 5, Wanted()),
+        (wire.SET_SIZE, 700, None, Wanted()),
+        (wire.SET_BY_HANDLE | wire.SET_MODE | wire.SET_GID, None, 5, Wanted(mode=0o600, gid=34)),
+        (
+            wire.SET_ATIME | wire.SET_MTIME | wire.SET_UID,
+            None,
+            None,
+            Wanted(None, 12, None, 7_000_000_001, 8_000_000_002),
+        ),
+    ],
+)
+def test_what_is_set_is_what_is_given(valid: int, size: int | None, handle: int | None, wanted: Wanted) -> None:
+    core = NotingCore()
+    handlers = RequestHandlers(cast(Filesystem, core), cast(MessageStore, ScriptedStore()), cast(Channel, Kernel()))
+    values = struct.pack("=IIQQQQQQIIIIIIII", valid, 0, 5, 700, 0, 7, 8, 9, 1, 2, 3, 0o600, 0, 12, 34, 0)
+    request = struct.pack("=IIQQ16x", 128, Opcode.SETATTR, UNIQUE, INODE) + values
+    with pytest.raises(TypeError):  # such a core has no attributes to answer
+        handlers.setattr(UNIQUE, INODE, memoryview(request))
+    assert core.asked == [("setattr", INODE, size, handle, wanted)]
 
 
-def test_attributes_are_filled_in() -> None:
-    entry = answer_to(rare(ATTRIBUTES).setattr, INODE, EntryAttributes(), NOTHING_TO_SET, None, None)
-    assert (entry.st_ino, entry.st_mode, entry.st_size, entry.st_nlink) == (INODE, 0o100444, 1_000, 1)
-    assert (entry.st_uid, entry.st_gid, entry.st_blocks, entry.st_blksize) == (12, 34, 2, 4096)
-    assert {entry.st_mtime_ns, entry.st_ctime_ns, entry.st_atime_ns} == {1_700_000_000_123_456_789}
-    assert (entry.entry_timeout, entry.attr_timeout) == (15, 25)
+def test_now_is_the_time_of_the_request() -> None:
+    core = NotingCore()
+    handlers = RequestHandlers(cast(Filesystem, core), cast(MessageStore, ScriptedStore()), cast(Channel, Kernel()))
+    request = struct.pack("=IIQQ16xI84x", 128, Opcode.SETATTR, UNIQUE, INODE, wire.SET_MTIME | wire.SET_MTIME_NOW)
+    before_ns = time.time_ns()
+    with pytest.raises(TypeError):
+        handlers.setattr(UNIQUE, INODE, memoryview(request))
+    assert before_ns <= core.asked[0][4].mtime_ns <= time.time_ns()
+
+
+def test_a_file_that_is_made_is_described_and_open() -> None:
+    made = (ATTRIBUTES, Opened(9, False, False, None))
+    reply = result_of(Frequent(made).ask(Opcode.CREATE, struct.pack("=IIII", os.O_WRONLY, 0o644, 0, 0) + b"name\0"))
+    assert ENTRY.unpack_from(reply) == (INODE, 0, 15, 25, 0, 0, *ATTRIBUTES_REPLIED)
+    assert struct.unpack_from("=QII", reply, ENTRY.size) == (9, 0, 0)
 
 
 def test_slow_work_is_done_before_the_answer() -> None:

@@ -21,14 +21,14 @@ COLLIDING_KEYS = ("Aa", "BB")
 
 
 def test_the_tree(mount: Mounted, topic: Path) -> None:
-    """3.1 The root lists `@store`, every topic and its `.log`; a topic lists `append`, its queues, their `.log` and
-    `keys`."""
+    """3.1 The root lists `@store`, every topic and its `.log`; a topic lists `append`, `drop`, its queues, their `.log`
+    and `keys`."""
     listed = {entry.name: entry for entry in os.scandir(mount.root)}
     assert {"@store", topic.name, f"{topic.name}.log"} <= listed.keys()
     assert listed[f"{topic.name}.log"].is_file()
     assert listed[f"{topic.name}.log"].stat().st_ino == listed[f"{topic.name}.log"].inode()
     queues = {name for queue in range(4) for name in (f"{queue}", f"{queue}.log")}
-    assert set(os.listdir(topic)) == {"append", "keys"} | queues
+    assert set(os.listdir(topic)) == {"append", "drop", "keys"} | queues
 
 
 def test_a_queue_lists_its_messages_in_order(queue: Path) -> None:

@@ -60,8 +60,8 @@ def parquet_file(topic: Path) -> Path:
 
 
 def test_changes_are_refused(topic: Path) -> None:
-    """5.1 Creating, removing, renaming and linking, writing to a message or changing one is EPERM; so is O_TRUNC of
-    anything but `append`, also for reading."""
+    """5.1 Creating, removing and renaming anywhere but in `drop` (10), linking, writing to a message or changing one is
+    EPERM; so is O_TRUNC of anything but `append`, also for reading."""
     publish(topic / "0" / "append", b"one\n")
     refused = {what: errno.errorcode[refused_with(change)] for what, change in attempts(topic).items()}
     assert refused == dict.fromkeys(refused, "EPERM")
