@@ -1,6 +1,32 @@
 """The storage engine: Apache RocketMQ's message store, in files, mmap and numpy.
 
 This page is the public API; nothing outside the engine reaches past it.
+
+>>> from engine import Message, MessageStore, OpenMode, StoreConfig
+>>> store = MessageStore.open("store")
+>>> put = store.put(Message("orders", b"12 apples", keys=["ORDER-17"], tags="paid"), queue=0)
+>>> put.queue, put.queue_offset
+(0, 0)
+>>> store.put_lines("orders", b"7 pears\\n3 plums\\n", queue=0).count
+2
+>>> bytes(store.get("orders", 0, 1).body)
+b'7 pears'
+>>> [bytes(message.body) for message in store.query("orders", "ORDER-17")]
+[b'12 apples']
+>>> [bytes(message.body) for message in store.read("orders", 0, start=1)]
+[b'7 pears', b'3 plums']
+>>> store.wait_durable(store.physical_end)  # on disk
+>>> store
+<MessageStore '.../store', write>
+
+Another process, and this one, may follow it meanwhile:
+
+>>> reader = MessageStore.open("store", StoreConfig(mode=OpenMode.FOLLOW))
+>>> news = reader.follow("orders", start=2)
+>>> bytes(next(news).body)
+b'3 plums'
+>>> reader.close()
+>>> store.close()
 """
 
 from engine.backup import BackedUp, back_up

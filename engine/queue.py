@@ -97,6 +97,9 @@ class Queue:
         self._writer = writer
         self._consume_queue: ConsumeQueue | None = None
 
+    def __repr__(self) -> str:
+        return f"<Queue {self.topic}/{self.queue_id}>"
+
     def _resolve(self) -> ConsumeQueue | None:
         """The queue's entries as the store has them now; None when there are none yet."""
         queue = self._consume_queue

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -155,15 +157,22 @@ class MessageStore:
             )
 
     @classmethod
-    def open(cls, path: Path | str, config: StoreConfig | None = None, *, disk_use: DiskUse = disk_use) -> MessageStore:
-        """Open the store at `path`: create it when nothing is there (WRITE), recover it, or follow its writer. A
-        directory that has to be made is its owner's alone.
+    def open(
+        cls,
+        path: Path | str,
+        config: StoreConfig | None = None,
+        *,
+        create: bool = True,
+        disk_use: DiskUse = disk_use,
+    ) -> MessageStore:
+        """Open the store at `path`: create it when nothing is there (WRITE, unless `create` is false), recover it, or
+        follow its writer. A directory that has to be made is its owner's alone.
 
         `disk_use` tells retention how full the disk is. StoreLockedError (another process writes it), NotAStoreError,
         UnsupportedStoreError (names what is not read), ConfigFileError, ObstructedError, StoreFullError, OSError.
         """
         path, config = Path(path).absolute(), config or StoreConfig()
-        opened = open_store(store_root(path), config)
+        opened = open_store(store_root(path), config, create)
         try:
             store = cls(path, config, opened, disk_use)
         except BaseException:
@@ -220,6 +229,9 @@ class MessageStore:
     def _close_follower(self) -> None:
         if self._follower is not None:
             self._follower.close()
+
+    def __repr__(self) -> str:
+        return f"<MessageStore {str(self.path)!r}, {'closed' if self._closed else self.mode.value}>"
 
     def __enter__(self) -> MessageStore:
         return self
@@ -485,6 +497,48 @@ class MessageStore:
         Reads ahead, the further the longer it goes on. TopicNotFoundError.
         """
         return self._queue(topic, queue).read(start, count)
+
+    def follow(
+        self, topic: str, queue: int | None = None, start: int | None = None, *, poll_ms: int = 100
+    ) -> Iterator[StoredMessage]:
+        """Messages of a topic, or of one queue, as they come: all that come from now on, or those from queue offset
+        `start` of each queue on (0: from the oldest). Those found at one look are in the order of the log; damaged ones
+        are left out. Waits for more for as long as the store is open; a store that is followed is looked at every
+        `poll_ms`. TopicNotFoundError, also when the topic is deleted meanwhile."""
+        self.refresh()
+        ends = {number: self._first_to_follow(topic, number, start) for number in self._followed(topic, queue)}
+        return self._as_they_come(topic, queue, ends, poll_ms / 1000)
+
+    def _followed(self, topic: str, queue: int | None) -> list[int]:
+        if queue is None:
+            return self.queues(topic)
+        self._topics.require_queue(topic, queue)
+        return [queue]
+
+    def _first_to_follow(self, topic: str, queue: int, start: int | None) -> int:
+        bounds = self.bounds(topic, queue)
+        return bounds.max_offset if start is None else max(start, bounds.min_offset)
+
+    def _as_they_come(
+        self, topic: str, queue: int | None, ends: dict[int, int], poll_seconds: float
+    ) -> Iterator[StoredMessage]:
+        news = _News(topic)
+        unsubscribe = self.subscribe(news)
+        try:
+            while not self._closed:
+                news.clear()
+                self.refresh()
+                come = []
+                for number in self._followed(topic, queue):
+                    start, end = ends.get(number, 0), self.bounds(topic, number).max_offset
+                    if end > start:
+                        come.append(self.read(topic, number, start, end - start))
+                        ends[number] = end
+                yield from heapq.merge(*come, key=attrgetter("physical_offset"))
+                if not come:
+                    news.wait(poll_seconds)
+        finally:
+            unsubscribe()
 
     def entries(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
         """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count."""
@@ -759,6 +813,26 @@ class MessageStore:
             disk_free_bytes=disk_free,
             disk_total_bytes=disk_total,
         )
+
+
+class _News(StoreListener):
+    """Wakes who waits for messages of a topic."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._event = threading.Event()
+
+    def appended(self, topic: str, queue: int) -> None:
+        if topic == self._topic:
+            self._event.set()
+
+    def clear(self) -> None:
+        """What was heard of is being looked at."""
+        self._event.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Return when there is something to look at, or after so long."""
+        self._event.wait(seconds)
 
 
 class _WriteSide:

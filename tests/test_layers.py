@@ -154,6 +154,7 @@ MAY_IMPORT = {
         "interface": {"options"},
         "tree": {"handover", "interface"},
         "parquet": {"options", "interface", "tree"},
+        "arrow": {"parquet"},
         "jobs": {"interface", "parquet"},
         "spark": {"parquet", "jobs"},
         "core": {"handover", "interface", "tree", "parquet"},

@@ -64,11 +64,12 @@ class Opened:
             self.lock.release()
 
 
-def open_store(path: Path, config: StoreConfig) -> Opened:
-    """Open what is at `path` as `config.mode` says. OpenError, ObstructedError, StoreFullError, OSError."""
+def open_store(path: Path, config: StoreConfig, create: bool = True) -> Opened:
+    """Open what is at `path` as `config.mode` says, with `create` a new store if nothing is. OpenError,
+    ObstructedError, StoreFullError, OSError."""
     layout = layout_of(path, config)
     new = is_new(layout)
-    if new and config.mode is not OpenMode.WRITE:
+    if new and (config.mode is not OpenMode.WRITE or not create):
         raise NotAStoreError(path, "nothing is there")
     if new:
         refuse_folders(layout)

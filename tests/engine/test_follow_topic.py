@@ -1,0 +1,93 @@
+"""Messages as they come: from this process, from another one, from new queues, until the store is closed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from engine import Message, MessageStore, NotAStoreError, OpenMode, StoredMessage, TopicNotFoundError
+from tests.engine.storetools import SMALL, opened
+
+FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    with opened(tmp_path / "store") as store:
+        store.create_topic("orders", 2)
+        yield store
+
+
+def put(store: MessageStore, *bodies: str, queue: int | None = None) -> None:
+    for body in bodies:
+        store.put(Message("orders", body.encode()), queue)
+
+
+def bodies(messages: Iterator[StoredMessage], count: int) -> list[str]:
+    return [bytes(message.body).decode() for message in islice(messages, count)]
+
+
+def test_what_comes_after_the_call_is_given_in_the_order_of_the_log(store: MessageStore) -> None:
+    put(store, "before")
+    news = store.follow("orders")
+    put(store, "a", "b", "c", "d", "e")
+    assert bodies(news, 5) == ["a", "b", "c", "d", "e"]
+    put(store, "f")
+    assert bodies(news, 1) == ["f"]
+
+
+def test_it_begins_at_an_offset_and_keeps_to_a_queue(store: MessageStore) -> None:
+    for number in range(100):
+        put(store, str(number), queue=number % 2)
+    assert bodies(store.follow("orders", start=0), 100) == [str(number) for number in range(100)]
+    assert bodies(store.follow("orders", 1, start=48), 2) == ["97", "99"]
+    with pytest.raises(TopicNotFoundError):
+        store.follow("nosuch")
+    with pytest.raises(TopicNotFoundError):
+        store.follow("orders", 7)
+
+
+def test_a_follower_gets_what_another_store_publishes_and_queues_that_are_new(
+    store: MessageStore, tmp_path: Path
+) -> None:
+    put(store, "old", queue=0)
+    with MessageStore.open(tmp_path / "store", FOLLOW) as follower:
+        news = follower.follow("orders", poll_ms=1)
+        got: list[str] = []
+        thread = threading.Thread(target=lambda: got.extend(bodies(news, 3)), daemon=True)
+        thread.start()
+        put(store, "a", queue=1)
+        store.grow_topic("orders", 3)
+        put(store, "b", queue=2)
+        put(store, "c", queue=0)
+        thread.join(30)
+        assert sorted(got) == ["a", "b", "c"]
+
+
+def test_it_ends_with_the_store_and_with_the_topic(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as store:
+        put(store, "x")
+        news, doomed = store.follow("orders", start=0), store.follow("orders", start=0)
+        assert bodies(news, 1) == bodies(doomed, 1) == ["x"]
+        store.delete_topic("orders")
+        with pytest.raises(TopicNotFoundError):
+            next(doomed)
+    assert list(news) == []
+
+
+def test_a_store_is_made_only_where_it_may_be(tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(NotAStoreError, match="nothing is there"):
+            MessageStore.open(path, SMALL, create=False)
+    assert list(tmp_path.iterdir()) == []
+    with opened(tmp_path / "s") as store:
+        assert repr(store) == f"<MessageStore '{tmp_path}/s', write>"
+        store.create_topic("orders", 1)
+        assert repr(store.queue("orders", 0)) == "<Queue orders/0>"
+    assert repr(store).endswith(", closed>")
+    MessageStore.open(tmp_path / "s", SMALL, create=False).close()
