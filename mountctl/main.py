@@ -37,6 +37,7 @@ VERBS = (
     "backup",
     "export",
     "import",
+    "sql",
     "completion",
 )
 MOUNT_HELPER = "mount.fsstore"

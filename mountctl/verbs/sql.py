@@ -1,0 +1,149 @@
+"""mountctl sql: topics as tables of DuckDB, read through `@parquet`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fsstore.jobs.mount import bounds
+from fsstore.parquet.format import FIELDS, Type
+from fsstore.parquet.names import topic_partition
+from mountctl.errors import CommandError
+from mountctl.output import print_json_line, print_table
+from mountctl.spark import mountpoint_of
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+ALL = "messages"
+"""The view of all topics, where none has that name."""
+ROWS_AT_ONCE = 1_000
+_TYPES = {
+    Type.INT: "int",
+    Type.LONG: "bigint",
+    Type.TIME: "timestamptz",
+    Type.BYTES: "blob",
+    Type.TEXT: "varchar",
+    Type.HOST: "varchar",
+    Type.TEXTS: "varchar[]",
+    Type.MAP: "map(varchar, varchar)",
+}
+
+
+@click.command("sql", short_help="Ask in SQL; topics are tables.")
+@click.argument("place", metavar="MOUNT")
+@click.argument("query", metavar="QUERY")
+@click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
+@click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one a line.")
+def command(place: str, query: str, as_csv: bool, as_json: bool) -> None:
+    """Ask MOUNT a QUERY in DuckDB's SQL. Each topic is a table, and `messages` all of them.
+
+    Columns: those of @parquet, with body as text (null where it is none), bytes as it is stored, and json where it is
+    JSON: json->>'$.user'. A name that is no word stands in double quotes: "%DLQ%billing".
+
+    \b
+    Examples:
+      mountctl sql /mnt/mq 'select queue, count(*), max(store_time) from orders group by queue'
+      mountctl sql /mnt/mq "select json->>'$.user' as user, count(*) from orders group by user" --csv
+    """
+    if as_csv and as_json:
+        raise CommandError("--csv and --json exclude each other", exit_code=os.EX_USAGE)
+    try:
+        import duckdb
+    except ImportError:
+        raise CommandError("DuckDB is not installed", "pip install 'fsstore[sql]'") from None
+    mountpoint = mountpoint_of(place)
+    with duckdb.connect() as connection:
+        try:
+            connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
+            *first, last = connection.extract_statements(query) or [None]
+            for statement in first:
+                _make_views(connection, mountpoint, statement.query)
+                connection.execute(statement)
+            if last is not None:
+                _make_views(connection, mountpoint, last.query)
+                _print(connection, last.query, as_csv=as_csv, as_json=as_json)
+        except duckdb.CatalogException as error:
+            topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
+            raise CommandError(str(error).splitlines()[0], f"there are topics: {topics}", os.EX_USAGE) from None
+        except duckdb.IOException as error:
+            raise CommandError(str(error), exit_code=os.EX_IOERR) from None
+        except duckdb.Error as error:
+            raise CommandError(str(error), exit_code=os.EX_USAGE) from None
+
+
+def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str) -> None:
+    """A view of each topic that a query names: to make one looks a file up."""
+    there = bounds(str(mountpoint))
+    by_lower_case = {topic.lower(): topic for topic in sorted(there, reverse=True)}
+    for name in connection.get_table_names(query):
+        topic = name if name in there else by_lower_case.get(name.lower())
+        if topic is not None or name.lower() == ALL:
+            topics = [topic] if topic is not None else sorted(there)
+            has_files = [one for one in topics if any(begin < end for begin, end in there[one].values())]
+            connection.execute(f"create view if not exists {_quoted(topic or ALL)} as {_select(mountpoint, has_files)}")
+
+
+def _select(mountpoint: Path, topics: list[str]) -> str:
+    """The messages of topics that have some."""
+    columns = [field.name for field in FIELDS if field.name != "body"]
+    if topics:
+        files = ", ".join(_text(f"{_glob(mountpoint, topic)}/*/*.parquet") for topic in topics)
+        types = "hive_partitioning = true, hive_types = {'topic': varchar, 'queue': int}"
+        source = f"read_parquet([{files}], {types})"
+    else:
+        nothing = ", ".join(f"null::{_TYPES[field.type]} as {field.name}" for field in FIELDS)
+        source = f"(select {nothing}, null::varchar as topic, null::int as queue where false)"
+    text = "try(decode(body))"
+    return (
+        f"select topic, queue, {', '.join(columns)}, {text} as body, body as bytes, "
+        f"case when json_valid({text}) then {text}::json end as json from {source}"
+    )
+
+
+def _glob(mountpoint: Path, topic: str) -> str:
+    """The path of a topic's files, with nothing in it that a pattern is made of."""
+    path = os.path.join(mountpoint, "@parquet", os.fsdecode(topic_partition(topic)))
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _print(connection: DuckDBPyConnection, query: str, *, as_csv: bool, as_json: bool) -> None:
+    """Rows with their cells as DuckDB writes them; nothing for a statement that has none."""
+    if not re.match(r"\s*(select|with|from|values|describe|show|summarize|pivot|table)\b", query, re.IGNORECASE):
+        connection.execute(query)
+        return
+    rows_of = f"({query.rstrip().rstrip(';')}\n)"
+    if as_json:
+        found = connection.execute(f"select to_json(found)::varchar from {rows_of} found")
+        for (row,) in _rows(found):
+            print_json_line(json.loads(row))
+        return
+    found = connection.execute(f"select columns(*)::varchar from {rows_of}")
+    names = [column[0] for column in found.description]
+    if as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(_rows(found))
+    else:
+        print_table(names, [["" if cell is None else cell for cell in row] for row in _rows(found)])
+
+
+def _rows(found: DuckDBPyConnection) -> Iterator[tuple[str, ...]]:
+    while rows := found.fetchmany(ROWS_AT_ONCE):
+        yield from rows

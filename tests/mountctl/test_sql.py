@@ -1,0 +1,78 @@
+"""mountctl sql: topics as tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mount.harness import Mounted, mounted
+from tests.mountctl.conftest import mountctl, succeed
+
+LINES = ['{"user": "ann", "n": 1}', '{"user": "bob", "n": 2}', "no JSON, but ü", "a,b\t\x1b[31m"]
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    with mounted(tmp_path_factory.mktemp("sql")) as mount:
+        (mount.topic("orders") / "0/append@tags=new,keys=K").write_text("\n".join([*LINES, ""]))
+        (mount.root / "orders/1/append@frame=file").write_bytes(b"\xff")
+        (mount.topic("%DLQ%billing") / "append").write_text("dead\n")
+        mount.topic("empty")
+        yield mount
+
+
+def asked(mount: Mounted, query: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in succeed("sql", mount.root, query, "--json").splitlines()]
+
+
+def test_fields_of_json_are_within_reach_beside_bodies_that_are_none(mount: Mounted) -> None:
+    query = "select json->>'$.user' as name, sum((json->>'$.n')::int) as n from orders group by name order by name"
+    assert asked(mount, query) == [{"name": "ann", "n": 1}, {"name": "bob", "n": 2}, {"name": None, "n": None}]
+    rows = asked(mount, "select body, octet_length(bytes) as size, keys, tags, properties from orders order by queue")
+    assert sorted(str(row["body"]) for row in rows) == sorted([*LINES, "None"])
+    assert rows[-1]["size"] == 1
+    assert rows[0]["properties"] == {"KEYS": "K", "TAGS": "new"}
+
+
+def test_any_topic_is_a_table_and_messages_are_all_of_them(mount: Mounted) -> None:
+    assert asked(mount, 'select body from "%DLQ%billing"') == [{"body": "dead"}]
+    assert asked(mount, "select count(*) as n from EMPTY") == [{"n": 0}]
+    found = asked(mount, "select topic, count(*) as n from messages group by topic order by n")
+    assert found == [{"topic": "%DLQ%billing", "n": 1}, {"topic": "orders", "n": 5}]
+    both = "create table t as select queue from orders; select max(queue) as most from t"
+    assert asked(mount, both) == [{"most": 1}]
+
+
+def test_rows_are_a_table_or_csv(mount: Mounted) -> None:
+    query = "select body, queue from orders where queue = 0 order by queue_offset;"
+    shown = succeed("sql", mount.root, query).splitlines()
+    assert shown[0].split() == ["body", "queue"]
+    assert "\x1b" not in shown[4], "nothing of a message reaches a terminal as it is"
+    assert list(csv.reader(succeed("sql", mount.root, query, "--csv").splitlines())) == [
+        ["body", "queue"],
+        *([line, "0"] for line in LINES),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("select * from order", "syntax error"),
+        ("select * from absent", "there are topics: %DLQ%billing, empty, orders"),
+        ("select absent from orders", "absent"),
+        ("select (body)::int from orders", "Conversion Error"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_on_a_line(mount: Mounted, query: str, words: str) -> None:
+    done = mountctl("sql", mount.root, query)
+    assert (done.returncode, done.stderr.count("\n")) == (64, 1)
+    assert words in done.stderr
+
+
+def test_a_store_that_is_not_mounted_is_refused(tmp_path: Path) -> None:
+    succeed("init", tmp_path / "store")
+    assert "mount it first" in mountctl("sql", tmp_path / "store", "select 1").stderr
