@@ -16,6 +16,7 @@ What a frame, a record and a blank are is said in `engine.record.log_framing`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
@@ -41,7 +42,7 @@ from engine.record.located import LocatedRecords
 from engine.record.log_framing import EntryNumber
 from engine.record.message import StoredMessage
 from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, frame_extent, read_header
-from engine.record.scan import ScannedRecords, ScanStop, find_chained_record, scan_records
+from engine.record.scan import CHUNK_BYTES, ScannedRecords, ScanStop, find_chained_record, scan_records
 from engine.recovery.tombstone import TOMBSTONE_TOPIC, is_tombstone
 from engine.results import NewestRecord
 
@@ -82,6 +83,20 @@ class DamagedRange:
     def is_new(self) -> bool:
         """Whether it is damage that nobody has dealt with."""
         return self.kind in (DamageKind.UNREADABLE, DamageKind.LOST_SECTOR, DamageKind.MISNUMBERED)
+
+
+def _one_ahead(scan: Iterator[ScannedRecords]) -> Iterator[ScannedRecords]:
+    """The same; while one is dispatched a thread makes the next, properties and all, mostly in loops of the kernel."""
+
+    def following() -> ScannedRecords | None:
+        found = next(scan, None)
+        return found if found is not None and found.properties else None
+
+    with ThreadPoolExecutor(1, "fsstore-scan") as thread:
+        coming = thread.submit(following)
+        while (found := coming.result()) is not None:
+            coming = thread.submit(following)
+            yield found
 
 
 class LogScan:
@@ -182,15 +197,9 @@ class LogScan:
     def _scan(
         self, file: MappedFile, view: memoryview, position: int, before: EntryNumber | None, *, verify: bool = True
     ) -> Iterator[ScannedRecords]:
-        return scan_records(
-            view,
-            position - file.start,
-            file.start,
-            len(view),
-            framing=self._framing,
-            before=before,
-            verify=verify,
-        )
+        start, end = position - file.start, len(view)
+        found = scan_records(view, start, file.start, end, framing=self._framing, before=before, verify=verify)
+        return _one_ahead(found) if end - start > CHUNK_BYTES else found
 
     def _taken(self, found: ScannedRecords) -> Iterator[ScannedRecords]:
         """Account for a run, and yield what of it is undamaged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from engine.log.delay import DelayLevels
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
 from engine.record.message import Message
+from engine.record.scan import CHUNK_BYTES
 from engine.recovery.log_scan import DamageKind, LogScan
 from tests.engine.logs import NOW_MS, SmallStore
 
@@ -77,3 +79,16 @@ def test_a_queue_offset_is_believed_that_fits_its_neighbours(
     assert found == [0, 1, 2, 3, 4, *believed]
     damaged = [one for one in scan.damaged if one.kind is DamageKind.MISNUMBERED]
     assert len(damaged) == len(offsets) - len(believed)
+
+
+def test_damage_in_a_long_file_costs_what_it_hit_while_the_next_chunk_is_read_ahead(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path / "store", log_bytes=3 * CHUNK_BYTES, queue_entries=4096)
+    places = [store.put(Message("t", bytes(60_000))) for _ in range(180)]
+    hit = [0, 60, 90, 91, 140, 179]  # in each of three chunks, at the beginning and at the end
+    for row in hit:
+        store.damage(places[row], 30_000)
+    scan, threads = log_scan(store), threading.active_count()
+    found = [place for run in scan for place in run.records.headers["physical_offset"].tolist()]
+    assert found == [place for row, place in enumerate(places) if row not in hit]
+    assert [one.start for one in scan.damaged] == [places[row] for row in (0, 60, 90, 140)]
+    assert threading.active_count() == threads
