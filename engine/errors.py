@@ -113,7 +113,7 @@ class StoreLockedError(OpenError):
 
     def __str__(self) -> str:
         holder = f"process {self.pid}" if self.pid else "another process"
-        return f"{self.path} is open in {holder}: stop it, or open the store to follow it"
+        return f"{self.path} is open in {holder}: stop it, or follow it (--follow; OpenMode.FOLLOW)"
 
 
 @dataclass(eq=False)

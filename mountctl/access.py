@@ -116,10 +116,10 @@ class Access(Protocol):
         """Messages from queue offset `start` on, up to `count` offsets, oldest first; damaged ones are left out."""
 
     def bodies(
-        self, topic: str, queue: int, start: int, end: int, text: bytes = b"", any_case: bool = False
+        self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[tuple[int, bytes]]:
         """Queue offsets and bodies of messages at [start, end), oldest first; damaged ones are left out. At least of
-        those whose body holds `text` (with `any_case` ASCII letters of either case are the same)."""
+        those whose body holds all of `texts` (with `any_case` ASCII letters of either case are the same)."""
 
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         """Every message that carries `key`, matched whole, each once, with its attributes."""

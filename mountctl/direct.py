@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,8 @@ from mountctl.output import progress
 from mountctl.process import raise_open_files
 
 SEARCHED_TOGETHER = 65_536
+SAMPLE = 8_192
+"""Messages that tell which of several texts is the rarest."""
 FEW = 8
 """Where more than one in so many messages may hold a text, all are read together."""
 
@@ -88,11 +90,13 @@ class OpenedStore:
                 yield _shown(message, topic, queue, attributes)
 
     def bodies(
-        self, topic: str, queue: int, start: int, end: int, text: bytes = b"", any_case: bool = False
+        self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[tuple[int, bytes]]:
+        if len(texts) > 1:
+            texts = [min(texts, key=lambda text: len(self._store.holding(topic, queue, start, SAMPLE, text, any_case)))]
         for first in range(start, end, SEARCHED_TOGETHER):
             count = min(SEARCHED_TOGETHER, end - first)
-            offsets = self._store.holding(topic, queue, first, count, text, any_case) if text else None
+            offsets = self._store.holding(topic, queue, first, count, texts[0], any_case) if texts else None
             if offsets is None or len(offsets) > count // FEW:
                 yield from _all_bodies(self._store.columns(topic, queue, first, count))
                 continue

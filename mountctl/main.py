@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import platform
 import signal
 import sys
 import traceback
@@ -100,7 +101,14 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(None, "-V", "--version", package_name="fsstore", prog_name="mountctl")
+@click.version_option(
+    None,
+    "-V",
+    "--version",
+    package_name="fsstore",
+    prog_name="mountctl",
+    message=f"%(prog)s %(version)s (Python {platform.python_version()}, Linux {platform.release()})",
+)
 def cli() -> None:
     """Mount message stores in Apache RocketMQ's format, and look after them.
 

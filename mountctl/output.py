@@ -115,7 +115,8 @@ def progress(quiet: bool = False, *, counts: bool = False) -> Iterator[Show]:
     try:
         yield show
     finally:
-        bar.stop()
+        if bar.live.is_started:  # else a newline would be printed where the terminal can do no more
+            bar.stop()
 
 
 def throttled(show: Show, interval_seconds: float, clock: Callable[[], float] = time.monotonic) -> Show:

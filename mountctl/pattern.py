@@ -45,13 +45,13 @@ class Pattern:
         return shown.encode(errors="surrogateescape")
 
     @cached_property
-    def held(self) -> tuple[bytes, bool]:
-        """A text that everything holds that matches, as long as there is one (empty: none is known), and whether in
-        either case."""
+    def held(self) -> tuple[list[bytes], bool]:
+        """Texts that everything holds that matches, the longest first, and whether in either case."""
         any_case = bool(self._regex.flags & re.IGNORECASE)
-        runs = _literal_runs(_parser.parse(self._regex.pattern, self._regex.flags), any_case)
-        longest = max(runs, key=len, default="")
-        return longest.encode(errors="surrogateescape"), any_case
+        runs = set(_literal_runs(_parser.parse(self._regex.pattern, self._regex.flags), any_case)) - {""}
+        return [
+            run.encode(errors="surrogateescape") for run in sorted(runs, key=lambda run: (-len(run), run))
+        ], any_case
 
 
 def _literal_runs(parsed: Iterable[tuple[Any, Any]], any_case: bool) -> Iterator[str]:

@@ -40,12 +40,22 @@ def reach(
         mount = None
     if mount:
         require_answer(mount)
+        require_access(mount)
         mounted = MountedStore(mount)
         with ExitStack() as stack:
             yield (_beside(stack, place.store, mounted) if beside else None) or mounted
     else:
         with opened(place.store, settings, writing, following) as store:
             yield store
+
+
+def require_access(mount: Mount) -> None:
+    """CommandError: the kernel keeps all but one user out, root too."""
+    try:
+        os.stat(mount.mountpoint)
+    except PermissionError:
+        reason = f"{mount.mountpoint} shows itself to user {mount.user} alone, who mounted it"
+        raise CommandError(reason, "run as that user, or mount with --allow-other", os.EX_NOPERM) from None
 
 
 def _beside(stack: ExitStack, store: Path, mounted: MountedStore) -> Access | None:

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -71,7 +71,7 @@ class MountedStore:
                 yield message
 
     def bodies(
-        self, topic: str, queue: int, start: int, end: int, text: bytes = b"", any_case: bool = False
+        self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[tuple[int, bytes]]:
         for message in self.messages(topic, queue, start, max(end - start, 0), attributes=False):
             yield message.offset, message.body

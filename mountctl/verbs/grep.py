@@ -133,7 +133,7 @@ def _with_body(
     access: Access, chosen: Range, search: Search, selection: Selection, attributes: bool
 ) -> Iterator[Shown]:
     """The messages of a range whose body is wanted; all but those whose bodies may hold it are passed over."""
-    held, any_case = (b"", False) if search.invert else search.pattern.held
+    held, any_case = ([], False) if search.invert else search.pattern.held
     is_in, wanted = search.pattern.is_in, not search.invert
     attributes = attributes or bool(selection.tags)
     for offset, body in access.bodies(chosen.topic, chosen.queue, chosen.start, chosen.end, held, any_case):

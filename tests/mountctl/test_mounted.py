@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mountctl import reach
 from mountctl.access import Shown
+from mountctl.errors import CommandError
 from mountctl.places import Mount
 from mountctl.through_mount import MountedStore
 
@@ -38,3 +40,16 @@ def test_a_failure_that_is_not_one_messages_ends_the_reading(queue: Path) -> Non
     with pytest.raises(OSError, match="symbolic links") as caught:
         read(queue.parents[1])
     assert caught.value.errno == errno.ELOOP
+
+
+def test_a_mount_that_keeps_this_user_out_says_whose_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    mount = Mount(tmp_path, tmp_path / "store", read_only=False, user=1234, device="0:1")
+    reach.require_access(mount)
+    monkeypatch.setattr("os.stat", refused)
+    with pytest.raises(CommandError, match="shows itself to user 1234 alone") as caught:
+        reach.require_access(mount)
+    monkeypatch.undo()
+    assert caught.value.exit_code == 77

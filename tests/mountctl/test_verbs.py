@@ -305,6 +305,12 @@ def test_tail_f_shows_what_is_published_while_it_runs(site: Site, reached: str) 
             assert tail.stdout.readline() == "first\n"
             (site.mountpoint / "orders/0/append").write_text("second\n")
             assert tail.stdout.readline() == "second\n"
+            succeed("umount", site.mountpoint)
+            succeed("put", site.store, "orders/1", "third")
+            assert tail.stdout.readline() == "third\n"
+            site.mounted()
+            succeed("put", site.mountpoint, "orders/2", "fourth")
+            assert tail.stdout.readline() == "fourth\n"
         finally:
             tail.terminate()
 
