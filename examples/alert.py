@@ -1,23 +1,29 @@
 """A stream that watches a topic and publishes alerts to another: users who fail to log in three times in a minute.
 
-python examples/alert.py /mnt/mq logins alerts /var/lib/alert-checkpoint
+python examples/alert.py /mnt/mq logins alerts /var/lib/alert-checkpoint    # --sample: with logins to begin with
 
-Messages of `logins` are JSON like {"user": "ada", "at": "2026-11-22T10:00:00Z", "ok": false}. Stopped and started again
-it goes on where it was; an alert may then come twice, with the same key.
+Messages of `logins` are JSON like {"user": "ada", "at": "2026-11-22T10:00:00Z", "ok": false}; others are passed over.
+Stopped and started again it goes on where it was, and no alert comes twice.
 """
 
 from __future__ import annotations
 
-import sys
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from sample import arguments, bodies
 
 from fsstore.spark import FsstoreSource, write_topic
 
 LOGIN = "user string, at timestamp, ok boolean"
 FAILURES = 3
+SAMPLE = bodies(
+    *({"user": "eve", "at": f"2026-11-22T10:00:0{second}Z", "ok": False} for second in range(4)),
+    {"user": "ada", "at": "2026-11-22T10:00:07Z", "ok": False},
+    {"user": "ada", "at": "2026-11-22T10:00:09Z", "ok": True},
+)
 
 
 def failing(logins: DataFrame) -> DataFrame:
@@ -37,8 +43,9 @@ def start(spark: SparkSession, mount: str, topic: str, target: str, checkpoint: 
     )
     logins = found.select(f.from_json(f.col("body").cast("string"), LOGIN).alias("login")).select("login.*")
 
-    def publish(alerts: DataFrame, _: int) -> None:
-        write_topic(alerts.select(f.to_json(f.struct("*")).alias("body"), "user"), mount, target, key="user")
+    def publish(alerts: DataFrame, number: int) -> None:
+        found = alerts.select(f.to_json(f.struct("*")).alias("body"), "user")
+        write_topic(found, mount, target, key="user", app_id="failed-logins", batch_id=number)
 
     writer = failing(logins).writeStream.outputMode("update").foreachBatch(publish)
     return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
@@ -47,8 +54,10 @@ def start(spark: SparkSession, mount: str, topic: str, target: str, checkpoint: 
 def main(mount: str, topic: str, target: str, checkpoint: str) -> None:
     """Watch until somebody ends it."""
     spark = SparkSession.builder.appName("alert").config("spark.sql.shuffle.partitions", "4").getOrCreate()
-    start(spark, mount, topic, target, checkpoint, processingTime="1 second").awaitTermination()
+    query = start(spark, mount, topic, target, checkpoint, processingTime="1 second")
+    with suppress(KeyboardInterrupt):
+        query.awaitTermination()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*arguments("MOUNT LOGINS ALERTS CHECKPOINT", [SAMPLE]))

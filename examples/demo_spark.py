@@ -9,6 +9,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -68,6 +69,9 @@ def main() -> None:
     parser.add_argument("--text", help=".log files, as text")
     parser.add_argument("--json", help=".log files, as JSON lines")
     wanted = parser.parse_args()
+    for pattern in filter(None, vars(wanted).values()):
+        if not glob(pattern):
+            parser.error(f"nothing is called {pattern}")
     spark = session()
     try:
         if wanted.messages:

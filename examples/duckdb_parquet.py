@@ -1,13 +1,14 @@
 """DuckDB over `@parquet`: SQL on a mounted store, without any server.
 
-python examples/duckdb_parquet.py /mnt/mq orders
+python examples/duckdb_parquet.py /mnt/mq orders    # --sample: with orders to begin with
 """
 
 from __future__ import annotations
 
-import sys
-
 import duckdb
+from sample import arguments
+
+SAMPLE = [{"body": f"{number} apples", "tags": "paid" if number % 3 else "new"} for number in range(10)]
 
 QUERY = """
     select queue, tags, count(*) as messages, sum(octet_length(body)) as bytes, max(queue_offset) as newest
@@ -19,9 +20,11 @@ QUERY = """
 def main(mount: str, topic: str) -> None:
     """How many messages of which tag each queue of the topic has."""
     files = f"{mount}/@parquet/topic={topic}/*/*.parquet"
-    for row in duckdb.execute(QUERY, {"files": files}).fetchall():
+    found = duckdb.execute(QUERY, {"files": files})
+    print(*(column[0] for column in found.description))
+    for row in found.fetchall():
         print(*row)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*arguments("MOUNT TOPIC", [SAMPLE]))

@@ -1,16 +1,18 @@
 """Two topics, joined by the keys of their messages: which orders have been paid, and how long that took.
 
-python examples/join_topics.py /mnt/mq orders payments
+python examples/join_topics.py /mnt/mq orders payments    # --sample: with some of each to begin with
 """
 
 from __future__ import annotations
 
-import sys
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from sample import arguments
 
 from fsstore.spark import messages
+
+ORDERS = [{"body": "12 apples", "keys": "ORDER-1"}, {"body": "7 pears", "keys": "ORDER-2"}]
+PAYMENTS = [{"body": "9.50", "keys": "ORDER-2"}]
 
 
 def joined(orders: DataFrame, payments: DataFrame) -> DataFrame:
@@ -35,4 +37,4 @@ def main(mount: str, orders: str, payments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*arguments("MOUNT ORDERS PAYMENTS", [ORDERS, PAYMENTS]))

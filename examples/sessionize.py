@@ -1,6 +1,6 @@
 """Sessions of a web log: the clicks of a user that are no more than half an hour apart.
 
-python examples/sessionize.py /mnt/mq clicks sessions
+python examples/sessionize.py /mnt/mq clicks sessions    # --sample: with clicks to begin with
 
 Reads the topic `clicks`, whose messages are JSON like {"user": "ada", "at": "2026-11-22T10:00:00Z", "path": "/cart"},
 and publishes a message for each session to the topic `sessions`, with the user as its key.
@@ -8,15 +8,20 @@ and publishes a message for each session to the topic `sessions`, with the user 
 
 from __future__ import annotations
 
-import sys
-
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
+from sample import arguments, bodies
 
 from fsstore.spark import messages, write_topic
 
 PAUSE_SECONDS = 1_800
 CLICK = "user string, at timestamp, path string"
+SAMPLE = bodies(
+    {"user": "ada", "at": "2026-11-22T10:00:00Z", "path": "/"},
+    {"user": "bob", "at": "2026-11-22T10:10:00Z", "path": "/pears"},
+    {"user": "ada", "at": "2026-11-22T10:20:00Z", "path": "/cart"},
+    {"user": "ada", "at": "2026-11-22T18:00:00Z", "path": "/orders"},
+)
 
 
 def sessions(clicks: DataFrame) -> DataFrame:
@@ -41,4 +46,4 @@ def main(mount: str, topic: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*arguments("MOUNT CLICKS SESSIONS", [SAMPLE]))
