@@ -146,3 +146,21 @@ def size_of(mount: str, part: Range) -> int:
         return os.stat(range_path(mount, part)).st_size
     except FileNotFoundError:
         return 0
+
+
+def files_between(mount: str, topic: str, from_ms: int | None, until_ms: int | None) -> list[str]:
+    """The Parquet files of a topic that may have messages stored in [from_ms, until_ms), by the names and times of a
+    listing: none is opened. As with `@<time>`, times are taken to rise within a queue."""
+    found = []
+    for queue in sorted(os.scandir(os.path.join(mount, "@parquet", os.fsdecode(topic_partition(topic)))), key=_name):
+        begins_ms = 0  # no message of the next file is older
+        for file in sorted(os.scandir(queue.path), key=_name):
+            newest_ms = file.stat().st_mtime_ns // 1_000_000
+            if (from_ms is None or newest_ms >= from_ms) and (until_ms is None or begins_ms < until_ms):
+                found.append(file.path)
+            begins_ms = newest_ms
+    return found
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql.functions import lit
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from fsstore.jobs.mount import bounds, files_between
 from fsstore.parquet.format import FIELDS, Field, Type
 from fsstore.parquet.names import topic_partition
 
@@ -48,13 +51,25 @@ MESSAGE_SCHEMA = schema_of(FIELDS)
 """Columns of a message."""
 
 
-def messages(spark: SparkSession, mount: str | os.PathLike[str], topics: Sequence[str] | None = None) -> DataFrame:
-    """All messages of the store mounted at `mount`, or those of `topics`, whose directories alone are then listed.
+def messages(
+    spark: SparkSession, mount: str | os.PathLike[str], topics: Sequence[str] | None = None, *,
+    since: datetime | None = None, until: datetime | None = None,
+) -> DataFrame:  # fmt: skip
+    """All messages of the store mounted at `mount`, or those of `topics`, whose directories alone are then listed; with
+    `since` and `until` those stored in [since, until), of whose files alone the footers are read.
 
     The schema is fixed (MESSAGE_SCHEMA): nothing is inferred, so a topic that is named `2024` stays a string. Which
     messages there are is found out now; what is published later is in the next DataFrame.
     """
     root = Path(mount).absolute() / "@parquet"
-    folders = [root] if topics is None else [root / os.fsdecode(topic_partition(topic)) for topic in topics]
     reader = spark.read.schema(MESSAGE_SCHEMA).option("basePath", str(root))
-    return reader.parquet(*map(str, folders))
+    if since is None and until is None:
+        folders = [root] if topics is None else [root / os.fsdecode(topic_partition(topic)) for topic in topics]
+        return reader.parquet(*map(str, folders))
+    from_ms, until_ms = (None if time is None else int(time.timestamp() * 1000) for time in (since, until))
+    of = sorted(bounds(str(root.parent))) if topics is None else topics
+    files = [file for topic in of for file in files_between(str(root.parent), topic, from_ms, until_ms)]
+    found = reader.parquet(*files) if files else spark.createDataFrame([], MESSAGE_SCHEMA)
+    if since is not None:
+        found = found.where(found.store_time >= lit(since))
+    return found if until is None else found.where(found.store_time < lit(until))

@@ -9,13 +9,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from fsstore.jobs.mount import bounds
+from fsstore.jobs.mount import bounds, files_between
 from fsstore.parquet.format import FIELDS, Type
-from fsstore.parquet.names import topic_partition
+from mountctl.access import parse_time
 from mountctl.errors import CommandError
 from mountctl.output import print_json_line, print_table
 from mountctl.spark import mountpoint_of
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 ALL = "messages"
 """The view of all topics, where none has that name."""
 ROWS_AT_ONCE = 1_000
+
+
+class Between(NamedTuple):
+    """Times of storing, [from_ms, until_ms), epoch milliseconds; None: no limit."""
+
+    from_ms: int | None
+    until_ms: int | None
+
+
 _TYPES = {
     Type.INT: "int",
     Type.LONG: "bigint",
@@ -41,13 +50,16 @@ _TYPES = {
 @click.command("sql", short_help="Ask in SQL; topics are tables.")
 @click.argument("place", metavar="MOUNT")
 @click.argument("query", metavar="QUERY")
+@click.option("--from", "begin", metavar="TIME", help="Only what was stored at or after this time.")
+@click.option("--until", "end", metavar="TIME", help="Only what was stored before this time.")
 @click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one a line.")
-def command(place: str, query: str, as_csv: bool, as_json: bool) -> None:
+def command(place: str, query: str, begin: str | None, end: str | None, as_csv: bool, as_json: bool) -> None:
     """Ask MOUNT a QUERY in DuckDB's SQL. Each topic is a table, and `messages` all of them.
 
     Columns: those of @parquet, with body as text (null where it is none), bytes as it is stored, and json where it is
-    JSON: json->>'$.user'. A name that is no word stands in double quotes: "%DLQ%billing".
+    JSON: json->>'$.user'. A name that is no word stands in double quotes: "%DLQ%billing". With --from and --until files
+    of other times are not opened; a TIME is epoch milliseconds or ISO 8601.
 
     \b
     Examples:
@@ -61,15 +73,16 @@ def command(place: str, query: str, as_csv: bool, as_json: bool) -> None:
     except ImportError:
         raise CommandError("DuckDB is not installed", "pip install 'fsstore[sql]'") from None
     mountpoint = mountpoint_of(place)
+    between = Between(*(None if text is None else parse_time(text) for text in (begin, end)))
     with duckdb.connect() as connection:
         try:
             connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
             *first, last = connection.extract_statements(query) or [None]
             for statement in first:
-                _make_views(connection, mountpoint, statement.query)
+                _make_views(connection, mountpoint, statement.query, between)
                 connection.execute(statement)
             if last is not None:
-                _make_views(connection, mountpoint, last.query)
+                _make_views(connection, mountpoint, last.query, between)
                 _print(connection, last.query, as_csv=as_csv, as_json=as_json)
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
@@ -80,7 +93,7 @@ def command(place: str, query: str, as_csv: bool, as_json: bool) -> None:
             raise CommandError(str(error), exit_code=os.EX_USAGE) from None
 
 
-def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str) -> None:
+def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, between: Between) -> None:
     """A view of each topic that a query names: to make one looks a file up."""
     there = bounds(str(mountpoint))
     by_lower_case = {topic.lower(): topic for topic in sorted(there, reverse=True)}
@@ -88,30 +101,31 @@ def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str) ->
         topic = name if name in there else by_lower_case.get(name.lower())
         if topic is not None or name.lower() == ALL:
             topics = [topic] if topic is not None else sorted(there)
-            has_files = [one for one in topics if any(begin < end for begin, end in there[one].values())]
-            connection.execute(f"create view if not exists {_quoted(topic or ALL)} as {_select(mountpoint, has_files)}")
+            files = [file for one in topics for file in files_between(str(mountpoint), one, *between)]
+            connection.execute(f"create view if not exists {_quoted(topic or ALL)} as {_select(files, between)}")
 
 
-def _select(mountpoint: Path, topics: list[str]) -> str:
-    """The messages of topics that have some."""
+def _select(files: list[str], between: Between) -> str:
+    """The messages of files that were stored between two times."""
     columns = [field.name for field in FIELDS if field.name != "body"]
-    if topics:
-        files = ", ".join(_text(f"{_glob(mountpoint, topic)}/*/*.parquet") for topic in topics)
+    if files:
         types = "hive_partitioning = true, hive_types = {'topic': varchar, 'queue': int}"
-        source = f"read_parquet([{files}], {types})"
+        source = f"read_parquet([{', '.join(map(_text, map(_escaped, files)))}], {types})"
     else:
         nothing = ", ".join(f"null::{_TYPES[field.type]} as {field.name}" for field in FIELDS)
         source = f"(select {nothing}, null::varchar as topic, null::int as queue where false)"
+    limits = zip((">=", "<"), between, strict=True)
+    times = [f"store_time {than} to_timestamp({ms / 1000})" for than, ms in limits if ms is not None]
     text = "try(decode(body))"
     return (
         f"select topic, queue, {', '.join(columns)}, {text} as body, body as bytes, "
-        f"case when json_valid({text}) then {text}::json end as json from {source}"
+        f"case when json_valid({text}) then {text}::json end as json from {source} "
+        f"where {' and '.join(times) or 'true'}"
     )
 
 
-def _glob(mountpoint: Path, topic: str) -> str:
-    """The path of a topic's files, with nothing in it that a pattern is made of."""
-    path = os.path.join(mountpoint, "@parquet", os.fsdecode(topic_partition(topic)))
+def _escaped(path: str) -> str:
+    """A path with nothing in it that a pattern is made of."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)
 
 

@@ -265,7 +265,7 @@ def file_rows(bench: Bench, root: Path) -> Iterator[Result]:
     folder, plain = root / TOPIC / "0", bench.folder / "files"
     copy_files(folder, plain)
     yield bench.turns(
-        f"binaryFile over one queue of {FILES:,} messages", "the same as files on ext4", 0.7,
+        f"binaryFile over one queue of {FILES:,} messages", "the same as files on ext4", 1.0,
         lambda: bench.binary_files(folder), lambda: bench.binary_files(plain),
     )  # fmt: skip
 

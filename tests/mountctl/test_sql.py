@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import FileSizes, Message, MessageStore, StoreConfig
 from tests.mount.harness import Mounted, mounted
 from tests.mountctl.conftest import mountctl, succeed
 
@@ -71,6 +72,24 @@ def test_what_cannot_be_asked_is_said_on_a_line(mount: Mounted, query: str, word
     done = mountctl("sql", mount.root, query)
     assert (done.returncode, done.stderr.count("\n")) == (64, 1)
     assert words in done.stderr
+
+
+def test_files_of_other_times_are_not_opened(tmp_path: Path) -> None:
+    hour_ms, now = 3_600_000, [0]
+    sizes = FileSizes(commit_log_bytes=1 << 16, consume_queue_entries=1_000, index_slots=500, index_entries=2_000)
+    with MessageStore.open(tmp_path / "store", StoreConfig(sizes=sizes, clock=lambda: now[0])) as store:
+        store.create_topic("orders", 1)
+        for number in range(1, 101):
+            now[0] = number * hour_ms
+            store.put(Message("orders", b"%04000d" % number), 0)
+    with mounted(tmp_path, store=tmp_path / "store") as mount:
+        times = ("--from", str(20 * hour_ms), "--until", str(30 * hour_ms))
+        query = "select min(body::int) as first, max(body::int) as last, count(*) as n from orders"
+        (found,) = map(json.loads, succeed("sql", mount.root, query, *times, "--json").splitlines())
+        assert found == {"first": 20, "last": 29, "n": 10}
+        assert len(list(mount.root.glob("@parquet/*/*/*"))) > 5
+        assert mount.status()["parquet"]["rendered_files"] <= 2
+        assert asked(mount, "select count(*) as n from orders") == [{"n": 100}]
 
 
 def test_a_store_that_is_not_mounted_is_refused(tmp_path: Path) -> None:

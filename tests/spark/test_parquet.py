@@ -134,6 +134,18 @@ def test_partitions_are_pruned_before_anything_is_read(spark: SparkSession, fold
         assert rendered_files(mount) == 1
 
 
+def test_times_choose_files_and_messages(spark: SparkSession, mount: Mounted) -> None:
+    every = messages(spark, mount.root, ["orders", "2024"])
+    middle_ms = every.where("queue = 0 and queue_offset = 15000").selectExpr("unix_millis(store_time)").first()[0]
+    middle = datetime.fromtimestamp(middle_ms / 1000, UTC)
+    older = messages(spark, mount.root, ["orders", "2024"], until=middle)
+    newer = messages(spark, mount.root, ["orders", "2024"], since=middle)
+    assert older.count() + newer.count() == every.count()
+    assert newer.where("topic = '2024'").count() == 1
+    assert older.where(older.store_time >= middle).count() == 0
+    assert messages(spark, mount.root, since=datetime(2100, 1, 1, tzinfo=UTC)).count() == 0
+
+
 def copy_of(store: Path, folder: Path) -> Path:
     subprocess.run(["cp", "-r", "--sparse=always", store, folder / "copy"], check=True)
     return folder / "copy"
