@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -49,10 +50,12 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     with _silent():
         session = builder.config("spark.log.level", "ERROR").getOrCreate()
+    logging.disable()  # an interrupt has py4j log tracebacks
     try:
         yield session
     finally:
         session.stop()
+        logging.disable(logging.NOTSET)
 
 
 @contextmanager
@@ -69,10 +72,13 @@ def _silent() -> Iterator[None]:
         os.close(kept)
 
 
-def mountpoint_of(text: str) -> Path:
-    """The mount that a person means: Spark reads through it, on every host that works for the job."""
+def mountpoint_of(text: str, *, writing: bool = False) -> Path:
+    """The mount that a person means: jobs read and write through it, on every host that works for them."""
     place = find(text)
     if place.mount is None:
         raise CommandError(f"{text} is not mounted", f"mount it first: mountctl mount {text} MOUNTPOINT")
     require_answer(place.mount)
+    if writing and place.mount.read_only:
+        reason = f"{place.mount.mountpoint} is read-only"
+        raise CommandError(reason, "name a mount that can be written", os.EX_NOPERM)
     return place.mount.mountpoint

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from engine import IllegalTopicError, topic_problem
 from mountctl.errors import CommandError
 from mountctl.output import plural, progress
 from mountctl.spark import mountpoint_of, require_arrow, spark_session
@@ -51,7 +52,9 @@ def command(
     require_arrow()
     from fsstore.jobs.records import Fields, RecordsError, kind_of
 
-    mountpoint = mountpoint_of(place)
+    mountpoint = mountpoint_of(place, writing=True)
+    if problem := topic_problem(topic):
+        raise IllegalTopicError(topic, problem)
     fields = Fields(body, key, tag)
     try:
         chosen = kind or kind_of(files)
@@ -66,13 +69,16 @@ def command(
 
 def _here(files: tuple[Path, ...], kind: str, fields: Fields, mountpoint: Path, topic: str, quiet: bool) -> int:
     from fsstore.jobs.publishing import make_topic, publish_lines
-    from fsstore.jobs.records import messages_of, size_of
+    from fsstore.jobs.records import RecordsError, messages_of, size_of
 
     total = sum(map(size_of, files))
     with progress(quiet) as show:
         lines = messages_of(files, kind, fields, lambda done: show("importing", done, total))
         make_topic(str(mountpoint), topic)
-        return publish_lines(str(mountpoint), topic, lines)
+        try:
+            return publish_lines(str(mountpoint), topic, lines)
+        except RecordsError as error:
+            raise RecordsError(error.reason, "records before it may be published") from None
 
 
 def _with_spark(

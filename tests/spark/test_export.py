@@ -268,6 +268,7 @@ def test_without_java_or_pyarrow_one_line_says_what_to_install(
         (["b.csv", "--topic", "t", "--key", "absent"], "absent"),
         (["torn.csv", "--topic", "t"], "record 3 has 1 values for 2 columns"),
         (["b.csv", "--topic", "t", "--format", "parquet"], "no Parquet"),
+        (["b.csv", "--topic", "a/b"], "topic"),
     ],
 )
 def test_what_cannot_be_imported_is_said(mount: Mounted, tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -198,7 +198,7 @@ def test_a_stream_waits_for_enough_messages_but_not_for_ever(spark: SparkSession
         publish(mount, 0, 10, 20)
         stream = source(
             spark, mount.root, startingTimestamp=between, startingOffsetsByTimestampStrategy="latest",
-            minOffsetsPerTrigger=8, maxTriggerDelay="3s",
+            minOffsetsPerTrigger=8, maxTriggerDelay="2s",
         )  # fmt: skip
         with running(stream, received, tmp_path / "checkpoint"):
             received_all(received, 10)
