@@ -34,6 +34,7 @@ from engine.errors import (
     BackupError,
     BodyTooLargeError,
     ConfigFileError,
+    ConsumerOffsetError,
     DamagedRecordError,
     DuplicateLogFileError,
     ExpiredMessageError,
@@ -107,6 +108,7 @@ from engine.settings.config import (
     Retention,
     StoreConfig,
 )
+from engine.settings.consumer_offsets import group_problem
 from engine.settings.topics_file import MAX_QUEUES
 from engine.store import Hold, MessageStore
 from engine.write.drop_box import DropBox, DroppedFile
@@ -132,6 +134,7 @@ __all__ = [
     "CodedColumn",
     "Columns",
     "ConfigFileError",
+    "ConsumerOffsetError",
     "DamagedRecordError",
     "DropBox",
     "DroppedFile",
@@ -197,6 +200,7 @@ __all__ = [
     "check_message",
     "check_served",
     "check_store",
+    "group_problem",
     "in_haste",
     "repair_store",
     "retention_from",

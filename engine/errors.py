@@ -24,6 +24,7 @@ StoreError
 ├── TopicError
 │   ├── TopicNotFoundError
 │   ├── TopicExistsError
+│   ├── ConsumerOffsetError       a consumer group that can't have that offset, or name
 │   └── IllegalTopicError
 └── ReadError
     ├── MessageNotFoundError      no such queue offset or physical offset
@@ -290,6 +291,17 @@ class TopicExistsError(TopicError):
 
     def __str__(self) -> str:
         return f"topic {self.topic!r} exists"
+
+
+@dataclass(eq=False)
+class ConsumerOffsetError(TopicError):
+    """A consumer group cannot have that offset, or cannot be named so."""
+
+    group: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"consumer group {self.group!r}: {self.reason}"
 
 
 @dataclass(eq=False)

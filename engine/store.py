@@ -15,6 +15,7 @@ import numpy as np
 
 from engine.errors import (
     ConfigFileError,
+    ConsumerOffsetError,
     FlushFailedError,
     MessageNotFoundError,
     ReadOnlyStoreError,
@@ -739,6 +740,22 @@ class MessageStore:
         """What brokers noted of consumer groups: group -> topic -> queue -> next queue offset; not to be changed.
         ConfigFileError; TakesLongError in haste."""
         return self._consumer_offsets.read()
+
+    @property
+    def consumer_offsets_changed_ns(self) -> int | None:
+        """When they were last noted; None: never."""
+        return self._consumer_offsets.changed_ns
+
+    def commit_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
+        """Have a consumer group go on at a queue offset, durably: whoever consumes next, a broker's clients too, goes
+        on there. The newest offset is the queue's end. ConsumerOffsetError, TopicNotFoundError, ReadOnlyStoreError,
+        ConfigFileError, OSError."""
+        self._refusal.require_none()
+        self._topics.require_queue(topic, queue)
+        end = self.bounds(topic, queue).max_offset
+        if not 0 <= offset <= end:
+            raise ConsumerOffsetError(group, f"{topic}/{queue} has no offset {offset}: it ends at {end}")
+        self._consumer_offsets.commit(group, topic, queue, offset, self._parts.disk, self.config.clock())
 
     def settings_problems(self) -> list[str]:
         """What of the files below config/ can't be understood, and is not used: sentences with their paths."""

@@ -40,7 +40,8 @@ from fsstore.tree.append import AppendFile, StillRefusedError
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
-from fsstore.tree.drop import DROPPED, Creation, DropDirectory, DropFile, DropHandle, Wanted
+from fsstore.tree.drop import DropDirectory, DropFile, DropHandle, Wanted
+from fsstore.tree.groups import GroupsDirectory
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory_budget import MemoryBudget
@@ -54,14 +55,13 @@ from fsstore.tree.metrics import (
     request_metrics,
 )
 from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
-from fsstore.tree.nodes import Context, Node, OpenFile, Survival
+from fsstore.tree.nodes import Context, Creation, Node, OpenFile, Survival
 from fsstore.tree.publishing import LongPuts
 from fsstore.tree.refusals import Kind as RefusalKind
 from fsstore.tree.refusals import Refusals
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
 from fsstore.tree.store_reports import (
     ControlFile,
-    GroupsDirectory,
     ReportFile,
     SlowReportFile,
     StoreDirectory,
@@ -424,14 +424,12 @@ class Filesystem:
         return attributes
 
     def create(self, parent_inode: int, name: bytes, how: Creation) -> tuple[Attributes, Opened]:
-        """Make and open a file where files are dropped; counted as one lookup. Elsewhere as `refuse_creation`."""
+        """Make and open a file, where that may be; counted as one lookup. Elsewhere as `refuse_creation`."""
         _require_length(name)
         parent = self._node(parent_inode)
-        if not isinstance(parent, DropDirectory):
-            self.refuse_creation(parent_inode, name)
-        node, file = parent.make(name, how)
+        node, file, opened = parent.make(name, how)
         self._inodes.count(node.inode)
-        return node.attributes(), self._opened(node.inode, file, DROPPED, how.flags)
+        return node.attributes(), self._opened(node.inode, file, opened, how.flags)
 
     def refuse_creation(self, parent_inode: int, name: bytes) -> NoReturn:
         """Answer to whoever makes a file where none is made: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
@@ -503,7 +501,7 @@ class Filesystem:
     def note_refused_name(self, parent_inode: int, name: bytes, pid: int, number: int, error: BaseException) -> None:
         """As `note_refused`, for a name below a directory: an `append@…` that was looked up, or what was to be made."""
         parent = self._inodes.nodes.get(parent_inode)
-        if not isinstance(parent, RootDirectory | TopicDirectory | QueueDirectory | DropDirectory):
+        if not isinstance(parent, RootDirectory | TopicDirectory | QueueDirectory | DropDirectory | GroupsDirectory):
             return
         path = f"{parent.path}/{from_name(name)}".removeprefix("/")
         if not name.startswith(b"append@"):

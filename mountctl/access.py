@@ -100,6 +100,19 @@ class Shown:
         return {**shown, "properties": self.properties, **body}
 
 
+class Claim(Protocol):
+    """A queue that a member of a consumer group has for itself, until it is released, or the process ends."""
+
+    def offset(self) -> int | None:
+        """Where the group goes on; None: it never was here."""
+
+    def commit(self, offset: int) -> None:
+        """Have it go on there, durably."""
+
+    def release(self) -> None:
+        """Give the queue to others."""
+
+
 class Access(Protocol):
     """One store, however it is reached."""
 
@@ -129,6 +142,9 @@ class Access(Protocol):
 
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
         """Queue offset of the first message stored at or after `when_ms`; the next one's when there is none."""
+
+    def claim(self, group: str, topic: str, queue: int) -> Claim | None:
+        """A queue for a member of a consumer group; None: another one has it."""
 
     def body_limit_bytes(self) -> int:
         """How long a message's body may be."""

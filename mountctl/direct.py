@@ -11,6 +11,7 @@ from typing import Any
 
 from engine import (
     Columns,
+    ConsumerOffsetError,
     Message,
     MessageStore,
     OpenMode,
@@ -20,6 +21,7 @@ from engine import (
     StoredMessage,
     StoreLockedError,
     TopicNotFoundError,
+    group_problem,
 )
 from fsstore.tree.store_reports import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
@@ -57,6 +59,24 @@ def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) 
                 raise
             store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[1], progress=report)))
         yield OpenedStore(stack.enter_context(store))
+
+
+class OpenedClaim:
+    """A queue of a store that nobody else has open to write."""
+
+    def __init__(self, store: MessageStore, group: str, topic: str, queue: int) -> None:
+        self._store = store
+        self._place = group, topic, queue
+
+    def offset(self) -> int | None:
+        group, topic, queue = self._place
+        return self._store.consumer_offsets().get(group, {}).get(topic, {}).get(queue)
+
+    def commit(self, offset: int) -> None:
+        self._store.commit_offset(*self._place, offset)
+
+    def release(self) -> None:
+        """It goes with the store."""
 
 
 class OpenedStore:
@@ -120,6 +140,11 @@ class OpenedStore:
 
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
         return self._store.offset_at(topic, queue, when_ms)
+
+    def claim(self, group: str, topic: str, queue: int) -> OpenedClaim | None:
+        if problem := group_problem(group):
+            raise ConsumerOffsetError(group, problem)
+        return OpenedClaim(self._store, group, topic, queue)
 
     def body_limit_bytes(self) -> int:
         return self._store.config.max_message_bytes

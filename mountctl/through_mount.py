@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import fcntl
 import json
 import os
 import uuid
@@ -19,12 +20,14 @@ from msgspec.structs import replace
 from engine import (
     SCHEDULE_TOPIC,
     UNIQUE_KEY,
+    ConsumerOffsetError,
     IllegalTopicError,
     Message,
     ReadOnlyStoreError,
     StoreConfig,
     TopicNotFoundError,
     check_message,
+    group_problem,
     topic_problem,
 )
 from fsstore.interface import WHOLE_WRITE_BYTES
@@ -113,6 +116,24 @@ class MountedStore:
             return int(os.path.basename(os.readlink(link)))
         except FileNotFoundError:
             return self.bounds(topic, queue).max_offset
+
+    def claim(self, group: str, topic: str, queue: int) -> MountedClaim | None:
+        if problem := group_problem(group):
+            raise ConsumerOffsetError(group, problem)
+        folder = self._root / "@store/groups" / group / topic
+        try:
+            for made in (folder.parent, folder):
+                with suppress(FileExistsError):
+                    made.mkdir()
+            descriptor = os.open(folder / str(queue), os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise self._refusal(topic, queue, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return MountedClaim(descriptor)
 
     def body_limit_bytes(self) -> int:
         return int(self._config["max_message_bytes"])
@@ -227,6 +248,23 @@ class MountedStore:
             raise CommandError(reason, "name a mount that can be written", os.EX_NOPERM) from None
         with open(descriptor, "wb", buffering=0) as control:
             control.write(json.dumps(command).encode() + b"\n")
+
+
+class MountedClaim:
+    """An offset's file, locked."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def offset(self) -> int | None:
+        text = os.pread(self._descriptor, 32, 0).strip()
+        return int(text) if text else None
+
+    def commit(self, offset: int) -> None:
+        os.pwrite(self._descriptor, b"%d\n" % offset, 0)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
 
 
 def _queues(topic: dict[str, Any]) -> tuple[Queue, ...]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from engine.errors import ConfigFileError, ObstructedError
 from engine.files.disk import Disk, make_directory, replace_file
+from engine.files.file_scan import MAX_OFFSET
 from engine.files.paths import read_file
 
 FileVersion = tuple[int, int, int] | None
@@ -79,6 +80,14 @@ def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
     if previous is not None:
         replace_file(backup_of(path), previous, disk)
     replace_file(path, json.dumps(content, indent="\t").encode(), disk)
+
+
+def next_version(version: Any, now_ms: int) -> dict[str, Any]:
+    """The `dataVersion` after that one: a broker sees by it that a file changed."""
+    known = version if isinstance(version, dict) else {}
+    counter = known.get("counter")
+    is_known = isinstance(counter, int) and 0 <= counter < MAX_OFFSET
+    return {**known, "counter": counter + 1 if is_known else 1, "timestamp": now_ms}  # type: ignore[operator]
 
 
 def backup_of(path: Path) -> Path:

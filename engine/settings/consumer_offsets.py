@@ -1,19 +1,23 @@
-"""Consumer offsets: how far each group of consumers is (docs/format.md, 11). Written by brokers; only read here.
+"""Consumer offsets: how far each group of consumers is (docs/format.md, 11). Written by brokers, and by us.
 
 consumerOffset.json       {"offsetTable": {"topic@group": {queue: next queue offset}}}
 lmqConsumerOffset.json    {"lmqOffsetTable": {"topic@group": next queue offset of queue 0}}
 """
 
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.files.disk import is_whole_number
+from engine.errors import ConsumerOffsetError
+from engine.files.disk import Disk, is_whole_number
 from engine.files.file_scan import MAX_OFFSET
 from engine.haste import require_time
-from engine.settings.config_file import Version, read_config, version_of
+from engine.settings.config_file import Version, next_version, read_config, version_of, write_config
 
+MOST_GROUP_CHARACTERS = 255
+_GROUP = re.compile("[%|a-zA-Z0-9_-]+")
 _QUEUE = re.compile("[0-9]{1,10}")
 
 Offsets = dict[str, dict[str, dict[int, int]]]
@@ -26,6 +30,7 @@ class ConsumerOffsets:
     def __init__(self, path: Path, lmq_path: Path) -> None:
         self._paths = path, lmq_path
         self._known: tuple[list[Version], Offsets] | None = None
+        self._lock = threading.Lock()
 
     def read(self) -> Offsets:
         """What the files say now; not to be changed. ConfigFileError; TakesLongError in haste: they are to be read."""
@@ -35,6 +40,47 @@ class ConsumerOffsets:
             require_time()
             known = self._known = versions, read_consumer_offsets(*self._paths)
         return known[1]
+
+    @property
+    def changed_ns(self) -> int | None:
+        """When the files were last written; None where there are none."""
+        times = [file[2] for path in self._paths for file in version_of(path)[:1] if file is not None]
+        return max(times, default=None)
+
+    def commit(self, group: str, topic: str, queue: int, offset: int, disk: Disk, now_ms: int) -> None:
+        """Note that a group goes on at a queue offset, durably; what else is in the file stays. A broker that reads it
+        goes on there. ConsumerOffsetError, ConfigFileError, OSError."""
+        if problem := group_problem(group):
+            raise ConsumerOffsetError(group, problem)
+        with self._lock:
+            path, lmq_path = self._paths
+            if any(path.parent.glob("*/CURRENT")):
+                raise ConsumerOffsetError(group, "the broker keeps offsets in RocksDB, which is not written")
+            content, lmq = read_config(path), read_config(lmq_path)
+            name = f"{topic}@{group}"
+            if any(
+                isinstance(table := lmq.get(key), dict) and name in table for key in ("offsetTable", "lmqOffsetTable")
+            ):
+                raise ConsumerOffsetError(
+                    group, f"its offset in {topic} is kept in {lmq_path.name}, which is not written"
+                )
+            table = content.get("offsetTable")
+            table = dict(table) if isinstance(table, dict) else {}
+            queues = table.get(name)
+            table[name] = {**(queues if isinstance(queues, dict) else {}), str(queue): offset}
+            content = {**content, "offsetTable": table}
+            if "dataVersion" in content:
+                content["dataVersion"] = next_version(content["dataVersion"], now_ms)
+            write_config(path, content, disk)
+
+
+def group_problem(group: str) -> str:
+    """Why a broker takes no consumer group of that name; empty: it does."""
+    if not group or len(group) > MOST_GROUP_CHARACTERS:
+        return f"a group's name has 1 to {MOST_GROUP_CHARACTERS} characters"
+    if not _GROUP.fullmatch(group):
+        return "a group's name holds letters, digits, %, |, - and _ alone"
+    return ""
 
 
 def read_consumer_offsets(path: Path, lmq_path: Path) -> Offsets:

@@ -16,11 +16,10 @@ from typing import Any
 
 from engine.errors import ConfigFileError, IllegalTopicError, StoreError, TopicExistsError
 from engine.files.disk import Disk, is_whole_number
-from engine.files.file_scan import MAX_OFFSET
 from engine.record.multi_dispatch import can_have_queues
 from engine.record.record import topic_problem
 from engine.settings.config import Clock
-from engine.settings.config_file import Version, read_config, version_of, write_config
+from engine.settings.config_file import Version, next_version, read_config, version_of, write_config
 
 MAX_QUEUES = 1_024
 MOST_QUEUES = 16_384
@@ -148,7 +147,7 @@ class TopicTable:
         if self.problem is not None:
             raise self.problem
         content = {**self._content, "topicConfigTable": table}
-        content["dataVersion"] = self._next_version(content.get("dataVersion"))
+        content["dataVersion"] = next_version(content.get("dataVersion"), self._clock())
         try:
             write_config(self._path, content, self._disk)
         except (StoreError, OSError):
@@ -156,16 +155,6 @@ class TopicTable:
                 write_config(self._path, self._content, self._disk)
             raise
         self._content, self._topics = content, parse_topics(content)
-
-    def _next_version(self, version: Any) -> dict[str, Any]:
-        """A broker sees by it that the file changed."""
-        known = version if isinstance(version, dict) else {}
-        counter = known.get("counter")
-        return {
-            **known,
-            "counter": counter + 1 if isinstance(counter, int) and 0 <= counter < MAX_OFFSET else 1,
-            "timestamp": self._clock(),
-        }
 
 
 def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:

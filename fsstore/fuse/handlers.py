@@ -38,8 +38,9 @@ from fsstore.fuse.protocol import (
 from fsstore.fuse.session import Channel, Handler
 from fsstore.handover import RESENT, RequestJournal
 from fsstore.interface import AT_END, FilesystemError, MessageColumns, MessageNames, SlowWork
-from fsstore.tree.drop import Creation, Wanted
+from fsstore.tree.drop import Wanted
 from fsstore.tree.listing import MOST_DESCRIBED
+from fsstore.tree.nodes import Creation
 
 FEWEST_ROWS = 64
 """So many messages are asked of a listing at least: the core reads ahead by what was asked."""

@@ -27,7 +27,7 @@ class Appearance:
         """`started_ns`: the time shown on what has none of its own."""
         self._uid = options.uid
         self._gid = options.gid
-        self._started_ns = started_ns
+        self.started_ns = self._started_ns = started_ns
         self._append_mode = stat.S_IFREG | options.append_mode
         self._directory_mode = stat.S_IFDIR | options.directory_mode
         self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else NOTIFIED_S
@@ -109,6 +109,11 @@ class Appearance:
     def report(self, inode: int, size: int, mtime_ns: int) -> Attributes:
         """A file whose text is made when it is opened."""
         return self._uncached(inode, stat.S_IFREG | 0o444, size, mtime_ns)
+
+    def offset(self, inode: int, size: int, changed_ns: int | None, *, writable: bool) -> Attributes:
+        """Where a consumer group goes on."""
+        mode = stat.S_IFREG | (0o644 if writable else 0o444)
+        return self._uncached(inode, mode, size, self._started_ns if changed_ns is None else changed_ns)
 
     def control(self, inode: int) -> Attributes:
         """The file that takes commands, from the owner alone."""

@@ -36,7 +36,7 @@ from fsstore.interface import (
 from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.names import can_be_name, from_name, to_name
-from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
+from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, not_found
 from fsstore.tree.refusals import Kind as RefusalKind
 
 log = logging.getLogger(__name__)
@@ -73,15 +73,6 @@ class Wanted(NamedTuple):
     gid: int | None = None
     atime_ns: int | None = None
     mtime_ns: int | None = None
-
-
-class Creation(NamedTuple):
-    """How a file is to be made and opened."""
-
-    flags: int
-    mode: int
-    uid: int
-    gid: int
 
 
 @dataclass(eq=False)
@@ -411,7 +402,7 @@ class DropDirectory(Directory):
     def mkdir(self, name: bytes) -> None:
         raise FilesystemError(errno.EPERM, "files alone are dropped here")
 
-    def make(self, name: bytes, how: Creation) -> tuple[Node, OpenFile]:
+    def make(self, name: bytes, how: Creation) -> tuple[Node, OpenFile, Opened]:
         """Make a file, or open the one that is there meanwhile. EEXIST."""
         self._context.must_be_writable()
         box = self.box
@@ -422,9 +413,9 @@ class DropDirectory(Directory):
             if how.flags & os.O_EXCL and not self._context.survival.was_begun:
                 raise FilesystemError(errno.EEXIST)
             node = box.node(existing)
-            return node, node.open(how.flags)[0]
+            return node, *node.open(how.flags)
         node, descriptor = box.create(name, how)
-        return node, DropHandle(node, descriptor, writing=how.flags & os.O_ACCMODE != os.O_RDONLY)
+        return node, DropHandle(node, descriptor, writing=how.flags & os.O_ACCMODE != os.O_RDONLY), DROPPED
 
     def remove(self, name: bytes) -> None:
         """Withdraw a file, or show it no longer. ENOENT."""

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine import MessageStore, OpenMode, Stored
 from fsstore.handover import LARGEST_DATA_BYTES, HandleState
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from fsstore.tree.publishing import LongPuts
 
 NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
+
+
+class Creation(NamedTuple):
+    """How a file is to be made and opened."""
+
+    flags: int
+    mode: int
+    uid: int
+    gid: int
 
 
 class OpenFile:
@@ -145,6 +154,10 @@ class Node:
     def create(self, name: bytes) -> FilesystemError:
         """Why no file of this name is made here."""
         return FilesystemError(errno.ENOTDIR)
+
+    def make(self, name: bytes, how: Creation) -> tuple[Node, OpenFile, Opened]:
+        """Make and open a file: its node, the open file, and how it is to be opened."""
+        raise self.create(name)
 
     def mkdir(self, name: bytes) -> None:
         """Make a topic or a queue."""

@@ -1,6 +1,6 @@
 """`@store/`: what the store says of itself, in files whose text is made at open, and a file that takes commands.
 
-`@store/groups/<group>/<topic>/<queue>` says where consumer groups stand, a queue offset and a newline. Read-only.
+`@store/groups/` is in `groups`.
 The figures are those of `engine.StoreStats`.
 """
 
@@ -9,11 +9,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
 from importlib.metadata import version
-from typing import cast
 
 from engine import (
     ConfigFileError,
@@ -24,9 +23,7 @@ from engine import (
     Retention,
     StoreConfig,
     Stored,
-    TakesLongError,
     TopicNotFoundError,
-    in_haste,
 )
 from fsstore.interface import (
     NOBODY,
@@ -36,12 +33,10 @@ from fsstore.interface import (
     FilesystemError,
     FilesystemOptions,
     Opened,
-    SlowWork,
 )
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.memory_budget import Holding, Purpose
-from fsstore.tree.names import can_be_name, from_name, parse_queue, to_name
-from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile, not_found
+from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile
 
 _OPENED = Opened(0, True, False, None)
 VERSION = version("fsstore")
@@ -69,13 +64,11 @@ class StoreDirectory(Directory):
 
     def _report_again(self, key: NodeKey) -> Node:
         """A report that another server had made: nobody knows its text, so whoever has read some gets EIO."""
-        name, *parts = cast("list[str]", key.detail)
-        report = self._entries.get(name.encode())
-        if isinstance(report, GroupsDirectory):
-            report = report.child(tuple(parts))
+        report = self._entries.get(str(key.detail).encode())
         if not isinstance(report, ReportFile):  # of another version
             raise FilesystemError(errno.ESTALE)
-        return SealedReport(self._context, report.text(), is_other=True)
+        now_ns = self._context.clock_ns()
+        return SealedReport(self._context, report.text(), changed_ns=now_ns, is_other=True)
 
     def describe(self, name: bytes) -> Attributes:
         node = self._entries[name]
@@ -91,21 +84,25 @@ class ReportFile(Node):
     def __init__(self, context: Context, render: Callable[[], bytes]) -> None:
         self._context = context
         self._render = render
+        self._seen: tuple[int | None, int] = None, context.appearance.started_ns
 
     def attributes(self) -> Attributes:
-        return self._described(len(self.text()))
+        text = self.text()
+        self._changed_ns_of(text)
+        return self._described(len(text))
 
     def text(self) -> bytes:
         """The text of this moment. SlowWork: a thread has to make it."""
         return self._render()
 
-    def looked_up(self, *names: str) -> Attributes:
-        """Attributes for who looks up its name; `names` lead there from `@store`. Where the kernel opens files without
-        asking, it is the look-up whose moment counts: each has a text, and a number, of its own."""
+    def looked_up(self, name: str) -> Attributes:
+        """Attributes for who looks up its name. Where the kernel opens files without asking, it is the look-up whose
+        moment counts: each has a text, and a number, of its own."""
         if not self._context.opens_unasked:
             return self.attributes()
-        node = SealedReport(self._context, self.text())
-        self._context.inodes.add(node, NodeKey(SealedReport, detail=names))
+        text = self.text()
+        node = SealedReport(self._context, text, changed_ns=self._changed_ns_of(text))
+        self._context.inodes.add(node, NodeKey(SealedReport, detail=name))
         return node.attributes()
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
@@ -114,23 +111,32 @@ class ReportFile(Node):
         return TextFile(self.text(), self._context.memory), _OPENED
 
     def _described(self, size: int) -> Attributes:
-        return self._context.appearance.report(self.inode, size, self._context.clock_ns())
+        return self._context.appearance.report(self.inode, size, self._seen[1])
+
+    def _changed_ns_of(self, text: bytes) -> int:
+        """When the text became what it is now, as far as anybody looked."""
+        digest = hash(text)
+        if digest != self._seen[0]:
+            is_first = self._seen[0] is None
+            self._seen = digest, self._context.appearance.started_ns if is_first else self._context.clock_ns()
+        return self._seen[1]
 
 
 class SealedReport(Node):
     """A report as it was when its name was looked up."""
 
-    def __init__(self, context: Context, text: bytes, *, is_other: bool = False) -> None:
-        """`is_other`: what another server made for its number is not known. ENOBUFS: too many are known."""
+    def __init__(self, context: Context, text: bytes, *, changed_ns: int, is_other: bool = False) -> None:
+        """`changed_ns`: since when it is so. `is_other`: what another server made for its number is not known. ENOBUFS:
+        too many are known."""
         self._context = context
         self._text = text
         self._is_other = is_other
-        self._made_ns = context.clock_ns()
+        self._changed_ns = changed_ns
         self._memory = Holding(context.memory, Purpose.REPORTS)
         self._memory.resize(len(text))
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.report(self.inode, len(self._text), self._made_ns)
+        return self._context.appearance.report(self.inode, len(self._text), self._changed_ns)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
@@ -302,71 +308,3 @@ def _json_value(value: object) -> object:
 def to_json(report: Mapping[str, object]) -> bytes:
     """A report as its file shows it."""
     return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
-
-
-DEPTH = 3
-"""Names below `groups` that lead to an offset: group, topic, queue."""
-
-
-class GroupsDirectory(Directory):
-    """`groups`, a group, or a topic in a group: as deep as `parts` is long."""
-
-    def __init__(self, context: Context, parts: tuple[str, ...] = ()) -> None:
-        super().__init__(context)
-        self._parts = parts
-        if not parts:
-            context.inodes.makers.append(
-                Maker(GroupsDirectory, lambda key: self.child(cast("tuple[str, ...]", key.detail)))
-            )
-
-    def lookup(self, name: bytes) -> Attributes:
-        part = from_name(name)
-        if part not in self._children():
-            raise not_found()
-        parts = (*self._parts, part)
-        if len(parts) == DEPTH and self._context.opens_unasked:
-            return self._offset(parts).looked_up("groups", *parts)
-        return self._context.inodes.named(
-            NodeKey(GroupsDirectory, detail=parts), lambda: self.child(parts)
-        ).attributes()
-
-    def names(self) -> Sequence[bytes]:
-        names = (to_name(child) for child in self._children())
-        return sorted((name for name in names if can_be_name(name)), key=_in_order)
-
-    def child(self, parts: tuple[str, ...]) -> Node:
-        """What those names lead to, from `groups` on."""
-        return GroupsDirectory(self._context, parts) if len(parts) < DEPTH else self._offset(parts)
-
-    def _offset(self, parts: tuple[str, ...]) -> ReportFile:
-        return ReportFile(self._context, lambda: _offset_text(self._context, parts))
-
-    def _children(self) -> Mapping[str, object]:
-        """What is at this depth: groups by name, a group's topics, or a topic's queues; empty when it has gone."""
-        parts, groups = self._parts, _offsets(self._context)
-        if not parts:
-            return groups
-        topics = groups.get(parts[0], {})
-        return topics if len(parts) == 1 else {str(queue): offset for queue, offset in topics.get(parts[1], {}).items()}
-
-
-def _offsets(context: Context) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
-    """Group -> topic -> queue -> next queue offset. SlowWork when a broker has written them again."""
-    try:
-        with in_haste():
-            return context.store.consumer_offsets()
-    except TakesLongError:
-        raise SlowWork(context.store.consumer_offsets) from None
-
-
-def _offset_text(context: Context, parts: tuple[str, ...]) -> bytes:
-    group, topic, queue = parts
-    offset = _offsets(context).get(group, {}).get(topic, {}).get(int(queue))
-    if offset is None:
-        raise not_found()
-    return b"%d\n" % offset
-
-
-def _in_order(name: bytes) -> tuple[int, bytes]:
-    queue = parse_queue(name)
-    return (-1 if queue is None else queue, name)

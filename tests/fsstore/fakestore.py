@@ -300,6 +300,10 @@ class FakeStore:
     def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
         return self.offsets
 
+    @property
+    def consumer_offsets_changed_ns(self) -> int | None:
+        return None
+
     def settings_problems(self) -> list[str]:
         return []
 

@@ -76,7 +76,7 @@ def test_nothing_is_made_below_any_directory(mounted: tuple[Mount, int], path: s
     mount, number = mounted
     directory = mount.stat(path).inode
     assert refused_with(lambda: mount.fs.refuse_creation(directory, b"file")) == number
-    if path not in ("/", "orders"):
+    if path not in ("/", "orders") and (path != "@store/groups" or number == errno.EROFS):
         assert refused_with(lambda: patiently(mount.fs.mkdir, directory, b"1")) == number
 
 

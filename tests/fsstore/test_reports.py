@@ -89,7 +89,7 @@ def test_consumer_offsets_are_numbers_under_group_topic_queue(mount: Mount, stor
     assert mount.cat("@store/groups/%RETRY%billing/orders/0") == b"1\n"
     store.offsets["%RETRY%billing"]["orders"][0] = 12
     assert mount.cat("@store/groups/%RETRY%billing/orders/0") == b"12\n"
-    assert mount.stat("@store/groups/%RETRY%billing/orders/0").mode == stat.S_IFREG | 0o444
+    assert mount.stat("@store/groups/%RETRY%billing/orders/0").mode == stat.S_IFREG | 0o644
 
 
 @pytest.mark.parametrize("path", ["g", "%RETRY%billing/t", "%RETRY%billing/orders/2", "%RETRY%billing/orders/x"])

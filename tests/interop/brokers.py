@@ -77,9 +77,13 @@ class Broker:
         ]
         return results
 
-    def consume(self, topic: str, group: str, count: int, *, reject_every: int) -> None:
-        """Consume all `count` messages of a topic; every `reject_every`th ends in the group's dead letters."""
-        self.driver.call("consume", names=self.names, topic=topic, group=group, count=count, reject_every=reject_every)
+    def consume(self, topic: str, group: str, count: int, *, reject_every: int) -> list[bytes]:
+        """Have a group consume until it is done with all `count` messages of a topic: the bodies that came. Every
+        `reject_every`th ends in the group's dead letters."""
+        answer = self.driver.call(
+            "consume", names=self.names, topic=topic, group=group, count=count, reject_every=reject_every
+        )
+        return [base64.b64decode(body) for body in answer["bodies"]]
 
     def pull(self, topics: dict[str, int]) -> list[dict[str, Any]]:
         """All that a client is handed of topics (name to number of queues), in the words of tests/data/golden55."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.interop import bytewise, defaults, follow, kinds, live, ours, theirs, through_mount, traces
+from tests.interop import bytewise, defaults, follow, kinds, live, ours, sharing, theirs, through_mount, traces
 from tests.interop.compare import Tally
 from tests.interop.driver import DriverError, LoadRefusedError
 from tests.interop.room import Room
@@ -46,6 +46,7 @@ SCENARIOS = (
     Scenario(f"{WRITE}: killed in a file roll, no new file", "ours", ours.killed_before_new_file),
     Scenario(f"{WRITE}: killed in a file roll, new file", "ours", ours.killed_after_new_file),
     Scenario(f"{READ}: what real clients leave", "default", traces.real_clients, ("v5",)),
+    Scenario("a consumer group, of a client and of mountctl consume in turns", "live", sharing.in_turns),
     Scenario("byte for byte: log, consume queues, index", "live", bytewise.equal_files),
     Scenario("followed while a broker writes: rolled and expired files, new topics", "live", follow.follow_broker),
     Scenario("a broker in its default configuration, in turns", "default", defaults.default_broker, ("v5",)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.mount.harness import Mounted, bodies, offset_names, publish, refused_with, until
+from tests.mount.harness import Mounted, bodies, mounted, offset_names, publish, refused_with, until
 
 COLLIDING_KEYS = ("Aa", "BB")
 """Two keys of one hash: Java's String.hashCode gives both 2112."""
@@ -210,3 +212,76 @@ def test_the_access_log(mount: Mounted, topic: Path) -> None:
                 text = log.read(1 << 17)
                 assert text
             asker.join()
+
+
+def test_a_group_goes_on_where_somebody_wrote(mount: Mounted, topic: Path, tmp_path: Path) -> None:
+    """3.17 `@store/groups/<group>/<topic>/<queue>` says where a consumer group goes on: a queue offset. A write of an
+    offset, of `@first`, `@last` (what comes from now on) or `@<time>` sets it, in the broker's own
+    `consumerOffset.json` and on disk when it returns; anything else is EINVAL (`@store/refusals` says why), and EROFS
+    on a mount that follows or only reads."""
+    publish(topic / "0" / "append", b"zero\none\n")
+    time.sleep(0.01)
+    between = time.time_ns() // 1_000_000
+    publish(topic / "0" / "append", b"two\nthree\n")
+    group = mount.root / "@store/groups/readers-17"
+    (group / topic.name).mkdir(parents=True)
+    offset = group / topic.name / "0"
+    for written, shown in (("3", 3), ("@first\n", 0), ("@last", 4), (f"@{between}", 2), ("1\n", 1)):
+        offset.write_text(written)
+        assert offset.read_text() == f"{shown}\n"
+        config = json.loads((mount.store / "config/consumerOffset.json").read_text())
+        assert config["offsetTable"][f"{topic.name}@readers-17"] == {"0": shown}
+    for wrong, reason in (
+        ("5", "it ends at 4"),
+        ("first", "'first' is no offset"),
+        ("@never", "'@never' is no offset"),
+    ):
+        with offset.open("wb", buffering=0) as file:
+            assert refused_with(file.write, wrong.encode()) == errno.EINVAL
+        assert reason in (mount.root / "@store/refusals").read_text().splitlines()[-1]
+    assert offset.read_text() == "1\n"
+    assert mount.status()["groups"]["readers-17"][topic.name]["0"] == {"offset": 1, "lag": 3}
+    with mounted(tmp_path, store=mount.store, config={"mode": "FOLLOW"}) as follower:
+        followed = follower.root / "@store/groups/readers-17" / topic.name / "0"
+        assert followed.read_text() == "1\n"
+        assert refused_with(followed.open, "r+") in (errno.EROFS, errno.EACCES)
+        assert refused_with((follower.root / "@store/groups/new").mkdir) == errno.EROFS
+
+
+def test_consumers_of_a_group_share_its_queues(mount: Mounted, topic: Path) -> None:
+    """3.18 `mkdir` makes a group, and a topic in it; a file made there is the offset of a queue. `flock` of it says who
+    consumes that queue, and is free when that process is gone."""
+    groups = mount.root / "@store/groups"
+    group = groups / f"sharing-{topic.name}"
+    group.mkdir()
+    assert refused_with((groups / "no good").mkdir) == errno.EINVAL
+    assert refused_with((group / "no-such-topic").mkdir) == errno.ENOENT
+    (group / topic.name).mkdir()
+    assert refused_with((group / topic.name / "9").touch) == errno.ENOENT
+    offset = group / topic.name / "0"
+    program = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True); "
+    program += "time.sleep(60)"
+    holder = subprocess.Popen([sys.executable, "-c", program, offset], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    assert offset.read_text() == ""
+    assert subprocess.run(["flock", "-n", offset, "true"], check=False).returncode == 1
+    offset.write_text("@last")
+    holder.kill()
+    holder.wait()
+    assert subprocess.run(["flock", "-w", "5", offset, "true"], check=False).returncode == 0
+    assert os.listdir(group / topic.name) == ["0"]
+
+
+def test_what_does_not_change_keeps_its_time(mount: Mounted, topic: Path) -> None:
+    """3.19 The times of `config.json` and of offsets are those of their last change."""
+    (mount.root / "@store/groups/timely" / topic.name).mkdir(parents=True)
+    offset = mount.root / "@store/groups/timely" / topic.name / "0"
+    offset.write_text("@first")
+    files = (mount.root / "@store/config.json", offset)
+    before = [file.stat().st_mtime_ns for file in files]
+    time.sleep(0.02)
+    assert [file.stat().st_mtime_ns for file in files] == before
+    offset.write_text("@first")
+    assert files[0].stat().st_mtime_ns == before[0]
+    assert offset.stat().st_mtime_ns > before[1]

@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -164,7 +165,7 @@ final class Clients {
 
     /**
      * Consumes {@code topic} as {@code group} until all its {@code count} messages are done with; every
-     * {@code reject_every}th is given up, and ends in the group's dead letters.
+     * {@code reject_every}th is given up, and ends in the group's dead letters. Answers the bodies that came, in base64.
      */
     JsonObject consume(JsonObject request) throws Exception {
         int rejectEvery = request.get("reject_every").getAsInt();
@@ -178,15 +179,22 @@ final class Clients {
         consumer.setConsumeMessageBatchMaxSize(1);
         consumer.setVipChannelEnabled(false);
         consumer.subscribe(topic, "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
-            seen.incrementAndGet() % rejectEvery == 0 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+        ConcurrentLinkedQueue<String> bodies = new ConcurrentLinkedQueue<>();
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(message -> bodies.add(Base64.getEncoder().encodeToString(message.getBody())));
+            return seen.incrementAndGet() % rejectEvery == 0 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
         startWithQueues(consumer, topic);
         try {
             awaitOffsets(consumer, topic, request.get("count").getAsLong());
         } finally {
             end(consumer::shutdown);
         }
-        return new JsonObject();
+        JsonArray consumed = new JsonArray();
+        bodies.forEach(consumed::add);
+        JsonObject answer = new JsonObject();
+        answer.add("bodies", consumed);
+        return answer;
     }
 
     /**

@@ -1,0 +1,220 @@
+"""`@store/groups/<group>/<topic>/<queue>`: where consumer groups go on, a queue offset and a newline.
+
+A write says where: an offset, `@first`, `@last` or `@<time>`. It is kept in the broker's own consumerOffset.json before
+it returns. A group, and a topic in it, are made by `mkdir`; what has no offset yet is known to this daemon alone.
+
+Each file has one number as long as a kernel knows it, and flock(2) on it is the kernel's own: so consumers of a group
+share its queues, and what one held is free when it dies, however it does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from engine import (
+    ConsumerOffsetError,
+    Stored,
+    TakesLongError,
+    group_problem,
+    in_haste,
+)
+from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened, SlowWork
+from fsstore.tree.inodes import Maker, NodeKey
+from fsstore.tree.names import can_be_name, from_name, parse_queue, parse_time_ms, to_name
+from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, TextFile, not_found
+from fsstore.tree.store_reports import SealedReport
+
+DEPTH = 3
+"""Names below `groups` that lead to an offset: group, topic, queue."""
+
+_OPENED = Opened(0, True, False, None)
+Parts = tuple[str, ...]
+
+
+class GroupsDirectory(Directory):
+    """`groups`, a group, or a topic in a group: as deep as `parts` is long."""
+
+    def __init__(self, context: Context, parts: Parts = (), made: set[Parts] | None = None) -> None:
+        super().__init__(context)
+        self._parts = parts
+        self._made: set[Parts] = set() if made is None else made
+        if not parts:
+            context.inodes.makers += [
+                Maker(GroupsDirectory, lambda key: self.child(cast("Parts", key.detail)), _as_parts),
+                Maker(OffsetFile, lambda key: self.child(cast("Parts", key.detail)), _as_parts),
+                Maker(SealedOffset, lambda key: self._sealed(cast("Parts", key.detail), is_other=True), _as_parts),
+            ]
+
+    @property
+    def path(self) -> str:
+        return "/".join(("@store/groups", *self._parts))
+
+    def lookup(self, name: bytes) -> Attributes:
+        part = from_name(name)
+        if part not in self._children():
+            raise not_found()
+        parts = (*self._parts, part)
+        if len(parts) == DEPTH and self._context.opens_unasked:
+            node = self._sealed(parts)
+            self._context.inodes.add(node, NodeKey(SealedOffset, detail=parts))
+            return node.attributes()
+        return self._node(parts).attributes()
+
+    def _sealed(self, parts: Parts, *, is_other: bool = False) -> SealedReport:
+        changed_ns = self._context.store.consumer_offsets_changed_ns or self._context.appearance.started_ns
+        text = OffsetFile(self._context, parts, self._made).text()
+        return SealedOffset(self._context, text, changed_ns=changed_ns, is_other=is_other)
+
+    def _node(self, parts: Parts) -> Node:
+        kind = GroupsDirectory if len(parts) < DEPTH else OffsetFile
+        return self._context.inodes.named(NodeKey(kind, detail=parts), lambda: self.child(parts))
+
+    def names(self) -> Sequence[bytes]:
+        names = (to_name(child) for child in self._children())
+        return sorted((name for name in names if can_be_name(name)), key=_in_order)
+
+    def child(self, parts: Parts) -> Node:
+        """What those names lead to, from `groups` on."""
+        if len(parts) < DEPTH:
+            return GroupsDirectory(self._context, parts, self._made)
+        return OffsetFile(self._context, parts, self._made)
+
+    def _children(self) -> set[str]:
+        """What is at this depth: groups by name, a group's topics, or a topic's queues; empty when it has gone."""
+        parts, depth = self._parts, len(self._parts)
+        found: Mapping[str, object] = _offsets(self._context)
+        for part in parts:
+            found = cast("Mapping[str, Mapping[str, object]]", found).get(part, {})
+        made = {one[depth] for one in self._made if len(one) > depth and one[:depth] == parts}
+        return {*map(str, found), *made}
+
+    def mkdir(self, name: bytes) -> None:
+        self._context.must_be_writable()
+        part = from_name(name)
+        if part in self._children():
+            raise FilesystemError(errno.EEXIST)
+        if not self._parts:
+            if problem := group_problem(part):
+                raise FilesystemError(errno.EINVAL, problem)
+        elif len(self._parts) == 1:
+            self._context.store.queues(part)  # TopicNotFoundError
+        else:
+            raise FilesystemError(errno.EPERM, "a queue's offset is a file: write to it")
+        self._made.add((*self._parts, part))
+
+    def make(self, name: bytes, how: Creation) -> tuple[Node, OpenFile, Opened]:
+        if len(self._parts) != DEPTH - 1:
+            return super().make(name, how)
+        self._context.must_be_writable()
+        topic, part = self._parts[1], from_name(name)
+        queue = parse_queue(name)
+        if queue is None or not self._context.store.has_queue(topic, queue):
+            raise FilesystemError(errno.ENOENT, f"topic {topic!r} has no queue {part!r}")
+        self._made.add((*self._parts, part))
+        node = self._node((*self._parts, part))
+        return node, *node.open(how.flags)
+
+
+class SealedOffset(SealedReport):
+    """An offset as it was when its name was looked up, where the kernel opens files without asking."""
+
+
+class OffsetFile(Node):
+    """Where a group goes on in a queue; empty when that was never said."""
+
+    def __init__(self, context: Context, parts: Parts, made: set[Parts]) -> None:
+        self._context = context
+        self._parts = parts
+        self._made = made
+
+    @property
+    def path(self) -> str:
+        return "/".join(("@store/groups", *self._parts))
+
+    def attributes(self) -> Attributes:
+        changed_ns = self._context.store.consumer_offsets_changed_ns
+        return self._context.appearance.offset(
+            self.inode, len(self.text()), changed_ns, writable=not self._context.read_only
+        )
+
+    def text(self) -> bytes:
+        """An offset and a newline. SlowWork when a broker has written it again."""
+        group, topic, queue = self._parts
+        offset = _offsets(self._context).get(group, {}).get(topic, {}).get(int(queue))
+        if offset is None and self._parts not in self._made:
+            raise not_found()
+        return b"" if offset is None else b"%d\n" % offset
+
+    def open(self, flags: int) -> tuple[OpenFile, Opened]:
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return TextFile(self.text(), self._context.memory), _OPENED
+        self._context.must_be_writable()
+        return OffsetHandle(self), _OPENED
+
+    @property
+    def ignores_setattr(self) -> bool:
+        return not self._context.read_only
+
+    def commit(self, request: bytes) -> None:
+        """Go on where those bytes say. ConsumerOffsetError; SlowWork: it waits for the disk."""
+        group, topic, queue = self._parts
+        store = self._context.store
+        offset = self._meant(request.strip())
+        self._context.changes.do((self._parts, request), lambda: store.commit_offset(group, topic, int(queue), offset))
+
+    def _meant(self, text: bytes) -> int:
+        group, topic, queue_id = self._parts
+        queue = self._context.store.queue(topic, int(queue_id))
+        if text.isdigit() and len(text) < 20:
+            return int(text)
+        bounds = queue.bounds()
+        if text in (b"@first", b"@last"):  # @last: what comes from now on
+            return bounds.min_offset if text == b"@first" else bounds.max_offset
+        time_ms = parse_time_ms(text[1:]) if text.startswith(b"@") else None
+        if time_ms is None:
+            shown = text[:40].decode(errors="replace")
+            raise ConsumerOffsetError(
+                group, f"{shown!r} is no offset: give a number, @first, @last or @2026-01-31T09:30"
+            )
+        return queue.offset_at(time_ms)
+
+
+class OffsetHandle(OpenFile):
+    """An open offset, to be written: each write is one."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: OffsetFile) -> None:
+        self._file = file
+
+    @property
+    def published_to(self) -> str:
+        return self._file.path
+
+    def read(self, position: int, size: int) -> bytes:
+        return self._file.text()[position : position + size]
+
+    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+        self._file.commit(data)
+        return NOTHING_TO_WAIT_FOR
+
+
+def _offsets(context: Context) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
+    """Group -> topic -> queue -> next queue offset. SlowWork when a broker has written them again."""
+    try:
+        with in_haste():
+            return context.store.consumer_offsets()
+    except TakesLongError:
+        raise SlowWork(context.store.consumer_offsets) from None
+
+
+def _as_parts(detail: object) -> Parts:
+    return tuple(cast("list[str]", detail))
+
+
+def _in_order(name: bytes) -> tuple[int, bytes]:
+    queue = parse_queue(name)
+    return (-1 if queue is None else queue, name)

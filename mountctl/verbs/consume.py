@@ -1,0 +1,215 @@
+"""mountctl consume: print a topic's messages, or run a command with each, as a member of a consumer group."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+
+import click
+
+from mountctl.access import Access, Claim, Shown, Topic, narrowed, parse_target, parse_time
+from mountctl.errors import INTERRUPTED, CommandError
+from mountctl.options import StoreSettings, takes_settings
+from mountctl.output import visible
+from mountctl.places import find
+from mountctl.reach import reach
+from mountctl.showing import Printer, takes_format
+
+POLL_SECONDS = 0.2
+BATCH_MESSAGES = 100
+
+
+@click.command("consume", short_help="Take messages as a member of a consumer group.")
+@click.argument("place")
+@click.argument("target", metavar="TOPIC[/QUEUE]")
+@click.argument("program", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("-g", "--group", required=True, metavar="NAME", help="The consumer group, whose place is kept.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for what comes, until interrupted.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--from", "begin", default="first", metavar="first|last|TIME", show_default=True, help="Where a new group begins."
+)
+@takes_format
+@takes_settings
+def command(
+    place: str, target: str, program: tuple[str, ...], group: str, follow: bool, count: int | None, begin: str,
+    printer: Printer, settings: StoreSettings,
+) -> int | None:  # fmt: skip
+    """Print the messages that a consumer group has not had yet, or run COMMAND with the body of each on its standard
+    input.
+
+    A message counts as had when it is printed, or COMMAND ended with 0: what fails, or is killed, comes again. Several
+    of one group share the queues, and a broker's clients of that group go on where this ended. COMMAND finds MQ_TOPIC,
+    MQ_QUEUE, MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
+
+    \b
+    Examples:
+      mountctl consume /mnt/mq orders -g billing
+      mountctl consume /mnt/mq orders -g auditing -- sha256sum
+    """
+    wanted = parse_target(target)
+    if wanted.offset is not None:
+        raise CommandError("a group has its own place", "name a topic or a queue", os.EX_USAGE)
+    attributes = printer.attributes or bool(program)
+    start = begin if begin in ("first", "last") else parse_time(begin)
+    try:
+        with reach(find(place), settings, writing=True) as access:
+            topic = _topic_of(access, wanted.topic)
+            taken = _Taken(access, group, topic, {queue.number for queue in narrowed(topic, wanted)}, start)
+            try:
+                _consume(taken, _Use(printer, program, count), follow, attributes)
+            finally:
+                taken.release()
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+        return INTERRUPTED  # which is how it is meant to end
+    return None
+
+
+def _topic_of(access: Access, name: str) -> Topic:
+    found = {topic.name: topic for topic in access.topics()}
+    if name not in found:
+        known = ", ".join(visible(topic) for topic in sorted(found)[:10]) or "none yet"
+        raise CommandError(f"no topic {name!r}", f"there are: {known}", os.EX_USAGE)
+    return found[name]
+
+
+class _Held:
+    """A queue that is ours, and the next offset in it."""
+
+    def __init__(self, claim: Claim, next_offset: int) -> None:
+        self.claim = claim
+        self.next = next_offset
+        self._committed = claim.offset()
+
+    def commit(self) -> None:
+        """Note how far it is."""
+        if self.next != self._committed:
+            self.claim.commit(self.next)
+            self._committed = self.next
+
+
+class _Taken:
+    """The queues that this member of a group has."""
+
+    def __init__(self, access: Access, group: str, topic: Topic, queues: set[int], begin: str | int) -> None:
+        """A new group begins with the `first` or `last` message, or with one of that time (ms)."""
+        self.access = access
+        self.topic = topic.name
+        self.held: dict[int, _Held] = {}
+        self._group = group
+        self._queues = queues
+        self._begin = begin
+
+    def take(self) -> None:
+        """Take the queues that nobody has."""
+        for queue in sorted(self._queues - self.held.keys()):
+            claim = self.access.claim(self._group, self.topic, queue)
+            if claim is None:
+                continue
+            try:
+                self.held[queue] = _Held(claim, self._begin_of(claim, queue))
+            except BaseException:
+                claim.release()
+                raise
+
+    def _begin_of(self, claim: Claim, queue: int) -> int:
+        bounds = self.access.bounds(self.topic, queue)
+        known = claim.offset()
+        if known is not None:
+            return max(known, bounds.min_offset)
+        if self._begin in ("first", "last"):
+            return bounds.min_offset if self._begin == "first" else bounds.max_offset
+        assert isinstance(self._begin, int)
+        return self.access.offset_at(self.topic, queue, self._begin)
+
+    def release(self) -> None:
+        """Give them back, with what was had noted."""
+        for held in self.held.values():
+            held.commit()
+            held.claim.release()
+
+
+class _Use:
+    """What is done with each message."""
+
+    def __init__(self, printer: Printer, program: tuple[str, ...], count: int | None) -> None:
+        self._printer = printer
+        self._program = program
+        self._left = count
+
+    @property
+    def is_over(self) -> bool:
+        """Whether as many were used as were asked for."""
+        return self._left == 0
+
+    @property
+    def each_counts(self) -> bool:
+        """Whether each is to be noted at once: what a command does is not to be done again."""
+        return bool(self._program)
+
+    def use(self, message: Shown) -> None:
+        """Print it, or run the command. CommandError: that failed."""
+        if self._program:
+            self._run(message)
+        else:
+            self._printer.line(message)
+        self._left = None if self._left is None else self._left - 1
+
+    def _run(self, message: Shown) -> None:
+        about = {
+            "MQ_TOPIC": message.topic,
+            "MQ_QUEUE": str(message.queue),
+            "MQ_OFFSET": str(message.offset),
+            "MQ_KEYS": message.attributes.get("keys", ""),
+            "MQ_TAGS": message.attributes.get("tags", ""),
+        }
+        try:
+            done = subprocess.run(self._program, input=message.body, env={**os.environ, **about}, check=False)
+        except OSError as error:
+            raise CommandError(f"{self._program[0]}: {error.strerror}", exit_code=os.EX_USAGE) from None
+        if done.returncode:
+            where = visible(f"{message.topic}/{message.queue}/{message.offset}")
+            reason = f"{visible(self._program[0])} ended with {done.returncode} for {where}"
+            raise CommandError(reason, "the message comes again", os.EX_TEMPFAIL)
+
+    def flush(self) -> None:
+        """What was printed is there."""
+        self._printer.flush()
+
+
+def _consume(taken: _Taken, use: _Use, follow: bool, attributes: bool) -> None:
+    while not use.is_over:
+        taken.take()
+        if not taken.held and not follow:
+            reason = f"others of the group consume every queue of {visible(taken.topic)}"
+            raise CommandError(reason, "wait for them, or use --follow", os.EX_TEMPFAIL)
+        found = [_consume_some(taken, queue, use, attributes) for queue in list(taken.held)]
+        if not any(found):
+            if not follow:
+                return
+            time.sleep(POLL_SECONDS)
+
+
+def _consume_some(taken: _Taken, queue: int, use: _Use, attributes: bool) -> bool:
+    """Use the next messages of a queue; whether there were any."""
+    held, access = taken.held[queue], taken.access
+    bounds = access.bounds(taken.topic, queue)
+    held.next = max(held.next, bounds.min_offset)
+    end = min(held.next + BATCH_MESSAGES, bounds.max_offset)
+    if held.next >= end or use.is_over:
+        return False
+    for message in access.messages(taken.topic, queue, held.next, end - held.next, attributes):
+        use.use(message)
+        held.next = message.offset + 1
+        if use.each_counts:
+            held.commit()
+        if use.is_over:
+            break
+    else:
+        held.next = end  # the last ones may be damaged
+    use.flush()
+    held.commit()
+    return True
