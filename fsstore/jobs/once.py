@@ -25,7 +25,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fsstore.jobs.mount import Range, cut, if_there, range_path, while_gone
+from fsstore.jobs.mount import Range, bounds, cut, if_there, range_path, while_gone, within
 
 _WRITE = "SPARK_WRITE"
 _WRITTEN = re.compile(r"([0-9]{1,9})/([0-9]{1,9})/([0-9a-f]+)")
@@ -95,7 +95,8 @@ class Batch(NamedTuple):
 
 def left_out(root: str, writes: list[Write]) -> Callable[[bytes], bool]:
     """What says of each line of JSON, one after the other, whether one of these writes has its message."""
-    there = Counter(row for write in writes for row in _rows(root, write.part))
+    now = bounds(root) if writes else {}
+    there = Counter(row for write in writes for row in _rows(root, within(now, write.part)))
 
     def is_there(line: bytes) -> bool:
         row = _row_of(line) if there else b""

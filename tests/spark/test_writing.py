@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -167,6 +168,14 @@ def test_a_write_whose_answer_was_lost_is_not_repeated(mount: Mounted, monkeypat
     monkeypatch.setattr("fsstore.jobs.publishing.os.write", lose_the_answer)
     publish_once(Batch.of(str(mount.root), "answers", "job", 1), 0, LINES[:10], is_repeated=False)
     assert len(in_topic(mount, "answers")) == 10
+
+
+def test_a_mark_that_lies_hides_no_row(mount: Mounted) -> None:
+    properties = {"UNIQ_KEY": "spark.job.1", "SPARK_WRITE": "0/999999999/abc"}
+    path = mount.topic("lies") / "0/append@format=json"
+    path.write_text(json.dumps({"body": "7", "keys": "other", "properties": properties}) + "\n")
+    publish_once(Batch.of(str(mount.root), "lies", "job", 1), 0, LINES[:10], is_repeated=True)
+    assert in_topic(mount, "lies") == sorted([*map(str, range(10)), "7"])
 
 
 @pytest.mark.parametrize("once", [{"app_id": "a b", "batch_id": 1}, {"app_id": "job"}, {"batch_id": 7}])
