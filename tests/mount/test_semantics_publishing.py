@@ -104,7 +104,7 @@ def test_append_looks_empty(queue: Path) -> None:
 
 def test_append_takes_attributes_and_keeps_none(queue: Path, tmp_path: Path) -> None:
     """1.11 Setting the times or mode of `append`, or its size by its name, succeeds and changes nothing, so that
-    `touch`, `cp -p` and `rsync` work."""
+    `touch`, `cp -p` and `rsync --inplace` work."""
     (tmp_path / "lines").write_bytes(b"one\ntwo\n")
     before = (queue / "append").stat()
     sh(f"touch append && chmod 600 append && cp -p {tmp_path}/lines append", queue)

@@ -1,0 +1,75 @@
+"""docs/programs.md: what programs do on a mount, with the flags and the refusals that are written there."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mount.harness import Mounted, publish, sh
+
+WORKS = {
+    "rsync --inplace": ("rsync --inplace ~/lines 0/append", "a\nb\n"),
+    "split": ("split -l 1 --filter='cat >> 0/append' ~/lines", "a\nb\n"),
+    "cp": ("cp ~/lines 0/append", "a\nb\n"),
+    "tar x": ("tar cf ~/x.tar -C ~ lines && tar xf ~/x.tar -C 0/drop", "a\nb\n\n"),
+    "a logger": (
+        'python3 -c "import logging.handlers as h, logging as l; l.getLogger().addHandler('
+        "h.WatchedFileHandler('0/append')); l.error('a'); l.error('b')\"",
+        "a\nb\n",
+    ),
+}
+REFUSED = {
+    "rsync": ("rsync ~/lines 0/append", "mkstemp"),
+    "mv onto append": ("mv ~/lines 0/append", "Operation not permitted"),
+    "mv of a message": ("printf 'a\\n' >> 0/append; mv 0/0 ~/", "Operation not permitted"),
+    "a logger that rotates": (
+        'python3 -c "import logging.handlers as h, logging as l; l.getLogger().addHandler('
+        "h.RotatingFileHandler('0/append', maxBytes=1, backupCount=1)); l.error('a'); l.error('b')\" 2>&1 >&2"
+        " | tee /dev/stderr | grep -v PermissionError",
+        "PermissionError",
+    ),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "lines").write_text("a\nb\n")
+    return tmp_path
+
+
+def typed(command: str, topic: Path, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["env", f"HOME={home}", "bash", "-c", command], cwd=topic, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("program", WORKS)
+def test_what_publishes(topic: Path, home: Path, program: str) -> None:
+    command, text = WORKS[program]
+    done = typed(command, topic, home)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (topic / "0.log").read_text() == text
+
+
+@pytest.mark.parametrize("program", REFUSED)
+def test_what_cannot(topic: Path, home: Path, program: str) -> None:
+    command, words = REFUSED[program]
+    done = typed(command, topic, home)
+    assert words in done.stderr
+    assert (home / "lines").read_text() == "a\nb\n"
+    assert (topic / "0.log").read_text() == ("a\n" if program == "mv of a message" else "")
+
+
+def test_who_walks_leaves_out_what_begins_with_an_at_sign(mount: Mounted, topic: Path, home: Path) -> None:
+    publish(topic / "0/append", b"a needle\n")
+    name = topic.name
+    found = sh("grep -rl --exclude-dir='@*' 'a needle' .", mount.root).split()
+    assert set(found) == {f"./{name}.log", f"./{name}/0.log", f"./{name}/0/{0:020d}"}
+    assert f"./{name}.log" in sh("find . -name '@*' -prune -o -name '*.log' -print", mount.root).split()
+    sh(f"tar cf {home}/x.tar --exclude='@*' .", mount.root)
+    for changed in (1, 0):
+        command = f"rsync -ai --exclude='@*' --exclude=append --exclude=drop {name} {home}/copy"
+        assert bool(sh(command, mount.root)) == changed
+    assert (home / "copy" / name / "0.log").read_bytes() == b"a needle\n"
