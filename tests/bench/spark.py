@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from engine import BROKER_SIZES, FileSizes, Message, MessageStore, StoreConfig
-from fsstore.jobs.export import Export, Wanted
+from fsstore.jobs.export import Export, Runner, Threads, Wanted
 from fsstore.parquet.file_map import map_file
 from fsstore.parquet.layout import measure, range_key
 from fsstore.parquet.row_groups import read_columns
@@ -118,10 +118,10 @@ class Bench:
         shutil.rmtree(target, ignore_errors=True)
         self.spark.read.json(f"{self.plain}/*.jsonl").write.parquet(str(target))
 
-    def export(self, root: Path) -> None:
+    def export(self, root: Path, runner: Runner) -> None:
         target = self.folder / "exported"
         shutil.rmtree(target, ignore_errors=True)
-        Export(root, target, Wanted()).run(SparkTasks(self.spark))
+        Export(root, target, Wanted()).run(runner)
 
 
 def prose() -> bytes:
@@ -237,7 +237,11 @@ def queue_rows(bench: Bench, root: Path) -> Iterator[Result]:
     )  # fmt: skip
     yield bench.turns(
         "export", "`spark.read.json` and write of the same data", 1.0,
-        lambda: bench.export(root), bench.read_and_write_json,
+        lambda: bench.export(root, SparkTasks(spark)), bench.read_and_write_json,
+    )  # fmt: skip
+    yield bench.turns(
+        "export without Spark", "`spark.read.json` and write of the same data", None,
+        lambda: bench.export(root, Threads()), bench.read_and_write_json,
     )  # fmt: skip
 
 
