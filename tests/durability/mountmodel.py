@@ -257,6 +257,19 @@ class MountedStore(RuleBasedStateMachine):
         assert place.read_bytes() == body
         assert place.stat().st_size == len(body)
 
+    @rule(topic=TOPICS)
+    def read_topic(self, topic: str) -> None:
+        """A topic's stream: its size, and every byte of its messages, whatever their order."""
+        self._settled()
+        path = self.mount.root / f"{topic}.log"
+        if topic not in self.topics:
+            assert not path.exists()
+            return
+        text = path.read_bytes()
+        expected = b"".join(body + b"\n" for queue in self.topics[topic] for body in queue.bodies)
+        assert path.stat().st_size == len(text) == len(expected)
+        assert sorted(text) == sorted(expected)
+
     @rule(topic=TOPICS, number=QUEUES, start=st.integers(0, 5_000), length=st.integers(0, 5_000))
     def read_stream(self, topic: str, number: int, start: int, length: int) -> None:
         """A queue's stream: its size, all of it, any part of it."""
@@ -292,10 +305,11 @@ class MountedStore(RuleBasedStateMachine):
     @rule()
     def list_topics(self) -> None:
         """Names of the root and of each topic."""
-        assert sorted(name for name in os.listdir(self.mount.root) if name[0] != "@") == sorted(self.topics)
+        shown = [*self.topics, *(f"{topic}.log" for topic in self.topics)]
+        assert sorted(name for name in os.listdir(self.mount.root) if name[0] != "@") == sorted(shown)
         for topic, queues in self.topics.items():
             names = [str(number) for number in range(len(queues))]
-            expected = ["append", "keys", *names, *(f"{name}.log" for name in names)]
+            expected = ["append", "drop", "keys", *names, *(f"{name}.log" for name in names)]
             assert sorted(os.listdir(self.mount.root / topic)) == sorted(expected)
 
     @rule(topic=TOPICS, key=KEYS)

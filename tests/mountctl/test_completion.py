@@ -28,7 +28,7 @@ def proposed(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> list[str]:
 
 
 def test_verbs_and_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert proposed(monkeypatch, "co") == ["copy", "completion"]
+    assert proposed(monkeypatch, "co") == ["consume", "copy", "completion"]
     assert proposed(monkeypatch, "topics", "cr") == ["create"]
     assert proposed(monkeypatch, "cat", "--unt") == ["--until"]
     assert proposed(monkeypatch, "put", "s", "t", "--format", "j") == ["json"]
