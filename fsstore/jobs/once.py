@@ -14,6 +14,7 @@ then. Rows are compared by what they hold, so their order does not matter.
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import json
 import os
@@ -25,7 +26,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fsstore.jobs.mount import Range, bounds, cut, if_there, range_path, while_gone, within
+from fsstore.jobs.mount import Range, bounds, cut, if_there, range_path, within
 
 _WRITE = "SPARK_WRITE"
 _WRITTEN = re.compile(r"([0-9]{1,9})/([0-9]{1,9})/([0-9a-f]+)")
@@ -81,11 +82,13 @@ class Batch(NamedTuple):
 
     @contextmanager
     def only_try(self, task: int) -> Iterator[None]:
-        """While the block runs, no other one of that task does on this host. The mount's lock is the kernel's: whoever
-        dies leaves it."""
+        """While the block runs, no other one of that task does on this host. The lock is the kernel's, on a file that a
+        mount has if it can be written: whoever dies leaves it. OSError EROFS."""
         digest = blake2b(f"{self.topic}/{self._key}/{task}".encode(), digest_size=7).digest()
         control = os.path.join(self.root, "@store/control")
-        descriptor = while_gone(self.root, lambda: os.open(control, os.O_WRONLY))
+        descriptor = if_there(self.root, lambda: os.open(control, os.O_WRONLY))
+        if descriptor is None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), self.root)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, int.from_bytes(digest))
             yield

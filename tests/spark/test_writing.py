@@ -170,6 +170,12 @@ def test_a_write_whose_answer_was_lost_is_not_repeated(mount: Mounted, monkeypat
     assert len(in_topic(mount, "answers")) == 10
 
 
+def test_a_mount_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "@store").mkdir()  # without `control`
+    with pytest.raises(OSError, match="Read-only"):
+        publish_once(Batch.of(str(tmp_path), "orders", "job", 1), 0, LINES[:1], is_repeated=False)
+
+
 def test_a_mark_that_lies_hides_no_row(mount: Mounted) -> None:
     properties = {"UNIQ_KEY": "spark.job.1", "SPARK_WRITE": "0/999999999/abc"}
     path = mount.topic("lies") / "0/append@format=json"
