@@ -37,6 +37,7 @@ def typed(example: str, site: Site) -> str:
         "~/.config/fish/completions",
     ):
         example = example.replace(path, str(site.log.parent / "archive"))
+    example = example.replace("/backup/mq", str(site.log.parent / "backup"))
     for path in ("/mnt/mq", "/mnt/broker"):
         example = example.replace(path, str(site.mountpoint))
     example = example.replace("mountctl mount", f"mountctl mount --log-file {site.log}").replace(
@@ -51,7 +52,9 @@ def typed(example: str, site: Site) -> str:
 def test_examples_in_the_help_work(verb: str, example: str, site: Site) -> None:
     if verb != "init":
         fill(site.store)
-    if verb not in RUNS_ON or verb == "umount":
+    if "--verify" in example:
+        succeed("backup", site.store, site.log.parent / "backup")
+    if verb not in RUNS_ON or verb == "umount" or "check --rate" in example:
         site.mounted()
     if example.startswith("mountctl topics create"):
         succeed("topics", "delete", site.store, "orders", "--yes")

@@ -359,9 +359,9 @@ def test_check_prints_a_line_a_finding_and_repair_mends_what_is_derived(store: P
     assert succeed("cat", store, "orders/0/3") == "order 3"
 
 
-def test_check_asks_for_a_store_that_is_at_rest(site: Site) -> None:
+def test_repair_asks_for_a_store_that_is_at_rest(site: Site) -> None:
     site.mounted()
-    refused = mountctl("check", site.mountpoint)
+    refused = mountctl("check", "--repair", site.mountpoint)
     assert refused.returncode == 75
     assert f"mountctl umount {site.mountpoint}" in refused.stderr
 
@@ -400,9 +400,9 @@ def test_what_is_not_understood_is_one_line_with_a_guess(words: list[str], said:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_speaks_in_one_voice(verb: str) -> None:
-    refused = mountctl(verb, "--no-such-option")
+    refused = mountctl(verb, "--zzzz")
     assert refused.returncode == 2
-    assert refused.stderr == f"mountctl: there is no option --no-such-option: see `mountctl {verb} --help`\n"
+    assert refused.stderr == f"mountctl: there is no option --zzzz: see `mountctl {verb} --help`\n"
 
 
 def test_help_and_version_are_words_too() -> None:
