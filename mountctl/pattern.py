@@ -6,11 +6,22 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from re import _constants, _parser  # type: ignore[attr-defined] # what a pattern means is told nowhere else
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from mountctl.errors import CommandError
 
+
+def _parser_of_patterns() -> ModuleType | None:
+    """Python's own, which is private: what a pattern means is told nowhere else. Without it each message is matched."""
+    try:
+        return import_module("re._parser")
+    except ImportError:
+        return None
+
+
+_PARSER = _parser_of_patterns()
 _SPECIAL_CASES = "iks"
 """ASCII letters that also match a letter that is not ASCII when case does not matter."""
 
@@ -48,7 +59,8 @@ class Pattern:
     def held(self) -> tuple[list[bytes], bool]:
         """Texts that everything holds that matches, the longest first, and whether in either case."""
         any_case = bool(self._regex.flags & re.IGNORECASE)
-        runs = set(_literal_runs(_parser.parse(self._regex.pattern, self._regex.flags), any_case)) - {""}
+        parsed = () if _PARSER is None else _PARSER.parse(self._regex.pattern, self._regex.flags)
+        runs = set(_literal_runs(parsed, any_case)) - {""}
         return [
             run.encode(errors="surrogateescape") for run in sorted(runs, key=lambda run: (-len(run), run))
         ], any_case
@@ -58,14 +70,15 @@ def _literal_runs(parsed: Iterable[tuple[Any, Any]], any_case: bool) -> Iterator
     """Texts of which a match holds each."""
     run = ""
     for kind, what in parsed:
-        if kind is _constants.LITERAL and _is_itself(chr(what), any_case):
+        name = str(kind)
+        if name == "LITERAL" and _is_itself(chr(what), any_case):
             run += chr(what)
             continue
         yield run
         run = ""
-        if kind is _constants.SUBPATTERN and not what[1] and not what[2]:
+        if name == "SUBPATTERN" and not what[1] and not what[2]:
             yield from _literal_runs(what[3], any_case)
-        elif kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT) and what[0]:
+        elif name in ("MAX_REPEAT", "MIN_REPEAT") and what[0]:
             yield from _literal_runs(what[2], any_case)
     yield run
 

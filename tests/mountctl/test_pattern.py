@@ -71,6 +71,13 @@ def test_letters_that_match_others_in_either_case_are_not_searched_for() -> None
     assert Pattern("k", any_case=True).is_in("\u212a".encode())
 
 
+def test_without_pythons_parser_no_text_is_known_and_matches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mountctl.pattern._PARSER", None)
+    pattern = Pattern("order [0-9]+")
+    assert pattern.held == ([], False)
+    assert pattern.is_in(b"order 7")
+
+
 def test_bytes_that_are_no_text_are_matched_and_given_back() -> None:
     pattern = Pattern("a.c")
     assert pattern.matches(b"xa\xffc abc") == [b"a\xffc", b"abc"]
