@@ -222,7 +222,7 @@ def main() -> int:
                 read_with_spark(demo)
             demo.title("Unmounted, the same verbs work on the store itself; check derives all of it again")
             demo.run("mountctl umount mnt")
-            demo.run("mountctl cat store versions --key bash; echo")
+            demo.run("mountctl cat store versions --key bash")
             demo.run("mountctl check store")
             read_a_store_that_rocketmq_wrote(demo)
         except StepFailedError as error:
