@@ -89,16 +89,16 @@ log = logging.getLogger(__name__)
 
 
 def errno_for(error: BaseException, during: str) -> int:
-    """The errno that answers `error`. A defect is logged with its traceback, damage in a line, as often as
-    `Complaints` lets them."""
+    """The errno that answers `error`. A defect is logged with its traceback, damage and a full disk in a line, as often
+    as `Complaints` lets them."""
     number = errno_of(error)
     COMPLAINTS.count(errno.EIO if number is None else number)
     if number is None:
         defect = during, type(error), _place_of(error)
         COMPLAINTS.tell(log, logging.ERROR, defect, f"{during} failed, answered EIO", error)
         return errno.EIO
-    if number == errno.EIO:
-        text = f"{during} answered EIO: {error}"
+    if number in (errno.EIO, errno.ENOSPC):
+        text = f"{during} answered {errno.errorcode[number]}: {error}"
         COMPLAINTS.tell(log, logging.WARNING, text, text)
     return number
 

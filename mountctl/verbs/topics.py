@@ -91,6 +91,8 @@ def create(place: str, name: str, queues: int, settings: StoreSettings) -> None:
 def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
     """Delete the topic NAME and all its messages, for good. Asks first.
 
+    Their bytes stay in the log, among those of other topics, until retention deletes its files.
+
     \b
     Example:
       mountctl topics delete /mnt/mq orders --yes
@@ -100,7 +102,7 @@ def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
         if not yes and not _agreed(f"Delete {name} and its {messages}, for good?"):
             raise CommandError(f"{name} is as it was", "answer y, or say --yes", INTERRUPTED)
         access.delete_topic(name)
-    click.echo(f"deleted {name} with {messages}")
+    click.echo(f"deleted {name} with {messages}; their space comes back as retention deletes files of the log")
 
 
 def _agreed(question: str) -> bool:

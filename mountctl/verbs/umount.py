@@ -28,25 +28,34 @@ NAMESPACE_SECONDS = 3.0
 
 @click.command("umount", short_help="Unmount it; returns when the store is closed.")
 @click.argument("place", metavar="MOUNTPOINT", type=Path)
-def command(place: Path) -> None:
+@click.option(
+    "-l", "--lazy", is_flag=True, help="Out of the tree at once; who uses it still goes on, and closes it last."
+)
+def command(place: Path, lazy: bool) -> None:
     """Unmount what is mounted at MOUNTPOINT (or the store's own directory names it).
 
-    Returns when everything is on disk and the store is closed.
+    Returns when everything is on disk and the store is closed. A mount that is in use is refused, with who uses it;
+    --lazy takes it out of the tree all the same, and the store is closed when the last of them has ended.
 
     \b
-    Example:
+    Examples:
       mountctl umount /mnt/mq
+      mountctl umount --lazy /mnt/mq
     """
     mount = _mounted(absolute(place))
     pids = _daemon_of(mount)
-    _unmount(mount.mountpoint)
+    users = list(_users_of(mount.mountpoint)) if lazy else []
+    _unmount(mount.mountpoint, lazy)
+    if users:
+        click.echo(f"{mount.mountpoint} is unmounted; the store is closed when {', '.join(users)} has ended")
+        return
     for pid in pids:
         _wait_for_end(pid, mount)
 
 
-def _unmount(mountpoint: Path) -> None:
+def _unmount(mountpoint: Path, lazy: bool) -> None:
     """Take it out of the tree. CommandError when a process uses it for longer than a look at it takes."""
-    command = [fusermount(), "-u", str(mountpoint)]
+    command = [fusermount(), "-u", *(["-z"] if lazy else []), str(mountpoint)]
     deadline = time.monotonic() + BUSY_SECONDS
     while (outcome := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
         busy = "busy" in outcome.stderr
@@ -54,7 +63,7 @@ def _unmount(mountpoint: Path) -> None:
             time.sleep(0.02)
             continue
         if busy and (users := ", ".join(_users_of(mountpoint))):
-            raise CommandError(f"{mountpoint} is in use by {users}", "end that first", os.EX_TEMPFAIL)
+            raise CommandError(f"{mountpoint} is in use by {users}", "end that first, or add --lazy", os.EX_TEMPFAIL)
         raise CommandError(outcome.stderr.strip() or f"{mountpoint} can't be unmounted")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
+from pathlib import Path
 
 import pytest
 
-from engine import DamagedRecordError
+from engine import DamagedRecordError, StoreFullError
 from fsstore.fuse import errors
 from fsstore.fuse.errors import errno_for
 from fsstore.tree.complaints import MOST_LINES, QUIET_S, Complaints
@@ -55,6 +56,13 @@ def test_damage_that_is_read_again_and_again_is_a_line_a_minute_with_a_count(
     assert len(caplog.records) == 2
     assert "(999 more of this kind" in caplog.records[1].getMessage()
     assert (complaints.made, complaints.left_out) == (1001, 999)
+
+
+def test_a_full_disk_is_a_line(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        assert errno_for(StoreFullError(Path("/store/commitlog/0"), 4096), "write") == errno.ENOSPC
+    assert len(caplog.records) == 1
+    assert "write answered ENOSPC: no space for /store/commitlog/0" in caplog.text
 
 
 def test_another_place_or_reason_is_another_line(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:

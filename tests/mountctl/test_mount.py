@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import writer_of
 from fsstore.fuse.mount import ENDING_SIGNALS
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, is_mounted, mountctl, succeed, tree
@@ -311,11 +312,16 @@ def test_umount_names_who_uses_the_mount(site: Site) -> None:
         try:
             eventually(lambda: os.readlink(f"/proc/{user.pid}/cwd") == str(site.mountpoint), "it is there")
             refused = mountctl("umount", site.mountpoint)
+            is_left = is_mounted(site.mountpoint)
+            lazily = succeed("umount", "--lazy", site.mountpoint)
+            is_open = writer_of(site.store) is not None
         finally:
             user.terminate()
     assert refused.returncode == 75
     assert f"is in use by sleep ({user.pid}): end that first" in refused.stderr
-    assert is_mounted(site.mountpoint)
+    assert (is_left, is_open, is_mounted(site.mountpoint)) == (True, True, False)
+    assert f"the store is closed when sleep ({user.pid}) has ended" in lazily
+    eventually(lambda: writer_of(site.store) is None, "the store is closed")
 
 
 def test_umount_waits_for_who_only_looks_at_the_mount(site: Site) -> None:
