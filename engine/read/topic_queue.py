@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.errors import RetiredFileError, UnreadableRangeError
+from engine.files.disk import make_directory
 from engine.haste import require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.record.located import LocatedRecords, strays
@@ -63,7 +64,7 @@ class TopicQueue:
     ) -> None:
         """`queues` are those of the topic now. No entry of a record before the physical offset `bound()` comes to any
         of them after that was asked for; None where another process writes: then `refresh` has all queues looked at
-        again. Long topics have a file in `scratch`; None: where the system wants it."""
+        again. Long topics have a file in `scratch`, which is made if it is missing; None: where the system wants it."""
         self.topic = topic
         self.is_stale = False
         """Whether its queues are gone, or were cut: it merges nothing more."""
@@ -249,6 +250,8 @@ class _Rows:
         recent = np.concatenate((self._recent, rows))
         if len(recent) > ROWS_IN_MEMORY:
             if self._file is None:
+                if self._scratch is not None:
+                    make_directory(self._scratch)
                 self._file = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 # as long as the rows
             _write_all(self._file.fileno(), recent.tobytes(), self._in_file * TOPIC_ROW.itemsize)
             self._in_file += len(recent)

@@ -41,6 +41,7 @@ from engine import (
     UnreadableRangeError,
     UnsupportedStoreError,
 )
+from fsstore.interface import FilesystemError
 from fsstore.tree.complaints import COMPLAINTS
 
 ERRNOS: dict[type[StoreError], int] = {
@@ -78,8 +79,10 @@ ERRNOS: dict[type[StoreError], int] = {
 
 def errno_of(error: BaseException) -> int | None:
     """The errno that answers `error`; None for an exception that is a defect of ours (log it, answer EIO)."""
-    if isinstance(error, OSError):
-        return error.errno or errno.EIO
+    if isinstance(error, FilesystemError):
+        return error.errno
+    if isinstance(error, OSError):  # of a file below the store, which says nothing of the name that was asked for
+        return errno.EIO if error.errno in (None, errno.ENOENT, errno.ENOTDIR, errno.EEXIST) else error.errno
     if isinstance(error, StoreError):
         return next((ERRNOS[kind] for kind in type(error).__mro__ if kind in ERRNOS), errno.EIO)
     return None

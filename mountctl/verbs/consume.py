@@ -77,18 +77,20 @@ def _topic_of(access: Access, name: str) -> Topic:
 
 
 class _Held:
-    """A queue that is ours, and the next offset in it."""
+    """A queue that is ours, and the offset up to which the group has had its messages."""
 
-    def __init__(self, claim: Claim, next_offset: int) -> None:
+    def __init__(self, claim: Claim, begin: int) -> None:
+        """A group that is new to the queue begins at `begin`, from now on."""
         self.claim = claim
-        self.next = next_offset
-        self._committed = claim.offset()
+        self.committed = begin
+        if claim.offset() != begin:
+            claim.commit(begin)
 
-    def commit(self) -> None:
-        """Note how far it is."""
-        if self.next != self._committed:
-            self.claim.commit(self.next)
-            self._committed = self.next
+    def commit(self, offset: int) -> None:
+        """The group has had the messages before `offset`."""
+        if offset != self.committed:
+            self.claim.commit(offset)
+            self.committed = offset
 
 
 class _Taken:
@@ -126,9 +128,8 @@ class _Taken:
         return self.access.offset_at(self.topic, queue, self._begin)
 
     def release(self) -> None:
-        """Give them back, with what was had noted."""
+        """Give them back."""
         for held in self.held.values():
-            held.commit()
             held.claim.release()
 
 
@@ -197,19 +198,18 @@ def _consume_some(taken: _Taken, queue: int, use: _Use, attributes: bool) -> boo
     """Use the next messages of a queue; whether there were any."""
     held, access = taken.held[queue], taken.access
     bounds = access.bounds(taken.topic, queue)
-    held.next = max(held.next, bounds.min_offset)
-    end = min(held.next + BATCH_MESSAGES, bounds.max_offset)
-    if held.next >= end or use.is_over:
+    begin = max(held.committed, bounds.min_offset)
+    end = min(begin + BATCH_MESSAGES, bounds.max_offset)
+    if begin >= end or use.is_over:
         return False
-    for message in access.messages(taken.topic, queue, held.next, end - held.next, attributes):
+    used = end  # the last ones may be damaged
+    for message in access.messages(taken.topic, queue, begin, end - begin, attributes):
         use.use(message)
-        held.next = message.offset + 1
         if use.each_counts:
-            held.commit()
+            held.commit(message.offset + 1)
         if use.is_over:
+            used = message.offset + 1
             break
-    else:
-        held.next = end  # the last ones may be damaged
     use.flush()
-    held.commit()
+    held.commit(used)
     return True

@@ -11,6 +11,7 @@ import pytest
 from engine import DamagedRecordError, StoreFullError
 from fsstore.fuse import errors
 from fsstore.fuse.errors import errno_for
+from fsstore.interface import FilesystemError
 from fsstore.tree.complaints import MOST_LINES, QUIET_S, Complaints
 
 
@@ -95,6 +96,6 @@ def test_a_thousand_different_complaints_are_not_a_thousand_lines(
 
 def test_refusals_that_are_promised_are_not_logged(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    errno_for(OSError(errno.ENOENT, "no such name"), "lookup")
+    errno_for(FilesystemError(errno.ENOENT, "no such name"), "lookup")
     assert caplog.records == []
     assert complaints.made == 0

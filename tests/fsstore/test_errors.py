@@ -46,6 +46,8 @@ def test_every_engine_error_is_in_the_table(kind: type[StoreError]) -> None:
         (ExpiredMessageError("t", 0, 0, 1), errno.ENOENT),
         (FilesystemError(errno.ENODATA), errno.ENODATA),
         (OSError("no number"), errno.EIO),
+        (FileNotFoundError(errno.ENOENT, "a file of the store"), errno.EIO),
+        (PermissionError(errno.EACCES, "a file of the store"), errno.EACCES),
         (StoreError(), errno.EIO),
     ],
 )

@@ -80,7 +80,7 @@ def test_many_messages_are_merged_window_by_window_and_held_in_a_file(
 ) -> None:
     monkeypatch.setattr(topic_queue, "WINDOW_ROWS", 100)
     monkeypatch.setattr(topic_queue, "ROWS_IN_MEMORY", 150)
-    with opened(tmp_path) as store:
+    with opened(tmp_path, cache=tmp_path / "not/made/yet") as store:
         store.create_topic("t", 4)
         text = many(store, 3_000)
         assert text_of(store) == text
