@@ -6,7 +6,8 @@
          └ returns             └ holds /dev/fuse and the shared memory; waits, and when the server is killed
                                  ──fork, exec──> the next server, which goes on (mountctl/successor.py)
 
-`mountctl restart` has the keeper start that one while the last one serves (`restart` below).
+The keeper starts that one while the last one serves, so that a death costs nobody the loading of a program. For
+`mountctl restart` it starts another one (`restart` below).
 
 The store is opened, and so locked, after both forks: a POSIX lock does not survive one. The forks come before the
 engine is loaded: its threads would not survive one either.
@@ -103,6 +104,8 @@ DOOR_SECONDS = 1.0
 LARGEST_ASKED_BYTES = 1 << 16
 PREPARE_SECONDS = float(os.environ.get("FSSTORE_PREPARE_SECONDS", "60"))
 """How long the next server may take to load what it needs, while the last one serves."""
+STANDBY_SECONDS = 1.0
+"""So long after a mount was made the next server is started: many a mount is gone by then."""
 INTERRUPTED = 128 + signal.SIGINT
 """Status of a server that was asked to end before the store was open."""
 
@@ -271,11 +274,12 @@ class _Process:
 class _Successions:
     """The servers of one mount, one after the other.
 
-        serving ──killed──────────────────────────────────────────────────────────────► the next one: start, go
-           │ restart: another one is started, and says `prepared`                         ▲
-           └──────────────────────────────────────────────────► leave ──has ended──► go ──┘
+        serving: another one is started, and says `prepared` ──killed────────────────────► go: the next one
+           │ restart: another one in its place says `prepared`                             ▲
+           └──────────────────────────────────────────────────► leave ──has ended──► go ───┘
 
-    A planned one that ends before it serves is followed by one of the program and the options of before.
+    One that waited and ends before it serves is followed by one of the program and the options of before: of another
+    version, or the program has changed under it.
     """
 
     def __init__(self, served: Served, memory: int | None, door: socket.socket) -> None:
@@ -290,14 +294,18 @@ class _Successions:
         """That has served."""
         self._prepared: _Process | None = None
         """The next server, while it loads what it needs or waits for the last one to end."""
+        self._standby_due: float | None = None
+        """When one is to be started, in case the last one is killed."""
+        self._is_planned = False
+        """Whether the last one is to leave when the next one is prepared."""
         self._is_left = False
         """Whether the last one was asked to."""
         self._is_trial = False
-        """Whether a planned server has taken over and does not serve yet."""
+        """Whether one that waited has taken over and does not serve yet."""
         self._asker: socket.socket | None = None
         """Who waits for the restart."""
         self._deadline = 0.0
-        """Until when the next server is to be prepared."""
+        """Until when a planned one is to be prepared."""
         self._signalled = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def run(self, pid: int, link: socket.socket) -> None:
@@ -339,7 +347,7 @@ class _Successions:
                     poll.register(descriptor, select.POLLIN)
                 ready = {descriptor for descriptor, _ in poll.poll(self._patience_ms())}
                 if not ready:
-                    self._give_up("the new daemon takes too long to start: the old one goes on")
+                    self._be_in_time()
                 elif server.link.fileno() in ready:
                     if not self._hear(server):
                         sources.remove(server.link.fileno())
@@ -363,6 +371,7 @@ class _Successions:
             return False
         if word == Word.KEEP.value:
             [self._device] = descriptors
+            os.set_inheritable(self._device, False)
         elif word == Word.RELEASE.value:
             self._let_go()
             with suppress(OSError):
@@ -370,6 +379,7 @@ class _Successions:
         elif word == Word.SERVING.value:
             self._program, self._is_trial = server.program, False
             self._let_asker_go()
+            self._standby_due = time.monotonic() + (0 if self._deaths else STANDBY_SECONDS)
         return bool(word)
 
     # a planned restart
@@ -393,7 +403,7 @@ class _Successions:
         except (OSError, ValueError, KeyError, TypeError):
             asker.close()
             return
-        if self._prepared is not None or self._is_trial:
+        if self._is_planned or self._is_trial:
             _tell(asker, "the daemon is being restarted already")
             asker.close()
         elif self._device is None:
@@ -404,11 +414,17 @@ class _Successions:
 
     def _prepare(self, program: Program, asker: socket.socket | None) -> None:
         """Start the next server: it loads what it needs while the last one serves."""
-        if self._device is None or self._prepared is not None or self._is_trial:
+        if self._device is None or self._is_planned or self._is_trial:
             return
+        self._drop_prepared()
         tell_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        self._asker = asker
+        self._asker, self._is_planned = asker, True
         self._deadline = time.monotonic() + PREPARE_SECONDS
+        self._start_ahead(program)
+
+    def _start_ahead(self, program: Program) -> None:
+        """Start a server while the last one serves."""
+        self._standby_due = None
         hold_hangups()
         self._prepared = self._start(program)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
@@ -419,10 +435,14 @@ class _Successions:
         word = b""
         with suppress(OSError):
             word = prepared.link.recv(16)
-        if word:
+        if word and self._is_planned:
             self._is_left = True
             with suppress(OSError):
                 server.link.send(Word.LEAVE.value)
+        elif not self._is_planned:
+            if not word:  # not to be tried again and again: the next one is started when it is needed
+                self._drop_prepared()
+                self._log("WARNING no daemon waits to replace this one: replacing it will take longer")
         elif self._is_left:
             self._drop_prepared()
             self._complain("the new daemon ended before it served: the mount goes on as it was")
@@ -430,9 +450,19 @@ class _Successions:
             self._give_up("the new daemon could not be prepared: the old one goes on")
 
     def _patience_ms(self) -> int | None:
-        if self._prepared is None or self._is_left:
-            return None
-        return max(0, int((self._deadline - time.monotonic()) * 1000))
+        due = self._standby_due
+        if self._is_planned:
+            due = None if self._is_left else self._deadline
+        return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
+
+    def _be_in_time(self) -> None:
+        """What `_patience_ms` waited for."""
+        if self._is_planned:
+            self._give_up("the new daemon takes too long to start: the old one goes on")
+        elif self._device is not None:
+            self._start_ahead(self._program)
+        else:
+            self._standby_due = None
 
     def _give_up(self, why: str) -> None:
         """The next server is not there, and the last one was not asked to leave."""
@@ -442,7 +472,7 @@ class _Successions:
         self._let_asker_go()
 
     def _drop_prepared(self) -> None:
-        prepared, self._prepared = self._prepared, None
+        prepared, self._prepared, self._is_planned = self._prepared, None, False
         if prepared is not None:
             prepared.link.close()
             with suppress(ProcessLookupError):
@@ -462,11 +492,12 @@ class _Successions:
 
     def _next(self) -> _Process:
         """Have the next server take over."""
-        prepared, self._prepared = self._prepared, None
+        prepared, self._prepared, self._standby_due = self._prepared, None, None
         server = self._start(self._program) if prepared is None else prepared
-        self._is_left, self._is_trial = False, prepared is not None
+        self._is_left, self._is_planned, self._is_trial = False, False, prepared is not None
+        assert self._device is not None
         with suppress(OSError):  # it is dead, as `_wait` will find out
-            server.link.send(Word.GO.value)
+            socket.send_fds(server.link, [Word.GO.value], [self._device])
         return server
 
     # one server
@@ -530,9 +561,8 @@ class _Successions:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDED_BY)
             request = os.memfd_create("mount-request", 0)
             os.write(request, self._served.request)
-            assert self._device is not None
             assert self._memory is not None
-            descriptors = [self._memory, self._device, link.fileno(), request]
+            descriptors = [self._memory, link.fileno(), request]
             descriptors += [self._asker.fileno()] if self._asker is not None else []
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, True)

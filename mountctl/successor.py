@@ -1,8 +1,11 @@
-"""The next server of a mount: `python -m mountctl.successor MEMORY DEVICE LINK REQUEST REPORTS LOG_FILE [OPTION...]`.
+"""The next server of a mount: `python -m mountctl.successor MEMORY LINK REQUEST REPORTS LOG_FILE [OPTION...]`.
 
-The keeper starts it (mountctl/daemon.py), when the last server was killed, or before that one leaves. The first five
-are descriptors: the shared memory, /dev/fuse, the link to the keeper, a file with the mount as it was asked for, and
-who waits for it (-1: nobody). The options change that mount, the last one first.
+The keeper starts it (mountctl/daemon.py) while the last server serves, so that it has loaded what it needs when that
+one is killed or leaves. The first four are descriptors: the shared memory, the link to the keeper, a file with the
+mount as it was asked for, and who waits for it (-1: nobody). The options change that mount, the last one first.
+
+While it waits it holds nothing of the mount but the shared memory, which it does not change. /dev/fuse comes with the
+word to go on.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import errno
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from fsstore.handover import Handover, Keeper, Word
@@ -18,13 +22,15 @@ from mountctl import daemon
 from mountctl.options import MountRequest, parse
 from mountctl.process import set_up_allocator
 
+OOM_SCORE = Path("/proc/self/oom_score_adj")
+
 
 def main() -> int:
     """Serve on; the exit status."""
-    memory, device, link, text, reports = descriptors = [int(word) for word in sys.argv[1:6]]
-    for descriptor in descriptors[: 4 if reports < 0 else 5]:
+    memory, link, text, reports = descriptors = [int(word) for word in sys.argv[1:5]]
+    for descriptor in descriptors[: 3 if reports < 0 else 4]:
         os.set_inheritable(descriptor, False)
-    log_file, options = Path(sys.argv[6]), sys.argv[7:]
+    log_file, options = Path(sys.argv[5]), sys.argv[6:]
     to_keeper = socket.socket(fileno=link)
 
     def server(reporter: daemon.Reporter, _: Keeper | None) -> None:
@@ -35,14 +41,30 @@ def main() -> int:
             file.seek(0)
             asked = MountRequest.from_text(file.read()).changed_by(parse(options))
         prepare(asked, memory)
-        to_keeper.send(Word.PREPARED.value)
-        if to_keeper.recv(16) != Word.GO.value:
-            raise ConnectionResetError(errno.ECONNRESET, "the keeper is gone")
+        device = _wait(to_keeper)
+        daemon.log_to_file(log_file)  # what it was when we started may have been rotated away
         handed_over = Handover(memory)
         handed_over.take_over()
         serve_request(asked, reporter, log_file, Keeper(handed_over, to_keeper, device))
 
     return daemon.serve(server, daemon.Reporter(reports if reports >= 0 else None), None)
+
+
+def _wait(keeper: socket.socket) -> int:
+    """/dev/fuse, when it is our turn. Until then we are the first to go where memory is short: nobody would miss us."""
+    before = OOM_SCORE.read_text()
+    with suppress(OSError):
+        OOM_SCORE.write_text("1000")
+    daemon.log_to_file(Path(os.devnull))
+    keeper.send(Word.PREPARED.value)
+    word, descriptors, _, _ = socket.recv_fds(keeper, 16, 1)
+    with suppress(OSError):
+        OOM_SCORE.write_text(before)
+    if word != Word.GO.value:
+        raise ConnectionResetError(errno.ECONNRESET, "the keeper is gone")
+    [device] = descriptors
+    os.set_inheritable(device, False)
+    return device
 
 
 if __name__ == "__main__":

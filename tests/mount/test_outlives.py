@@ -46,6 +46,23 @@ def kill(site: Site) -> None:
     assert (after["pid"] != before["pid"], after["restarts"]) == (True, before["restarts"] + 1)
 
 
+def standby_of(keeper: int) -> int:
+    """Pid of the next server, once it has loaded all that it needs."""
+
+    def is_waiting() -> bool:
+        pids = children.read_text().split()
+        return len(pids) == 2 and Path(f"/proc/{pids[1]}/oom_score_adj").read_text() == "1000\n"
+
+    children = Path(f"/proc/{keeper}/task/{keeper}/children")
+    eventually(is_waiting, "another server waits")
+    return int(children.read_text().split()[1])
+
+
+def files_of(process: int) -> list[str]:
+    """What its descriptors lead to."""
+    return [os.readlink(one) for one in Path(f"/proc/{process}/fd").iterdir()]
+
+
 @contextmanager
 def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
     descriptor = os.open(path, flags)
@@ -257,6 +274,45 @@ def test_restarts_are_shown(mounted: Site) -> None:
     assert b"\nfsstore_restarts_total 1\n" in (mounted.mountpoint / "@store/metrics").read_bytes()
     assert "restarted  1 time, after the daemon was killed" in succeed("status", mounted.mountpoint)
     assert "was killed by SIGKILL; another one goes on" in mounted.log_text()
+
+
+def test_the_next_server_waits_and_holds_nothing_that_counts(mounted: Site) -> None:
+    keeper = keeper_of(mounted)
+    for _ in range(2):
+        waiting = standby_of(keeper)
+        assert not {"/dev/fuse", str(mounted.log)} & set(files_of(waiting))
+        mounted.log.rename(mounted.log.with_suffix(".1"))
+        kill(mounted)
+        assert server_of(keeper) == waiting
+        assert Path(f"/proc/{waiting}/oom_score_adj").read_text() == "0\n"
+        assert "goes on where a killed daemon was" in mounted.log_text()
+        assert "/dev/fuse" in files_of(waiting)
+
+
+def test_a_waiting_server_that_is_killed_is_none_to_go_on_with(mounted: Site) -> None:
+    keeper = keeper_of(mounted)
+    waiting, server = standby_of(keeper), server_of(keeper)
+    os.kill(waiting, signal.SIGKILL)
+    eventually(lambda: "no daemon waits to replace this one" in mounted.log_text(), "the keeper says so")
+    assert server_of(keeper) == server
+    kill(mounted)
+    assert server_of(keeper) not in (server, waiting)
+    assert standby_of(keeper) != waiting
+
+
+def test_the_waiting_server_ends_with_the_mount(mounted: Site) -> None:
+    keeper = keeper_of(mounted)
+    waiting = standby_of(keeper)
+    succeed("umount", mounted.mountpoint)
+    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper ends")
+    assert not Path(f"/proc/{waiting}").exists()
+
+
+def test_the_waiting_server_ends_with_its_keeper(mounted: Site) -> None:
+    keeper = keeper_of(mounted)
+    waiting = standby_of(keeper)
+    os.kill(keeper, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{waiting}").exists(), "it ends")
 
 
 def test_three_deaths_within_ten_seconds_end_it(mounted: Site) -> None:

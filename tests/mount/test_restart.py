@@ -22,7 +22,8 @@ from engine import MessageStore
 from fsstore.handover import AGREED_BYTES, LARGEST_AGREED_BYTES
 from mountctl import daemon, preflight
 from mountctl.errors import CommandError
-from tests.mount.test_outlives import APPENDING, bodies, keeper_of, opened, server_of
+from tests.mount.harness import REPOSITORY
+from tests.mount.test_outlives import APPENDING, bodies, keeper_of, kill, opened, server_of
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, mountctl, succeed
 
 
@@ -226,7 +227,7 @@ def served_by(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Have `mountctl restart` start another program than ours, whose link to the keeper is `link`."""
     (folder / "mountctl").mkdir(parents=True)
     (folder / "mountctl/__init__.py").touch()
-    head = "import os, socket, sys, time\nlink = socket.socket(fileno=int(sys.argv[3]))\n"
+    head = "import os, socket, sys, time\nlink = socket.socket(fileno=int(sys.argv[2]))\n"
     (folder / "mountctl/successor.py").write_text(head + program)
     monkeypatch.setattr(daemon, "this_program", lambda options: daemon.Program(sys.executable, str(folder), options))
 
@@ -256,6 +257,32 @@ def test_a_program_that_fails_leaves_the_mount_served(
         restart(mounted)
         os.write(descriptor, b"\n")
     assert bodies(queue) == [b"x" * 70_000]
+
+
+def test_a_waiting_daemon_that_fails_when_it_is_needed_is_followed_by_a_new_one(
+    mounted: Site, mounted_queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the program was replaced under it."""
+    fails = tmp_path / "fails"
+    fails.touch()
+    program = f"""
+if sys.argv[4] == "-1" and os.path.exists({str(fails)!r}):
+    os.remove({str(fails)!r})
+    link.send(b'prepared')
+    assert link.recv(16) == b'go'
+    os._exit(1)
+os.environ["PYTHONPATH"] = {str(REPOSITORY)!r}
+os.execv(sys.executable, [sys.executable, "-m", "mountctl.successor", *sys.argv[1:]])
+"""
+    served_by(program, tmp_path / "other", monkeypatch)
+    with opened(mounted_queue / "append", APPENDING) as descriptor:
+        os.write(descriptor, b"begun")
+        succeed("restart", mounted.mountpoint)
+        eventually(lambda: not fails.exists(), "one waits that will fail")
+        kill(mounted)
+        os.write(descriptor, b" line\n")
+    assert "the new daemon ended before it served: the mount goes on as it was" in mounted.log_text()
+    assert bodies(mounted_queue) == [b"begun line"]
 
 
 def test_a_program_that_agrees_with_the_kernel_on_something_else_is_refused(mounted: Site) -> None:
