@@ -49,9 +49,6 @@ from engine.errors import IllegalMessageError, MessageTooLargeError
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-cdef extern from "<string.h>" nogil:
-    void *memmem(const void *data, size_t size, const void *wanted, size_t wanted_size)
-
 cdef enum:
     FLAG_AT = 16  # as of layout.pxd, what only the encoder looks at
     BORN_TIME_AT = 40
@@ -449,15 +446,16 @@ cdef int seal(EncodedBatch batch, Py_ssize_t start, Py_ssize_t header_bytes, Py_
 cdef bint has_magic(const unsigned char *body, Py_ssize_t size) noexcept nogil:
     """Whether a record's magic, of either version, is in a body. No text holds one: what follows a space in UTF-8 is
     no continuation byte."""
-    cdef const unsigned char *end = body + size
+    cdef const unsigned char *end = body + size - 3
     cdef const unsigned char *found = body
-    while True:
-        found = <const unsigned char *> memmem(found, end - found, b"\xDA\xA3\x20", 3)
-        if found is NULL or end - found < 4:
+    while found < end:
+        found = <const unsigned char *> memchr(found, 0xDA, end - found)  # many times faster than memmem
+        if found is NULL:
             return False
-        if found[3] == 0xA7 or found[3] == 0xAB:
+        if found[1] == 0xA3 and found[2] == 0x20 and (found[3] == 0xA7 or found[3] == 0xAB):
             return True
-        found += 3
+        found += 1
+    return False
 
 
 cdef int add_properties(EncodedBatch batch, keys, tags, further) except -1:
