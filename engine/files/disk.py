@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, StoreFullError
-from engine.files.file_scan import MAX_OFFSET
 from engine.files.paths import (
     create_file,
     create_unnamed,
@@ -25,6 +24,7 @@ from engine.files.paths import (
     rename,
     unlink,
 )
+from engine.record.header import MAX_OFFSET
 
 TEMPORARY_SUFFIX = ".tmp"
 

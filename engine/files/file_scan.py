@@ -16,11 +16,10 @@ from pathlib import Path
 
 from engine.errors import ObstructedError
 from engine.files.paths import open_file
+from engine.record.header import MAX_OFFSET
 
 NAME_DIGITS = 20
 HEAD_BYTES = 8
-MAX_OFFSET = (1 << 63) - 1
-"""No byte of a queue can lie past it: its offset would be no int64."""
 
 
 @dataclass(frozen=True, slots=True)

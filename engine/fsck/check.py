@@ -10,7 +10,7 @@ from typing import cast
 
 from engine.errors import ConfigFileError, NotAStoreError, ReadError
 from engine.files.file_queue import FileQueue
-from engine.files.file_scan import MAX_OFFSET, file_name
+from engine.files.file_scan import file_name
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, used_end
@@ -26,6 +26,7 @@ from engine.log.index import Index
 from engine.log.mending import Word
 from engine.log.queue_records import QueueRecords
 from engine.log.queue_sequence import Seed
+from engine.record.header import MAX_OFFSET
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import ChosenSizes, is_new, obstacles, refuse_kind, refuse_unreadable
 from engine.recovery.kinds import has_extensions, kind_of

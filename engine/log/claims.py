@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.files.file_scan import MAX_OFFSET
 from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries, is_pre_blank
 from engine.log.consume_queues import ConsumeQueues
+from engine.record.header import MAX_OFFSET
 
 Array = np.ndarray[Any, Any]
 

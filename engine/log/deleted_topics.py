@@ -19,9 +19,8 @@ import numpy as np
 
 from engine.errors import StoreError
 from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
-from engine.files.file_scan import MAX_OFFSET
 from engine.log.queue_sequence import queued_rows
-from engine.record.header import TRANSACTION_MASK, TRANSACTION_PREPARED, is_rolled_back
+from engine.record.header import MAX_OFFSET, TRANSACTION_MASK, TRANSACTION_PREPARED, is_rolled_back
 from engine.record.scan import ScannedRecords
 
 

@@ -33,14 +33,13 @@ import numpy as np
 
 from engine.errors import ObstructedError, RetiredFileError, StoreError, UnreadableRangeError
 from engine.files.disk import make_directory
-from engine.files.file_scan import MAX_OFFSET
 from engine.files.paths import open_or_create, read_file, remove_tree
 from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import LogPart, RowSource, leave_out, sizes_of
 from engine.read.topic_queue import TopicQueue
-from engine.record.header import CRC_MASK
+from engine.record.header import CRC_MASK, MAX_OFFSET
 from engine.record.kernel.append import BLOCK_MESSAGES as BLOCK_MESSAGES
 from engine.record.kernel.crc import crc32
 from engine.record.kernel.scan import whole_bodies

@@ -21,6 +21,8 @@ MESSAGE_MAGIC_V2 = -626843477
 BLANK_MAGIC = -875286124
 BLANK_BYTES = 8
 """Of a blank's size and magic, and what must stay free after each record."""
+MAX_OFFSET = (1 << 63) - 1
+"""No byte of a log or a queue can lie past it: its offset would be no int64."""
 
 BORN_IPV6_FLAG, STORE_IPV6_FLAG = 0x10, 0x20
 IPV6_FLAGS = BORN_IPV6_FLAG | STORE_IPV6_FLAG

@@ -32,12 +32,13 @@ from engine.errors import (
     ReadError,
     UnsupportedStoreError,
 )
-from engine.files.file_scan import MAX_OFFSET, FoundFile, log_files, numbered_files
+from engine.files.file_scan import FoundFile, log_files, numbered_files
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import PAGE_BYTES, Access, MappedFile
 from engine.files.paths import open_folder, require_file
 from engine.log.index_file import HEADER, INDEX_ENTRY, SLOT, index_file_bytes, link
 from engine.record.hashes import text_index_hash
+from engine.record.header import MAX_OFFSET
 from engine.recovery.kinds import StoreKind
 from engine.recovery.missing_log import refuse_missing_log
 from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes

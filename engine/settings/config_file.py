@@ -19,8 +19,8 @@ from typing import Any
 
 from engine.errors import ConfigFileError, ObstructedError
 from engine.files.disk import Disk, make_directory, replace_file
-from engine.files.file_scan import MAX_OFFSET
 from engine.files.paths import read_file
+from engine.record.header import MAX_OFFSET
 
 FileVersion = tuple[int, int, int] | None
 """A file's inode, size and time of change; None when it is missing."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from engine.errors import ConsumerOffsetError
 from engine.files.disk import Disk, is_whole_number
-from engine.files.file_scan import MAX_OFFSET
 from engine.haste import require_time
+from engine.record.header import MAX_OFFSET
 from engine.settings.config_file import Version, next_version, read_config, version_of, write_config
 
 MOST_GROUP_CHARACTERS = 255
