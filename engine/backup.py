@@ -161,7 +161,7 @@ class _Run:
             what = f"the store's log begins at {begin} by now, and what follows on {have} is gone"
             raise BackupError(root, what, f"{EMPTY}, and run backups more often")
         point = read_recovery_point(self._copy.coverage)
-        with closing(FileQueue.open(self._copy.commit_log, source.log.files.file_bytes, Access.READ)) as files:
+        with closing(FileQueue(self._copy.commit_log, source.log.files.file_bytes, Access.READ)) as files:
             if point is not None and not _has_newest(source, files, point):
                 raise BackupError(root, "its newest message is another one than the store's there", EMPTY)
             for file in source.log.files.files:
@@ -200,7 +200,7 @@ class _Run:
         file_bytes = source.log.files.file_bytes
         with (
             StoreLock(self._copy.lock),
-            closing(FileQueue.open(self._copy.commit_log, file_bytes, Access.WRITE, disk=self._disk)) as files,
+            closing(FileQueue(self._copy.commit_log, file_bytes, Access.WRITE, disk=self._disk)) as files,
         ):
             files.set_end(start)
             for at, chunk in self._chunks(source, start, end):

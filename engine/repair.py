@@ -141,7 +141,7 @@ def _mend(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
     with _derived(layout, config) as parts:
         parts.queues.expire(parts.log.min_offset)
         found = list(mended_messages(parts.log, parts.queues))
-    with closing(FileQueue.open(layout.commit_log, sizes.commit_log_bytes, Access.WRITE, disk=config.disk)) as files:
+    with closing(FileQueue(layout.commit_log, sizes.commit_log_bytes, Access.WRITE, disk=config.disk)) as files:
         for message in found:
             file = files.find(message.physical_offset)
             if file is None or file.access is Access.READ or message.word.right is None:
@@ -161,7 +161,7 @@ def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
     sizes = choose_at(layout, config).sizes
     file_bytes = sizes.commit_log_bytes
     yield from cut_long_files(layout, file_bytes, config.disk)
-    with closing(FileQueue.open(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
+    with closing(FileQueue(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
         scan = _scan(files, config, claims)
         for _ in scan:
             continue

@@ -12,16 +12,60 @@ import threading
 from collections import deque
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engine.errors import UnreadableRangeError
+from engine.errors import StoreFullError, UnreadableRangeError
 from engine.files.disk import Disk, flush_error, make_directory
 from engine.files.file_scan import FileProblem, FoundFile, LogPaths, as_paths, file_name, one_of_each, scan_directory
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
-from engine.files.preallocate import BufferPool, DirectSource, FileSource
 from engine.record.kernel.files import FilesByStart
 from engine.record.log_framing import PLAIN, Framing
+
+if TYPE_CHECKING:
+    from engine.files.preallocate import BufferPool
+
+
+class FileSource:
+    """Where a file queue gets its next file from: made when it is asked for, in the directory whose turn it is, or the
+    next one that has space. Thread safety: one caller at a time."""
+
+    names_durable = False
+    """Whether a file's name is on disk when `take` returns."""
+
+    def __init__(self, directory: Path | LogPaths, file_bytes: int, access: Access, disk: Disk) -> None:
+        self._paths = as_paths(directory)
+        self._file_bytes = file_bytes
+        self._access = access
+        self._disk = disk
+        self._full: frozenset[Path] = frozenset()
+
+    def take(self, start: int) -> MappedFile:
+        """The empty file that begins at `start`. StoreFullError, OSError: there is none, and nothing is left behind."""
+        return self._make(start, sync=False)
+
+    def _make(self, start: int, *, sync: bool) -> MappedFile:
+        refused: StoreFullError | None = None
+        for directory in self._paths.in_turn(start // self._file_bytes, self._full):
+            path = directory / file_name(start)
+            try:
+                return MappedFile.create(path, self._file_bytes, self._access, start=start, disk=self._disk, sync=sync)
+            except StoreFullError as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+    def avoid(self, full: frozenset[Path]) -> None:
+        """Make files in these directories only when there is no other."""
+        self._full = full
+
+    def restore(self, file: MappedFile) -> None:
+        """Take back a file that was not used."""
+        file.retire()
+
+    def close(self) -> None:
+        """Delete what was made and not taken."""
 
 
 class FileQueue(FilesByStart):
@@ -43,7 +87,15 @@ class FileQueue(FilesByStart):
         open_files: OpenFiles | None = None,
         reads_ahead: bool = True,
         framing: Framing = PLAIN,
+        is_new: bool = False,
     ) -> None:
+        """What the directory holds (missing: no files yet), but for one that `is_new`. All bytes count as written until
+        `set_end` or `truncate`.
+
+        `source` makes files; by default one is made when it is needed. With a `pool`, files are written through its
+        buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at,
+        and evicted as `open_files` decides. `reads_ahead`: whether the kernel may read more of them than was looked at.
+        """
         self.paths = as_paths(directory)
         self.file_bytes = file_bytes
         self.access = access
@@ -51,54 +103,17 @@ class FileQueue(FilesByStart):
         """Of the records in files of a commit log."""
         self._reads_ahead = reads_ahead
         self._disk = disk or Disk()
-        self._source = source or DirectSource(directory, file_bytes, access, self._disk)
+        self._source = source or FileSource(directory, file_bytes, access, self._disk)
         self._pool = pool
         self._open_files = open_files
-        self._files = ()
-        self._by_start = {}
-        self._problems: tuple[FileProblem, ...] = ()
         self._reserved: deque[MappedFile] = deque()
         self._retired: list[tuple[MappedFile, int]] = []
         self._unsynced_names: list[Path] = []
-        self._flushed_offset = 0
         self._change_lock = threading.Lock()
         self._flush_lock = threading.Lock()
-
-    @classmethod
-    def open(
-        cls,
-        directory: Path | LogPaths,
-        file_bytes: int,
-        access: Access,
-        *,
-        disk: Disk | None = None,
-        source: FileSource | None = None,
-        pool: BufferPool | None = None,
-        open_files: OpenFiles | None = None,
-        reads_ahead: bool = True,
-        framing: Framing = PLAIN,
-    ) -> FileQueue:
-        """Load the directory (missing: no files yet). All bytes count as written until `set_end` or `truncate`.
-
-        `source` makes files; by default one is made when it is needed. With a `pool`, files are written through its
-        buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at,
-        and evicted as `open_files` decides. `reads_ahead`: whether the kernel may read more of them than was looked at.
-        """
-        queue = cls(
-            directory,
-            file_bytes,
-            access,
-            disk=disk,
-            source=source,
-            pool=pool,
-            open_files=open_files,
-            reads_ahead=reads_ahead,
-            framing=framing,
-        )
-        found, queue._problems = queue._scan()
-        queue._set_files([queue._loaded(start, found[start]) for start in sorted(found)])
-        queue._flushed_offset = queue.max_offset
-        return queue
+        found, self._problems = ({}, ()) if is_new else self._scan()
+        self._set_files([self._loaded(start, found[start]) for start in sorted(found)])
+        self._flushed_offset = self.max_offset
 
     def _scan(self) -> tuple[dict[int, FoundFile], tuple[FileProblem, ...]]:
         """The files of all directories by their starts, and what is odd there."""

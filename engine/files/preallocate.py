@@ -1,5 +1,4 @@
-"""Preallocation: files for a queue to grow into, made when asked for or ahead on a thread; and write buffers
-(docs/format.md, 3).
+"""Preallocation: files for a queue to grow into, made ahead on a thread; and write buffers (docs/format.md, 3).
 
 A file is truly allocated before anybody writes to it: a full disk is an error at a moment when it can be answered,
 never a fault in the middle of a copy.
@@ -16,81 +15,15 @@ from __future__ import annotations
 import mmap
 import threading
 from pathlib import Path
-from typing import Protocol
 
-from engine.errors import StoreClosedError, StoreError, StoreFullError
+from engine.errors import StoreClosedError, StoreError
 from engine.files.disk import Disk
-from engine.files.file_scan import LogPaths, as_paths, file_name
+from engine.files.file_queue import FileSource
+from engine.files.file_scan import LogPaths
 from engine.files.mapped_file import Access, MappedFile
 
 
-class FileSource(Protocol):
-    """Where a file queue gets its next file from."""
-
-    names_durable: bool
-    """Whether a file's name is on disk when `take` returns."""
-
-    def take(self, start: int) -> MappedFile:
-        """The empty file that begins at `start`. StoreFullError, OSError: there is none, and nothing is left behind."""
-
-    def avoid(self, full: frozenset[Path]) -> None:
-        """Make files in these directories only when there is no other."""
-
-    def restore(self, file: MappedFile) -> None:
-        """Take back a file that was not used."""
-
-    def close(self) -> None:
-        """Delete what was made and not taken."""
-
-
-class _Maker:
-    """Makes files of one size, each in the directory whose turn it is, or the next one that has space."""
-
-    def __init__(self, paths: LogPaths, file_bytes: int, access: Access, disk: Disk) -> None:
-        self._paths = paths
-        self._file_bytes = file_bytes
-        self._access = access
-        self._disk = disk
-        self.full: frozenset[Path] = frozenset()
-
-    def make(self, start: int, *, sync: bool = False) -> MappedFile:
-        """As `MappedFile.create`. StoreFullError when no directory has space."""
-        refused: StoreFullError | None = None
-        for directory in self._paths.in_turn(start // self._file_bytes, self.full):
-            path = directory / file_name(start)
-            try:
-                return MappedFile.create(path, self._file_bytes, self._access, start=start, disk=self._disk, sync=sync)
-            except StoreFullError as error:
-                refused = refused or error
-        assert refused is not None
-        raise refused
-
-
-class DirectSource:
-    """Makes a file when it is asked for. Thread safety: one caller at a time."""
-
-    names_durable = False
-
-    def __init__(self, directory: Path | LogPaths, file_bytes: int, access: Access, disk: Disk) -> None:
-        self._maker = _Maker(as_paths(directory), file_bytes, access, disk)
-
-    def take(self, start: int) -> MappedFile:
-        """As `FileSource.take`."""
-        return self._maker.make(start)
-
-    def avoid(self, full: frozenset[Path]) -> None:
-        """As `FileSource.avoid`."""
-        self._maker.full = full
-
-    def restore(self, file: MappedFile) -> None:
-        """As `FileSource.restore`: the file is deleted."""
-        file.retire()
-
-    def close(self) -> None:
-        """Nothing is kept."""
-
-
-class Preallocator:
+class Preallocator(FileSource):
     """Makes the file that is asked for and the one after it, durably named, on a thread of its own.
 
     So the file after the one being written is normally there before it is needed. A full disk is raised to the one
@@ -101,9 +34,7 @@ class Preallocator:
 
     def __init__(self, directory: Path | LogPaths, file_bytes: int, disk: Disk, *, warm: bool = False) -> None:
         """`warm`: write to every page of a file before it is handed out."""
-        self._maker = _Maker(as_paths(directory), file_bytes, Access.WRITE, disk)
-        self._file_bytes = file_bytes
-        self._disk = disk
+        super().__init__(directory, file_bytes, Access.WRITE, disk)
         self._warm = warm
         self._changed = threading.Condition()
         self._wanted: set[int] = set()
@@ -144,10 +75,6 @@ class Preallocator:
         for directory in {file.path.parent for file in leftover.values()}:
             self._disk.sync_directory(directory)
 
-    def avoid(self, full: frozenset[Path]) -> None:
-        """As `FileSource.avoid`."""
-        self._maker.full = full
-
     def _want(self, start: int) -> None:
         if start not in self._ready and start != self._making:
             self._wanted.add(start)
@@ -157,7 +84,7 @@ class Preallocator:
         while (start := self._next_wanted()) is not None:
             made: MappedFile | StoreError | OSError
             try:
-                made = self._make(start)
+                made = self._make_durably(start)
             except (StoreError, OSError) as error:
                 made = error
             self._finish(start, made)
@@ -180,8 +107,8 @@ class Preallocator:
                 self._failed[start] = made
             self._changed.notify_all()
 
-    def _make(self, start: int) -> MappedFile:
-        file = self._maker.make(start, sync=True)
+    def _make_durably(self, start: int) -> MappedFile:
+        file = self._make(start, sync=True)
         try:
             if self._warm:
                 file.warm()

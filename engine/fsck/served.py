@@ -171,7 +171,7 @@ def _check(layout: StoreLayout, config: StoreConfig, progress: Progress) -> Serv
 
 def _log_files(layout: StoreLayout, config: StoreConfig, file_bytes: int) -> FileQueue:
     """The log's files by now: their names."""
-    return FileQueue.open(layout.commit_log, file_bytes, Access.READ, disk=config.disk, framing=layout.framing)
+    return FileQueue(layout.commit_log, file_bytes, Access.READ, disk=config.disk, framing=layout.framing)
 
 
 def _is_left(problem: Problem, layout: StoreLayout, begin: int, of_files: frozenset[Problem]) -> bool:

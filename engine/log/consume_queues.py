@@ -138,13 +138,13 @@ class ConsumeQueues:
     def _found(self, key: Key) -> ConsumeQueue:
         topic, queue_id = key
         directory = Path(f"{self.directory}/{topic}/{queue_id}")  # two joins take four times as long
-        make = FileQueue if self._is_made_here or topic in self._removed else FileQueue.open
-        files = make(
+        files = FileQueue(
             directory,
             self.file_bytes,
             self.access,
             disk=self._disk,
             open_files=self._open_files,
+            is_new=self._is_made_here or topic in self._removed,
             reads_ahead=False,  # a page of zeros of each queue would fill the memory where there are thousands
         )
         queue = ConsumeQueue(topic, queue_id, files)

@@ -215,7 +215,7 @@ class _RecordKeys:
         """What the index may hold of the record there (topic#key, topic#T#tag); nothing when it can't be read."""
         file_bytes = sizes.commit_log_bytes
         if file_bytes not in self._files:
-            self._files[file_bytes] = FileQueue.open(self._paths, file_bytes, Access.READ)
+            self._files[file_bytes] = FileQueue(self._paths, file_bytes, Access.READ)
         file = self._files[file_bytes].find(physical_offset)
         try:
             if file is None:

@@ -10,10 +10,11 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.errors import ReadError
 from engine.files.disk import Disk, make_directory
-from engine.files.file_queue import FileQueue
+from engine.files.file_scan import scan_directory
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile, used_end
 from engine.files.paths import open_file, rename
@@ -22,6 +23,9 @@ from engine.record.scan import holds_record
 from engine.recovery.tombstone import keep_bytes
 from engine.results import Problem, ProblemKind
 from engine.settings.config_file import BACKUP_SUFFIX
+
+if TYPE_CHECKING:
+    from engine.files.file_queue import FileQueue
 
 DAMAGED = "damaged"
 """Folder below `StoreLayout.own`."""
@@ -110,17 +114,15 @@ def _free_name(path: Path) -> Path:
 
 def cut_long_files(layout: StoreLayout, file_bytes: int, disk: Disk) -> Iterator[str]:
     """Cut log files to `file_bytes`; a sentence for each. Nothing leads to what is cut. OSError."""
-    files = FileQueue.open(layout.commit_log, file_bytes, Access.READ, disk=disk)
-    files.close()
-    for problem in files.problems:
-        if problem.kind == "long" and problem.path.parent not in layout.commit_log.read_only:
-            size = problem.found_bytes
-            start = int(problem.path.name)
-            file = MappedFile(problem.path, size, Access.WRITE, start=start, disk=disk)
-            kept = keep_bytes(layout.own / DAMAGED, file, file_bytes, size, disk)
-            file.close()
-            _cut(problem.path, file_bytes)
-            yield f"cut {problem.path.name} to its size; what it had more is in {kept.relative_to(layout.root)}"
+    for folder in layout.commit_log.writable:
+        for problem in scan_directory(folder, file_bytes)[1]:
+            if problem.kind == "long":
+                size = problem.found_bytes
+                file = MappedFile(problem.path, size, Access.WRITE, start=int(problem.path.name), disk=disk)
+                kept = keep_bytes(layout.own / DAMAGED, file, file_bytes, size, disk)
+                file.close()
+                _cut(problem.path, file_bytes)
+                yield f"cut {problem.path.name} to its size; what it had more is in {kept.relative_to(layout.root)}"
 
 
 def _cut(path: Path, file_bytes: int) -> None:

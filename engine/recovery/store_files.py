@@ -57,7 +57,7 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
     if writes and config.transient_pool_buffers:
         pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
     open_files = OpenFiles()
-    files = FileQueue.open(
+    files = FileQueue(
         layout.commit_log,
         sizes.commit_log_bytes,
         access,

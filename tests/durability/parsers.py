@@ -65,7 +65,7 @@ def consume_queue(data: bytes) -> None:
         for start in range(0, len(data), QUEUE_FILE_BYTES):
             piece = data[start : start + QUEUE_FILE_BYTES].ljust(QUEUE_FILE_BYTES, b"\0")
             (Path(folder) / f"{start:020d}").write_bytes(piece)
-        queue = ConsumeQueue("T", 0, FileQueue.open(Path(folder), QUEUE_FILE_BYTES, Access.PRIVATE))
+        queue = ConsumeQueue("T", 0, FileQueue(Path(folder), QUEUE_FILE_BYTES, Access.PRIVATE))
         queue.recover()
         assert 0 <= queue.first_offset <= queue.min_offset <= queue.max_offset <= len(data) // 20 + 32
         entries = queue.entries(queue.first_offset, queue.max_offset - queue.first_offset)

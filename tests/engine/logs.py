@@ -30,7 +30,7 @@ class SmallStore:
 
     def __init__(self, folder: Path, *, log_bytes: int = 4096, queue_entries: int = 16, access: Access = Access.WRITE):
         self.now_ms = NOW_MS
-        self.log_files = FileQueue.open(folder / "commitlog", log_bytes, access)
+        self.log_files = FileQueue(folder / "commitlog", log_bytes, access)
         self.log_files.set_end(0)
         self.log = CommitLog(self.log_files, lambda: self.now_ms)
         self.queues = ConsumeQueues(folder / "consumequeue", queue_entries * 20, access)

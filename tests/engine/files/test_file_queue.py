@@ -48,7 +48,7 @@ def name(start: int) -> str:
 
 
 def opened(directory: Path, access: Access = Access.WRITE, disk: Disk | None = None) -> FileQueue:
-    return FileQueue.open(directory, SIZE, access, disk=disk)
+    return FileQueue(directory, SIZE, access, disk=disk)
 
 
 def filled(directory: Path, files: int, last_bytes: int = SIZE) -> None:
@@ -225,7 +225,7 @@ def test_names_that_no_descriptor_was_there_for_are_synced_by_the_next_flush(tmp
 
 
 def test_flush_waits_for_enough_pages_unless_a_file_is_full(tmp_path: Path) -> None:
-    queue = FileQueue.open(tmp_path / "q", 16 * SIZE, Access.WRITE)
+    queue = FileQueue(tmp_path / "q", 16 * SIZE, Access.WRITE)
     queue.append(bytes(3 * SIZE))
     assert queue.flush(least_pages=4) == 0
     queue.append(bytes(SIZE))
@@ -388,7 +388,7 @@ import sys
 from pathlib import Path
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
-queue = FileQueue.open(Path(sys.argv[1]), 4096, Access.WRITE)
+queue = FileQueue(Path(sys.argv[1]), 4096, Access.WRITE)
 for line in sys.stdin:
     print(queue.append(line.encode().ljust(2048, b".")), flush=True)
 """
@@ -432,7 +432,7 @@ def test_following_sees_another_queues_appends_in_the_same_pages(tmp_path: Path)
 def test_a_reader_finds_a_file_that_is_being_deleted_whole_or_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = FileQueue.open(tmp_path / "queue", 16, Access.WRITE)
+    queue = FileQueue(tmp_path / "queue", 16, Access.WRITE)
     queue.append(b"0" * 16)
     queue.append(b"1" * 16)
 

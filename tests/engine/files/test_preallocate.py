@@ -13,9 +13,10 @@ import pytest
 
 from engine.errors import StoreClosedError, StoreFullError
 from engine.files.disk import Disk
+from engine.files.file_queue import FileSource
 from engine.files.file_scan import file_name
 from engine.files.mapped_file import Access
-from engine.files.preallocate import DirectSource, Preallocator
+from engine.files.preallocate import Preallocator
 
 SIZE = 64 << 10
 
@@ -134,7 +135,7 @@ def test_warm_files_are_zeros_and_synced(tmp_path: Path) -> None:
 
 
 def test_a_direct_source_restores_by_deleting(tmp_path: Path) -> None:
-    source = DirectSource(tmp_path, SIZE, Access.WRITE, Disk())
+    source = FileSource(tmp_path, SIZE, Access.WRITE, Disk())
     source.restore(source.take(SIZE))
     assert os.listdir(tmp_path) == []
     assert file_name(SIZE) == "00000000000000065536"

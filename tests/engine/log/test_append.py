@@ -31,10 +31,10 @@ class Parts:
     def __init__(self, folder: Path) -> None:
         self.in_clock: Callable[[], object] = lambda: None
         self.now_ms = NOW_MS
-        files = FileQueue.open(folder / "commitlog", LOG_BYTES, Access.WRITE)
+        files = FileQueue(folder / "commitlog", LOG_BYTES, Access.WRITE)
         files.set_end(0)
         self.log = CommitLog(files, self.clock)
-        self.queue = ConsumeQueue("t", 3, FileQueue.open(folder / "queue", QUEUE_BYTES, Access.WRITE))
+        self.queue = ConsumeQueue("t", 3, FileQueue(folder / "queue", QUEUE_BYTES, Access.WRITE))
         self.queue.recover()
         self.keys = KeyMemtable()
         self.long_way(record())

@@ -66,7 +66,7 @@ class FewFiles(Disk):
 
 
 def opened(directory: Path, *, disk: Disk | None = None, pool: BufferPool | None = None) -> CommitLog:
-    return CommitLog(FileQueue.open(directory / "commitlog", SIZE, Access.WRITE, disk=disk, pool=pool), Clock())
+    return CommitLog(FileQueue(directory / "commitlog", SIZE, Access.WRITE, disk=disk, pool=pool), Clock())
 
 
 def on_disk(directory: Path) -> list[bytes]:
@@ -132,7 +132,7 @@ def test_a_full_disk_changes_nothing_and_writing_goes_on_when_there_is_space(tmp
 
 def test_store_times_never_run_backwards(tmp_path: Path) -> None:
     clock = Clock()
-    log = CommitLog(FileQueue.open(tmp_path, SIZE, Access.WRITE), clock)
+    log = CommitLog(FileQueue(tmp_path, SIZE, Access.WRITE), clock)
     log.resume(0, last_store_time_ms=5_000)
     times = []
     for now_ms in (4_000, 6_000, 5_500, 7_000):

@@ -28,7 +28,7 @@ Wanted = Callable[[tuple[int, int, int]], bool]
 @pytest.fixture
 def open_queue(tmp_path: Path) -> Opener:
     def opened(access: Access = Access.WRITE, *, scan: bool = True, **options: object) -> ConsumeQueue:
-        files = FileQueue.open(tmp_path / "orders" / "3", FILE_BYTES, access, **options)  # type: ignore[arg-type]
+        files = FileQueue(tmp_path / "orders" / "3", FILE_BYTES, access, **options)  # type: ignore[arg-type]
         queue = ConsumeQueue("orders", 3, files)
         queue.recover(scan)
         return queue
@@ -74,7 +74,7 @@ def test_appended_entries_are_those_of_a_list_whatever_the_batches(tmp_path_fact
     @settings(max_examples=60)
     @given(st.lists(st.integers(1, 20), max_size=8), st.integers(0, 12))
     def check(batches: list[int], first: int) -> None:
-        files = FileQueue.open(tmp_path_factory.mktemp("queue") / "q", FILE_BYTES, Access.WRITE)
+        files = FileQueue(tmp_path_factory.mktemp("queue") / "q", FILE_BYTES, Access.WRITE)
         queue = ConsumeQueue("t", 0, files)
         queue.recover()
         model: list[int] = []
@@ -95,7 +95,7 @@ def test_appended_entries_are_those_of_a_list_whatever_the_batches(tmp_path_fact
                 assert part.tolist() == entries_of(model[start : start + len(part)]).tolist()
         assert len(queue.read(queue.max_offset, 5)) == 0
         assert queue.entry(queue.max_offset) is None
-        again = ConsumeQueue("t", 0, FileQueue.open(files.directory, FILE_BYTES, Access.WRITE))
+        again = ConsumeQueue("t", 0, FileQueue(files.directory, FILE_BYTES, Access.WRITE))
         again.recover(scan=False)
         assert (again.max_offset, again.physical_end) == (queue.max_offset, queue.physical_end)
         again.close()
@@ -148,7 +148,7 @@ def test_numbering_that_restarts_below_the_oldest_file_replaces_the_queue(open_q
 
 def test_a_full_disk_is_noticed_by_reserve_before_anything_is_stored(tmp_path: Path) -> None:
     disk = FullDisk(files=1)
-    queue = ConsumeQueue("t", 0, FileQueue.open(tmp_path / "q", FILE_BYTES, Access.WRITE, disk=disk))
+    queue = ConsumeQueue("t", 0, FileQueue(tmp_path / "q", FILE_BYTES, Access.WRITE, disk=disk))
     queue.recover()
     queue.reserve(5)
     queue.append(0, entries_of([0, 10, 20, 30, 40]))
@@ -254,7 +254,7 @@ def test_garbage_is_recovered_searched_and_appended_to_without_harm(
     directory = tmp_path_factory.mktemp("garbage")
     for number, raw in enumerate(contents):
         (directory / f"{number * FILE_BYTES:020d}").write_bytes(raw)
-    queue = ConsumeQueue("t", 0, FileQueue.open(directory, FILE_BYTES, Access.PRIVATE))
+    queue = ConsumeQueue("t", 0, FileQueue(directory, FILE_BYTES, Access.PRIVATE))
     queue.recover()
     queue.begin_at(physical_offset)
     assert 0 <= queue.min_offset <= queue.max_offset <= FILE_ENTRIES * len(contents)
@@ -275,7 +275,7 @@ def test_offset_at_is_the_first_message_stored_at_or_after(
 ) -> None:
     times = np.cumsum(steps).tolist()
     unreadable = data.draw(st.sets(st.integers(0, len(times) - 2))) if len(times) > 1 else set()
-    queue = ConsumeQueue("t", 0, FileQueue.open(tmp_path_factory.mktemp("q") / "q", FILE_BYTES, Access.PRIVATE))
+    queue = ConsumeQueue("t", 0, FileQueue(tmp_path_factory.mktemp("q") / "q", FILE_BYTES, Access.PRIVATE))
     queue.recover()
     queue.append(3, entries_of([10 * i for i in range(len(times))]))
     found = queue.offset_at(wanted, lambda place: -1 if place // 10 in unreadable else times[place // 10])

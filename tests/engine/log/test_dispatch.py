@@ -75,17 +75,17 @@ def derived_like(store: Golden, folder: Path) -> Derived:
 def test_every_byte_that_rocketmq_derived_comes_out_of_its_log(name: str, chunk_bytes: int, tmp_path: Path) -> None:
     store = golden(name, tmp_path)
     derived = derived_like(store, tmp_path / "derived")
-    derived.scan(FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ), chunk_bytes)
+    derived.scan(FileQueue(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ), chunk_bytes)
     queues, index = derived.files()
     assert queues == files_below(store.path / "consumequeue")
     assert index == list(files_below(store.path / "index").values())
-    derived.scan(FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ), 50)
+    derived.scan(FileQueue(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ), 50)
     assert derived.files() == (queues, index)
 
 
 def test_what_is_left_of_an_expired_log_gives_the_same_entries_from_there_on(tmp_path: Path) -> None:
     store = golden("retention", tmp_path)
-    log = FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ)
+    log = FileQueue(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ)
     derived = derived_like(store, tmp_path / "derived")
     derived.scan(log)
     theirs = ConsumeQueues(store.path / "consumequeue", store.sizes.consume_queue_bytes, Access.READ)

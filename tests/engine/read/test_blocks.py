@@ -107,9 +107,9 @@ def same(reader: BlockReader, blocks: list[Block], expected: list[dict[str, obje
 @pytest.mark.parametrize("name", NAMES)
 def test_columns_of_a_store_that_rocketmq_wrote_are_those_of_its_messages(name: str, tmp_path: Path) -> None:
     store = golden(name, tmp_path)
-    log = FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ)
+    log = FileQueue(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ)
     for directory in sorted((store.path / "consumequeue").glob("*/*")):
-        files = FileQueue.open(directory, store.sizes.consume_queue_bytes, Access.READ)
+        files = FileQueue(directory, store.sizes.consume_queue_bytes, Access.READ)
         queue = ConsumeQueue(directory.parent.name, int(directory.name), files)
         queue.recover()
         queue.begin_at(log.min_offset)

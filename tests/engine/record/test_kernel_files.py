@@ -115,7 +115,7 @@ def queue_of(folder: Path, entries: int) -> ConsumeQueue:
     found = np.zeros(204, ENTRY)
     found["physical_offset"], found["size"] = 100 * np.arange(204), 100
     filled(path / f"{0:020d}", found.tobytes())
-    queue = ConsumeQueue("T", 0, FileQueue.open(path, 4080, Access.READ))
+    queue = ConsumeQueue("T", 0, FileQueue(path, 4080, Access.READ))
     queue.recover()
     queue._max = entries
     return queue
@@ -144,7 +144,7 @@ def test_messages_by_key_are_read_within_their_file(folder: Path, data: st.DataO
     lead = PAGE - len(records) + cut
     (folder / "log").mkdir(exist_ok=True)
     filled(folder / "log" / f"{0:020d}", raw)
-    log = FileQueue.open(folder / "log", PAGE, Access.READ)
+    log = FileQueue(folder / "log", PAGE, Access.READ)
     log.set_end(data.draw(st.integers(0, PAGE)))
     queues = {("T", number): queue_of(folder, data.draw(st.sampled_from([0, 3, 204]))) for number in (0, 3)}
     places = [*(lead + position for position in positions), *EXTREMES, *range(PAGE - 200, PAGE + 1)]

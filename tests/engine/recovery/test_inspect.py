@@ -23,7 +23,7 @@ USUAL = [(5_000_000, 20_000_000), (100_000, 400_000)]
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_of_a_store_that_rocketmq_wrote_are_found_with_or_without_its_log(name: str, tmp_path: Path) -> None:
     store = golden(name, tmp_path)
-    log = FileQueue.open(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ)
+    log = FileQueue(store.path / "commitlog", store.sizes.commit_log_bytes, Access.READ)
 
     def keys_at(physical_offset: int) -> Sequence[str]:
         file = log.find(physical_offset)

@@ -59,7 +59,7 @@ class Rig:
         self.disk = GatedDisk()
         self.failures: list[FlushFailedError] = []
         pool = BufferPool(buffers, SIZE) if buffers else None
-        files = FileQueue.open(directory / "commitlog", SIZE, Access.WRITE, disk=self.disk, pool=pool)
+        files = FileQueue(directory / "commitlog", SIZE, Access.WRITE, disk=self.disk, pool=pool)
         self.now_ms = 1_000
         self.log = CommitLog(files, lambda: self.now_ms)
         committer = Committer(self.log, policy, committed=lambda: None, failed=self.failures.append)
