@@ -22,9 +22,9 @@ from engine.errors import (
     UnreadableRangeError,
 )
 from engine.files.file_queue import FileQueue
-from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.delay import SCHEDULE_TOPIC
-from engine.log.entries import LAST_EXTENSION_CODE
+from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries
 from engine.log.queue_records import runs_by_file
 from engine.read.blocks import Block
 from engine.read.offset_index import OffsetIndexes

@@ -154,6 +154,34 @@ class NewestRecord:
         return self.physical_offset + self.size
 
 
+class DamageKind(Enum):
+    """What is known of a range without a good record."""
+
+    UNREADABLE = "no record can be made out"
+    LOST_SECTOR = "a sector of zeros where topic and properties should be"
+    MISNUMBERED = "a record whose queue offset can't be right"
+    MOVED = "a record that another queue holds for its own"
+    BLANK = "the blank at a file's end, which may stand for what was damaged"
+    TOMBSTONE = "framed by a repair: whoever reads the log passes it"
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Bytes [start, end) of the commit log that hold no good record, between good ones."""
+
+    start: int
+    end: int
+    reason: str
+    kind: DamageKind
+    since_ms: int
+    """Store time of the newest record before it."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is damage that nobody has dealt with."""
+        return self.kind in (DamageKind.UNREADABLE, DamageKind.LOST_SECTOR, DamageKind.MISNUMBERED)
+
+
 class ProblemKind(Enum):
     """What is wrong, in the words that `mountctl check` prints."""
 

@@ -44,7 +44,8 @@ from engine.record.batch import Lines
 from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
 from engine.record.message import Message, StoredMessage
-from engine.recovery.open import Opened, choose_at, open_store
+from engine.recovery.inspect import choose_at
+from engine.recovery.open import Opened, open_store
 from engine.recovery.store_files import sizes_of
 from engine.results import (
     CheckProgress,

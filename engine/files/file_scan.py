@@ -164,3 +164,12 @@ def numbered_files(directory: Path) -> list[Path]:
     return sorted(
         file for file in members if len(file.name) == NAME_DIGITS and file.name.isdecimal() and file.is_file()
     )
+
+
+def folders_in(directory: Path) -> list[str]:
+    """Names of the folders in a directory; none when it is missing. OSError."""
+    try:
+        with os.scandir(directory) as members:
+            return [member.name for member in members if member.is_dir()]
+    except FileNotFoundError:
+        return []

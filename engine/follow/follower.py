@@ -15,14 +15,15 @@ import numpy as np
 
 from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
 from engine.events import Expired
+from engine.files.file_scan import folders_in
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.watch import Watch
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ENTRY, is_pre_blank
-from engine.log.consume_queues import ConsumeQueues, folders_in
+from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
+from engine.log.entries import ENTRY, is_pre_blank
 from engine.log.index import Index
 from engine.log.queue_sequence import queued_rows
 from engine.log.topics import TopicView

@@ -14,12 +14,11 @@ import numpy as np
 
 from engine.errors import ReadError
 from engine.files.file_scan import file_name
-from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries, is_pre_blank
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.entries import LAST_EXTENSION_CODE
+from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, is_pre_blank
 from engine.log.queue_sequence import SPARE, Doubt
-from engine.recovery.log_scan import DamagedRange
-from engine.results import Problem, ProblemKind
+from engine.results import DamagedRange, Problem, ProblemKind
 
 Array = np.ndarray[Any, Any]
 

@@ -24,8 +24,8 @@ from engine.files.mapped_file import Access
 from engine.files.paths import store_root
 from engine.fsck.check import Progress, check_store_files, file_problems, settings_problems
 from engine.log.deleted_topics import DeletedTopics
+from engine.recovery.inspect import choose_at, layout_of, read_topics
 from engine.recovery.marks import read_recovery_point
-from engine.recovery.open import choose_at, layout_of, read_topics
 from engine.recovery.store_files import open_store_files
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig

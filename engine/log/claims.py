@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries, is_pre_blank
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
+from engine.log.entries import ENTRY, Entries, is_pre_blank
 from engine.record.header import MAX_OFFSET
 
 Array = np.ndarray[Any, Any]

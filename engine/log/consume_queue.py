@@ -18,12 +18,14 @@ from engine.errors import QueueGapError, ReadError, RetiredFileError, Unreadable
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.files.watch import Watch
-from engine.log.entries import ENTRY as ENTRY
 from engine.log.entries import (
+    ENTRY,
     ENTRY_STRUCT,
     PRE_BLANK_SIZE,
+    Entries,
     ends_at,
     holds_more,
+    is_pre_blank,
     record_end,
     scanned_end,
     searched_end,
@@ -31,8 +33,6 @@ from engine.log.entries import (
     starts_from,
     unbroken_tail,
 )
-from engine.log.entries import Entries as Entries
-from engine.log.entries import is_pre_blank as is_pre_blank
 from engine.record.kernel.append import QueueEnd
 
 Array = np.ndarray[Any, Any]

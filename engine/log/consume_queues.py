@@ -18,12 +18,14 @@ from engine.errors import ReadError
 from engine.events import Expired
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
+from engine.files.file_scan import folders_in
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_tree
 from engine.files.watch import Watch
 from engine.haste import uncollected
-from engine.log.consume_queue import ConsumeQueue, Entries
+from engine.log.consume_queue import ConsumeQueue
+from engine.log.entries import Entries
 
 Key = tuple[str, int]
 
@@ -388,15 +390,6 @@ class ConsumeQueues:
             queue.is_stale = True
             queue.close()
         self.by_key.clear()
-
-
-def folders_in(directory: Path) -> list[str]:
-    """Names of the folders in a directory; none when it is missing. OSError."""
-    try:
-        with os.scandir(directory) as members:
-            return [member.name for member in members if member.is_dir()]
-    except FileNotFoundError:
-        return []
 
 
 def _queue_ids(directory: Path) -> set[int]:

@@ -24,9 +24,10 @@ import numpy as np
 
 from engine.errors import ReadOnlyStoreError
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ENTRY, ConsumeQueue, Entries
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, tags_code
+from engine.log.entries import ENTRY, Entries
 from engine.log.index import Index
 from engine.log.queue_sequence import queued_rows
 from engine.record.batch import Share

@@ -15,8 +15,9 @@ import numpy as np
 from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError
 from engine.files.file_queue import FileQueue
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue, Entries
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
+from engine.log.entries import Entries
 from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
 from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
 from engine.record.kernel.decode import is_plainly_at, is_wrapper, read_run

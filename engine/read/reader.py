@@ -17,9 +17,9 @@ from engine.errors import (
 )
 from engine.haste import require_time
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ENTRY
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
+from engine.log.entries import ENTRY
 from engine.log.index import Index
 from engine.log.queue_records import QueueRecords, runs_by_file
 from engine.log.topics import TopicView

@@ -16,6 +16,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,18 +33,21 @@ from engine.errors import (
     ReadError,
     UnsupportedStoreError,
 )
+from engine.files.file_queue import FileQueue
 from engine.files.file_scan import FoundFile, log_files, numbered_files
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import PAGE_BYTES, Access, MappedFile
 from engine.files.paths import open_folder, require_file
-from engine.log.index_file import HEADER, INDEX_ENTRY, SLOT, index_file_bytes, link
+from engine.log.index_file import HEADER, INDEX_ENTRY, SLOT, TAG_TYPE, index_file_bytes, link
 from engine.record.hashes import text_index_hash
 from engine.record.header import MAX_OFFSET
+from engine.record.record import decode_record
 from engine.recovery.kinds import StoreKind
 from engine.recovery.missing_log import refuse_missing_log
-from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes
+from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes, StoreConfig
 from engine.settings.config_file import backup_of
 from engine.settings.shape_files import read_sizes
+from engine.settings.topics_file import TopicTable
 
 Array = np.ndarray[Any, Any]
 KeysAt = Callable[[int], Sequence[str]]
@@ -91,6 +95,23 @@ class ChosenSizes:
     note: str | None = None
     found: FoundSizes = FoundSizes(None, None, None)
     """What the files said."""
+
+
+def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
+    """Where things are of the store at `path`, opened as `config` says. OptionError when its log has no folder."""
+    default = StoreLayout(path).default_commit_log
+    real = os.path.realpath(default)
+
+    def spelled(folder: Path) -> Path:
+        return default if os.path.realpath(folder) == real else folder.absolute()
+
+    named = config.commit_log_paths and tuple(map(spelled, config.commit_log_paths))
+    layout = StoreLayout(path, named or None, tuple(map(spelled, config.read_only_log_paths)))
+    try:
+        _ = layout.commit_log
+    except ValueError as error:
+        raise OptionError("readOnlyCommitLogStorePaths", str(error)) from error
+    return layout
 
 
 def is_new(layout: StoreLayout) -> bool:
@@ -426,3 +447,43 @@ def _denied(records: Array, keys_at: KeysAt) -> bool:
     asked = ((int(record["key_hash"]), keys_at(int(record["physical_offset"]))) for record in records[rows])
     found = [key_hash in map(text_index_hash, keys) for key_hash, keys in asked if keys]
     return len(found) > 1 and not any(found)
+
+
+def read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
+    """The table of topics."""
+    return TopicTable(layout.topics, config.disk, config.clock)
+
+
+def choose_at(layout: StoreLayout, config: StoreConfig) -> ChosenSizes:
+    """The sizes to open the store at `layout` with."""
+    with closing(_RecordKeys(layout)) as record_keys:
+        return choose_sizes(layout, config.sizes, record_keys.at)
+
+
+class _RecordKeys:
+    """Reads the index keys of records before the store is open: what proves an index file's sizes."""
+
+    def __init__(self, layout: StoreLayout) -> None:
+        self._paths = layout.commit_log
+        self._files: dict[int, FileQueue] = {}
+
+    def at(self, sizes: FileSizes, physical_offset: int) -> Sequence[str]:
+        """What the index may hold of the record there (topic#key, topic#T#tag); nothing when it can't be read."""
+        file_bytes = sizes.commit_log_bytes
+        if file_bytes not in self._files:
+            self._files[file_bytes] = FileQueue(self._paths, file_bytes, Access.READ)
+        file = self._files[file_bytes].find(physical_offset)
+        try:
+            if file is None:
+                return ()
+            message = decode_record(file.whole()[physical_offset - file.start :], physical_offset)
+        except ReadError:
+            return ()
+        unique = [message.unique_key] if message.unique_key else []
+        tags = [f"{TAG_TYPE}#{message.tags}"] if message.tags else []
+        return [f"{message.topic}#{key}" for key in (*unique, *message.keys, *tags)]
+
+    def close(self) -> None:
+        """Close the log's files."""
+        for files in self._files.values():
+            files.close()

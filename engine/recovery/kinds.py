@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.files.file_scan import folders_in
 from engine.files.layout import StoreLayout
-from engine.log.consume_queues import folders_in
 from engine.settings.topics_file import TopicTable
 
 ROCKSDB_QUEUES = ("consumequeue", "consumequeue_rocksdb")

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -44,7 +43,7 @@ from engine.record.message import StoredMessage
 from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, frame_extent, read_header
 from engine.record.scan import CHUNK_BYTES, ScannedRecords, ScanStop, find_chained_record, scan_records
 from engine.recovery.tombstone import TOMBSTONE_TOPIC, is_tombstone
-from engine.results import NewestRecord
+from engine.results import DamagedRange, DamageKind, NewestRecord
 
 Array = np.ndarray[Any, Any]
 
@@ -55,34 +54,6 @@ either, and one that a bit took to the future would make a stale tail of all aft
 _BORN_TIME_POSITION = position_of("born_time_ms")
 _ENDING_BYTES = 3
 """A record without properties ends with its topic and two zeros, any other with text."""
-
-
-class DamageKind(Enum):
-    """What is known of a range without a good record."""
-
-    UNREADABLE = "no record can be made out"
-    LOST_SECTOR = "a sector of zeros where topic and properties should be"
-    MISNUMBERED = "a record whose queue offset can't be right"
-    MOVED = "a record that another queue holds for its own"
-    BLANK = "the blank at a file's end, which may stand for what was damaged"
-    TOMBSTONE = "framed by a repair: whoever reads the log passes it"
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedRange:
-    """Bytes [start, end) of the commit log that hold no good record, between good ones."""
-
-    start: int
-    end: int
-    reason: str
-    kind: DamageKind
-    since_ms: int
-    """Store time of the newest record before it."""
-
-    @property
-    def is_new(self) -> bool:
-        """Whether it is damage that nobody has dealt with."""
-        return self.kind in (DamageKind.UNREADABLE, DamageKind.LOST_SECTOR, DamageKind.MISNUMBERED)
 
 
 def _one_ahead(scan: Iterator[ScannedRecords]) -> Iterator[ScannedRecords]:

@@ -27,8 +27,7 @@ from engine.log.claims import Covered
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.record.kernel.crc import crc32
-from engine.recovery.log_scan import DamagedRange, DamageKind
-from engine.results import NewestRecord
+from engine.results import DamagedRange, DamageKind, NewestRecord
 
 VERSION = 1
 EARLIEST = -1 << 63

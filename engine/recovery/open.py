@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import NotAStoreError, OptionError, ReadError, StoreLockedError
+from engine.errors import NotAStoreError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
-from engine.files.file_queue import FileQueue
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock, lock_mtime_ns
 from engine.files.mapped_file import Access
 from engine.haste import uncollected
-from engine.log.index_file import TAG_TYPE
-from engine.record.record import decode_record
 from engine.recovery.inspect import (
     ChosenSizes,
-    choose_sizes,
+    choose_at,
     is_new,
+    layout_of,
+    read_topics,
     refuse_folders,
     refuse_obstacles,
     refuse_unreadable,
@@ -38,7 +37,7 @@ from engine.recovery.quarantine import quarantine_config
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
 from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import RecoveryReport
-from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
+from engine.settings.config import EMBEDDED_SIZES, OpenMode, StoreConfig
 from engine.settings.shape_files import remember_paths, write_sizes
 from engine.settings.topics_file import TopicTable
 
@@ -82,23 +81,6 @@ def open_store(path: Path, config: StoreConfig, create: bool = True) -> Opened:
     }
     with uncollected():  # some thousand queues stay
         return opened[config.mode](layout, config)
-
-
-def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
-    """Where things are of the store at `path`, opened as `config` says. OptionError when its log has no folder."""
-    default = StoreLayout(path).default_commit_log
-    real = os.path.realpath(default)
-
-    def spelled(folder: Path) -> Path:
-        return default if os.path.realpath(folder) == real else folder.absolute()
-
-    named = config.commit_log_paths and tuple(map(spelled, config.commit_log_paths))
-    layout = StoreLayout(path, named or None, tuple(map(spelled, config.read_only_log_paths)))
-    try:
-        _ = layout.commit_log
-    except ValueError as error:
-        raise OptionError("readOnlyCommitLogStorePaths", str(error)) from error
-    return layout
 
 
 def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
@@ -191,46 +173,6 @@ def _recover(
 ) -> Recovered:
     found = recover(parts, trace, topics, forget, rebuild_index=choice.rebuild_index, progress=config.progress)
     return found.with_notes([choice.note] if choice.note else [])
-
-
-def read_topics(layout: StoreLayout, config: StoreConfig) -> TopicTable:
-    """The table of topics."""
-    return TopicTable(layout.topics, config.disk, config.clock)
-
-
-def choose_at(layout: StoreLayout, config: StoreConfig) -> ChosenSizes:
-    """The sizes to open the store at `layout` with."""
-    with closing(_RecordKeys(layout)) as record_keys:
-        return choose_sizes(layout, config.sizes, record_keys.at)
-
-
-class _RecordKeys:
-    """Reads the index keys of records before the store is open: what proves an index file's sizes."""
-
-    def __init__(self, layout: StoreLayout) -> None:
-        self._paths = layout.commit_log
-        self._files: dict[int, FileQueue] = {}
-
-    def at(self, sizes: FileSizes, physical_offset: int) -> Sequence[str]:
-        """What the index may hold of the record there (topic#key, topic#T#tag); nothing when it can't be read."""
-        file_bytes = sizes.commit_log_bytes
-        if file_bytes not in self._files:
-            self._files[file_bytes] = FileQueue(self._paths, file_bytes, Access.READ)
-        file = self._files[file_bytes].find(physical_offset)
-        try:
-            if file is None:
-                return ()
-            message = decode_record(file.whole()[physical_offset - file.start :], physical_offset)
-        except ReadError:
-            return ()
-        unique = [message.unique_key] if message.unique_key else []
-        tags = [f"{TAG_TYPE}#{message.tags}"] if message.tags else []
-        return [f"{message.topic}#{key}" for key in (*unique, *message.keys, *tags)]
-
-    def close(self) -> None:
-        """Close the log's files."""
-        for files in self._files.values():
-            files.close()
 
 
 def _make_directories(paths: Sequence[Path], disk: Disk) -> None:

@@ -28,22 +28,23 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.log.checkpoint import read_checkpoint, read_committed_entry
 from engine.log.claims import Claims, QueueClaim, read_claims, with_entries
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ENTRY, ConsumeQueue
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
 from engine.log.dispatch import Dispatcher
+from engine.log.entries import ENTRY
 from engine.log.queue_sequence import SPARE, Doubt, Seed
 from engine.record.header import MIN_RECORD_BYTES
 from engine.record.log_framing import Framing
 from engine.record.record import decode_record
 from engine.record.scan import ScannedRecords
 from engine.recovery.completeness import index_start, queues_complete, shows_multi_dispatch
-from engine.recovery.log_scan import DamagedRange, DamageKind, LogScan
+from engine.recovery.log_scan import LogScan
 from engine.recovery.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
 from engine.recovery.quarantine import DAMAGED, keep_records, quarantine, written_after
 from engine.recovery.store_files import StoreFiles
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
-from engine.results import NewestRecord, RecoveryReport
+from engine.results import DamagedRange, DamageKind, NewestRecord, RecoveryReport
 from engine.settings.config import RecoveryProgress
 
 TRUSTED_FILES = 3

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from engine.errors import QueueGapError, RetiredFileError, StoreFullError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
-from engine.log.consume_queue import ENTRY, ConsumeQueue
-from engine.log.entries import PRE_BLANK_SIZE, valid_prefix
+from engine.log.consume_queue import ConsumeQueue
+from engine.log.entries import ENTRY, PRE_BLANK_SIZE, valid_prefix
 from tests.engine.disks import FullDisk
 
 FILE_ENTRIES = 8

@@ -15,8 +15,9 @@ from engine import NoDescriptorError, RetiredFileError
 from engine.files.file_scan import scan_directory
 from engine.files.mapped_file import Access
 from engine.log import consume_queues as consumequeues
-from engine.log.consume_queue import ENTRY, ConsumeQueue
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
+from engine.log.entries import ENTRY
 
 FILE_BYTES = 160
 

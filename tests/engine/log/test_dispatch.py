@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from engine.errors import QueueGapError, StoreFullError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
-from engine.log.consume_queue import ENTRY
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels
 from engine.log.dispatch import Dispatcher, PlacedRun
+from engine.log.entries import ENTRY
 from engine.log.index import Index
 from engine.log.queue_sequence import further_places, queued_rows
 from engine.record.batch import shares_of

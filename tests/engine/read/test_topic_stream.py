@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from engine import Message, MessageStore, OpenMode, Retention
 from engine.errors import ExpiredMessageError, TopicNotFoundError
 from engine.haste import TakesLongError, in_haste
-from engine.log.consume_queue import ConsumeQueue, Entries
+from engine.log.consume_queue import ConsumeQueue
+from engine.log.entries import Entries
 from engine.read import topic_queue
 from engine.read.offset_index import BLOCK_MESSAGES
 from tests.engine.storetools import SMALL, opened

@@ -16,7 +16,8 @@ from engine import Message, MessageStore, OpenMode, ReadError, StoredMessage
 from engine.errors import TruncatedFileError, UnreadableRangeError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access, MappedFile
-from engine.log.consume_queue import ENTRY, ConsumeQueue
+from engine.log.consume_queue import ConsumeQueue
+from engine.log.entries import ENTRY
 from engine.record.kernel.decode import MessagesWithKey
 from engine.record.kernel.files import FileMap, Mapped
 from tests.engine.records import log_of

@@ -16,7 +16,8 @@ from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
 from engine.record.message import Message
 from engine.record.scan import CHUNK_BYTES
-from engine.recovery.log_scan import DamageKind, LogScan
+from engine.recovery.log_scan import LogScan
+from engine.results import DamageKind
 from tests.engine.logs import NOW_MS, SmallStore
 
 
