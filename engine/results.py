@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from engine.record.message import message_id
+from engine.record.header import message_id
 
 
 @dataclass(frozen=True, slots=True)

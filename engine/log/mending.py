@@ -25,7 +25,7 @@ from engine.record.header import (
     is_queued,
     position_of,
 )
-from engine.record.message import StoredMessage
+from engine.record.kernel.decode import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, inner_count, places
 from engine.record.record import decode_record, read_header
 

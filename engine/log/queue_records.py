@@ -20,9 +20,8 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.entries import Entries
 from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
 from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
-from engine.record.kernel.decode import is_plainly_at, is_wrapper, read_run
+from engine.record.kernel.decode import StoredMessage, is_plainly_at, is_wrapper, read_run
 from engine.record.located import LocatedRecords, locate, strays
-from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import Place
 from engine.record.record import decode_record
 
@@ -62,7 +61,7 @@ class QueueRecords:
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, body_limit_bytes: int) -> None:
         self._log = log
-        self._framing = log.framing
+        self._is_ledger = log.framing.is_ledger
         self._body_limit_bytes = body_limit_bytes
         self._queues = queues
         self._mender = Mender(log, queues, body_limit_bytes)
@@ -185,7 +184,7 @@ class QueueRecords:
     def _whole(self, view: memoryview, physical_offset: int) -> StoredMessage:
         """The message whose record is at the start of `view`. DamagedRecordError."""
         message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
-        if self._framing.header_bytes:
+        if self._is_ledger:
             self._log.require_framed(physical_offset, message.store_size)
         return message
 
@@ -229,7 +228,7 @@ class QueueRecords:
             _pages(files, start),
             start,
             files.file_bytes,
-            self._framing.header_bytes > 0,
+            self._is_ledger,
             places,
             topic,
             queue_id,
@@ -244,7 +243,7 @@ class QueueRecords:
         log, and of `most_rows` at most. What `get` refuses is not `ok`; but bodies' CRCs are not looked at.
         """
         for pages, log_file, places in runs_by_file(self._log.files, entries, most_rows):
-            records = locate(pages, places - log_file, places, self._framing)
+            records = locate(pages, places - log_file, places, self._is_ledger)
             copies = self._confirm(queue, first, records, places)
             if copies:
                 yield Run(first, self._copied(records, places, copies), None, copies)
@@ -260,7 +259,7 @@ class QueueRecords:
             looked(int(entries["size"].sum(dtype=np.int64)))
             row = first
             for pages, log_file, places in runs_by_file(self._log.files, entries):
-                records = locate(pages, places - log_file, places, self._framing)
+                records = locate(pages, places - log_file, places, self._is_ledger)
                 doubted = ~records.headers["ok"] | strays(records, queue.topic, queue.queue_id, row)
                 for queue_offset in (row + np.flatnonzero(doubted)).tolist():
                     entry = entries[queue_offset - first].item()

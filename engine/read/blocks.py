@@ -18,10 +18,9 @@ from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import QueueRecords, Run
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.columns import read_bodies
-from engine.record.header import BORN_IPV6_FLAG, STORE_IPV6_FLAG
+from engine.record.header import BORN_IPV6_FLAG, STORE_IPV6_FLAG, Host
 from engine.record.kernel.scan import fixed_fields, whole_bodies
 from engine.record.located import LocatedRecords
-from engine.record.message import Host
 from engine.record.properties import KEYS, TAGS
 from engine.record.property_columns import Properties, words
 

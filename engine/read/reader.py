@@ -30,9 +30,8 @@ from engine.record.compression import BodySizes, decompressed_body
 from engine.record.header import is_queued
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
-from engine.record.kernel.decode import MessagesWithKey, carries_key
+from engine.record.kernel.decode import MessagesWithKey, StoredMessage, carries_key
 from engine.record.located import LocatedRecords, locate
-from engine.record.message import StoredMessage
 from engine.record.properties import KEYS, UNIQUE_KEY, split_keys
 
 Array = np.ndarray[Any, Any]
@@ -78,7 +77,7 @@ class Reader:
         self.log = log
         self.queues = queues
         self.topics = topics
-        self._is_ledger = log.framing.header_bytes > 0
+        self._is_ledger = log.framing.is_ledger
         self.body_limit_bytes = body_limit_bytes
         self.records = QueueRecords(log, queues, body_limit_bytes)
         self.blocks = BlockReader(log, body_limit_bytes, self.records)
@@ -177,7 +176,7 @@ class Reader:
             entries = np.zeros(len(batch), ENTRY)
             entries["physical_offset"] = sorted(batch)
             for log, base, places_of in reversed(list(runs_by_file(self.log.files, entries))):
-                records = locate(log, places_of - base, places_of, self.log.framing)
+                records = locate(log, places_of - base, places_of, self._is_ledger)
                 rows = rows_naming(records, key)
                 batches = np.flatnonzero(may_be_wrapper(records.headers["sys_flag"]))
                 yield from places_of[np.union1d(rows, batches)][::-1].tolist()
@@ -192,7 +191,7 @@ class Reader:
             entries = np.zeros(len(some), ENTRY)
             entries["physical_offset"] = np.sort(np.array(some, np.int64))
             for log, base, places_of in runs_by_file(self.log.files, entries):
-                records = locate(log, places_of - base, places_of, self.log.framing)
+                records = locate(log, places_of - base, places_of, self._is_ledger)
                 alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
                 yield _places_with_key(records.take(~alone), topic, key)
                 shown = [one for place in places_of[alone].tolist() for one in self._shown(topic, place)]
@@ -243,7 +242,7 @@ class Reader:
         entries = entries[np.argsort(entries["physical_offset"], kind="stable")][-limit:]
         keys: set[str] = set()
         for log, base, places_of in runs_by_file(self.log.files, entries):
-            records = locate(log, places_of - base, places_of, self.log.framing)
+            records = locate(log, places_of - base, places_of, self._is_ledger)
             ((starts, sizes),) = find_properties(records, [KEYS])
             is_batch = may_be_wrapper(records.headers["sys_flag"])
             for place in np.unique(places_of[is_batch]).tolist():

@@ -24,9 +24,9 @@ from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
+from engine.record.kernel.decode import StoredMessage
 from engine.record.kernel.scan import text_sizes
 from engine.record.located import LocatedRecords, locate, strays
-from engine.record.message import StoredMessage
 
 Array = np.ndarray[Any, Any]
 Alone = Callable[[ConsumeQueue, int], StoredMessage | None]
@@ -93,7 +93,7 @@ class RowSource:
         entries, begin = queue.entries(first, count), first
         for log, base, places in runs_by_file(self._log, entries):
             unknown = int(np.searchsorted(places, checked_before, side="left"))
-            records = locate(log, places - base, places, self._log.framing, whole=unknown > 0)
+            records = locate(log, places - base, places, self._log.framing.is_ledger, whole=unknown > 0)
             part = _part_of(records, places)
             doubted = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
             if unknown:
@@ -130,7 +130,7 @@ class RowSource:
             queue_ids, offsets = (np.ascontiguousarray(entries[name]) for name in ("queue_id", "queue_offset"))
         else:
             queue_ids, offsets = np.full(count, queue.queue_id, np.int32), np.arange(first, first + count)
-        topic, framed = queue.topic.encode(), self._log.framing.header_bytes > 0
+        topic, framed = queue.topic.encode(), self._log.framing.is_ledger
         found: list[tuple[Array, Array]] = []
         for log, base, places in runs_by_file(self._log, entries):
             unknown = int(np.searchsorted(places, checked_before, side="left"))

@@ -18,8 +18,7 @@ import numpy as np
 from engine.errors import DamagedRecordError
 from engine.record.header import CRC_MASK, HEADERS, INNER_BATCH, NEEDS_UNWRAPPING
 from engine.record.kernel.crc import crc32
-from engine.record.kernel.decode import is_wrapper
-from engine.record.message import StoredMessage
+from engine.record.kernel.decode import StoredMessage, is_wrapper
 from engine.record.multi_dispatch import INNER_BASE, INNER_COUNT, MOST_INNER
 from engine.record.record import decode_record
 

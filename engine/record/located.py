@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from engine.record.kernel import scan as kernel
-from engine.record.log_framing import PLAIN, Framing
 from engine.record.properties import decode_properties
 
 Array = np.ndarray[Any, Any]
@@ -100,15 +99,15 @@ def locate(
     log: Array,
     positions: Array,
     physical_offsets: Array | None,
-    framing: Framing = PLAIN,
+    is_ledger: bool = False,
     *,
     whole: bool = True,
 ) -> LocatedRecords:
     """The records at `positions` (int64; what is no record is not `ok`) of `log` (uint8), which must be at
-    `physical_offsets`, if these are given, and framed so.
+    `physical_offsets`, if these are given; `is_ledger`: after headers.
 
     Unless `whole`, nothing after the bodies is read: what is `ok` may be no record yet, and has no topic or properties.
     """
     headers, places = np.empty(len(positions), HEADER), np.empty(len(positions), PLACE)
-    kernel.locate(log, positions, physical_offsets, framing.header_bytes > 0, whole, headers, places)
+    kernel.locate(log, positions, physical_offsets, is_ledger, whole, headers, places)
     return LocatedRecords(log, positions, headers, places)

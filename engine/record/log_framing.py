@@ -64,6 +64,7 @@ class Framing:
     """What reports call such a log."""
     header_bytes = 0
     """Of the header before each record."""
+    is_ledger = False
     least_bytes = MIN_RECORD_BYTES
     """Of the shortest frame."""
 
@@ -112,6 +113,7 @@ class LedgerFraming(Framing):
 
     kind = "DLedger"
     header_bytes = _SCALARS.size
+    is_ledger = True
     least_bytes = _SCALARS.size
 
     def problem(self, view: memoryview, frame_offset: int) -> str | None:

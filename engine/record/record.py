@@ -10,9 +10,11 @@ and in sizes that must add up; docs/format.md, 12 lists what nothing shows. `eng
 same of many records at once.
 """
 
+from __future__ import annotations
+
 import re
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import DamagedRecordError, IllegalMessageError
 from engine.record.header import (
@@ -21,12 +23,15 @@ from engine.record.header import (
     HOSTLESS_BYTES,
     MESSAGE_MAGIC_V2,
     MIN_RECORD_BYTES,
+    Host,
 )
 from engine.record.kernel.crc import crc32
 from engine.record.kernel.decode import decode_record as decode_record
 from engine.record.kernel.decode import read_header as read_header
 from engine.record.kernel.encode import Encoder
-from engine.record.message import Host, Message
+
+if TYPE_CHECKING:
+    from engine.record.message import Message
 
 CLOSING_ZEROS = 2  # with which a record without properties ends
 MAX_TOPIC_BYTES = 127

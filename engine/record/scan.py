@@ -20,9 +20,9 @@ from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES
 from engine.record.inner_batch import wrapped_keys
 from engine.record.kernel import scan as kernel
 from engine.record.kernel.columns import words
+from engine.record.kernel.decode import StoredMessage
 from engine.record.located import LocatedRecords, locate
 from engine.record.log_framing import PLAIN, EntryNumber, Framing
-from engine.record.message import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.record.record import decode_record, record_problem
@@ -109,13 +109,13 @@ def scan_records(
     stop = None
     while stop is None:
         frames, chain_end, broken = kernel.follow_chain(
-            log, start, min(start + chunk_bytes, end), end, base_physical_offset, framing.header_bytes > 0
+            log, start, min(start + chunk_bytes, end), end, base_physical_offset, framing.is_ledger
         )
         following = framing.follow_each_other(log, frames, before)
         if following < len(frames):
             chain_end, frames, broken = int(frames[following]), frames[:following], True
         positions = framing.records(log, frames)
-        records = locate(log[:end], positions, positions + base_physical_offset, framing)
+        records = locate(log[:end], positions, positions + base_physical_offset, framing.is_ledger)
         ok = records.headers["ok"]
         if verify:
             ok = ok & ~damaged_rows(records)

@@ -37,9 +37,9 @@ from engine.record.header import (
     is_rolled_back,
     position_of,
 )
+from engine.record.kernel.decode import StoredMessage
 from engine.record.located import LocatedRecords
 from engine.record.log_framing import EntryNumber
-from engine.record.message import StoredMessage
 from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, frame_extent, read_header
 from engine.record.scan import CHUNK_BYTES, ScannedRecords, ScanStop, find_chained_record, scan_records
 from engine.recovery.tombstone import TOMBSTONE_TOPIC, is_tombstone

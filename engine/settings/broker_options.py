@@ -24,17 +24,22 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigFileError, OptionError
-from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, Retention, StoreConfig
+from engine.settings.config import (
+    BROKER_SIZES,
+    COMMIT_LOG_BYTES,
+    CONSUME_QUEUE_BYTES,
+    CONSUME_QUEUE_ENTRY_BYTES,
+    EMBEDDED_SIZES,
+    INDEX_ENTRIES,
+    INDEX_SLOTS,
+    READ_ONLY_PATHS,
+    WRITABLE_PATHS,
+    Retention,
+    StoreConfig,
+)
 from engine.settings.config_file import read_config
 
 _Parsed = tuple[str, Callable[[Any], Any]]
-
-COMMIT_LOG_BYTES = "mappedFileSizeCommitLog"
-CONSUME_QUEUE_BYTES = "mappedFileSizeConsumeQueue"
-INDEX_SLOTS = "maxHashSlotNum"
-INDEX_ENTRIES = "maxIndexNum"
-WRITABLE_PATHS = "storePathCommitLog"
-READ_ONLY_PATHS = "readOnlyCommitLogStorePaths"
 
 MOST = (1 << 31) - 1
 """A number in broker.conf is an int of Java's, but for sizes."""

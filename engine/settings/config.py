@@ -6,8 +6,8 @@ from enum import Enum
 from pathlib import Path
 
 from engine.files.disk import Disk
+from engine.record.header import Host
 from engine.record.kernel.append import wall_clock_ms
-from engine.record.message import Host
 
 Clock = Callable[[], int]
 """Answers the time in epoch milliseconds; injected, so that tests turn their own hands."""
@@ -16,6 +16,15 @@ CONSUME_QUEUE_ENTRY_BYTES = 20
 INDEX_HEADER_BYTES = 40
 INDEX_SLOT_BYTES = 4
 INDEX_ENTRY_BYTES = 20
+
+
+COMMIT_LOG_BYTES = "mappedFileSizeCommitLog"
+CONSUME_QUEUE_BYTES = "mappedFileSizeConsumeQueue"
+INDEX_SLOTS = "maxHashSlotNum"
+INDEX_ENTRIES = "maxIndexNum"
+WRITABLE_PATHS = "storePathCommitLog"
+READ_ONLY_PATHS = "readOnlyCommitLogStorePaths"
+"""What broker.conf, and our files beside it, call sizes and folders."""
 
 
 class OpenMode(Enum):

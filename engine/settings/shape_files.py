@@ -16,15 +16,16 @@ from typing import Any
 from engine.errors import ConfigFileError
 from engine.files.disk import Disk, is_whole_number
 from engine.files.layout import StoreLayout
-from engine.settings.broker_options import (
+from engine.settings.config import (
     COMMIT_LOG_BYTES,
     CONSUME_QUEUE_BYTES,
+    CONSUME_QUEUE_ENTRY_BYTES,
     INDEX_ENTRIES,
     INDEX_SLOTS,
     READ_ONLY_PATHS,
     WRITABLE_PATHS,
+    FileSizes,
 )
-from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, FileSizes
 from engine.settings.config_file import read_config, write_config
 
 

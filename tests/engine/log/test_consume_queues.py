@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from engine import NoDescriptorError, RetiredFileError
-from engine.files.file_scan import scan_directory
+from engine.files.file_scan import folders_in, scan_directory
 from engine.files.mapped_file import Access
-from engine.log import consume_queues as consumequeues
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.entries import ENTRY
@@ -230,10 +229,10 @@ def test_a_follower_tells_of_all_queues_after_looks_that_failed(
             raise OSError(errno.EMFILE, "none left")
         return (listing if arguments else directories)(path, *arguments)
 
-    listing, directories, failing_name = scan_directory, consumequeues.folders_in, [""]
+    listing, directories, failing_name = scan_directory, folders_in, [""]
     with monkeypatch.context() as patch:
         patch.setattr("engine.files.file_queue.scan_directory", failing)
-        patch.setattr(consumequeues, "folders_in", failing)
+        patch.setattr("engine.log.consume_queues.folders_in", failing)
         for name in ("consumequeue", "new", "1"):
             failing_name.append(name)
             for _ in range(3):

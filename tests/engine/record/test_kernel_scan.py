@@ -52,7 +52,7 @@ def test_nothing_is_read_past_the_end(data: st.DataObject) -> None:
     for framing in (PLAIN, LEDGER):
         for physical_offsets in (None, places + BASE):
             for whole in (False, True):
-                records = locate(memory, places, physical_offsets, framing, whole=whole)
+                records = locate(memory, places, physical_offsets, framing is LEDGER, whole=whole)
                 for starts, sizes in (records.bodies, records.topics, records.properties):
                     assert (starts >= 0).all()
                     assert (starts + sizes <= len(log)).all()
@@ -91,7 +91,9 @@ def test_nothing_is_read_before_the_beginning() -> None:
     log, positions = log_of([Message("orders", b"x" * (mmap.PAGESIZE - 97))])
     assert len(log) == mmap.PAGESIZE
     for framing in (PLAIN, LEDGER):
-        found = locate(guarded(log), i64(*positions, -1, -48, -88), i64(BASE, BASE, BASE, BASE), framing).headers["ok"]
+        found = locate(
+            guarded(log), i64(*positions, -1, -48, -88), i64(BASE, BASE, BASE, BASE), framing is LEDGER
+        ).headers["ok"]
         assert found.tolist() == [framing is PLAIN, False, False, False]
 
 
@@ -153,7 +155,7 @@ def test_physical_offsets_may_be_anything() -> None:
     for base in ((1 << 63) - 1, -(1 << 63)):
         kernel.follow_chain(guarded(log), 0, len(log), len(log), base, True)
         assert kernel.placed_headers(guarded(log), 0, len(log), base, np.empty(9, np.int64))[0] == 0
-        assert not locate(guarded(log), i64(*positions), np.full(4, base), LEDGER).headers["ok"].any()
+        assert not locate(guarded(log), i64(*positions), np.full(4, base), is_ledger=True).headers["ok"].any()
 
 
 @pytest.mark.parametrize(
