@@ -36,7 +36,7 @@ from engine.recovery.inspect import (
 )
 from engine.recovery.kinds import kind_of
 from engine.recovery.log_scan import LogScan
-from engine.recovery.missing_log import refuse_read_only_end
+from engine.recovery.refuse import refuse_read_only_end
 from engine.recovery.open import begin_writing
 from engine.recovery.quarantine import (
     DAMAGED,

@@ -43,7 +43,7 @@ from engine.record.hashes import text_index_hash
 from engine.record.header import MAX_OFFSET
 from engine.record.record import decode_record
 from engine.recovery.kinds import StoreKind
-from engine.recovery.missing_log import refuse_missing_log
+from engine.recovery.refuse import refuse_missing_log
 from engine.settings.config import BROKER_SIZES, CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, FileSizes, StoreConfig
 from engine.settings.config_file import backup_of
 from engine.settings.shape_files import read_sizes

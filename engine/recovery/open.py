@@ -32,7 +32,7 @@ from engine.recovery.inspect import (
     remembered_sizes,
 )
 from engine.recovery.kinds import StoreKind, kind_of
-from engine.recovery.missing_log import refuse_read_only_end
+from engine.recovery.refuse import refuse_read_only_end
 from engine.recovery.quarantine import quarantine_config
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
 from engine.recovery.store_files import StoreFiles, open_store_files
