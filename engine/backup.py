@@ -26,10 +26,11 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import read_file, remove_tree, store_root, unlink
 from engine.log.consume_queues import ConsumeQueues
 from engine.recovery.completeness import shows_multi_dispatch
-from engine.recovery.inspect import is_new, layout_of, read_topics, refuse_unreadable, refuse_unwritable
+from engine.recovery.inspect import layout_of, read_topics
 from engine.recovery.kinds import kind_of
 from engine.recovery.marks import RecoveryPoint, read_recovery_point
 from engine.recovery.open import STORE_MODE, begin_writing
+from engine.recovery.refuse import is_new, refuse_unreadable, refuse_unwritable
 from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import CheckProgress
 from engine.settings.backup_note import BackupNote, read_backup_note, write_backup_note

@@ -24,19 +24,9 @@ from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims
 from engine.log.consume_queues import ConsumeQueues
 from engine.recovery.completeness import shows_multi_dispatch
-from engine.recovery.inspect import (
-    choose_at,
-    index_paths,
-    is_new,
-    layout_of,
-    read_topics,
-    refuse_obstacles,
-    refuse_unreadable,
-    refuse_unwritable,
-)
+from engine.recovery.inspect import choose_at, index_paths, layout_of, read_topics
 from engine.recovery.kinds import kind_of
 from engine.recovery.log_scan import LogScan
-from engine.recovery.refuse import refuse_read_only_end
 from engine.recovery.open import begin_writing
 from engine.recovery.quarantine import (
     DAMAGED,
@@ -47,6 +37,7 @@ from engine.recovery.quarantine import (
     written_after,
 )
 from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_recovery_point
+from engine.recovery.refuse import is_new, refuse_obstacles, refuse_read_only_end, refuse_unreadable, refuse_unwritable
 from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind

@@ -31,9 +31,10 @@ from engine.record.header import is_rolled_back
 from engine.record.log_framing import EntryNumber
 from engine.record.scan import ScannedRecords, ScanStop, index_key_rows, scan_records
 from engine.recovery.completeness import queues_complete
-from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, refuse_unreadable, remembered_sizes
+from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, remembered_sizes
 from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of
 from engine.recovery.log_scan import LogScan
+from engine.recovery.refuse import refuse_unreadable
 from engine.recovery.store_files import sizes_of
 from engine.results import IndexState
 from engine.settings.config import Clock

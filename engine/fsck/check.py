@@ -28,20 +28,12 @@ from engine.log.queue_records import QueueRecords
 from engine.log.queue_sequence import Seed
 from engine.record.header import MAX_OFFSET
 from engine.recovery.completeness import shows_multi_dispatch
-from engine.recovery.inspect import (
-    ChosenSizes,
-    choose_at,
-    is_new,
-    layout_of,
-    obstacles,
-    read_topics,
-    refuse_kind,
-    refuse_unreadable,
-)
+from engine.recovery.inspect import ChosenSizes, choose_at, layout_of, read_topics
 from engine.recovery.kinds import has_extensions, kind_of
 from engine.recovery.log_scan import LogScan
 from engine.recovery.marks import read_recovery_point
 from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted, read_trace, valid_recovery_point
+from engine.recovery.refuse import is_new, obstacles, refuse_kind, refuse_unreadable
 from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
 from engine.settings.backup_note import read_backup_note

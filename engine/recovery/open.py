@@ -19,22 +19,18 @@ from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock, lock_mtime_ns
 from engine.files.mapped_file import Access
 from engine.haste import uncollected
-from engine.recovery.inspect import (
-    ChosenSizes,
-    choose_at,
-    is_new,
-    layout_of,
-    read_topics,
-    refuse_folders,
-    refuse_obstacles,
-    refuse_unreadable,
-    refuse_unwritable,
-    remembered_sizes,
-)
+from engine.recovery.inspect import ChosenSizes, choose_at, layout_of, read_topics, remembered_sizes
 from engine.recovery.kinds import StoreKind, kind_of
-from engine.recovery.refuse import refuse_read_only_end
 from engine.recovery.quarantine import quarantine_config
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
+from engine.recovery.refuse import (
+    is_new,
+    refuse_folders,
+    refuse_obstacles,
+    refuse_read_only_end,
+    refuse_unreadable,
+    refuse_unwritable,
+)
 from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import RecoveryReport
 from engine.settings.config import EMBEDDED_SIZES, OpenMode, StoreConfig

@@ -1,18 +1,19 @@
-"""Whether files of a commit log are missing because they are elsewhere: on other paths, on disks that are not mounted.
+"""Refuse to open: what is no store, what is not ours to read or write, and what stands where a store needs its own.
 
+Among it a store whose log is not all there: files of it are elsewhere, on other paths or on disks that are not mounted.
 Nothing says where a log is but the broker's broker.conf. What a store does say:
 
     config/commitlog.json       where we wrote it
     consume queues, checkpoint  that there is a log, and how far it goes
     the names of its files      that there are others between them: several paths take turns
 
-A store whose log is not all there is refused before anything of it is changed: its queues would be cut to the rest.
+It is refused before anything of it is changed: its queues would be cut to the rest.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
@@ -20,19 +21,38 @@ from pathlib import Path
 from engine.errors import (
     ConfigFileError,
     DamagedRecordError,
+    DuplicateLogFileError,
     MissingLogError,
+    NotAStoreError,
+    ObstructedError,
     OptionError,
     UnsupportedStoreError,
 )
 from engine.files.file_scan import FoundFile, log_files, numbered_files
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile, next_data, next_hole, used_end
-from engine.files.paths import open_file
+from engine.files.paths import open_file, open_folder, require_file
 from engine.log.checkpoint import read_checkpoint
 from engine.log.entries import ENTRY_STRUCT
 from engine.record.record import read_header
 from engine.record.scan import ScanStop, scan_records
+from engine.recovery.kinds import StoreKind
+from engine.settings.config_file import backup_of
 from engine.settings.shape_files import read_sizes, read_used_paths
+
+OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")
+BROKER_NAMES = (
+    "abort.bak",
+    "brokerIdentity",
+    "compaction",
+    "consumequeue_rocksdb",
+    "epochFileCheckpoint",
+    "rocksdbstore",
+    "timerlog",
+    "timerwheel",
+)
+KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES, "batchconsumequeue", "consumequeue_ext", "transaction"))
+"""What a store may hold; anything else in a folder without a commit log says that it is no store."""
 
 SAMPLED_QUEUES = 200
 NEWEST_ENTRIES = 2
@@ -41,6 +61,97 @@ _TOO_FEW_TO_TELL = 2
 """So many files may be all of a log whose newest were lost, or those of one path: their names do not tell."""
 MOST_RECORD_BYTES = 1 << 28
 MOST_OFFSET = 1 << 62
+
+
+def is_new(layout: StoreLayout) -> bool:
+    """Whether there is no store yet: nothing, an empty folder, or one that only holds a lock; and no log elsewhere."""
+    return _names(layout.root) <= {"lock", "lost+found"} and not log_files(layout.commit_log)
+
+
+def _names(root: Path) -> set[str]:
+    try:
+        return {member.name for member in root.iterdir()}
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError:
+        raise NotAStoreError(root, "it is a file, not a folder") from None
+
+
+def refuse_unreadable(layout: StoreLayout) -> None:
+    """NotAStoreError, ObstructedError, MissingLogError, DuplicateLogFileError, OptionError, or UnsupportedStoreError
+    that names what we don't read; silent when the store is one of ours."""
+    path, names, ledgers = layout.root, _names(layout.root), layout.ledgers()
+    if "commitlog" not in names and not ledgers and not names <= KNOWN_NAMES:
+        raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
+    _refuse_ledgers(layout, ledgers)
+    refuse_folders(layout)
+    _refuse_duplicates(layout)
+    refuse_missing_log(layout)
+
+
+def refuse_folders(layout: StoreLayout) -> None:
+    """ObstructedError when no folder, or one that may not be followed, stands where the store has one; OptionError when
+    one of the log's can't be made either. OSError."""
+    logs = (*layout.ledgers(), *layout.commit_log.folders)
+    for folder in (*logs, layout.consume_queues, layout.index, layout.config, layout.own):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ObstructedError(folder, "folder")
+        if folder.is_dir():
+            os.close(open_folder(folder))  # who may not be followed there is told before anything is done
+        elif not folder.is_relative_to(layout.root) and not folder.parent.is_dir():
+            raise OptionError("storePathCommitLog", f"{folder.parent} does not exist")
+
+
+def refuse_unwritable(layout: StoreLayout, kind: StoreKind) -> None:
+    """UnsupportedStoreError when the store is of a kind that is only read: a writer could not keep up all of it."""
+    for ledger in layout.ledgers():
+        raise UnsupportedStoreError(
+            layout.root,
+            f"writing a DLedger commit log ({ledger.name}), which belongs to its group of brokers,",
+            "mount it with --read-only, or with --follow beside its broker; publish through the broker",
+        )
+    refuse_kind(layout, kind)
+
+
+def refuse_kind(layout: StoreLayout, kind: StoreKind) -> None:
+    """UnsupportedStoreError when not all that is derived in a store of that kind is ours to read."""
+    if kind.unwritable is not None:
+        instead = "it can be read all the same: mount it with --read-only or --follow"
+        raise UnsupportedStoreError(layout.root, kind.unwritable, instead)
+
+
+def _refuse_ledgers(layout: StoreLayout, ledgers: Sequence[Path]) -> None:
+    if len(ledgers) > 1:
+        raise UnsupportedStoreError(layout.root, f"more than one DLedger log ({ledgers[0].name}, {ledgers[1].name})")
+    older = log_files(layout.log_before_ledger) if ledgers else []
+    if older:
+        where = layout.shown(older[0].parent)
+        raise UnsupportedStoreError(layout.root, f"a commit log ({where}) from before DLedger's ({ledgers[0].name})")
+
+
+def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:
+    """What stands where a writer keeps a file, and is none: folders, links of others, FIFOs. OSError."""
+    settings = (layout.topics, backup_of(layout.topics), layout.sizes, layout.retention, layout.used_log_paths)
+    marks = (layout.clean_mark, layout.coverage, layout.deleted_topics)
+    for path in (layout.lock, layout.abort, layout.checkpoint, *settings, *marks):
+        try:
+            require_file(path)
+        except ObstructedError as error:
+            yield error
+
+
+def refuse_obstacles(layout: StoreLayout) -> None:
+    """ObstructedError when no file stands where a writer keeps one. OSError."""
+    for found in obstacles(layout):
+        raise found
+
+
+def _refuse_duplicates(layout: StoreLayout) -> None:
+    """Of two files with one name that both hold records, nobody can say which is the log's."""
+    for file, other in pairwise(log_files(layout.commit_log)):
+        both = file.name == other.name and all(FoundFile(one, 0).has_data for one in (file, other))
+        if both:
+            raise DuplicateLogFileError(file, other)
 
 
 def refuse_missing_log(layout: StoreLayout) -> None:
