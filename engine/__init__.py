@@ -70,7 +70,7 @@ from engine.events import Expired, StoreListener
 from engine.files.lock import writer_of
 from engine.files.scratch import ScratchDirectory
 from engine.fsck.check import check_store
-from engine.fsck.served import CheckNote, ServedCheck, check_served
+from engine.fsck.served import ServedCheck, check_served
 from engine.haste import TakesLongError, in_haste, uncollected
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.queue import Queue
@@ -109,6 +109,7 @@ from engine.settings.config import (
     StoreConfig,
 )
 from engine.settings.consumer_offsets import group_problem
+from engine.settings.notes import CheckNote
 from engine.settings.topics_file import MAX_QUEUES
 from engine.store import Hold, MessageStore
 from engine.write.drop_box import DropBox, DroppedFile

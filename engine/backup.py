@@ -33,8 +33,8 @@ from engine.recovery.open import STORE_MODE, begin_writing
 from engine.recovery.refuse import is_new, refuse_unreadable, refuse_unwritable
 from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import CheckProgress
-from engine.settings.notes import BackupNote, read_backup_note, write_backup_note
 from engine.settings.config import FileSizes, OpenMode, RecoveryProgress, Retention, StoreConfig
+from engine.settings.notes import BackupNote, read_backup_note, write_backup_note
 from engine.settings.shape_files import write_sizes
 from engine.store import MessageStore
 

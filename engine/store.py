@@ -27,7 +27,6 @@ from engine.files.paths import store_root
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.follow.follower import Follower
 from engine.fsck.check import check_store_files
-from engine.fsck.served import CheckNote, read_check_note
 from engine.haste import require_time
 from engine.log.commit_log import FileHold
 from engine.log.consume_queue import ConsumeQueue
@@ -60,6 +59,7 @@ from engine.results import (
 from engine.settings.broker_options import read_retention
 from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.settings.consumer_offsets import ConsumerOffsets
+from engine.settings.notes import CheckNote, read_check_note
 from engine.write.drop_box import DropBox, boxes_below
 from engine.write.durability import Durability
 from engine.write.retention import Cleaner, DiskUse, disk_use

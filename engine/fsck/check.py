@@ -36,8 +36,8 @@ from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted
 from engine.recovery.refuse import is_new, obstacles, refuse_kind, refuse_unreadable
 from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
-from engine.settings.notes import read_backup_note
 from engine.settings.config import StoreConfig
+from engine.settings.notes import read_backup_note
 from engine.settings.shape_files import read_sizes, read_used_paths
 from engine.settings.topics_file import TopicTable
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ReadError, StoreBusyError
-from engine.files.disk import read_own_file, whole_number, write_own_file
 from engine.files.file_queue import FileQueue
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock, lock_mtime_ns
@@ -29,13 +28,10 @@ from engine.recovery.marks import read_recovery_point
 from engine.recovery.store_files import open_store_files
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig
+from engine.settings.notes import MOST_NOTED, CheckNote, write_check_note
 
 TRIES = 4
 NOTE_MS = 2_000
-SILENT_MS = 60_000
-"""A check that has noted nothing for so long was interrupted."""
-MOST_NOTED, LONGEST_NOTED = 10, 1_000
-_NUMBERS = ("begun_ms", "seen_ms", "ended_ms", "done_bytes", "total_bytes", "findings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +41,6 @@ class ServedCheck:
     problems: tuple[Problem, ...]
     begin: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckNote:
-    """A check beside the writer, as it was noted last, at `seen_ms`: how many bytes of the log it had read. `ended_ms`
-    is 0 until its end; then its findings are known, `first` are some in words."""
-
-    begun_ms: int
-    seen_ms: int
-    ended_ms: int
-    done_bytes: int
-    total_bytes: int
-    findings: int = 0
-    first: tuple[str, ...] = ()
-
-    def state(self, now_ms: int) -> str:
-        """ended, running or interrupted."""
-        if self.ended_ms:
-            return "ended"
-        return "running" if now_ms - self.seen_ms < SILENT_MS else "interrupted"
-
-
-def read_check_note(path: Path) -> CheckNote | None:
-    """The note at `path`; None when there is none, or none that can be understood."""
-    stored = read_own_file(path)
-    try:
-        begun, seen, ended, done, total, findings = (whole_number(stored[name]) for name in _NUMBERS)
-        first = tuple(str(text)[:LONGEST_NOTED] for text in stored["first"][:MOST_NOTED])
-        return CheckNote(begun, seen, ended, done, total, findings, first)
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 class _Notes:
@@ -99,7 +64,7 @@ class _Notes:
 
     def _write(self, note: CheckNote) -> None:
         self._last = note
-        write_own_file(self._path, asdict(note), self._config.disk)
+        write_check_note(self._path, note, self._config.disk)
 
 
 def check_served(

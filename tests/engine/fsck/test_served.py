@@ -22,7 +22,7 @@ from engine import (
     StoreConfig,
     check_served,
 )
-from engine.fsck import served
+from engine.settings import notes
 from tests.engine.storetools import SMALL, HastyDisk, require_clean
 
 BESIDE = StoreConfig(disk=HastyDisk())
@@ -180,7 +180,7 @@ def test_hostile_writing_is_no_finding(tmp_path: Path) -> None:
 
 
 def test_a_check_is_noted_for_the_stores_status(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "NOTE_MS", 0)
+    monkeypatch.setattr("engine.fsck.served.NOTE_MS", 0)
     assert store.last_check() is None
     seen: list[CheckNote | None] = []
     spoil(min(store.path.glob("commitlog/*")), 200)
@@ -188,7 +188,7 @@ def test_a_check_is_noted_for_the_stores_status(store: MessageStore, monkeypatch
     now_ms = store.config.clock()
     assert {note.state(now_ms) for note in seen if note is not None} == {"running"}
     assert seen[0] is not None
-    assert seen[0].state(now_ms + served.SILENT_MS + 1000) == "interrupted"
+    assert seen[0].state(now_ms + notes.SILENT_MS + 1000) == "interrupted"
     note = store.last_check()
     assert note is not None
     assert (note.state(now_ms), note.done_bytes) == ("ended", note.total_bytes)
