@@ -69,7 +69,7 @@ from engine.errors import (
 from engine.events import Expired, StoreListener
 from engine.files.lock import writer_of
 from engine.files.scratch import ScratchDirectory
-from engine.fsck.check import check_store
+from engine.fsck.closed import check_store
 from engine.fsck.served import ServedCheck, check_served
 from engine.haste import TakesLongError, in_haste, uncollected
 from engine.log.delay import SCHEDULE_TOPIC

@@ -24,8 +24,7 @@ from engine.errors import (
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.delay import SCHEDULE_TOPIC
-from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries
-from engine.log.queue_records import runs_by_file
+from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, runs_by_file
 from engine.read.blocks import Block
 from engine.read.offset_index import OffsetIndexes
 from engine.read.reader import COLUMN_ROWS, Reader

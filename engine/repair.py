@@ -19,7 +19,8 @@ from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import remove_tree, store_root, unlink
-from engine.fsck.check import check_at_rest, check_store, mended_messages
+from engine.fsck.check import mended_messages
+from engine.fsck.closed import check_at_rest, check_store
 from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims
 from engine.log.consume_queues import ConsumeQueues
@@ -27,7 +28,7 @@ from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import choose_at, index_paths, layout_of, read_topics
 from engine.recovery.kinds import kind_of
 from engine.recovery.log_scan import LogScan
-from engine.recovery.open import begin_writing
+from engine.recovery.open import StoreFiles, begin_writing, open_store_files
 from engine.recovery.quarantine import (
     DAMAGED,
     cut_long_files,
@@ -38,7 +39,6 @@ from engine.recovery.quarantine import (
 )
 from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_recovery_point
 from engine.recovery.refuse import is_new, refuse_obstacles, refuse_read_only_end, refuse_unreadable, refuse_unwritable
-from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
 from engine.settings.config import OpenMode, StoreConfig

@@ -31,6 +31,7 @@ from engine.haste import require_time
 from engine.log.commit_log import FileHold
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
+from engine.log.entries import ENTRY
 from engine.log.topics import TopicView
 from engine.queue import NO_PROPERTIES, Queue
 from engine.read.blocks import Block, Bodies
@@ -45,7 +46,6 @@ from engine.record.columns import Columns
 from engine.record.message import Message, StoredMessage
 from engine.recovery.inspect import choose_at
 from engine.recovery.open import Opened, open_store
-from engine.recovery.store_files import sizes_of
 from engine.results import (
     CheckProgress,
     IndexState,
@@ -142,6 +142,7 @@ class MessageStore:
                 topics_changed=self._listeners.topics_changed,
                 log_rewritten=self._log_rewritten,
                 choice=opened.choice,
+                sizes=lambda: self.sizes,
                 choose_sizes=lambda: choose_at(layout, config),
                 derive=lambda: Derivation(
                     parts.log,
@@ -246,7 +247,9 @@ class MessageStore:
     @property
     def sizes(self) -> FileSizes:
         """The sizes of the store's files."""
-        return sizes_of(self._parts.log, self._parts.queues, self._parts.index)
+        parts = self._parts
+        entries = parts.queues.file_bytes // ENTRY.itemsize
+        return FileSizes(parts.log.files.file_bytes, entries, parts.index.slots, parts.index.entries)
 
     @property
     def index_state(self) -> IndexState:

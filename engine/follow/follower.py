@@ -35,9 +35,8 @@ from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, rememb
 from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of
 from engine.recovery.log_scan import LogScan
 from engine.recovery.refuse import refuse_unreadable
-from engine.recovery.store_files import sizes_of
 from engine.results import IndexState
-from engine.settings.config import Clock
+from engine.settings.config import Clock, FileSizes
 
 REFRESH_BYTES = 32 << 20
 """Of the log that one refresh reads at most, so that it ends soon; the next goes on."""
@@ -93,14 +92,15 @@ class Follower:
         topics_changed: Callable[[], None],
         log_rewritten: Callable[[int], None],
         choice: ChosenSizes,
+        sizes: Callable[[], FileSizes],
         choose_sizes: Callable[[], ChosenSizes],
         derive: Callable[[], Derivation],
         derive_index: Callable[[], DerivedIndex],
         clock: Clock,
     ) -> None:
         """Positions are found by `begin`; the callbacks tell listeners. `choice` are the sizes that the files were
-        opened with, `choose_sizes` asks the files again. `derive` has `queues` and `index` made from the log,
-        `derive_index` the index alone."""
+        opened with, `sizes` those used by now, `choose_sizes` asks the files again. `derive` has `queues` and `index`
+        made from the log, `derive_index` the index alone."""
         self._layout = layout
         self._log = log
         self._queues = queues
@@ -113,6 +113,7 @@ class Follower:
         self._topics_changed = topics_changed
         self._log_rewritten = log_rewritten
         self._choice = choice
+        self._sizes = sizes
         self._choose_sizes = choose_sizes
         self._derive = derive
         self._derive_index = derive_index
@@ -471,7 +472,7 @@ class Follower:
         index that is found to have others is opened with them."""
         if not self._may_tell_sizes(listed):
             return False
-        before, sizes = self._choice, sizes_of(self._log, self._queues, self._index)
+        before, sizes = self._choice, self._sizes()
         layout = self._layout
         if self._derivation is not None:
             self._choice = self._choose_sizes()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from engine.errors import ConfigFileError, NotAStoreError, ReadError
+from engine.errors import ConfigFileError, ReadError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import file_name
 from engine.files.layout import StoreLayout
-from engine.files.lock import StoreLock
-from engine.files.mapped_file import Access, used_end
-from engine.files.paths import store_root
+from engine.files.mapped_file import used_end
 from engine.fsck.check_index import CheckedIndex
 from engine.fsck.check_queues import CheckedQueues, Extent
 from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
@@ -28,57 +25,21 @@ from engine.log.queue_records import QueueRecords
 from engine.log.queue_sequence import Seed
 from engine.record.header import MAX_OFFSET
 from engine.recovery.completeness import shows_multi_dispatch
-from engine.recovery.inspect import ChosenSizes, choose_at, layout_of, read_topics
-from engine.recovery.kinds import has_extensions, kind_of
+from engine.recovery.inspect import ChosenSizes
+from engine.recovery.kinds import has_extensions
 from engine.recovery.log_scan import LogScan
 from engine.recovery.marks import read_recovery_point
-from engine.recovery.recover import claims_at_rest, files_end, leave_out_deleted, read_trace, valid_recovery_point
-from engine.recovery.refuse import is_new, obstacles, refuse_kind, refuse_unreadable
-from engine.recovery.store_files import StoreFiles, open_store_files
+from engine.recovery.recover import claims_at_rest, files_end
+from engine.recovery.refuse import obstacles
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
-from engine.settings.config import StoreConfig
 from engine.settings.notes import read_backup_note
 from engine.settings.shape_files import read_sizes, read_used_paths
 from engine.settings.topics_file import TopicTable
 
+if TYPE_CHECKING:
+    from engine.recovery.open import StoreFiles
+
 Progress = Callable[[CheckProgress], None]
-
-
-def check_store(
-    path: Path | str, progress: Progress | None = None, config: StoreConfig | None = None
-) -> Iterator[Problem]:
-    """Check an unmounted store without writing a byte; yields each finding. OpenError when it can't be read.
-
-    `config` says where its log is, as for an opening; the mode counts for nothing.
-    A live writer is the first finding (LIVE_WRITER), and then the only one: its files change under the reader.
-    """
-    config = config or StoreConfig()
-    layout = layout_of(store_root(path), config)
-    if is_new(layout):
-        raise NotAStoreError(layout.root, "nothing is there")
-    refuse_unreadable(layout)
-    refuse_kind(layout, kind_of(layout, read_topics(layout, config)))
-    holder = StoreLock.holder(layout.lock)
-    if holder is not None:
-        text = f"process {holder} writes this store: check it through its mount, or stop that process first"
-        yield Problem(ProblemKind.LIVE_WRITER, "lock", -1, text)
-        return
-    yield from check_at_rest(layout, config, progress)
-
-
-def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress | None = None) -> Iterator[Problem]:
-    """Check a store that nobody else writes."""
-    topics, choice = read_topics(layout, config), choose_at(layout, config)
-    yield from settings_problems(layout, topics, choice)
-    with closing(open_store_files(layout, config, choice.sizes, Access.READ)) as parts:
-        parts.queues.recover(scan=True)
-        parts.queues.expire(parts.log.min_offset)
-        trace, names = read_trace(layout), frozenset(topics.names() if topics.problem is None else ())
-        point = valid_recovery_point(layout, parts.log, trace)
-        if point is None:
-            leave_out_deleted(parts.queues, parts.deleted, trace, names)
-        claims = claims_at_rest(parts.log, parts.queues, parts.deleted, point, clean=trace.clean)
-        yield from _Check(parts, None, progress, claims).problems()
 
 
 def settings_problems(layout: StoreLayout, topics: TopicTable, choice: ChosenSizes) -> Iterator[Problem]:
@@ -107,7 +68,7 @@ def check_store_files(
     """Check an open store up to the physical offset `end`. `begins`: another process has it open, and what it deleted
     meanwhile is not to be missed; of the log's files the caller has to see to that."""
     claims = claims_at_rest(parts.log, parts.queues, parts.deleted, None, clean=False, end=end)
-    return _Check(parts, end, progress, claims, begins).problems()
+    return Check(parts, end, progress, claims, begins).problems()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +100,7 @@ def mended_messages(
                 yield MendedMessage(name, queue_offset, message.physical_offset, message.store_size, word)
 
 
-class _Check:
+class Check:
     """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
 
     def __init__(

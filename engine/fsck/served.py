@@ -25,7 +25,7 @@ from engine.fsck.check import Progress, check_store_files, file_problems, settin
 from engine.log.deleted_topics import DeletedTopics
 from engine.recovery.inspect import choose_at, layout_of, read_topics
 from engine.recovery.marks import read_recovery_point
-from engine.recovery.store_files import open_store_files
+from engine.recovery.open import open_store_files
 from engine.results import CheckProgress, Problem, ProblemKind
 from engine.settings.config import StoreConfig
 from engine.settings.notes import MOST_NOTED, CheckNote, write_check_note

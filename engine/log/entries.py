@@ -1,4 +1,4 @@
-"""Entries of consume queues: their layout, and where they end; arithmetic without state (docs/format.md, 6).
+"""Entries of consume queues: their layout, where they end, and where they lead (docs/format.md, 6).
 
 physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes
 """
@@ -6,12 +6,15 @@ physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import Any
 
 import numpy as np
 
+from engine.errors import ReadError
+from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import MappedFile
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -28,6 +31,7 @@ _LOOKED_AT_BYTES = 1 << 20
 FEW = 8
 """So many entries are looked at one by one: faster than by numpy."""
 
+Array = np.ndarray[Any, Any]
 Entries = np.ndarray[Any, Any]
 """dtype ENTRY, shape (n,)."""
 
@@ -140,3 +144,35 @@ def record_end(entry: tuple[int, int, int]) -> int:
 def starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
     """Whether an entry's record is not before `physical_offset`. One that is nowhere in a log is damaged, not old."""
     return not 0 <= entry[0] < physical_offset and entry[1] != PRE_BLANK_SIZE
+
+
+def runs_by_file(log: FileQueue, entries: Entries, most_rows: int | None = None) -> Iterator[tuple[Array, int, Array]]:
+    """(pages, physical offset of their first byte, physical offsets of the records) for each run of `entries` in one
+    file, and of `most_rows` at most.
+
+    `pages` is what can be read of the file (uint8), physical offsets are int64 (n,). A file that is missing, or can't
+    be read, has no pages: no record is found in it.
+    """
+    places = entries["physical_offset"].astype(np.int64)
+    bounds = {0, *_borders(places, log.file_bytes), len(places)}
+    bounds.update(range(0, len(places), most_rows or len(places) or 1))
+    for start, end in pairwise(sorted(bounds)):
+        base = int(places[start]) // log.file_bytes * log.file_bytes
+        yield np.frombuffer(file_pages(log, base), np.uint8), base, places[start:end]
+
+
+def _borders(places: Array, file_bytes: int) -> list[int]:
+    """The rows whose record is in another file than the one before."""
+    if not len(places) or places.min() // file_bytes == places.max() // file_bytes:  # as it mostly is
+        return []
+    found: list[int] = (np.flatnonzero(np.diff(places // file_bytes)) + 1).tolist()
+    return found
+
+
+def file_pages(log: FileQueue, base: int) -> memoryview:
+    """What can be read of the file that begins at `base`; nothing when it is missing."""
+    file = log.find(base)
+    try:
+        return file.pages() if file is not None else memoryview(b"")
+    except ReadError:
+        return memoryview(b"")

@@ -7,17 +7,15 @@ does not is read alone, and perhaps mended (`mending`); arrays show the same as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError
-from engine.files.file_queue import FileQueue
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.entries import Entries
+from engine.log.entries import Entries, file_pages, runs_by_file
 from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
 from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
 from engine.record.kernel.decode import StoredMessage, is_plainly_at, is_wrapper, read_run
@@ -225,7 +223,7 @@ class QueueRecords:
         files = self._log.files
         start = max(int(places[0]), 0) // files.file_bytes * files.file_bytes
         found = read_run(
-            _pages(files, start),
+            file_pages(files, start),
             start,
             files.file_bytes,
             self._is_ledger,
@@ -307,34 +305,3 @@ class QueueRecords:
             parts.append(part)
             positions[row], end = end, end + len(part)
         return locate(np.frombuffer(b"".join(parts), np.uint8), positions, places)
-
-
-def runs_by_file(log: FileQueue, entries: Entries, most_rows: int | None = None) -> Iterator[tuple[Array, int, Array]]:
-    """(pages, physical offset of their first byte, physical offsets of the records) for each run of `entries` in one
-    file, and of `most_rows` at most.
-
-    `pages` is what can be read of the file (uint8), physical offsets are int64 (n,). A file that is missing, or can't
-    be read, has no pages: no record is found in it.
-    """
-    places = entries["physical_offset"].astype(np.int64)
-    bounds = {0, *_borders(places, log.file_bytes), len(places)}
-    bounds.update(range(0, len(places), most_rows or len(places) or 1))
-    for start, end in pairwise(sorted(bounds)):
-        base = int(places[start]) // log.file_bytes * log.file_bytes
-        yield np.frombuffer(_pages(log, base), np.uint8), base, places[start:end]
-
-
-def _borders(places: Array, file_bytes: int) -> list[int]:
-    """The rows whose record is in another file than the one before."""
-    if not len(places) or places.min() // file_bytes == places.max() // file_bytes:  # as it mostly is
-        return []
-    found: list[int] = (np.flatnonzero(np.diff(places // file_bytes)) + 1).tolist()
-    return found
-
-
-def _pages(log: FileQueue, base: int) -> memoryview:
-    file = log.find(base)
-    try:
-        return file.pages() if file is not None else memoryview(b"")
-    except ReadError:
-        return memoryview(b"")

@@ -19,9 +19,9 @@ from engine.haste import require_time
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
-from engine.log.entries import ENTRY
+from engine.log.entries import ENTRY, runs_by_file
 from engine.log.index import Index
-from engine.log.queue_records import QueueRecords, runs_by_file
+from engine.log.queue_records import QueueRecords
 from engine.log.topics import TopicView
 from engine.read.blocks import BlockReader, Bodies
 from engine.record.byte_columns import SliceColumn

@@ -18,7 +18,7 @@ import numpy as np
 
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
-from engine.log.queue_records import runs_by_file
+from engine.log.entries import runs_by_file
 from engine.read.topic_queue import TopicQueue
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
@@ -29,7 +29,7 @@ from engine.record.kernel.scan import text_sizes
 from engine.record.located import LocatedRecords, locate, strays
 
 Array = np.ndarray[Any, Any]
-Alone = Callable[[ConsumeQueue, int], StoredMessage | None]
+Alone = Callable[["ConsumeQueue", int], "StoredMessage | None"]
 """The message at a queue offset, read alone; None where it is none."""
 
 STREAM_SEPARATOR = 10

@@ -29,7 +29,7 @@ from engine.record.record import decode_record
 from engine.record.scan import ScannedRecords, index_key_rows, scan_records
 
 Array = np.ndarray[Any, Any]
-Queues = Mapping[tuple[str, int], ConsumeQueue]
+Queues = Mapping[tuple[str, int], "ConsumeQueue"]
 
 MANY_GAPS = 2_000
 """In one file: then reading the whole file, as a rebuild does, is the faster way."""

@@ -15,10 +15,19 @@ from pathlib import Path
 
 from engine.errors import NotAStoreError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
+from engine.files.file_queue import FileQueue
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock, lock_mtime_ns
 from engine.files.mapped_file import Access
+from engine.files.open_files import OpenFiles
+from engine.files.preallocate import BufferPool, Preallocator
 from engine.haste import uncollected
+from engine.log.commit_log import CommitLog
+from engine.log.consume_queues import ConsumeQueues
+from engine.log.delay import DelayLevels
+from engine.log.deleted_topics import DeletedTopics
+from engine.log.dispatch import Dispatcher
+from engine.log.index import Index
 from engine.recovery.inspect import ChosenSizes, choose_at, layout_of, read_topics, remembered_sizes
 from engine.recovery.kinds import StoreKind, kind_of
 from engine.recovery.quarantine import quarantine_config
@@ -31,14 +40,72 @@ from engine.recovery.refuse import (
     refuse_unreadable,
     refuse_unwritable,
 )
-from engine.recovery.store_files import StoreFiles, open_store_files
 from engine.results import RecoveryReport
-from engine.settings.config import EMBEDDED_SIZES, OpenMode, StoreConfig
+from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
 from engine.settings.shape_files import remember_paths, write_sizes
 from engine.settings.topics_file import TopicTable
 
 STORE_MODE = 0o700
 """Of the directory of a new store: its files can be read by all who can reach them, as a broker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """What recovery, check and repair work on: all of a store. Others take what they use of it."""
+
+    layout: StoreLayout
+    access: Access
+    disk: Disk
+    log: CommitLog
+    queues: ConsumeQueues
+    index: Index
+    dispatcher: Dispatcher
+    deleted: DeletedTopics
+    multi_dispatch: bool
+    """Whether the config says that records have further places."""
+
+    def close(self) -> None:
+        """Unmap and close all files."""
+        self.queues.close()
+        self.index.close()
+        self.log.files.close()
+
+
+def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreFiles:
+    """Open the store at `layout` with these sizes. Nothing is changed on disk, no position is known yet. OSError."""
+    writes = access is Access.WRITE
+    source = None
+    if writes and config.preallocate:
+        source = Preallocator(layout.commit_log, sizes.commit_log_bytes, config.disk, warm=config.warm_files)
+    pool = None
+    if writes and config.transient_pool_buffers:
+        pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
+    open_files = OpenFiles()
+    files = FileQueue(
+        layout.commit_log,
+        sizes.commit_log_bytes,
+        access,
+        disk=config.disk,
+        source=source,
+        pool=pool,
+        open_files=open_files,
+        framing=layout.framing,
+    )
+    queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
+    queues.load()
+    index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk)
+    index.load()
+    return StoreFiles(
+        layout,
+        access,
+        config.disk,
+        CommitLog(files, config.clock),
+        queues,
+        index,
+        Dispatcher(queues, index, DelayLevels.parse()),
+        DeletedTopics(layout.deleted_topics, config.disk),
+        config.multi_dispatch,
+    )
 
 
 @dataclass(frozen=True, slots=True)

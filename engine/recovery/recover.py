@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,10 +43,12 @@ from engine.recovery.completeness import index_start, queues_complete, shows_mul
 from engine.recovery.log_scan import LogScan
 from engine.recovery.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
 from engine.recovery.quarantine import DAMAGED, keep_records, quarantine, written_after
-from engine.recovery.store_files import StoreFiles
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import DamagedRange, DamageKind, NewestRecord, RecoveryReport
 from engine.settings.config import RecoveryProgress
+
+if TYPE_CHECKING:
+    from engine.recovery.open import StoreFiles
 
 TRUSTED_FILES = 3
 """After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""

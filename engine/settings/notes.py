@@ -1,7 +1,7 @@
 """Notes, ours, that a backup and a check leave behind.
 
-    COPY/fsstore/backup.json    of which store a directory is a backup, and up to where
-    STORE/fsstore/check.json    how far a check beside the writer is, and what it found
+COPY/fsstore/backup.json    of which store a directory is a backup, and up to where
+STORE/fsstore/check.json    how far a check beside the writer is, and what it found
 """
 
 from __future__ import annotations
