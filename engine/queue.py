@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from engine.log.consume_queue import ConsumeQueue
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, runs_by_file
 from engine.read.blocks import Block
-from engine.read.offset_index import OffsetIndexes
 from engine.read.reader import COLUMN_ROWS, Reader
 from engine.read.stream import QueueStream
 from engine.record.batch import Lines
@@ -38,7 +37,10 @@ from engine.record.located import HEADER, locate
 from engine.record.message import Message, StoredMessage
 from engine.record.properties import TAGS
 from engine.results import PutRange, PutResult, QueueBounds
-from engine.write.writer import Refusal, Stored, Writer
+
+if TYPE_CHECKING:
+    from engine.read.offset_index import OffsetIndexes
+    from engine.write.writer import Refusal, Stored, Writer
 
 Array = np.ndarray[Any, Any]
 

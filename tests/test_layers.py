@@ -115,11 +115,11 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for room in ROOMS for path in sources(room)}
 
 
-def imported_at_run_time(path: Path) -> set[str]:
-    """Modules of ours that a file imports, but for its types alone."""
+def imported(path: Path, *, for_types: bool) -> set[str]:
+    """Modules of ours that a file imports, with or without those that only its annotations name."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if not for_types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -168,15 +168,29 @@ import all: a room's own front door."""
 @pytest.mark.parametrize(("room", "package"), [(room, package) for room in MAY_IMPORT for package in MAY_IMPORT[room]])
 def test_a_package_imports_what_is_below_it(room: str, package: str) -> None:
     own = {name for name in MODULES if name == f"{room}.{package}" or name.startswith(f"{room}.{package}.")}
-    imported = {module for name in own for module in imported_at_run_time(MODULES[name])} - own
-    inside = {module.split(".")[1] for module in imported if module.startswith(f"{room}.")}
+    others = {module for name in own for module in imported(MODULES[name], for_types=True)} - own
+    inside = {module.split(".")[1] for module in others if module.startswith(f"{room}.")}
     assert own, "it is not there"
     assert inside <= MAY_IMPORT[room][package]
 
 
+AT_RUN_TIME = {name: imported(path, for_types=False) - {name} for name, path in MODULES.items()}
+
+LONGEST_CHAIN = 10
+"""Modules of engine, each imported by the one before: who reads the first may have to read them all. It only falls."""
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    graph = {name: imported_at_run_time(path) - {name} for name, path in MODULES.items()}
-    TopologicalSorter(graph).prepare()  # CycleError names one
+    TopologicalSorter(AT_RUN_TIME).prepare()  # CycleError names one
+
+
+def test_no_chain_of_imports_through_the_engine_is_longer_than_it_was() -> None:
+    chains: dict[str, list[str]] = {}
+    for name in TopologicalSorter(AT_RUN_TIME).static_order():
+        below = [chains[module] for module in AT_RUN_TIME[name]]
+        chains[name] = [name, *max(below, key=len, default=[])]
+    longest = max((chain for name, chain in chains.items() if name.startswith("engine")), key=len)
+    assert len(longest) == LONGEST_CHAIN, " > ".join(longest)
 
 
 @pytest.mark.parametrize("name", ["spark.reading", "spark.writing", "jobs.export", "jobs.records"])

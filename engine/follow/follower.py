@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,14 +20,12 @@ from engine.files.file_scan import folders_in
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.watch import Watch
-from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
 from engine.log.entries import ENTRY, is_pre_blank
 from engine.log.index import Index
 from engine.log.queue_sequence import queued_rows
-from engine.log.topics import TopicView
 from engine.record.header import is_rolled_back
 from engine.record.log_framing import EntryNumber
 from engine.record.scan import ScannedRecords, ScanStop, index_key_rows, scan_records
@@ -37,6 +36,10 @@ from engine.recovery.log_scan import LogScan
 from engine.recovery.refuse import refuse_unreadable
 from engine.results import IndexState
 from engine.settings.config import Clock, FileSizes
+
+if TYPE_CHECKING:
+    from engine.follow.derived_index import Derivation, DerivedIndex
+    from engine.log.topics import TopicView
 
 REFRESH_BYTES = 32 << 20
 """Of the log that one refresh reads at most, so that it ends soon; the next goes on."""

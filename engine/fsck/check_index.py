@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from engine.errors import ReadError
-from engine.log.index import Index
 from engine.log.index_file import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, TAG_TYPE, IndexFile, link
 from engine.record.hashes import slices_index_hashes, topic_hashes
 from engine.record.scan import ScannedRecords
 from engine.results import Problem, ProblemKind
+
+if TYPE_CHECKING:
+    from engine.log.index import Index
 
 Array = np.ndarray[Any, Any]
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from engine.errors import ReadError
 from engine.files.file_scan import file_name
 from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, is_pre_blank
 from engine.log.queue_sequence import SPARE, Doubt
 from engine.results import DamagedRange, Problem, ProblemKind
+
+if TYPE_CHECKING:
+    from engine.log.consume_queues import ConsumeQueues
 
 Array = np.ndarray[Any, Any]
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.entries import ENTRY, Entries, is_pre_blank
 from engine.record.header import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from engine.log.consume_queue import ConsumeQueue
+    from engine.log.consume_queues import ConsumeQueues
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import (
     DamagedRecordError,
@@ -26,7 +26,6 @@ from engine.errors import (
     StoreError,
     UnreadableRangeError,
 )
-from engine.files.file_queue import FileQueue
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.mapped_file import MappedFile
 from engine.record.header import BLANK_BYTES
@@ -35,6 +34,9 @@ from engine.record.log_framing import Framing
 from engine.record.record import decode_record, encode_blank
 from engine.record.scan import placed_headers
 from engine.settings.config import Clock
+
+if TYPE_CHECKING:
+    from engine.files.file_queue import FileQueue
 
 assert BLANK_BYTES == HEAD_BYTES
 

@@ -10,12 +10,11 @@ Rebuildable from the commit log, so it carries no checksum. One writer (dispatch
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.errors import QueueGapError, ReadError, RetiredFileError, UnreadableRangeError
-from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.files.watch import Watch
 from engine.log.entries import (
@@ -34,6 +33,9 @@ from engine.log.entries import (
     unbroken_tail,
 )
 from engine.record.kernel.append import QueueEnd
+
+if TYPE_CHECKING:
+    from engine.files.file_queue import FileQueue
 
 Array = np.ndarray[Any, Any]
 

@@ -18,17 +18,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from engine.errors import ReadOnlyStoreError
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, tags_code
 from engine.log.entries import ENTRY, Entries
-from engine.log.index import Index
 from engine.log.queue_sequence import queued_rows
 from engine.record.batch import Share
 from engine.record.hashes import java_hashes
@@ -38,6 +36,10 @@ from engine.record.kernel.append import DispatchEnd
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.scan import ScannedRecords, index_key_rows
 from engine.results import NewestRecord, PutResult
+
+if TYPE_CHECKING:
+    from engine.log.consume_queues import ConsumeQueues
+    from engine.log.index import Index
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,15 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.errors import ReadError
-from engine.files.file_queue import FileQueue
-from engine.files.mapped_file import MappedFile
+
+if TYPE_CHECKING:
+    from engine.files.file_queue import FileQueue
+    from engine.files.mapped_file import MappedFile
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_STRUCT = Struct(">qiq")

@@ -11,11 +11,9 @@ explained by another entry as well, nor where the queue's entries lead to other 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import DamagedRecordError, ReadError
-from engine.log.commit_log import CommitLog
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.record.header import (
     HOSTLESS_BYTES,
@@ -28,6 +26,10 @@ from engine.record.header import (
 from engine.record.kernel.decode import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, inner_count, places
 from engine.record.record import decode_record, read_header
+
+if TYPE_CHECKING:
+    from engine.log.commit_log import CommitLog
+    from engine.log.consume_queues import ConsumeQueues
 
 MOST_NOTED = 1 << 16
 """Of so many damaged places, and mended messages, it is known that they were met."""

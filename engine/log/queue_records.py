@@ -7,14 +7,11 @@ does not is read alone, and perhaps mended (`mending`); arrays show the same as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError
-from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.entries import Entries, file_pages, runs_by_file
 from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
 from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
@@ -22,6 +19,11 @@ from engine.record.kernel.decode import StoredMessage, is_plainly_at, is_wrapper
 from engine.record.located import LocatedRecords, locate, strays
 from engine.record.multi_dispatch import Place
 from engine.record.record import decode_record
+
+if TYPE_CHECKING:
+    from engine.log.commit_log import CommitLog
+    from engine.log.consume_queue import ConsumeQueue
+    from engine.log.consume_queues import ConsumeQueues
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from engine.record.header import (
     is_queued,
 )
 from engine.record.multi_dispatch import Place, can_have_queues, inner_places, places
-from engine.record.scan import ScannedRecords
+
+if TYPE_CHECKING:
+    from engine.record.scan import ScannedRecords
 
 Array = np.ndarray[Any, Any]
 Seed = Callable[[str, int], int | None]

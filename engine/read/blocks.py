@@ -8,14 +8,11 @@ of properties, and bodies, which stay in the log.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.errors import DamagedRecordError
-from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.queue_records import QueueRecords, Run
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.columns import read_bodies
 from engine.record.header import BORN_IPV6_FLAG, STORE_IPV6_FLAG, Host
@@ -23,6 +20,11 @@ from engine.record.kernel.scan import fixed_fields, whole_bodies
 from engine.record.located import LocatedRecords
 from engine.record.properties import KEYS, TAGS
 from engine.record.property_columns import Properties, words
+
+if TYPE_CHECKING:
+    from engine.log.commit_log import CommitLog
+    from engine.log.consume_queue import ConsumeQueue
+    from engine.log.queue_records import QueueRecords, Run
 
 Array = np.ndarray[Any, Any]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,9 @@ from engine.errors import (
 )
 from engine.haste import require_time
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
 from engine.log.entries import ENTRY, runs_by_file
-from engine.log.index import Index
 from engine.log.queue_records import QueueRecords
-from engine.log.topics import TopicView
 from engine.read.blocks import BlockReader, Bodies
 from engine.record.byte_columns import SliceColumn
 from engine.record.columns import find_properties, property_texts, topics_of
@@ -33,6 +30,11 @@ from engine.record.kernel.columns import gather
 from engine.record.kernel.decode import MessagesWithKey, StoredMessage, carries_key
 from engine.record.located import LocatedRecords, locate
 from engine.record.properties import KEYS, UNIQUE_KEY, split_keys
+
+if TYPE_CHECKING:
+    from engine.log.consume_queues import ConsumeQueues
+    from engine.log.index import Index
+    from engine.log.topics import TopicView
 
 Array = np.ndarray[Any, Any]
 

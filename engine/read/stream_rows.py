@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.files.file_queue import FileQueue
-from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import runs_by_file
 from engine.read.topic_queue import TopicQueue
 from engine.record.columns import damaged_rows
@@ -27,6 +25,10 @@ from engine.record.kernel.columns import gather
 from engine.record.kernel.decode import StoredMessage
 from engine.record.kernel.scan import text_sizes
 from engine.record.located import LocatedRecords, locate, strays
+
+if TYPE_CHECKING:
+    from engine.files.file_queue import FileQueue
+    from engine.log.consume_queue import ConsumeQueue
 
 Array = np.ndarray[Any, Any]
 Alone = Callable[["ConsumeQueue", int], "StoredMessage | None"]

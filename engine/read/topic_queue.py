@@ -17,15 +17,17 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from engine.errors import RetiredFileError, UnreadableRangeError
 from engine.files.disk import make_directory
 from engine.haste import require_time
-from engine.log.consume_queue import ConsumeQueue
 from engine.record.located import LocatedRecords, strays
+
+if TYPE_CHECKING:
+    from engine.log.consume_queue import ConsumeQueue
 
 Array = np.ndarray[Any, Any]
 

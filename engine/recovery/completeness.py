@@ -10,23 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.errors import ReadError, StoreError
 from engine.files.mapped_file import MappedFile
 from engine.log.claims import entries_between
-from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.deleted_topics import DeletedTopics
-from engine.log.index import Index
 from engine.log.queue_sequence import queued_rows
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, places
 from engine.record.properties import KEYS, UNIQUE_KEY
 from engine.record.record import decode_record
 from engine.record.scan import ScannedRecords, index_key_rows, scan_records
+
+if TYPE_CHECKING:
+    from engine.log.commit_log import CommitLog
+    from engine.log.consume_queue import ConsumeQueue
+    from engine.log.consume_queues import ConsumeQueues
+    from engine.log.deleted_topics import DeletedTopics
+    from engine.log.index import Index
 
 Array = np.ndarray[Any, Any]
 Queues = Mapping[tuple[str, int], "ConsumeQueue"]

@@ -19,12 +19,11 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.errors import ReadError
-from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import MappedFile, used_end
 from engine.log.claims import Claims, QueueClaim
 from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
@@ -44,6 +43,9 @@ from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, fra
 from engine.record.scan import CHUNK_BYTES, ScannedRecords, ScanStop, find_chained_record, scan_records
 from engine.recovery.tombstone import TOMBSTONE_TOPIC, is_tombstone
 from engine.results import DamagedRange, DamageKind, NewestRecord
+
+if TYPE_CHECKING:
+    from engine.files.file_queue import FileQueue
 
 Array = np.ndarray[Any, Any]
 

@@ -18,16 +18,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import ReadError
 from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
 from engine.files.layout import StoreLayout
 from engine.log.claims import Covered
-from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue
 from engine.record.kernel.crc import crc32
 from engine.results import DamagedRange, DamageKind, NewestRecord
+
+if TYPE_CHECKING:
+    from engine.log.commit_log import CommitLog
+    from engine.log.consume_queue import ConsumeQueue
 
 VERSION = 1
 EARLIEST = -1 << 63

@@ -30,9 +30,7 @@ from engine.log.checkpoint import read_checkpoint, read_committed_entry
 from engine.log.claims import Claims, QueueClaim, read_claims, with_entries
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
-from engine.log.dispatch import Dispatcher
 from engine.log.entries import ENTRY
 from engine.log.queue_sequence import SPARE, Doubt, Seed
 from engine.record.header import MIN_RECORD_BYTES
@@ -48,6 +46,8 @@ from engine.results import DamagedRange, DamageKind, NewestRecord, RecoveryRepor
 from engine.settings.config import RecoveryProgress
 
 if TYPE_CHECKING:
+    from engine.log.consume_queues import ConsumeQueues
+    from engine.log.dispatch import Dispatcher
     from engine.recovery.open import StoreFiles
 
 TRUSTED_FILES = 3

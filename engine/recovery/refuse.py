@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.errors import (
     ConfigFileError,
@@ -36,9 +37,11 @@ from engine.log.checkpoint import read_checkpoint
 from engine.log.entries import ENTRY_STRUCT
 from engine.record.record import read_header
 from engine.record.scan import ScanStop, scan_records
-from engine.recovery.kinds import StoreKind
 from engine.settings.config_file import backup_of
 from engine.settings.shape_files import read_sizes, read_used_paths
+
+if TYPE_CHECKING:
+    from engine.recovery.kinds import StoreKind
 
 OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")
 BROKER_NAMES = (

@@ -14,13 +14,16 @@ import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.files.disk import Disk, make_directory, replace_file
-from engine.files.mapped_file import MappedFile
 from engine.files.paths import read_file
 from engine.record.header import BLANK_BYTES, CRC_MASK, HEADERS, MESSAGE_MAGIC, MIN_RECORD_BYTES, TRANSACTION_ROLLBACK
 from engine.record.kernel.crc import crc32
 from engine.record.record import encode_blank
+
+if TYPE_CHECKING:
+    from engine.files.mapped_file import MappedFile
 
 TOMBSTONE_TOPIC = "DAMAGED-BYTES"
 HEADER = HEADERS[0]

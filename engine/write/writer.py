@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,7 +22,6 @@ from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, require_delay_level, scheduled, tags_code
 from engine.log.dispatch import PlacedRun, WriteDispatcher
-from engine.log.topics import TopicView
 from engine.record.batch import ENCODED_AT_ONCE, Lines, Share, encode_lines, line_bodies, shares_of
 from engine.record.header import TRANSACTION_MASK, is_queued
 from engine.record.kernel.append import PutEnd
@@ -40,6 +39,9 @@ from engine.record.multi_dispatch import (
 from engine.record.record import MAX_TOPIC_BYTES, RecordEncoder, encode_topic
 from engine.results import PutRange, PutResult
 from engine.settings.config import StoreConfig
+
+if TYPE_CHECKING:
+    from engine.log.topics import TopicView
 
 T = TypeVar("T")
 
