@@ -83,7 +83,9 @@ def clear(mountpoints: Sequence[Path]) -> None:
         for _ in range(3):
             if not is_mounted(mountpoint):
                 break
-            if mountctl("umount", mountpoint).returncode:
+            done = mountctl("umount", mountpoint)
+            if done.returncode:
+                print(done.stderr, end="")  # pytest shows it with what fails because of it
                 subprocess.run(["fusermount3", "-u", "-z", str(mountpoint)], check=False, capture_output=True)
 
 
