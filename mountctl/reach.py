@@ -49,6 +49,14 @@ def reach(
             yield store
 
 
+@contextmanager
+def reach_to_consume(place: Place, settings: StoreSettings) -> Iterator[tuple[Access, Access]]:
+    """Whom to ask for a consumer group's places, and whom to read messages from."""
+    with reach(place, settings, writing=True) as access, ExitStack() as stack:
+        is_mounted = place.mount is not None and not place.mount.read_only
+        yield access, stack.enter_context(reach(place, settings, beside=True)) if is_mounted else access
+
+
 def require_access(mount: Mount) -> None:
     """CommandError: the kernel keeps all but one user out, root too."""
     try:

@@ -8,6 +8,7 @@ r"""How messages are printed: their bodies, JSON, or a format of the person's ow
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 import sys
@@ -104,7 +105,9 @@ class Printer:
         text = "%j" if as_json else template
         self._format: Format | None = None if text is None else Format(text)
         self.attributes = self._format is not None and self._format.attributes
-        self._out = sys.stdout.buffer
+        out = sys.stdout.buffer
+        is_buffered = isinstance(out, io.BufferedIOBase)  # not so with PYTHONUNBUFFERED
+        self._out = out if is_buffered else io.BufferedWriter(io.FileIO(out.fileno(), "wb", closefd=False))
 
     @property
     def formats(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterable
 
 import click
 
@@ -13,11 +14,13 @@ from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.places import find
-from mountctl.reach import reach
+from mountctl.reach import reach_to_consume
 from mountctl.showing import Printer, takes_format
 
 POLL_SECONDS = 0.2
-BATCH_MESSAGES = 100
+BATCH_MESSAGES = 1_000
+COMMIT_SECONDS = 0.5
+"""How often what is printed is noted, while there is more: each note is a file that is replaced, on disk."""
 
 
 @click.command("consume", short_help="Take messages as a member of a consumer group.")
@@ -54,11 +57,11 @@ def command(
     attributes = printer.attributes or bool(program)
     start = begin if begin in ("first", "last") else parse_time(begin)
     try:
-        with reach(find(place), settings, writing=True) as access:
+        with reach_to_consume(find(place), settings) as (access, reader):
             topic = _topic_of(access, wanted.topic)
             taken = _Taken(access, group, topic, {queue.number for queue in narrowed(topic, wanted)}, start)
             try:
-                _consume(taken, _Use(printer, program, count), follow, attributes)
+                _consume(taken, reader, _Use(printer, program, count), follow, attributes)
             finally:
                 taken.release()
     except KeyboardInterrupt:
@@ -82,15 +85,23 @@ class _Held:
     def __init__(self, claim: Claim, begin: int) -> None:
         """A group that is new to the queue begins at `begin`, from now on."""
         self.claim = claim
-        self.committed = begin
+        self.had = begin
+        """The group has had the messages before that offset."""
+        self._committed = begin
+        self._committed_at = time.monotonic()
         if claim.offset() != begin:
             claim.commit(begin)
 
-    def commit(self, offset: int) -> None:
-        """The group has had the messages before `offset`."""
-        if offset != self.committed:
-            self.claim.commit(offset)
-            self.committed = offset
+    @property
+    def is_due(self) -> bool:
+        """Whether it was long ago that this was noted."""
+        return time.monotonic() - self._committed_at > COMMIT_SECONDS
+
+    def commit(self) -> None:
+        """Note it."""
+        if self.had != self._committed:
+            self.claim.commit(self.had)
+            self._committed, self._committed_at = self.had, time.monotonic()
 
 
 class _Taken:
@@ -181,35 +192,50 @@ class _Use:
         self._printer.flush()
 
 
-def _consume(taken: _Taken, use: _Use, follow: bool, attributes: bool) -> None:
+def _consume(taken: _Taken, reader: Access, use: _Use, follow: bool, attributes: bool) -> None:
+    try:
+        _consume_all(taken, reader, use, follow, attributes)
+    except KeyboardInterrupt:
+        _commit(taken.held.values(), use)
+        raise
+    _commit(taken.held.values(), use)
+
+
+def _commit(held: Iterable[_Held], use: _Use) -> None:
+    use.flush()
+    for one in held:
+        one.commit()
+
+
+def _consume_all(taken: _Taken, reader: Access, use: _Use, follow: bool, attributes: bool) -> None:
     while not use.is_over:
         taken.take()
         if not taken.held and not follow:
             reason = f"others of the group consume every queue of {visible(taken.topic)}"
             raise CommandError(reason, "wait for them, or use --follow", os.EX_TEMPFAIL)
-        found = [_consume_some(taken, queue, use, attributes) for queue in list(taken.held)]
+        found = [_consume_some(taken, reader, queue, use, attributes) for queue in list(taken.held)]
         if not any(found):
             if not follow:
                 return
             time.sleep(POLL_SECONDS)
 
 
-def _consume_some(taken: _Taken, queue: int, use: _Use, attributes: bool) -> bool:
+def _consume_some(taken: _Taken, reader: Access, queue: int, use: _Use, attributes: bool) -> bool:
     """Use the next messages of a queue; whether there were any."""
-    held, access = taken.held[queue], taken.access
-    bounds = access.bounds(taken.topic, queue)
-    begin = max(held.committed, bounds.min_offset)
+    held = taken.held[queue]
+    bounds = reader.bounds(taken.topic, queue)
+    begin = max(held.had, bounds.min_offset)
     end = min(begin + BATCH_MESSAGES, bounds.max_offset)
     if begin >= end or use.is_over:
         return False
-    used = end  # the last ones may be damaged
-    for message in access.messages(taken.topic, queue, begin, end - begin, attributes):
+    for message in reader.messages(taken.topic, queue, begin, end - begin, attributes):
         use.use(message)
+        held.had = message.offset + 1
         if use.each_counts:
-            held.commit(message.offset + 1)
+            held.commit()
         if use.is_over:
-            used = message.offset + 1
-            break
-    use.flush()
-    held.commit(used)
+            return True
+    held.had = end  # the last ones may be damaged
+    if end == bounds.max_offset or held.is_due:
+        _commit([held], use)
     return True

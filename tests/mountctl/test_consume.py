@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -117,3 +118,23 @@ def test_nothing_is_noted_in_a_store_that_is_only_read(site: Site) -> None:
     site.mounted("--read-only")
     done = mountctl("consume", site.mountpoint, "orders", "-g", "g")
     assert (done.returncode, done.stdout) == (77, "")
+
+
+def test_many_messages_cost_few_requests_and_notes(site: Site) -> None:
+    site.mounted()
+    (site.mountpoint / "many@queues=2").mkdir()
+    bodies = b"".join(b"%d\n" % number for number in range(20_000))
+    (site.mountpoint / "many/append").write_bytes(bodies)
+
+    def requests(operation: str) -> int:
+        metrics = (site.mountpoint / "@store/metrics").read_text()
+        found = re.search(rf'^fsstore_requests_total{{operation="{operation}"}} (\d+)$', metrics, re.MULTILINE)
+        return int(found[1]) if found else 0
+
+    before = requests("open"), requests("write")
+    assert sorted(succeed("consume", site.mountpoint, "many", "-g", "g").splitlines(), key=int) == [
+        str(number) for number in range(20_000)
+    ]
+    assert requests("open") - before[0] < 200
+    assert requests("write") - before[1] < 100
+    assert succeed("consume", site.mountpoint, "many", "-g", "g") == ""
