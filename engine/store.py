@@ -32,7 +32,7 @@ from engine.log.commit_log import FileHold
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.entries import ENTRY
-from engine.log.topics import TopicView
+from engine.log.topic_view import TopicView
 from engine.queue import NO_PROPERTIES, Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.offset_index import OffsetIndexes

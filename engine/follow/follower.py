@@ -39,7 +39,7 @@ from engine.settings.config import Clock, FileSizes
 
 if TYPE_CHECKING:
     from engine.follow.derived_index import Derivation, DerivedIndex
-    from engine.log.topics import TopicView
+    from engine.log.topic_view import TopicView
 
 REFRESH_BYTES = 32 << 20
 """Of the log that one refresh reads at most, so that it ends soon; the next goes on."""

@@ -34,7 +34,7 @@ from engine.record.properties import KEYS, UNIQUE_KEY, split_keys
 if TYPE_CHECKING:
     from engine.log.consume_queues import ConsumeQueues
     from engine.log.index import Index
-    from engine.log.topics import TopicView
+    from engine.log.topic_view import TopicView
 
 Array = np.ndarray[Any, Any]
 

@@ -41,7 +41,7 @@ from engine.results import PutRange, PutResult
 from engine.settings.config import StoreConfig
 
 if TYPE_CHECKING:
-    from engine.log.topics import TopicView
+    from engine.log.topic_view import TopicView
 
 T = TypeVar("T")
 
