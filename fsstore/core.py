@@ -1,6 +1,7 @@
 """The filesystem core: paths, inodes and handles mapped to engine calls. It knows no FUSE type and no event loop.
 
     directories computed_links streams append store_reports    what each name is (nodes)
+    status metrics                                             what @store says
     messages inodes                                            message files: computed inodes, no node, no table
     here                                                       a short method a request: inodes, handles to nodes
 
@@ -60,15 +61,8 @@ from fsstore.tree.publishing import LongPuts
 from fsstore.tree.refusals import Kind as RefusalKind
 from fsstore.tree.refusals import Refusals
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
-from fsstore.tree.store_reports import (
-    ControlFile,
-    ReportFile,
-    SlowReportFile,
-    StoreDirectory,
-    config_of,
-    status_of,
-    to_json,
-)
+from fsstore.tree.status import config_of, status_of, to_json
+from fsstore.tree.store_reports import ControlFile, ReportFile, SlowReportFile, StoreDirectory
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 H = TypeVar("H")

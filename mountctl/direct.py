@@ -23,7 +23,7 @@ from engine import (
     TopicNotFoundError,
     group_problem,
 )
-from fsstore.tree.store_reports import status_of
+from fsstore.tree.status import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
 from mountctl.access import Labels, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError

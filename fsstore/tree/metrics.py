@@ -21,7 +21,7 @@ from engine import CheckNote, MessageStore, StoreStats
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.nodes import Survival
-from fsstore.tree.store_reports import VERSION, bounds_by_topic, group_lags
+from fsstore.tree.status import VERSION, bounds_by_topic, group_lags
 
 _COUNTERS = {
     "put_messages": "Messages stored since this daemon opened the store",

@@ -34,7 +34,7 @@ from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.metrics import metrics_of
 from fsstore.tree.nodes import Survival
-from fsstore.tree.store_reports import status_of, to_json
+from fsstore.tree.status import status_of, to_json
 from tests.engine.storetools import SMALL, bodies, opened
 
 FILES = {

@@ -15,7 +15,7 @@ from engine import Message, StoreStats
 from fsstore.core import Filesystem
 from fsstore.interface import SlowWork
 from fsstore.tree.metrics import _COUNTERS, _GAUGES
-from fsstore.tree.store_reports import status_of
+from fsstore.tree.status import status_of
 from tests.fsstore.conftest import OPTIONS, Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 

@@ -1,0 +1,105 @@
+"""What the store says of itself, as JSON: `@store/status.json`, `config.json`, and what verbs show of them.
+
+The figures are those of `engine.StoreStats`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields
+from importlib.metadata import version
+
+from engine import (
+    ConfigFileError,
+    FlushPolicy,
+    Host,
+    MessageStore,
+    OpenMode,
+    Retention,
+    StoreConfig,
+    TopicNotFoundError,
+)
+from fsstore.interface import FilesystemOptions
+
+VERSION = version("fsstore")
+"""Of the program that runs, also after another one was installed."""
+_INJECTED = frozenset(("clock", "disk", "progress"))
+"""Fields of StoreConfig that are objects, not settings."""
+
+
+def status_of(store: MessageStore) -> dict[str, object]:
+    """The store's state as a JSON object: mode, figures, bounds of every queue, consumer groups with their lag."""
+    topics = bounds_by_topic(store)
+    return {
+        "store": str(store.path.absolute()),
+        "mode": store.mode.name.lower(),
+        "read_only_reason": store.read_only_reason,
+        "stats": asdict(store.stats()),
+        "topics": {topic: {"queues": queues} for topic, queues in topics.items()},
+        "groups": group_lags(store, topics),
+        "settings_problems": store.settings_problems(),
+        "last_check": last_check_of(store),
+    }
+
+
+def last_check_of(store: MessageStore) -> dict[str, object] | None:
+    """The last check of the store while it was mounted; None when there was none."""
+    note = store.last_check()
+    return None if note is None else {"state": note.state(store.config.clock()), **asdict(note)}
+
+
+def bounds_by_topic(store: MessageStore) -> dict[str, dict[str, dict[str, int]]]:
+    """`min_offset` and `max_offset` of each queue, by topic and queue id."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for topic, queues in store.queues_by_topic().items():
+        with suppress(TopicNotFoundError):  # deleted this moment
+            found[topic] = {str(queue): asdict(store.bounds(topic, queue)) for queue in queues}
+    return found
+
+
+def group_lags(
+    store: MessageStore, topics: Mapping[str, Mapping[str, Mapping[str, int]]]
+) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+    def lag(topic: str, queue: int, offset: int) -> dict[str, int]:
+        bounds = topics.get(topic, {}).get(str(queue))
+        return {"offset": offset, "lag": max(bounds["max_offset"] - offset, 0) if bounds else 0}
+
+    return {
+        group: {
+            topic: {str(queue): lag(topic, queue, offset) for queue, offset in offsets.items()}
+            for topic, offsets in by_topic.items()
+        }
+        for group, by_topic in _consumer_offsets(store).items()
+    }
+
+
+def _consumer_offsets(store: MessageStore) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
+    try:
+        return store.consumer_offsets()
+    except ConfigFileError:  # among the settings' problems
+        return {}
+
+
+def config_of(store: MessageStore, options: FilesystemOptions) -> dict[str, object]:
+    """How the store is open and how the mount looks, as a JSON object; sizes are those in use."""
+    named = {field.name: getattr(store.config, field.name) for field in fields(StoreConfig)}
+    config = {name: _json_value(value) for name, value in named.items() if name not in _INJECTED}
+    return {
+        "store": config | {"sizes": asdict(store.sizes)},
+        "mount": {name: f"{value:04o}" if name.endswith("_mode") else value for name, value in asdict(options).items()},
+    }
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, OpenMode):
+        return value.name.lower()
+    if isinstance(value, FlushPolicy | Retention):
+        return asdict(value)
+    return str(value) if isinstance(value, Host) else value
+
+
+def to_json(report: Mapping[str, object]) -> bytes:
+    """A report as its file shows it."""
+    return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
