@@ -183,7 +183,7 @@ class StoreFullError(WriteError):
     needed_bytes: int
 
     def __str__(self) -> str:
-        return f"no space for {self.path} ({self.needed_bytes:,} bytes): free some, then publish again"
+        return f"no space for {self.path} ({self.needed_bytes:,} bytes): free some, then try again"
 
 
 @dataclass(eq=False)

@@ -467,6 +467,7 @@ class _Successions:
     def _give_up(self, why: str) -> None:
         """The next server is not there, and the last one was not asked to leave."""
         self._drop_prepared()
+        self._standby_due = time.monotonic()
         self._log(f"WARNING {why}")
         tell_systemd("READY=1")
         self._let_asker_go()

@@ -150,7 +150,7 @@ def test_a_full_disk_and_memory_and_a_topic_that_went(mount: Mount, store: FakeS
     store.delete_topic("orders")
     assert writer.write(b"b\n") == errno.ENOENT
     assert [line.split(" ", 5)[3:] for line in lines_of(mount)] == [
-        ["1", "ENOSPC", "no space for /disk/file (1,048,576 bytes): free some, then publish again"],
+        ["1", "ENOSPC", "no space for /disk/file (1,048,576 bytes): free some, then try again"],
         ["1", "ENOBUFS", "the daemon has no memory left for messages begun: try again later"],
         ["1", "ENOENT", "no topic 'orders'"],
     ]

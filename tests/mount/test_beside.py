@@ -41,6 +41,13 @@ def test_a_mounted_store_is_backed_up(mount: Mounted, topic: Path, tmp_path: Pat
     assert (done.returncode, "not empty" in done.stderr) == (64, True)
 
 
+def test_a_backup_into_a_mount_is_refused_and_makes_no_topic(mount: Mounted, topic: Path) -> None:
+    for target in (mount.root / "copied", topic / "drop/copied"):
+        done = mountctl("backup", mount.root, target)
+        assert (done.returncode, f"is in the mount of {mount.store}" in done.stderr) == (64, True)
+    assert not (mount.root / "copied").exists()
+
+
 def test_a_daemon_that_somebody_stopped_is_said_to_be(tmp_path: Path) -> None:
     with mounted(tmp_path) as mount:
         mount.daemon.send_signal(signal.SIGSTOP)

@@ -23,7 +23,7 @@ from fsstore.handover import AGREED_BYTES, LARGEST_AGREED_BYTES
 from mountctl import daemon, preflight
 from mountctl.errors import CommandError
 from tests.mount.harness import REPOSITORY
-from tests.mount.test_outlives import APPENDING, bodies, keeper_of, kill, opened, server_of
+from tests.mount.test_outlives import APPENDING, bodies, keeper_of, kill, opened, server_of, standby_of
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, mountctl, succeed
 
 
@@ -336,7 +336,7 @@ def test_a_program_that_takes_too_long_is_given_up(site: Site, tmp_path: Path, m
     assert (second.returncode, "is being restarted already" in second.stderr) == (75, True)
     first.join()
     assert "takes too long to start: the old one goes on" in site.log_text()
-    assert len(children.read_text().split()) == 1
+    standby_of(keeper)
     monkeypatch.undo()
     restart(site)
 
