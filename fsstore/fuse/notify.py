@@ -97,7 +97,9 @@ class Expiry:
     """Has the kernel ask again about what is gone: messages that retention removed, topics that were deleted.
 
     A file of the commit log may hold a million messages, so it happens in a thread, a batch at a time. Bodies stay in
-    the kernel's cache as long as somebody has them open; nobody new gets to them. Thread safety: trio's thread only.
+    the kernel's cache as long as somebody has them open; nobody new gets to them. FUSE_NOTIFY_INC_EPOCH is no shorter
+    way: it has the kernel look up every name of the mount anew, and leaves the attributes of what is open. Thread
+    safety: trio's thread only.
     """
 
     def __init__(self, core: Filesystem, channel: Channel) -> None:
