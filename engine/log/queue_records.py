@@ -38,12 +38,12 @@ LOOKED_AT = 8192
 
 
 class Run(NamedTuple):
-    """Records at queue offsets from `first` on, in one file of the log, at physical offset `log_file`; or copies, when
-    that is None. `alone` are messages that were read alone, by row."""
+    """Records at queue offsets from `first` on, in one file of the log, at physical offset `log_file`; copies of them,
+    when some were read `alone`: these are messages, by row."""
 
     first: int
     records: LocatedRecords
-    log_file: int | None
+    log_file: int
     alone: Mapping[int, StoredMessage]
 
 
@@ -246,9 +246,8 @@ class QueueRecords:
             records = locate(pages, places - log_file, places, self._is_ledger)
             copies = self._confirm(queue, first, records, places)
             if copies:
-                yield Run(first, self._copied(records, places, copies), None, copies)
-            else:
-                yield Run(first, records, log_file, copies)
+                records = self._copied(records, places, copies)
+            yield Run(first, records, log_file, copies)
             first += len(places)
 
     def mended(self, queue: ConsumeQueue, looked: Callable[[int], None]) -> Iterator[tuple[int, Mended]]:

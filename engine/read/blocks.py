@@ -7,8 +7,10 @@ of properties, and bodies, which stay in the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from engine.log.queue_records import QueueRecords, Run
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+_ROWS_TOGETHER = 8192
+"""Rows that are read one look after the other: the processor's cache keeps them, and what is made of them is short
+enough for memory that was used before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,9 @@ class BlockReader:
     def read(self, queue: ConsumeQueue, first: int, count: int) -> list[Block]:
         """The messages at queue offsets [first, first + count), as far as they are there: a block for each file of the
         log that they lead into, one after the other."""
-        return [self._block(run) for run in self._records.runs(queue, first, queue.entries(first, count))]
+        runs = self._records.runs(queue, first, queue.entries(first, count), _ROWS_TOGETHER)
+        by_file = groupby(map(self._part, runs), lambda part: part[0].bodies.log_file)
+        return [_joined(list(parts)) for _, parts in by_file]
 
     def bodies(self, bodies: Bodies) -> SliceColumn:
         """Those bodies, where they are. Errors as `CommitLog.view`; none where there are no bodies.
@@ -111,7 +120,8 @@ class BlockReader:
             raise DamagedRecordError(bodies.log_file + int(bodies.starts[~whole][0]), "the body has changed")
         return SliceColumn(data, bodies.starts, bodies.sizes)
 
-    def _block(self, run: Run) -> Block:
+    def _part(self, run: Run) -> tuple[Block, SliceColumn]:
+        """The block of a run, and its bodies."""
         records = run.records
         offsets = np.arange(run.first, run.first + len(records))
         good, bodies = read_bodies(records, self._body_limit_bytes)
@@ -119,15 +129,15 @@ class BlockReader:
         if not good.all():
             records, offsets, bodies = records.take(good), offsets[good], bodies.take(good)
         headers = records.headers
-        is_stored = bodies.data is records.log and run.log_file is not None
-        return Block(
+        is_stored = bodies.data is records.log and not run.alone
+        block = Block(
             queue_offset=offsets,
             physical_offset=headers["physical_offset"].astype(np.int64),
             sys_flag=headers["sys_flag"].astype(np.int64),
             store_time_ms=headers["store_time_ms"].astype(np.int64),
             properties=Properties.of(records),
             bodies=Bodies(
-                run.log_file or 0,
+                run.log_file,
                 bodies.starts,
                 bodies.sizes,
                 records.places["body_crc"].copy(),
@@ -136,6 +146,43 @@ class BlockReader:
             damaged=int(np.count_nonzero(~good)),
             **_fixed_fields(records),
         )
+        return block, bodies
+
+
+def _joined(parts: Sequence[tuple[Block, SliceColumn]]) -> Block:
+    """One block of those that follow each other in a file of the log."""
+    blocks = [block for block, _ in parts]
+    if len(blocks) == 1:
+        return blocks[0]
+
+    def of_all(find: Callable[[Block], T]) -> list[T]:
+        return [find(block) for block in blocks]
+
+    bodies = of_all(lambda block: block.bodies)
+    starts, sizes = (np.concatenate([getattr(part, name) for part in bodies]) for name in ("starts", "sizes"))
+    copied = None
+    if any(part.copied is not None for part in bodies):
+        joined = ByteColumn.concatenate([column.packed() for _, column in parts])
+        starts, copied = joined.offsets[:-1], joined.data
+    return Block(
+        born_host=CodedColumn.concatenate(of_all(lambda block: block.born_host)),
+        store_host=CodedColumn.concatenate(of_all(lambda block: block.store_host)),
+        properties=Properties.concatenate(of_all(lambda block: block.properties)),
+        bodies=Bodies(bodies[0].log_file, starts, sizes, np.concatenate([part.crcs for part in bodies]), copied),
+        damaged=sum(of_all(lambda block: block.damaged)),
+        **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in _NUMBERS},
+    )
+
+
+_NUMBERS = (
+    "queue_offset",
+    "physical_offset",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "born_time_ms",
+    "store_time_ms",
+)
 
 
 def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:

@@ -88,8 +88,8 @@ class SliceColumn:
     def __getitem__(self, row: int) -> bytes:
         return self.data[self.starts[row] : self.starts[row] + self.sizes[row]].tobytes()
 
-    def take(self, rows: Array) -> SliceColumn:
-        """Only those at `rows` (indices or a mask)."""
+    def take(self, rows: Array | slice) -> SliceColumn:
+        """Only those at `rows` (a slice, indices or a mask)."""
         return SliceColumn(self.data, self.starts[rows], self.sizes[rows])
 
     def packed(self) -> ByteColumn:
@@ -121,6 +121,16 @@ class CodedColumn:
 
     texts: ByteColumn
     codes: Array
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[CodedColumn]) -> CodedColumn:
+        """One after the other."""
+        numbers: dict[bytes, int] = {}
+        codes = []
+        for part in parts:
+            texts = (part.texts[row] for row in range(len(part.texts)))
+            codes.append(np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)[part.codes])
+        return cls(ByteColumn.of(list(numbers)), np.concatenate(codes))
 
     def __len__(self) -> int:
         return len(self.codes)

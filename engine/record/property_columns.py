@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from engine.record.located import LocatedRecords
 Array = np.ndarray[Any, Any]
 
 _VALUE_END = 2
+_NOT_ASCII = 0x80
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +30,49 @@ class Properties:
     row_starts: Array
     names: CodedColumn
     values: ByteColumn
-    stored_sizes: Array | None = None
-    """How long each row is in the log, where it may have become longer, for not all is UTF-8 there: int64 (n,)."""
+    stored_sizes: Array
+    """How long each row is in the log: int64 (n,)."""
+    is_as_stored: bool
+    """False when a row may have become longer, for not all is UTF-8 in the log."""
 
     @classmethod
     def of(cls, records: LocatedRecords) -> Properties:
         """The properties of `records`, copied out of the log."""
         stored, stored_data = kernel.gather(records.log, *records.properties, lead=_VALUE_END)
         offsets, data = _valid_text(stored, stored_data)
-        row_starts, items = kernel.split_items(data, offsets[:-1], np.diff(offsets))
-        names = SliceColumn(data, items[0], items[1]).numbered()
-        last = kernel.last_of_equals(row_starts, names.codes, len(names.texts))
+        row_starts, codes, places, found = kernel.split_items(data, offsets[:-1], np.diff(offsets))
+        values = ByteColumn(*found)
+        last = kernel.last_of_equals(row_starts, codes, places.shape[1])
         if not last.all():
             row_starts = np.append(0, np.cumsum(last))[row_starts]
-            items, names = items[:, last], CodedColumn(names.texts, names.codes[last])
-        stored_sizes = records.properties[1] if data is not stored_data else None
-        return cls(row_starts, names, SliceColumn(data, items[2], items[3]).packed(), stored_sizes)
+            codes, values = codes[last], values.slices.take(last).packed()
+        names = CodedColumn(SliceColumn(data, *places).packed(), codes)
+        return cls(row_starts, names, values, records.properties[1].copy(), data is stored_data)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Properties]) -> Properties:
+        """One after the other."""
+        ends = np.cumsum([0, *(len(part.names) for part in parts)])
+        row_starts = [part.row_starts[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
+        return cls(
+            np.concatenate([*row_starts, ends[-1:]]),
+            CodedColumn.concatenate([part.names for part in parts]),
+            ByteColumn.concatenate([part.values for part in parts]),
+            np.concatenate([part.stored_sizes for part in parts]),
+            all(part.is_as_stored for part in parts),
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes that are kept."""
-        arrays = self.row_starts, self.names.codes, self.names.texts.data, self.values.offsets, self.values.data
+        arrays = (
+            self.row_starts,
+            self.stored_sizes,
+            self.names.codes,
+            self.names.texts.data,
+            self.values.offsets,
+            self.values.data,
+        )
         return sum(array.nbytes for array in arrays)
 
     def value(self, name: bytes) -> SliceColumn:
@@ -73,6 +97,8 @@ def words(texts: SliceColumn) -> tuple[Array, SliceColumn]:
 
 def _valid_text(offsets: Array, data: Array) -> tuple[Array, Array]:
     """The same texts, one after the other, with U+FFFD for what is not UTF-8."""
+    if data.max(initial=0) < _NOT_ASCII:
+        return offsets, data
     try:
         str(data.data, "utf-8")
     except UnicodeDecodeError:

@@ -8,7 +8,8 @@ may change meanwhile. Other threads run meanwhile.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 import os
 
@@ -171,16 +172,98 @@ def find_values(data, starts, sizes, names):
     return places
 
 
+cdef inline uint64_t hash_of(Text text) noexcept nogil:
+    cdef uint64_t word, found = SECRET ^ <uint64_t> text.size
+    while text.size >= 8:
+        memcpy(&word, text.at, 8)
+        found = folded_product(found ^ <uint64_t> 0x9E3779B97F4A7C15, word ^ SECRET)
+        text.at, text.size = text.at + 8, text.size - 8
+    word = 0
+    memcpy(&word, text.at, text.size)
+    return folded_product(found ^ <uint64_t> 0xC2B2AE3D27D4EB4F, word ^ SECRET)
+
+
+cdef inline bint are_equal(Text one, Text other) noexcept nogil:
+    return one.size == other.size and memcmp(one.at, other.at, one.size) == 0
+
+
+cdef class Numbering:
+    """Numbers the texts that differ, in the order in which they come first. Those must stay where they are."""
+
+    cdef Text *texts  # by number
+    cdef int32_t *slots  # a hash table of numbers, -1 where none is, at most half full
+    cdef int64_t count, mask
+    cdef int32_t last
+    cdef int32_t[KNOWN_TEXTS] followers  # of each of the first texts, which came after it the last time
+
+    def __cinit__(self):
+        self.mask = KNOWN_TEXTS - 1
+        if not self.double():
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.texts)
+        free(self.slots)
+
+    cdef inline int32_t number(self, Text text) noexcept nogil:
+        """The number of a text; -1: no memory for one more."""
+        cdef int32_t code = self.followers[self.last]
+        cdef int64_t slot
+        if code >= self.count or not are_equal(text, self.texts[code]):  # as it seldom is
+            slot = self.slot_of(text)
+            if self.slots[slot] < 0:
+                if 2 * self.count > self.mask:
+                    if not self.double():
+                        return -1
+                    slot = self.slot_of(text)
+                self.texts[self.count] = text
+                self.slots[slot] = <int32_t> self.count
+                self.count += 1
+            code = self.slots[slot]
+        if code < KNOWN_TEXTS:
+            self.followers[self.last] = code
+            self.last = code
+        return code
+
+    cdef inline int64_t slot_of(self, Text text) noexcept nogil:
+        """Where a text's number is in the table, or is to be."""
+        cdef int64_t slot = hash_of(text) & self.mask
+        while self.slots[slot] >= 0 and not are_equal(text, self.texts[self.slots[slot]]):
+            slot = (slot + 1) & self.mask
+        return slot
+
+    cdef bint double(self) noexcept nogil:
+        """Make the table twice as long; False: no memory."""
+        cdef int64_t size = 2 * (self.mask + 1), code
+        cdef Text *texts = <Text *> realloc(self.texts, (size // 2 + 1) * sizeof(Text))
+        cdef int32_t *slots = <int32_t *> malloc(size * sizeof(int32_t))
+        self.texts = self.texts if texts == NULL else texts
+        if texts == NULL or slots == NULL:
+            free(slots)
+            return False
+        free(self.slots)
+        memset(slots, 0xFF, size * sizeof(int32_t))
+        self.slots, self.mask = slots, size - 1
+        for code in range(self.count):
+            slots[self.slot_of(texts[code])] = <int32_t> code
+        return True
+
+
 def split_items(data, starts, sizes):
     """The properties in ranges that are records' properties, in stored order: (rows' items, int64 (n + 1,): row i has
-    the items [rows[i], rows[i + 1]); starts and sizes of names and of values, int64 (4, items))."""
+    the items [rows[i], rows[i + 1]); the number of each item's name, int32; starts and sizes of the names, int64
+    (2, names); the values one after the other, as `gather` returns them)."""
     cdef Ranges ranges = Ranges(data, starts, sizes)
+    cdef Numbering names = Numbering()
     cdef int64_t most = ranges.total(4)  # a\1b\2c\1d
-    row_starts, places = np.empty(ranges.count + 1, np.int64), np.empty((4, most), np.int64)
-    cdef int64_t[::1] firsts = row_starts
-    cdef int64_t[:, ::1] found = places
-    cdef int64_t row, count = 0
-    cdef bytes_at at, end, begin = &ranges.data[0]
+    row_starts, codes = np.empty(ranges.count + 1, np.int64), np.empty(most, np.int32)
+    offsets, values = np.empty(most + 1, np.int64), np.empty(ranges.total(1), np.uint8)
+    cdef int64_t[::1] firsts = row_starts, value_starts = offsets
+    cdef int32_t[::1] found = codes
+    cdef unsigned char[::1] packed = values
+    cdef int64_t row, count = 0, size = 0
+    cdef int32_t code = 0
+    cdef bytes_at at, end
     cdef Text text, name, value
     with nogil:
         for row in range(ranges.count):
@@ -189,14 +272,22 @@ def split_items(data, starts, sizes):
                 break
             at, end = text.at, text.at + text.size
             while count < most and next_item(&at, end, &name, &value):
-                found[0, count], found[1, count] = name.at - begin, name.size
-                found[2, count], found[3, count] = value.at - begin, value.size
-                count += 1
+                code = names.number(name)
+                if code < 0 or value.size > packed.shape[0] - size:
+                    break
+                found[count], value_starts[count] = code, size
+                memcpy(&packed[size], value.at, value.size)
+                count, size = count + 1, size + value.size
         else:
             row = ranges.count
+    if code < 0:
+        raise MemoryError
     ranges.require(row)
-    firsts[row] = count
-    return row_starts, places[:, :count]
+    firsts[row], value_starts[count] = count, size
+    places = np.empty((2, names.count), np.int64)
+    for code in range(names.count):
+        places[:, code] = names.texts[code].at - &ranges.data[0], names.texts[code].size
+    return row_starts, codes[:count], places, (offsets[: count + 1], values[:size])
 
 
 def last_of_equals(const int64_t[::1] row_starts not None, const int32_t[::1] codes not None, int64_t different):
@@ -278,63 +369,34 @@ def java_hashes(data, starts, sizes, const uint32_t[::1] seeds):
     return hashes, odd_rows[:count]
 
 
-cdef inline uint64_t hash_of(Text text) noexcept nogil:
-    cdef uint64_t word, found = SECRET ^ <uint64_t> text.size
-    while text.size >= 8:
-        memcpy(&word, text.at, 8)
-        found = folded_product(found ^ <uint64_t> 0x9E3779B97F4A7C15, word ^ SECRET)
-        text.at, text.size = text.at + 8, text.size - 8
-    word = 0
-    memcpy(&word, text.at, text.size)
-    return folded_product(found ^ <uint64_t> 0xC2B2AE3D27D4EB4F, word ^ SECRET)
-
-
-cdef inline bint are_equal(Text one, Text other) noexcept nogil:
-    return one.size == other.size and memcmp(one.at, other.at, one.size) == 0
-
-
 def number(data, starts, sizes, int64_t most):
     """Number the texts that differ, in the order in which they come first: (the number of each, int32 (n,); the rows of
     the first ones, int64); None when more than `most` differ."""
     cdef Ranges ranges = Ranges(data, starts, sizes)
+    cdef Numbering numbering = Numbering()
     most = max(min(most, ranges.count), 0)
-    cdef int64_t row, count = 0, slot = 0, mask = (1 << (2 * most).bit_length()) - 1
     codes, first_rows = np.empty(ranges.count, np.int32), np.empty(most, np.int64)
-    cdef int32_t[::1] found = codes, slots = np.full(mask + 1, -1, np.int32)
+    cdef int64_t row, count = 0
+    cdef int32_t code = 0
+    cdef int32_t[::1] found = codes
     cdef int64_t[::1] firsts = first_rows
-    cdef Text text, known
-    cdef Text[KNOWN_TEXTS] texts
-    cdef int[KNOWN_TEXTS] followers  # of each of the first texts, which came after it the last time
-    cdef int last = 0, code
-    for code in range(KNOWN_TEXTS):
-        texts[code].at, texts[code].size, followers[code] = NULL, -1, code
+    cdef Text text
     with nogil:
         for row in range(ranges.count):
             if not ranges.take(row, &text):
                 break
-            code = followers[last]
-            if not are_equal(text, texts[code]):  # as it mostly is
-                slot = hash_of(text) & mask
-                while slots[slot] >= 0:
-                    ranges.take(firsts[slots[slot]], &known)
-                    if are_equal(text, known):
-                        break
-                    slot = (slot + 1) & mask
-                else:
-                    if count == most:
-                        count = -1
-                        break
-                    slots[slot], firsts[count] = <int32_t> count, row
-                    count += 1
-                code = slots[slot]
+            code = numbering.number(text)
+            if code < 0 or code >= most:
+                break
+            if code == count:
+                firsts[count] = row
+                count += 1
             found[row] = code
-            if code < KNOWN_TEXTS:
-                texts[code] = text
-                followers[last] = code
-                last = code
         else:
             row = ranges.count
-    if count < 0:
+    if code < 0:
+        raise MemoryError
+    if count < numbering.count:
         return None
     ranges.require(row)
     return codes, first_rows[:count]

@@ -20,6 +20,7 @@ from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.queue_records import QueueRecords
+from engine.read import blocks as blocks_module
 from engine.read.blocks import Block, BlockReader
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.kernel.encode import encode_properties
@@ -28,6 +29,13 @@ from engine.record.properties import UNIQUE_KEY
 from engine.record.record import decode_record
 from tests.engine.logs import SmallStore
 from tests.golden import NAMES, golden
+
+
+@pytest.fixture(params=[2, 8192], autouse=True)
+def rows_together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows are read together, a block is the same."""
+    monkeypatch.setattr(blocks_module, "_ROWS_TOGETHER", request.param)
+
 
 LIMIT = 1 << 20
 LZ4 = 0x101
