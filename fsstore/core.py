@@ -26,6 +26,7 @@ from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
     ROOT_INODE,
     Attributes,
+    Data,
     DoneInThread,
     FilesystemError,
     FilesystemOptions,
@@ -301,7 +302,7 @@ class Filesystem:
         self._next_handle = handle + 1
         return opened
 
-    def read(self, handle: int, position: int, size: int) -> bytes | memoryview:
+    def read(self, handle: int, position: int, size: int) -> Data:
         """Bytes of an open file, fewer than asked for at its end."""
         return self._files[handle].read(position, size)
 
@@ -310,7 +311,7 @@ class Filesystem:
         """Whether the kernel is to open and close files without asking; it then reads by inode."""
         return self._context.opens_unasked
 
-    def read_unopened(self, inode: int, position: int, size: int) -> bytes | memoryview:
+    def read_unopened(self, inode: int, position: int, size: int) -> Data:
         """Bytes of a file that the kernel opened without asking. What takes some making stays open, as long as it is
         among the last that were read."""
         file = self._unopened.pop(inode, None)

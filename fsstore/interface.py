@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -42,6 +42,26 @@ NOBODY = 0
 
 SLICE_S = 0.1
 """How long slow work that can be done piece by piece goes on before it makes room for others' work."""
+
+
+class Pieces:
+    """Bytes that are read, in several pieces: for who would have to copy them to have them in one."""
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self.pieces = pieces
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+Data = bytes | memoryview | Pieces
+"""What a file holds, as it is read."""
 
 
 class FilesystemError(OSError):

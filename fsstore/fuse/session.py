@@ -32,7 +32,7 @@ from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.fuse.protocol import REPLY, REQUEST, Opcode, failed
 from fsstore.handover import Keeper, RequestJournal, pin, touch
-from fsstore.interface import Kind, SlowWork
+from fsstore.interface import Data, Kind, Pieces, SlowWork
 from fsstore.options import MountError
 from fsstore.tree.metrics import SAMPLE_OF, RequestFigures
 
@@ -147,12 +147,15 @@ class Channel:
         if self._requests is not None and self._requests.slots:
             self._requests.free(REPLY.unpack_from(reply)[2])
 
-    def send_with(self, head: bytes, data: bytes | memoryview) -> None:
-        """As `send`, for a reply in two pieces: `data` is not copied on our side."""
-        if self._requests is not None and type(data) is memoryview:
-            touch(data)
+    def send_with(self, head: bytes, data: Data) -> None:
+        """As `send`, for a reply in pieces: `data` is not copied on our side."""
+        pieces = data.pieces if type(data) is Pieces else (data,)
+        if self._requests is not None:
+            for piece in pieces:
+                if type(piece) is memoryview:
+                    touch(piece)
         try:
-            os.writev(self._descriptor, (head, data))
+            os.writev(self._descriptor, (head, *pieces))
         except (FileNotFoundError, ConnectionAbortedError):
             return
 

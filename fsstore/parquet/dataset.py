@@ -32,6 +32,7 @@ from fsstore.parquet.cache import ChunkCache, DiskChunks, Recent
 from fsstore.parquet.file_map import FileMap, map_file, place_of
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
+from fsstore.parquet.pages import Chunk
 from fsstore.parquet.row_groups import BoundError, Columns, read_columns
 from fsstore.parquet.segments import QueueSegments, Segment
 
@@ -172,27 +173,33 @@ class Dataset:
         with self._working_on(layout.key):
             return self.known_map(layout) or self._map(layout)
 
-    def peek(self, layout: Layout, found: FileMap, number: int) -> memoryview | None:
-        """The chunk of that number in the file's map, if it is in memory or takes no longer than a copy."""
+    def peek(self, layout: Layout, found: FileMap, number: int) -> list[memoryview] | None:
+        """The pieces of the chunk of that number in the file's map, if it is in memory or takes no longer than a
+        copy."""
         kept_as = (layout.key, found.left_out, number)
-        chunk = self._chunks.peek(kept_as)
-        if chunk is None:
+        kept = self._chunks.peek(kept_as)
+        if kept is None:
             row_group, column = place_of(number)
             columns = self._known_columns(layout, found, row_group)
-            if columns is not None and columns.chunks[SCHEMA.in_file[column].name].is_quick:
-                chunk = self._encode(number, columns)
-                self._chunks.put_in_memory(kept_as, chunk)
-        return chunk
+            chunk = None if columns is None else columns.chunks[SCHEMA.in_file[column].name]
+            if chunk is None or not chunk.is_quick:
+                return None
+            [kept] = self._encode(chunk)
+            self._chunks.put_in_memory(kept_as, kept)
+        return [kept]
 
-    def fetch(self, layout: Layout, found: FileMap, number: int) -> memoryview:
-        """A chunk, rendered when it is nowhere. FilesystemError as `map`."""
+    def fetch(self, layout: Layout, found: FileMap, number: int) -> list[memoryview]:
+        """The pieces of a chunk, rendered when it is nowhere. FilesystemError as `map`."""
         kept_as = (layout.key, found.left_out, number)
         with self._working_on(layout.key):
-            chunk = self._chunks.find(kept_as)
-            if chunk is None:
-                chunk = self._render(layout, found, number)
-                self._chunks.put(kept_as, chunk)
-            return chunk
+            kept = self._chunks.find(kept_as)
+            if kept is not None:
+                return [kept]
+            chunk = self._chunk(layout, found, number)
+            pieces = self._encode(chunk)
+            if chunk.copied is None:
+                self._chunks.put(kept_as, *pieces)
+            return pieces
 
     @contextmanager
     def _working_on(self, key: RangeKey) -> Iterator[None]:
@@ -213,12 +220,12 @@ class Dataset:
             self.rendered_files += 1
         return found
 
-    def _render(self, layout: Layout, found: FileMap, number: int) -> memoryview:
-        row_group, _ = place_of(number)
+    def _chunk(self, layout: Layout, found: FileMap, number: int) -> Chunk:
+        row_group, column = place_of(number)
         columns = self._known_columns(layout, found, row_group) or self._read(layout, row_group)
         if columns.sizes != found.sizes[row_group]:
             raise BoundError(f"row group at queue offset {layout.row_groups[row_group].begin}")
-        return self._encode(number, columns)
+        return columns.chunks[SCHEMA.in_file[column].name]
 
     def _known_columns(self, layout: Layout, found: FileMap, row_group: int) -> Columns | None:
         """A row group that was read lately, and was then as the map says."""
@@ -226,11 +233,11 @@ class Dataset:
             columns = self._columns.get((layout.key, row_group))
         return columns if columns is not None and columns.sizes == found.sizes[row_group] else None
 
-    def _encode(self, number: int, columns: Columns) -> memoryview:
-        chunk = columns.chunks[SCHEMA.in_file[place_of(number).column].name].encode()
+    def _encode(self, chunk: Chunk) -> list[memoryview]:
+        pieces = [chunk.encode()] if chunk.copied is None else chunk.pieces(chunk.copied)
         with self._lock:
             self.rendered_chunks += 1
-        return chunk
+        return pieces
 
     def _read(self, layout: Layout, index: int) -> Columns:
         columns = read_columns(self._store, layout.key, layout.row_groups[index])

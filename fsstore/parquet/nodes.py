@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from engine import Expired, MessageStore, OpenMode, StoreError, TakesLongError, in_haste
-from fsstore.interface import Attributes, FilesystemError, Kind, Opened, OpenedDirectory, SlowWork
+from fsstore.interface import Attributes, Data, FilesystemError, Kind, Opened, OpenedDirectory, Pieces, SlowWork
 from fsstore.parquet.cached_names import CachedNames
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.file_map import FileMap
@@ -30,6 +32,8 @@ from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.tree.streams import newest_store_time_ms
 
 _OPENED = Opened(0, False, True, None)
+_MAGIC = memoryview(MAGIC)
+_ZEROS = memoryview(bytes(1 << 20))
 
 
 class DatasetDirectory(Directory):
@@ -260,48 +264,48 @@ class OpenRange(OpenFile):
     """An open file. What is not rendered yet is asked for as slow work, and kept until something else is: who reads a
     long chunk piece by piece has it rendered once, however little the cache keeps.
 
-    Thread safety: `read` on the filesystem's thread, meanwhile threads do the slow work of other reads; so nothing that
-    both look at is changed, only replaced.
+    Thread safety: `read` on the filesystem's thread, meanwhile threads do the slow work of other reads, one after the
+    other; so nothing that both look at is changed, only replaced.
     """
 
-    __slots__ = ("_dataset", "_fetched", "_layout", "_map", "_memory")
+    __slots__ = ("_dataset", "_fetched", "_layout", "_map", "_memory", "_preparing")
 
     def __init__(self, dataset: Dataset, layout: Layout, memory: MemoryBudget) -> None:
         self._dataset = dataset
         self._layout = layout
         self._memory = memory
         self._map: FileMap | None = None
-        self._fetched: dict[int, memoryview] = {}
+        self._fetched: dict[int, list[memoryview]] = {}
+        self._preparing = threading.Lock()
 
-    def read(self, position: int, size: int) -> bytes | memoryview:
+    def read(self, position: int, size: int) -> Data:
         end = min(position + size, self._layout.size)
         if position >= end:
             return b""
         found = self._map = self._map or self._dataset.known_map(self._layout)
         if found is None:
             raise SlowWork(lambda: self._prepare(position, end))
-        chunks = {number: self._chunk(found, number) for number in found.chunks(position, end)}
-        if not all(chunks.values()):
-            raise SlowWork(lambda: self._prepare(position, end))
-        if len(chunks) == 1:
-            [(number, chunk)] = chunks.items()
-            start = int(found.starts[number])
-            if chunk is not None and start <= position and end <= start + len(chunk):
-                return chunk[position - start : end - start]
-        parts = [(int(found.starts[number]), chunk) for number, chunk in chunks.items() if chunk is not None]
-        return assembled(position, end, [(0, MAGIC), (self._layout.size - len(found.footer), found.footer), *parts])
+        parts = [(0, [_MAGIC])]
+        for number in found.chunks(position, end):
+            pieces = self._chunk(found, number)
+            if pieces is None:
+                raise SlowWork(lambda: self._prepare(position, end))
+            parts.append((int(found.starts[number]), pieces))
+        parts.append((self._layout.size - len(found.footer), [memoryview(found.footer)]))
+        return Pieces(list(cut(position, end, parts)))
 
-    def _chunk(self, found: FileMap, number: int) -> memoryview | None:
+    def _chunk(self, found: FileMap, number: int) -> list[memoryview] | None:
         return self._dataset.peek(self._layout, found, number) or self._fetched.get(number)
 
     def _prepare(self, position: int, end: int) -> None:
         """What a `read` of these bytes needs."""
-        found = self._map = self._map or self._dataset.map(self._layout)
-        self._fetched = {
-            number: self._chunk(found, number) or self._dataset.fetch(self._layout, found, number)
-            for number in found.chunks(position, end)
-        }
-        self._memory.keep(id(self), Purpose.PARQUET, sum(map(len, self._fetched.values())), self._evict)
+        with self._preparing:
+            found = self._map = self._map or self._dataset.map(self._layout)
+            self._fetched = {
+                number: self._chunk(found, number) or self._dataset.fetch(self._layout, found, number)
+                for number in found.chunks(position, end)
+            }
+            self._memory.keep(id(self), Purpose.PARQUET, sum(map(len, chain(*self._fetched.values()))), self._evict)
 
     def _evict(self) -> None:
         self._fetched = {}
@@ -320,11 +324,19 @@ def retire_expired_files(inodes: InodeTable[Node], expired: Expired) -> list[int
     return inodes.retire(is_gone)
 
 
-def assembled(position: int, end: int, parts: Sequence[tuple[int, bytes | memoryview]]) -> bytes:
-    """Bytes [position, end): zeros, and on them what there is of parts, each with where it starts."""
-    text = bytearray(end - position)
-    for start, part in parts:
-        first, last = max(start, position), min(start + len(part), end)
-        if first < last:
-            text[first - position : last - position] = part[first - start : last - start]
-    return bytes(text)
+def cut(position: int, end: int, parts: Sequence[tuple[int, Sequence[memoryview]]]) -> Iterator[memoryview]:
+    """Bytes [position, end): of parts, each where it starts and its pieces, in order; zeros between them."""
+    for start, pieces in parts:
+        for piece in pieces:
+            if start < end and position < start + len(piece):
+                yield from _zeros(start - position)
+                yield piece[max(position - start, 0) : end - start]
+                position = min(start + len(piece), end)
+            start += len(piece)
+    yield from _zeros(end - position)
+
+
+def _zeros(count: int) -> Iterator[memoryview]:
+    while count > 0:
+        yield _ZEROS[:count]
+        count -= len(_ZEROS)

@@ -28,6 +28,8 @@ DATA_PAGE, DICTIONARY_PAGE = 0, 2
 _SIZE_BYTES = 4
 _GROUP = 8  # codes are packed in groups of so many
 _QUICK_TEXTS = 256
+_PIECE_BYTES = 1 << 19
+"""Short enough for memory that was used before, in an allocator that maps what is large on its own."""
 
 
 class Page(NamedTuple):
@@ -64,6 +66,8 @@ class Chunk:
     dictionary: Page | None
     data: Page
     bounds: tuple[bytes, bytes] | None = None
+    copied: Texts | None = None
+    """The texts, where the data page is a copy of what is in the log: nobody need keep it."""
 
     @property
     def dictionary_bytes(self) -> int:
@@ -91,6 +95,20 @@ class Chunk:
             place = values + page.size
         return encoded[:place].data
 
+    def pieces(self, texts: Texts) -> list[memoryview]:
+        """The same, of a chunk with `copied` texts, one piece after the other."""
+        found, gathered = [memoryview(self.data.head)], texts.gather()
+        ends = np.cumsum(gathered.sizes + _SIZE_BYTES)
+        row, begin = 0, 0
+        while row < len(ends):
+            end_row = max(int(np.searchsorted(ends, begin + _PIECE_BYTES, side="right")), row + 1)
+            end = int(ends[end_row - 1])
+            piece = np.empty(end - begin, np.uint8)
+            gathered.take(slice(row, end_row)).put_sized(piece)
+            found.append(piece.data)
+            row, begin = end_row, end
+        return found
+
 
 def numbers(values: Array) -> Chunk:
     """A column of int32 or int64 (n,)."""
@@ -100,12 +118,13 @@ def numbers(values: Array) -> Chunk:
     return Chunk(len(values), None, _copied(head, raw), bounds)
 
 
-def plain(texts: Texts, levels: Levels | None = None) -> Chunk:
-    """A column of texts, one after the other."""
+def plain(texts: Texts, levels: Levels | None = None, *, is_copy: bool = False) -> Chunk:
+    """A column of texts, one after the other; perhaps a copy of what is in the log."""
     entries, prefix = levels or (texts.count, b"")
     size = texts.size + _SIZE_BYTES * texts.count
     head = _data_head(entries, PLAIN, prefix, size)
-    return Chunk(entries, None, Page(head, size, lambda target: texts.gather().put_sized(target), False))
+    page = Page(head, size, lambda target: texts.gather().put_sized(target), False)
+    return Chunk(entries, None, page, copied=texts if is_copy else None)
 
 
 def coded(column: ByteColumn | CodedColumn, levels: Levels | None = None) -> Chunk:

@@ -89,7 +89,9 @@ def _chunks_of(store: MessageStore, block: Block) -> dict[str, Chunk]:
     return {
         "queue_offset": numbers(block.queue_offset),
         "physical_offset": numbers(block.physical_offset),
-        "body": plain(Texts(len(block), int(bodies.sizes.sum()), lambda: store.bodies(bodies))),
+        "body": plain(
+            Texts(len(block), int(bodies.sizes.sum()), lambda: store.bodies(bodies)), is_copy=bodies.copied is None
+        ),
         "keys.list.element": plain(key_texts, key_levels),
         "tags": coded(block.tags()),
         "unique_key": plain(unique_keys),
@@ -109,7 +111,7 @@ def _too_long(block: Block, key_counts: Array, keys: SliceColumn) -> Array | Non
     """The rows (bool (n,)) whose texts need more than what is counted for them, because they were no UTF-8 and have
     three bytes for one now: what a message shows must not follow from its neighbours. None: no row."""
     properties = block.properties
-    if properties.stored_sizes is None:
+    if properties.is_as_stored:
         return None
     rows = np.arange(len(block))
 

@@ -17,6 +17,7 @@ from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
     Attributes,
+    Data,
     DoneInThread,
     FilesystemError,
     Opened,
@@ -59,7 +60,7 @@ class OpenFile:
         """Which of the lines written through this handle the last refusal is about."""
         return ""
 
-    def read(self, position: int, size: int) -> bytes | memoryview:
+    def read(self, position: int, size: int) -> Data:
         return b""
 
     def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:

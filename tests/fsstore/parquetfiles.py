@@ -11,7 +11,6 @@ from engine import FileSizes, MessageStore, StoreConfig, StoredMessage, StoreErr
 from fsstore.parquet.file_map import FileMap, map_file, place_of
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import MAGIC, Layout, measure, range_key
-from fsstore.parquet.nodes import assembled
 from fsstore.parquet.row_groups import Columns, read_columns
 
 SMALL_SIZES = FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=20_000)
@@ -43,7 +42,10 @@ def rendered(store: MessageStore, layout: Layout) -> tuple[bytes, FileMap]:
         parts.append((start, bytes(columns[row_group].chunks[SCHEMA.in_file[column].name].encode())))
         assert start % 4096 == 0
         assert start + len(parts[-1][1]) <= found.starts[number + 1]
-    return assembled(0, layout.size, parts), found
+    text = bytearray(layout.size)
+    for start, part in parts:
+        text[start : start + len(part)] = part
+    return bytes(text), found
 
 
 def rows(text: bytes) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from engine.files.disk import Disk
 from fsstore import ServeOptions
 from fsstore.core import Filesystem
 from fsstore.fuse.mount import run_mount
-from fsstore.interface import Attributes, FilesystemOptions, SlowWork
+from fsstore.interface import Attributes, Data, FilesystemOptions, SlowWork
 from fsstore.options import ParquetOptions
 from fsstore.parquet.nodes import OpenRange
 from fsstore.tree.listing import Batch
@@ -100,7 +100,7 @@ class FaultyFilesystem(LaterFilesystem):
             raise SlowWork(self._hold)
         return super().readdir(handle, position, limit, with_attributes=with_attributes)
 
-    def read(self, handle: int, position: int, size: int) -> bytes | memoryview:
+    def read(self, handle: int, position: int, size: int) -> Data:
         """As the real one, unless such files are held."""
         for kind, held in HELD_FILES:
             if isinstance(self._files[handle], kind) and self.gate.path.with_name(held).exists():
