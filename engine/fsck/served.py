@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.errors import ReadError, StoreBusyError
@@ -62,6 +62,11 @@ class _Notes:
         first = tuple(map(str, found.problems[:MOST_NOTED]))
         self._write(CheckNote(self._begun_ms, time_ms, time_ms, size, size, len(found.problems), first))
 
+    def give_up(self) -> None:
+        """There is no end: from now on it counts as interrupted."""
+        if self._last.seen_ms:
+            self._write(replace(self._last, seen_ms=0))
+
     def _write(self, note: CheckNote) -> None:
         self._last = note
         write_check_note(self._path, note, self._config.disk)
@@ -87,7 +92,11 @@ def check_served(
         if progress is not None:
             progress(now)
 
-    found = _checked(layout, flush, config, tell)
+    try:
+        found = _checked(layout, flush, config, tell)
+    except BaseException:  # Ctrl-C, too
+        notes.give_up()
+        raise
     notes.end(found)
     return found
 

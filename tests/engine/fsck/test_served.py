@@ -196,6 +196,17 @@ def test_a_check_is_noted_for_the_stores_status(store: MessageStore, monkeypatch
     assert "bad record" in note.first[0]
 
 
+def test_a_check_that_somebody_interrupts_is_not_running(store: MessageStore) -> None:
+    def interrupt(_: CheckProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_served(store.path, store.flush, interrupt, BESIDE)
+    note = store.last_check()
+    assert note is not None
+    assert note.state(store.config.clock()) == "interrupted"
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"first": 3, "begun_ms": -1}', '{"begun_ms": 1e99, "first": []}'])
 def test_a_note_that_nobody_wrote_is_none(store: MessageStore, text: str) -> None:
     (store.path / "fsstore/check.json").write_text(text)
