@@ -1,5 +1,7 @@
 """Settings that every room's tests share."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -11,3 +13,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("fsstore")
+
+# a script that starts this in the background has us ignore Ctrl-C, and so would all that tests start and interrupt
+for number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)

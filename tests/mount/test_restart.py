@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +98,22 @@ def test_writers_and_readers_notice_nothing(mounted: Site, mounted_queue: Path, 
     assert stream.read_text().splitlines() == seen.decode().splitlines() == [str(number) for number in range(count)]
 
 
-@pytest.mark.parametrize("size", [3, 70_000, 3_000_000])
-@pytest.mark.parametrize("name", ["append", "append@frame=file", "append@format=json"])
-def test_what_was_begun_is_kept_however_long(mounted: Site, mounted_queue: Path, name: str, size: int) -> None:
-    text = os.urandom(size // 2).hex()
-    begun, rest = (b'{"body": "' + text.encode(), b'-"}') if "json" in name else (text.encode(), b"-")
-    with opened(mounted_queue / name, APPENDING) as descriptor:
-        os.write(descriptor, begun)
+def test_what_was_begun_is_kept_however_long(mounted: Site) -> None:
+    names = ["append", "append@frame=file", "append@format=json"]
+    begun = []
+    with ExitStack() as stack:
+        for (queue, name), size in product(enumerate(names), [3, 70_000, 3_000_000]):
+            text = os.urandom(size // 2).hex().encode()
+            descriptor = stack.enter_context(opened(mounted.mountpoint / f"t/{queue}" / name, APPENDING))
+            os.write(descriptor, b'{"body": "' + text if "json" in name else text)
+            begun.append((queue, descriptor, text))
         restart(mounted)
         restart(mounted)
-        os.write(descriptor, rest)
-    assert bodies(mounted_queue) == [text.encode() + b"-"]
+        for queue, descriptor, _ in begun:
+            os.write(descriptor, b'-"}' if "json" in names[queue] else b"-")
+    for queue, name in enumerate(names):
+        found = bodies(mounted.mountpoint / f"t/{queue}")
+        assert sorted(found) == sorted(text + b"-" for at, _, text in begun if at == queue), name
 
 
 def test_long_bodies_give_their_shared_memory_back(mounted: Site, mounted_queue: Path) -> None:

@@ -97,7 +97,12 @@ def is_mounted(mountpoint: Path) -> bool:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A place to mount; what a test leaves there has to pass `check`."""
-    folder = tmp_path.resolve()
+    yield from site_in(tmp_path)
+
+
+def site_in(folder: Path) -> Iterator[Site]:
+    """The same as a fixture of any scope."""
+    folder = folder.resolve()
     made = Site(folder / "store", folder / "mnt", folder / "mount.log")
     made.mountpoint.mkdir()
     yield made

@@ -61,19 +61,16 @@ def test_what_could_not_be_printed_comes_again(place: Path) -> None:
     assert sorted(succeed("consume", place, "orders", "-g", "g").splitlines()) == sorted(BODIES)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
+def test_what_can_not_be_is_said(place: Path) -> None:
+    for arguments, code, text in (
         (("orders", "-g", "no good"), 64, "a group's name holds letters, digits, %, |, - and _ alone"),
         (("missing", "-g", "g"), 64, "no topic 'missing': there are: orders"),
         (("orders/9", "-g", "g"), 64, "has no queue 9"),
         (("orders/0/1", "-g", "g"), 64, "a group has its own place"),
         (("orders", "-g", "g", "--from", "never"), 64, "invalid time 'never'"),
-    ],
-)
-def test_what_can_not_be_is_said(place: Path, arguments: tuple[str, ...], code: int, text: str) -> None:
-    done = mountctl("consume", place, *arguments)
-    assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+    ):
+        done = mountctl("consume", place, *arguments)
+        assert (done.returncode, text in done.stderr) == (code, True), (arguments, done.stderr)
 
 
 def test_members_of_a_group_share_the_queues_and_one_that_is_killed_leaves_its_own(site: Site) -> None:

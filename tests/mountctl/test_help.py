@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from mountctl.main import VERBS
-from tests.mountctl.conftest import DEADLINE_SECONDS, Site, clear, fill, succeed
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, clear, fill, site_in, succeed
 
-RUNS_ON = {"mount", "umount", "init", "check"}
+RUNS_ON = {"mount", "umount", "init", "check", "completion"}
 """Verbs whose examples begin on a store that is not mounted (umount mounts it first)."""
 
 
@@ -48,7 +48,44 @@ def typed(example: str, site: Site) -> str:
     return f"echo y | {example}" if " delete " in example else example
 
 
-@pytest.mark.parametrize(("verb", "example"), EXAMPLES)
+SHARE_A_MOUNT = {"backup", "cat", "consume", "copy", "grep", "profile", "put", "sql", "status", "tail", "top", "wait"}
+"""Verbs whose examples need no store of their own: what they add disturbs no other."""
+SHARED = [(verb, example) for verb, example in EXAMPLES if verb in SHARE_A_MOUNT and "--verify" not in example]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A mount for the examples of those."""
+    for site in site_in(tmp_path_factory.mktemp("examples")):
+        fill(site.store)
+        site.mounted()
+        succeed("put", site.store, "%DLQ%billing", "dead", "--property", "RETRY_TOPIC=orders")
+        succeed("put", site.store, "orders", "17 apples", "--key", "ORDER-17")
+        succeed("init", site.log.parent / "archive")
+        (site.log.parent / "orders.txt").write_text("one\ntwo\n")
+        yield site
+
+
+def require_success(example: str, site: Site) -> None:
+    """Type it, beside the store and its mount point."""
+    done = subprocess.run(
+        ["bash", "-c", typed(example, site)],
+        cwd=site.log.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + site.log_text()
+
+
+@pytest.mark.parametrize(("verb", "example"), SHARED)
+def test_examples_in_the_help_work_on_one_mount(verb: str, example: str, shared: Site) -> None:
+    require_success(example, shared)
+
+
+@pytest.mark.parametrize(("verb", "example"), [one for one in EXAMPLES if one not in SHARED])
 def test_examples_in_the_help_work(verb: str, example: str, site: Site) -> None:
     if verb != "init":
         fill(site.store)
@@ -58,23 +95,6 @@ def test_examples_in_the_help_work(verb: str, example: str, site: Site) -> None:
         site.mounted()
     if example.startswith("mountctl topics create"):
         succeed("topics", "delete", site.store, "orders", "--yes")
-    if "ORDER-17" in example and verb == "cat":
-        succeed("put", site.store, "orders", "17 apples", "--key", "ORDER-17")
     (site.log.parent / "archive").mkdir()
-    if verb == "copy":
-        succeed("init", site.log.parent / "archive")
-        succeed("put", site.store, "%DLQ%billing", "dead", "--property", "RETRY_TOPIC=orders")
-    (site.log.parent / "orders.txt").write_text("one\ntwo\n")
-    folder: Path = site.log.parent
-    command = ["bash", "-c", typed(example, site)]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    require_success(example, site)
     clear([site.mountpoint])
-    assert done.returncode == 0, done.stderr + site.log_text()

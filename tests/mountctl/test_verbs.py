@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mountctl.main import VERBS
-from tests.mountctl.conftest import DEADLINE_SECONDS, Site, fill, mountctl, succeed, tree
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, fill, mountctl, site_in, succeed, tree
 
 
 @pytest.fixture(params=["unmounted", "mounted"])
@@ -20,17 +21,39 @@ def place(request: pytest.FixtureRequest, site: Site) -> Path:
     return site.mounted().mountpoint if request.param == "mounted" else site.store
 
 
-def test_cat_prints_bodies_from_an_offset_on(place: Path) -> None:
-    assert succeed("cat", place, "orders/0", "--from", "7") == "order 7\norder 8\norder 9\n"
-    assert succeed("cat", place, "orders", "--count", "2") == "order 0\norder 1\n"
-    assert succeed("cat", place, "orders/0/4") == "order 4"
-    assert succeed("cat", place, "orders", "--key", "ORDER-3") == "order 3\n"
-    assert succeed("cat", place, "orders/0", "--from", "2999-01-01") == ""
-    assert succeed("cat", place, "orders/0", "--from", "@0", "--count", "1") == "order 0\n"
+@pytest.fixture(scope="module")
+def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A store with ten messages, mounted, for tests that change nothing there."""
+    for site in site_in(tmp_path_factory.mktemp("shared")):
+        fill(site.store)
+        yield site.mounted()
 
 
-def test_cat_json_tells_all_that_is_known(place: Path) -> None:
-    shown = json.loads(succeed("cat", place, "orders/0/4", "--json"))
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, not mounted."""
+    path = tmp_path_factory.mktemp("shared").resolve() / "store"
+    fill(path)
+    return path
+
+
+@pytest.fixture(params=["unmounted", "mounted"])
+def unchanged(request: pytest.FixtureRequest, shared_site: Site, shared_store: Path) -> Path:
+    """As `place`, for tests that change nothing there."""
+    return shared_site.mountpoint if request.param == "mounted" else shared_store
+
+
+def test_cat_prints_bodies_from_an_offset_on(unchanged: Path) -> None:
+    assert succeed("cat", unchanged, "orders/0", "--from", "7") == "order 7\norder 8\norder 9\n"
+    assert succeed("cat", unchanged, "orders", "--count", "2") == "order 0\norder 1\n"
+    assert succeed("cat", unchanged, "orders/0/4") == "order 4"
+    assert succeed("cat", unchanged, "orders", "--key", "ORDER-3") == "order 3\n"
+    assert succeed("cat", unchanged, "orders/0", "--from", "2999-01-01") == ""
+    assert succeed("cat", unchanged, "orders/0", "--from", "@0", "--count", "1") == "order 0\n"
+
+
+def test_cat_json_tells_all_that_is_known(unchanged: Path) -> None:
+    shown = json.loads(succeed("cat", unchanged, "orders/0/4", "--json"))
     assert (shown["topic"], shown["queue"], shown["offset"], shown["body"]) == ("orders", 0, 4, "order 4")
     assert (shown["keys"], shown["tags"]) == ("ORDER-4", "paid")
     assert shown["properties"] == {"KEYS": "ORDER-4", "TAGS": "paid"}
@@ -211,17 +234,17 @@ def test_put_publishes_every_byte_up_to_the_limit(place: Path, tmp_path: Path) -
     ],
 )
 def test_put_says_why_it_refuses_in_the_same_words(
-    place: Path, arguments: list[str], stdin: str, code: int, words: str
+    unchanged: Path, arguments: list[str], stdin: str, code: int, words: str
 ) -> None:
-    refused = mountctl("put", place, *arguments, stdin=stdin)
+    refused = mountctl("put", unchanged, *arguments, stdin=stdin)
     assert refused.returncode == code, refused.stderr
     assert words in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
-    assert succeed("topics", place).splitlines()[1].split() == ["orders", "4", "10"]
+    assert succeed("topics", unchanged).splitlines()[1].split() == ["orders", "4", "10"]
 
 
-def test_a_topic_with_an_illegal_name_is_refused_in_the_same_words(place: Path) -> None:
-    refused = mountctl("topics", "create", place, "a/b")
+def test_a_topic_with_an_illegal_name_is_refused_in_the_same_words(unchanged: Path) -> None:
+    refused = mountctl("topics", "create", unchanged, "a/b")
     assert (refused.returncode, refused.stderr.partition(" has ")[0].partition(":")[0]) == (64, "mountctl")
     assert "illegal topic 'a/b': " in refused.stderr
 
@@ -249,13 +272,13 @@ def test_topics_are_listed_made_and_deleted_after_a_question(place: Path) -> Non
     assert list(json.loads(succeed("topics", place, "--json"))) == ["narrow"]
 
 
-def test_what_is_not_there_is_said_with_what_is(place: Path) -> None:
-    unknown = mountctl("cat", place, "nosuch")
+def test_what_is_not_there_is_said_with_what_is(unchanged: Path) -> None:
+    unknown = mountctl("cat", unchanged, "nosuch")
     assert (unknown.returncode, unknown.stderr) == (64, "mountctl: no topic 'nosuch': there are: orders\n")
-    assert "no queue 9" in mountctl("cat", place, "orders/9").stderr
-    assert "it holds 0 to 9" in mountctl("cat", place, "orders/0/10").stderr
-    assert "no message of orders has the key" in mountctl("cat", place, "orders", "--key", "ORDER").stderr
-    exists = mountctl("topics", "create", place, "orders")
+    assert "no queue 9" in mountctl("cat", unchanged, "orders/9").stderr
+    assert "it holds 0 to 9" in mountctl("cat", unchanged, "orders/0/10").stderr
+    assert "no message of orders has the key" in mountctl("cat", unchanged, "orders", "--key", "ORDER").stderr
+    exists = mountctl("topics", "create", unchanged, "orders")
     assert (exists.returncode, exists.stderr) == (64, "mountctl: topic 'orders' exists\n")
 
 
