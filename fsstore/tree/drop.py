@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -49,6 +50,8 @@ SMALL_BYTES = 1 << 18
 WAIT_S = 0.02
 TEMPORARY_ENDS = ("~", ".tmp", ".part", ".swp")
 TEMPORARY_BEGINS = (".", "#")
+TEMPORARY_OF_PYTHON = re.compile(r"tmp[a-z0-9_]{8}")
+"""`tempfile` gives such names: programs write there, and rename."""
 
 DROPPED = Opened(0, False, False, None)
 """How its files are opened."""
@@ -57,7 +60,8 @@ RENAME_NOREPLACE = 1
 
 def is_temporary(name: str) -> bool:
     """Whether a file of that name waits for another one."""
-    return name.startswith(TEMPORARY_BEGINS) or name.endswith(TEMPORARY_ENDS)
+    is_python_s = TEMPORARY_OF_PYTHON.fullmatch(name) is not None
+    return is_python_s or name.startswith(TEMPORARY_BEGINS) or name.endswith(TEMPORARY_ENDS)
 
 
 def path_of(topic: str, queue: int | None) -> str:
@@ -387,6 +391,11 @@ class DropDirectory(Directory):
     @property
     def path(self) -> str:
         return path_of(*self._key)
+
+    @property
+    def ignores_setattr(self) -> bool:
+        """Who copies a whole folder into it sets its times and mode in the end."""
+        return not self._context.read_only
 
     def attributes(self) -> Attributes:
         box = self._boxes.opened(*self._key)

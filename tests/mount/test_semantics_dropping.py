@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -65,13 +66,25 @@ TOOLS = {
     "tee": "tee drop/file.txt < ~/file.txt > /dev/null",
     "dd": "dd if=$HOME/file.txt of=drop/file.txt bs=7 status=none",
     "two commands": "(head -n 1 ~/file.txt; tail -n +2 ~/file.txt) > drop/file.txt",
+    "tar": "tar c -C ~ file.txt | tar x -C drop",
+    "tar of a folder": "mkdir -p ~/folder && cp -p ~/file.txt ~/folder && tar c -C ~/folder . | tar x -C drop",
+    "rsync of a folder": "rsync -a ~/folder/ drop",
+    "cp of a folder": "cp -a ~/folder/. drop",
+    "python": f"""{sys.executable} -c '
+import os, shutil, tempfile
+with tempfile.NamedTemporaryFile(dir="drop", delete=False) as file:
+    shutil.copyfileobj(open(os.path.expanduser("~/file.txt"), "rb"), file)
+    os.fsync(file)
+os.replace(file.name, "drop/file.txt")'""",
+    "shutil.move": f"""cp ~/file.txt ~/gone && {sys.executable} -c '
+import os, shutil; shutil.move(os.path.expanduser("~/gone"), "drop/file.txt")'""",
     "maildir": "cp ~/file.txt drop/.17.tmp && sync drop/.17.tmp && mv drop/.17.tmp drop/file.txt",
 }
 
 
 def test_tools_publish_a_file_once(new_topic: object, topic: Path, tmp_path: Path) -> None:
-    """10.2 `cp`, `cp -p`, `mv` from another disk, `install`, `rsync -a`, `curl -o`, `vim`'s `:w` and `tee` publish each
-    file once, and say that all went well."""
+    """10.2 `cp`, `cp -p`, `mv` from another disk, `install`, `rsync -a`, `curl -o`, `vim`'s `:w`, `tee` and `tar x`
+    publish each file once, and say that all went well, also for a folder of files."""
     text = b"".join(b"line %d\n" % number for number in range(500))
     (tmp_path / "file.txt").write_bytes(text)
     os.utime(tmp_path / "file.txt", (1_000_000_000, 1_000_000_000))
@@ -90,10 +103,11 @@ def test_tools_publish_a_file_once(new_topic: object, topic: Path, tmp_path: Pat
         assert (tool, dropped(topic / str(number))) == (tool, {("file.txt", text): 1})
 
 
-@pytest.mark.parametrize("name", [".hidden", "#auto#", "backup~", "x.tmp", "x.part", "x.swp"])
+@pytest.mark.parametrize("name", [".hidden", "#auto#", "backup~", "x.tmp", "x.part", "x.swp", "tmp_0a9zzzz"])
 def test_temporary_names_wait(queue: Path, drop: Path, name: str) -> None:
-    """10.3 A file whose name begins with `.` or `#`, or ends with `~`, `.tmp`, `.part` or `.swp`, waits. It becomes a
-    message when it is renamed to another name, or, if it is still being written then, when it is closed."""
+    """10.3 A file whose name begins with `.` or `#`, or ends with `~`, `.tmp`, `.part` or `.swp`, or is one of Python's
+    `tempfile` (`tmp` and eight of `a-z0-9_`), waits. It becomes a message when it is renamed to another name, or, if it
+    is still being written then, when it is closed."""
     (drop / name).write_bytes(b"one")
     assert (bodies(queue), os.listdir(drop)) == ([], [name])
     (drop / name).rename(drop / f"{name}2~")
