@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from mountctl.errors import CommandError
-from mountctl.places import Answer, Mount, answer_of, mount_at, patiently
+from mountctl.places import Answer, Mount, answer_of, mount_at, mounts, patiently
 
 FUSE_DEVICE = Path("/dev/fuse")
 FUSE_CONFIG = Path("/etc/fuse.conf")
@@ -91,6 +91,20 @@ def check_store(store: Path, may_create: bool) -> None:
         raise CommandError(f"store {store} does not exist", "a read-only mount creates nothing", os.EX_NOINPUT)
     elif not store.parent.is_dir():
         raise CommandError(f"{store.parent} does not exist", f"mkdir -p {store.parent}", os.EX_NOINPUT)
+
+
+def check_unmounted(store: Path) -> None:
+    """Nobody has the store mounted to write it. A writer that did not mount it is met when the store is opened."""
+    for mount in mounts():
+        if (
+            mount.store == store
+            and not mount.read_only
+            and mount.is_trusted
+            and answer_of(mount.mountpoint) != Answer.NO
+        ):
+            reason = f"{store} is mounted at {mount.mountpoint}"
+            remedy = f"use that, or `mountctl umount {mount.mountpoint}`, or mount it here with --follow"
+            raise CommandError(reason, remedy, os.EX_TEMPFAIL)
 
 
 def check_allow_other(config: Path = FUSE_CONFIG) -> None:

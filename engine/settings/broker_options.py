@@ -213,7 +213,7 @@ def retention_from(options: Mapping[str, Any]) -> Retention:
     """Retention as `options` (broker.conf name to value: config/retention.json) ask for it. OptionError."""
     for name in options:
         if name not in _RETENTION:
-            raise OptionError(name, "retention has no such option")
+            raise OptionError(name, f"retention has no such option{_nearest(name)}")
     return replace(Retention(), **_parse(_RETENTION, options))
 
 

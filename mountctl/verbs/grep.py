@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 
 import click
 
@@ -22,6 +22,9 @@ from mountctl.selection import Range, Selection, at_most, messages_in, messages_
 from mountctl.showing import Printer, takes_format
 
 MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
+READ_TOGETHER = 256
+FEW = 8
+"""Where more than one in so many messages matches, all are read together."""
 _PARTS: dict[str, Callable[[Shown], Iterable[str]]] = {
     "keys": lambda message: message.attributes.get("keys", "").split(),
     "tags": lambda message: [message.attributes.get("tags", "")],
@@ -135,15 +138,22 @@ def _with_body(
     """The messages of a range whose body is wanted; all but those whose bodies may hold it are passed over."""
     held, any_case = ([], False) if search.invert else search.pattern.held
     is_in, wanted = search.pattern.is_in, not search.invert
-    attributes = attributes or bool(selection.tags)
-    for offset, body in access.bodies(chosen.topic, chosen.queue, chosen.start, chosen.end, held, any_case):
-        if is_in(body) is not wanted:
-            continue
-        if not attributes:
-            yield Shown(chosen.topic, chosen.queue, offset, body, {})
-        else:
-            found = access.messages(chosen.topic, chosen.queue, offset, 1, attributes)
-            yield from filter(selection.takes, found)
+    found = access.bodies(chosen.topic, chosen.queue, chosen.start, chosen.end, held, any_case)
+    matches = ((offset, body) for offset, body in found if is_in(body) is wanted)
+    if attributes or selection.tags:
+        yield from filter(selection.takes, _with_attributes(access, chosen, (offset for offset, _ in matches)))
+    else:
+        yield from (Shown(chosen.topic, chosen.queue, offset, body, {}) for offset, body in matches)
+
+
+def _with_attributes(access: Access, chosen: Range, offsets: Iterator[int]) -> Iterator[Shown]:
+    """The messages at those offsets, with their attributes; those that lie close together are read together."""
+    while some := list(islice(offsets, READ_TOGETHER)):
+        spans = [some] if some[-1] - some[0] < len(some) * FEW else [[offset] for offset in some]
+        for span in spans:
+            count, wanted = span[-1] - span[0] + 1, set(span)
+            read = access.messages(chosen.topic, chosen.queue, span[0], count, attributes=True)
+            yield from (message for message in read if message.offset in wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,8 @@ def _preflight(request: MountRequest) -> None:
         preflight.check_apart(path, request.mountpoint)
     preflight.check_store(request.store, may_create=request.mode == "write")
     preflight.check_mountpoint(request.mountpoint)
+    if request.mode != "follow":
+        preflight.check_unmounted(request.store)
     if request.allow_other:
         preflight.check_allow_other()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore
+from mountctl.direct import OpenedStore
 from tests.mountctl.conftest import Site, mountctl, succeed
 
 
@@ -113,3 +114,21 @@ def test_the_exit_code_says_whether_something_was_found(site: Site) -> None:
 def test_an_empty_store_has_nothing_to_find(tmp_path: Path) -> None:
     succeed("init", tmp_path / "s")
     assert mountctl("grep", tmp_path / "s", "x").returncode == 1
+
+
+def test_messages_that_lie_together_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        for number in range(2000):
+            body = b"apple %d" % number if number % 3 else b"pear"
+            store.put(Message("fruit", body, tags="red" if number % 2 else "green"), queue=0)
+    read, calls = OpenedStore.messages, []
+
+    def counted(self: OpenedStore, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> object:
+        calls.append(start)
+        return read(self, topic, queue, start, count, attributes)
+
+    monkeypatch.setattr(OpenedStore, "messages", counted)
+    found = succeed("grep", tmp_path / "store", "apple", "fruit", "--tag", "red", "--format", "%o %g %b").splitlines()
+    assert found == [f"{number} red apple {number}" for number in range(2000) if number % 3 and number % 2]
+    assert len(calls) < 20
+    assert succeed("grep", tmp_path / "store", "apple (7|1999)$", "--format", "%o %g") == "7 red\n1999 red\n"

@@ -9,6 +9,7 @@ import pytest
 
 from mountctl import preflight
 from mountctl.errors import CommandError
+from tests.mountctl.conftest import Site, mountctl, succeed
 
 
 def test_a_missing_device_is_named(tmp_path: Path) -> None:
@@ -68,3 +69,14 @@ def test_allow_other_is_for_root_and_for_those_whom_fuse_conf_lets(
         preflight.check_allow_other(config)
     config.write_text("mount_max = 1000\nuser_allow_other\n")
     preflight.check_allow_other(config)
+
+
+def test_who_mounts_a_store_twice_is_told_where_it_is(site: Site, tmp_path: Path) -> None:
+    site.mounted()
+    (tmp_path / "elsewhere").mkdir()
+    for options in ((), ("--read-only",)):
+        done = mountctl("mount", *options, site.store, tmp_path / "elsewhere")
+        assert done.returncode == 75
+        assert f"{site.store} is mounted at {site.mountpoint}: use that, or `mountctl umount" in done.stderr
+    succeed("mount", "--follow", site.store, tmp_path / "elsewhere")
+    succeed("umount", tmp_path / "elsewhere")

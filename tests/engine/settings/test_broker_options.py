@@ -81,6 +81,8 @@ def test_what_makes_no_sense_is_refused_by_name(options: dict[str, Any], words: 
 def test_retention_takes_no_other_option() -> None:
     with pytest.raises(OptionError, match="warmMapedFileEnable"):
         retention_from({"warmMapedFileEnable": "true"})
+    with pytest.raises(OptionError, match=r"no such option \(did you mean fileReservedTime\?\)"):
+        retention_from({"filereservedtime": 3})
 
 
 def test_names_are_listed_once_in_order() -> None:
