@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,22 +37,20 @@ class QueueClaim:
     held: range = range(0)
 
 
-def _none() -> Array:
-    return np.empty(0, np.int64)
+class Run(NamedTuple):
+    """Entries of one queue, from queue offset `first` on; independent of the queue."""
+
+    first: int
+    entries: Entries
 
 
-Run = tuple[int, Array]
-"""Entries of one queue: the first one's queue offset, and the places that they lead to (int64 (n,), -1: to none)."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what entries lead to is found when somebody asks, where the log is damaged
 class Claims:
     """What is known beside the log. Nothing is claimed by default.
 
     `is_clean`: its last writer closed the store, so all that queues lead to was written. The log before `covered_end`
     is on disk. From `own_from` on our own writer wrote it and may not have brought it to disk; None: it was closed, or
-    somebody else wrote. `places` and `sizes` (int64 (n,), ascending) are those of all records that entries lead to;
-    `runs` are the entries themselves, by queue, of a queue in several runs. Records of a topic before
+    somebody else wrote. `runs` are the entries, by queue, of a queue in several runs. Records of a topic before
     `deleted_until(topic)`, a physical offset, went with it: a topic of that name begins again at 0.
     """
 
@@ -59,10 +58,22 @@ class Claims:
     covered_end: int = 0
     own_from: int | None = None
     queues: Mapping[tuple[str, int], QueueClaim] = field(default_factory=dict)
-    places: Array = field(default_factory=_none)
-    sizes: Array = field(default_factory=_none)
     runs: Mapping[tuple[str, int], Sequence[Run]] = field(default_factory=dict)
     deleted_until: Callable[[str], int] = lambda topic: 0
+
+    @cached_property
+    def _led_to(self) -> tuple[Array, Array]:
+        return _by_place(_joined(self.runs))
+
+    @property
+    def places(self) -> Array:
+        """Where the records are that entries lead to: int64 (n,), ascending."""
+        return self._led_to[0]
+
+    @property
+    def sizes(self) -> Array:
+        """Their sizes, as the entries say them: int64 (n,)."""
+        return self._led_to[1]
 
     @property
     def dispatched_end(self) -> int:
@@ -76,9 +87,10 @@ class Claims:
 
     def place_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Where the queue's entry of that number leads; -1: there is none, or it leads nowhere."""
-        for first, places in self.runs.get((topic, queue_id), ()):
-            if 0 <= queue_offset - first < len(places):
-                return int(places[queue_offset - first])
+        for first, entries in self.runs.get((topic, queue_id), ()):
+            row = queue_offset - first
+            if 0 <= row < len(entries):
+                return int(entries["physical_offset"][row]) if _leads(entries[row : row + 1])[0] else -1
         return -1
 
     def size_at(self, physical_offset: int) -> int | None:
@@ -165,24 +177,21 @@ def read_claims(
         known = claims.get(key)
         if known is None or known.next_offset < next_offset:
             claims[key] = QueueClaim(next_offset, held=known.held if known is not None else range(0))
-    return Claims(clean, covered_end, own_from, claims, *_entries(queues, start, end), deleted_until)
+    return Claims(clean, covered_end, own_from, claims, _runs(queues, start, end), deleted_until)
 
 
 def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) -> Claims:
     """The same, and what entries lead to in [start, end), which was left out."""
-    places, sizes, runs = _entries(queues, start, end)
+    runs = _runs(queues, start, end)
     return replace(
-        claims,
-        places=np.append(places, claims.places),
-        sizes=np.append(sizes, claims.sizes),
-        runs={key: [*claims.runs.get(key, ()), *runs.get(key, ())] for key in {**claims.runs, **runs}},
+        claims, runs={key: [*claims.runs.get(key, ()), *runs.get(key, ())] for key in {**claims.runs, **runs}}
     )
 
 
 def _reach(queues: ConsumeQueues, end: int, file_bytes: int) -> int:
     """Where the records end that entries lead to at or behind `end`: as long as they lie as close as records do, since
     no checksum covers an entry."""
-    places, sizes, _ = _entries(queues, end, MAX_OFFSET)
+    places, sizes = _by_place(_joined(_runs(queues, end, MAX_OFFSET)))
     ends = places + sizes
     apart = places - np.concatenate(([end], ends[:-1])) >= file_bytes
     apart |= sizes > file_bytes
@@ -190,23 +199,21 @@ def _reach(queues: ConsumeQueues, end: int, file_bytes: int) -> int:
     return int(ends[:count].max(initial=end))
 
 
-def _entries(queues: ConsumeQueues, start: int, end: int) -> tuple[Array, Array, dict[tuple[str, int], Sequence[Run]]]:
-    """Places and sizes of records in [start, end), by place, and the entries that say so: as many of the newest as may
-    be kept."""
+def _runs(queues: ConsumeQueues, start: int, end: int) -> dict[tuple[str, int], Sequence[Run]]:
+    """The entries for records in [start, end): as many of the newest as may be kept."""
     known = list(queues)
     bounds = _bounds(known, start, end)
     while start < end and sum(after - first for _, first, after in bounds) > MOST_ENTRIES:
         start = (start + end + 1) // 2
         bounds = _bounds(known, start, end)
-    parts = [queue.entries(first, after - first) for queue, first, after in bounds]
-    found = _joined(parts)
-    led_to = np.where(_leads(found), found["physical_offset"], -1).astype(np.int64)
-    runs: dict[tuple[str, int], Sequence[Run]] = {}
-    start = 0
-    for (queue, first, _), part in zip(bounds, parts, strict=True):
-        runs[queue.topic, queue.queue_id] = [(first, led_to[start : start + len(part)])]
-        start += len(part)
-    return *_by_place(found), runs
+    return {
+        (queue.topic, queue.queue_id): [Run(first, _copied(queue.entries(first, after - first)))]
+        for queue, first, after in bounds
+    }
+
+
+def _joined(runs: Mapping[tuple[str, int], Sequence[Run]]) -> Entries:
+    return _in_one([run.entries for own in runs.values() for run in own])
 
 
 def _bounds(queues: Sequence[ConsumeQueue], start: int, end: int) -> list[tuple[ConsumeQueue, int, int]]:
@@ -217,11 +224,18 @@ def _bounds(queues: Sequence[ConsumeQueue], start: int, end: int) -> list[tuple[
 
 def entries_between(bounds: Sequence[tuple[ConsumeQueue, int, int]]) -> tuple[Array, Array]:
     """Places and sizes of the records that those entries lead to, int64 (n,), by place."""
-    return _by_place(_joined([queue.entries(first, after - first) for queue, first, after in bounds]))
+    return _by_place(_in_one([queue.entries(first, after - first) for queue, first, after in bounds]))
 
 
-def _joined(parts: Sequence[Entries]) -> Entries:
+def _in_one(parts: Sequence[Entries]) -> Entries:
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, ENTRY), *parts])
+
+
+def _copied(entries: Entries) -> Entries:
+    """The same, if it was a view of a queue's file, in memory of its own."""
+    return (
+        entries if entries.flags.owndata else entries.view(f"V{ENTRY.itemsize}").copy().view(ENTRY)
+    )  # field by field costs more
 
 
 def _by_place(entries: Entries) -> tuple[Array, Array]:

@@ -194,7 +194,7 @@ def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Arra
 
 def trusted_prefix(records: Array, physical_end: int) -> int:
     """Count of leading entries (numbered from 1) that can be right: records in log order before `physical_end`."""
-    if not len(records):
+    if not len(records) or records["physical_offset"][0] >= physical_end:
         return 0
     offsets = records["physical_offset"].astype(np.int64)
     numbers = np.arange(1, len(records) + 1)

@@ -29,7 +29,7 @@ from engine.record.record import decode_record, record_problem
 
 Array = np.ndarray[Any, Any]
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 """Enough to make little of the calls; more would not stay in the processor's cache from one look to the next."""
 _SEARCH_BYTES = 1 << 20
 _MOST_READ = 8
