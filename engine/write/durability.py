@@ -68,7 +68,7 @@ class Durability:
             self._committer = Committer(log, policy, committed=self._dispatch_held, failed=failed)
         commit = self._committer.commit if self._committer else (lambda: None)
         self.log_flusher = LogFlusher(log, policy, failed=failed, commit=commit)
-        self._derived: DerivedFlusher[RecoveryPoint] = DerivedFlusher(
+        self._derived = DerivedFlusher(
             self.log_flusher,
             policy,
             self._checkpoint,

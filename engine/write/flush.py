@@ -11,13 +11,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
 from engine.files.periodic import PeriodicThread
 from engine.log.checkpoint import CheckpointFile
 from engine.log.commit_log import CommitLog
 from engine.settings.config import FlushPolicy
+
+if TYPE_CHECKING:
+    from engine.recovery.marks import RecoveryPoint
 
 Done = Callable[[StoreError | None], None]
 
@@ -232,22 +235,7 @@ class Committer:
         self._failed(error)
 
 
-class Coverage(Protocol):
-    """What derived data covers: records before `physical_end`, the newest of them stored at `store_time_ms`."""
-
-    @property
-    def physical_end(self) -> int:
-        """Physical offset just past the newest dispatched record."""
-
-    @property
-    def store_time_ms(self) -> int:
-        """When that record was stored; 0 when there is none."""
-
-
-Covered = TypeVar("Covered", bound=Coverage)
-
-
-class DerivedFlusher(Generic[Covered]):
+class DerivedFlusher:
     """Flushes consume queues and index on a thread of its own, and writes the checkpoint: what recovery may rely on.
 
     Thread safety: any thread. Close it before the log's flusher; a last `flush` may come after both.
@@ -259,10 +247,10 @@ class DerivedFlusher(Generic[Covered]):
         policy: FlushPolicy,
         checkpoint_file: CheckpointFile,
         *,
-        snapshot: Callable[[], Covered | None],
+        snapshot: Callable[[], RecoveryPoint | None],
         flush_queues: Callable[[int], None],
         flush_index: Callable[[], None],
-        covered: Callable[[Covered], None],
+        covered: Callable[[RecoveryPoint], None],
         failed: Callable[[FlushFailedError], None],
     ) -> None:
         """`snapshot` tells what is dispatched when a flush begins, None when nothing can be said of it; `covered` is

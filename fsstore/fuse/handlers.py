@@ -13,7 +13,8 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import nullcontext
+from functools import partial, update_wrapper
 from typing import Any
 
 import numpy as np
@@ -351,43 +352,21 @@ class JournaledHandlers(RequestHandlers):
         self._journal = journal
         self._handle = 0
         """Of the request that is being done; 0: of one that needs no journal."""
+        self._wrap(self._once, Opcode.WRITE)
+        self._wrap(self._once_if_needed, Opcode.FLUSH, Opcode.FSYNC, Opcode.RELEASE)
+        self._wrap(self._named_once, Opcode.MKDIR, Opcode.CREATE, Opcode.UNLINK, Opcode.RENAME, Opcode.RENAME2)
         for handle, inode in core.inherited_files():
             self._bodies.opened(inode, handle, None)
 
-    def write(self, unique: int, inode: int, request: memoryview) -> None:
-        self._once(super().write, unique, inode, request)
-
-    def flush(self, unique: int, inode: int, request: memoryview) -> None:
-        self._once_if_needed(super().flush, unique, inode, request)
-
-    def fsync(self, unique: int, inode: int, request: memoryview) -> None:
-        self._once_if_needed(super().fsync, unique, inode, request)
-
-    def release(self, unique: int, inode: int, request: memoryview) -> None:
-        self._once_if_needed(super().release, unique, inode, request)
-
-    def mkdir(self, unique: int, inode: int, request: memoryview) -> None:
-        self._named_once(super().mkdir, unique, inode, request)
-
-    def create(self, unique: int, inode: int, request: memoryview) -> None:
-        self._named_once(super().create, unique, inode, request)
-
-    def unlink(self, unique: int, inode: int, request: memoryview) -> None:
-        self._named_once(super().unlink, unique, inode, request)
-
-    def rename(self, unique: int, inode: int, request: memoryview) -> None:
-        self._named_once(super().rename, unique, inode, request)
-
-    def rename2(self, unique: int, inode: int, request: memoryview) -> None:
-        self._named_once(super().rename2, unique, inode, request)
+    def _wrap(self, once: Callable[[Handler, int, int, memoryview], None], *opcodes: Opcode) -> None:
+        for opcode in opcodes:
+            handler = self.by_opcode[opcode]
+            self.by_opcode[opcode] = update_wrapper(partial(once, handler), handler)
 
     def _named_once(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
         """Do a request that makes, removes or renames; what it asks for may be there already."""
         self._journal.begin(unique)
-        if self._journal.was_begun(unique):
-            with self._core.already_begun():
-                handler(unique, inode, request)
-        else:
+        with self._core.already_begun() if self._journal.was_begun(unique) else nullcontext():
             handler(unique, inode, request)
 
     def _once_if_needed(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
@@ -404,12 +383,9 @@ class JournaledHandlers(RequestHandlers):
         if unique & RESENT:
             if self._was_done(unique, slot, handle, request):
                 return
-            if journal.is_stored(slot):
-                with self._core.already_stored(handle):
-                    self._do(handler, unique, inode, request, slot, handle)
-                return
-            if journal.was_begun(unique):
-                with self._core.already_begun():
+            if journal.is_stored(slot) or journal.was_begun(unique):
+                core = self._core
+                with core.already_stored(handle) if journal.is_stored(slot) else core.already_begun():
                     self._do(handler, unique, inode, request, slot, handle)
                 return
         self._do(handler, unique, inode, request, slot, handle)

@@ -4,7 +4,6 @@ import errno
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from engine.files.mapped_file import Access
 from engine.files.preallocate import BufferPool
 from engine.log.checkpoint import CheckpointFile, read_checkpoint
 from engine.log.commit_log import CommitLog
+from engine.recovery.marks import RecoveryPoint
 from engine.settings.config import FlushPolicy
 from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 
@@ -223,10 +223,8 @@ def test_flushing_commits_the_write_buffer_first(tmp_path: Path) -> None:
         assert (rig.log.readable_end, rig.flusher.durable_end) == (end, end)
 
 
-@dataclass(frozen=True)
-class Dispatched:
-    physical_end: int
-    store_time_ms: int
+def dispatched(physical_end: int, store_time_ms: int) -> RecoveryPoint:
+    return RecoveryPoint(physical_end, newest=(0, physical_end, store_time_ms, 0))
 
 
 class DerivedRig:
@@ -234,7 +232,7 @@ class DerivedRig:
 
     def __init__(self, log: Rig, path: Path, policy: FlushPolicy = RARELY) -> None:
         self.journal: list[str] = []
-        self.covered: list[Dispatched] = []
+        self.covered: list[RecoveryPoint] = []
         self.failures: list[FlushFailedError] = []
         self.error: FlushFailedError | None = None
         self.path = path
@@ -250,16 +248,16 @@ class DerivedRig:
             failed=self.failures.append,
         )
 
-    def _snapshot(self) -> Dispatched:
+    def _snapshot(self) -> RecoveryPoint:
         self.journal.append("snapshot")
-        return Dispatched(self._log.log.wrote_end, self._log.log.last_store_time_ms)
+        return dispatched(self._log.log.wrote_end, self._log.log.last_store_time_ms)
 
     def _flush_queues(self, least_pages: int) -> None:
         self.journal.append(f"queues {least_pages}, log to {self._log.flusher.durable_end}")
         if self.error:
             raise self.error
 
-    def _note_covered(self, covered: Dispatched) -> None:
+    def _note_covered(self, covered: RecoveryPoint) -> None:
         self.journal.append(f"covered, checkpoint {read_checkpoint(self.path).logics_ms}")
         self.covered.append(covered)
 
@@ -270,7 +268,7 @@ def test_derived_data_is_covered_when_log_queues_index_and_checkpoint_are_on_dis
         end = rig.append()
         derived.flusher.flush()
         assert derived.journal == ["snapshot", f"queues 0, log to {end}", "index", "covered, checkpoint 1000"]
-        assert derived.covered == [Dispatched(end, 1_000)]
+        assert derived.covered == [dispatched(end, 1_000)]
         checkpoint = read_checkpoint(tmp_path / "checkpoint")
         assert (checkpoint.physic_ms, checkpoint.logics_ms) == (1_000, 1_000)
 
@@ -304,6 +302,6 @@ def test_derived_data_is_flushed_at_its_intervals(tmp_path: Path) -> None:
         derived = DerivedRig(rig, tmp_path / "checkpoint", policy)
         end = rig.append()
         derived.flusher.start()
-        eventually(lambda: Dispatched(end, 1_000) in derived.covered)
+        eventually(lambda: dispatched(end, 1_000) in derived.covered)
         eventually(lambda: any(line.startswith("queues 2,") for line in derived.journal))
         derived.flusher.close()
