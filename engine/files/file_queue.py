@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import StoreFullError, UnreadableRangeError
+from engine.errors import ReadError, StoreFullError, UnreadableRangeError
 from engine.files.disk import Disk, flush_error, make_directory
 from engine.files.file_scan import FileProblem, FoundFile, LogPaths, as_paths, file_name, one_of_each, scan_directory
 from engine.files.mapped_file import Access, MappedFile
@@ -204,6 +204,14 @@ class FileQueue(FilesByStart):
         if file is None:
             raise UnreadableRangeError(self.directory, offset, length, self.max_offset)
         return file.view(offset - file.start, length)
+
+    def peek(self, offset: int, length: int) -> bytes:
+        """What a file has there now, written or not; fewer bytes where it went, or is shorter than it was."""
+        file = self.find(offset)
+        try:
+            return bytes(file.whole()[offset - file.start :][:length]) if file is not None else b""
+        except ReadError:
+            return b""
 
     def missing_ranges(self) -> list[tuple[int, int]]:
         """Offset ranges [from, to) between the first and the last file that no file holds."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from engine.errors import ReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
 from engine.log.commit_log import CommitLog
@@ -182,7 +181,7 @@ class Derivation:
 
     def _may_have_more(self, end: int) -> bool:
         """Whether a look at the log's end may find a record: not where nothing is, or what was no record just now."""
-        head = self._head(end)
+        head = self._log.files.peek(end, HEAD_BYTES)
         if not any(head[:8]):
             self._stuck = None
             return end < self._newest_start()
@@ -196,21 +195,10 @@ class Derivation:
         self._stuck = (end, head, since, now + LOOK_SECONDS)
         return True
 
-    def _head(self, physical_offset: int) -> bytes:
-        """The first bytes that stand there; none where no file is."""
-        file = self._log.files.find(physical_offset)
-        if file is None:
-            return b""
-        position = physical_offset - file.start
-        try:
-            return bytes(file.whole()[position : position + HEAD_BYTES])
-        except ReadError:
-            return b""
-
     def _newest_start(self) -> int:
         """Where the newest file begins that is written to: brokers make one more ahead."""
         for file in reversed(self._log.files.files):
-            if any(self._head(file.start)[:8]):
+            if any(self._log.files.peek(file.start, 8)):
                 return file.start
         return self._log.min_offset
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.errors import RetiredFileError, StoreError, TruncatedFileError, UnsupportedStoreError
+from engine.errors import StoreError, UnsupportedStoreError
 from engine.events import Expired
 from engine.files.file_scan import folders_in
 from engine.files.layout import StoreLayout
@@ -406,21 +406,11 @@ class Follower:
         if self._newest is None or self._newest[0] < begin:
             return False
         physical_offset, head = self._newest
-        return self._bytes_at(physical_offset, len(head)) != head
-
-    def _bytes_at(self, physical_offset: int, length: int) -> bytes:
-        """What stands there now; fewer bytes where the file went, or is shorter than it was."""
-        file = self._log.files.find(physical_offset)
-        if file is None:
-            return b""
-        position = physical_offset - file.start
-        try:
-            return bytes(file.whole()[position : position + length])
-        except (RetiredFileError, TruncatedFileError):
-            return b""
+        return self._log.files.peek(physical_offset, len(head)) != head
 
     def _remember_newest(self, physical_offset: int, end: int) -> None:
-        self._newest = physical_offset, self._bytes_at(physical_offset, min(end - physical_offset, NEWEST_BYTES))
+        size = min(end - physical_offset, NEWEST_BYTES)
+        self._newest = physical_offset, self._log.files.peek(physical_offset, size)
 
     def _withdraw(self) -> None:
         """Show nothing of the log and the queues any more, and say so: their places are to mean other messages."""

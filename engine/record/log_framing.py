@@ -117,7 +117,6 @@ class LedgerFraming(Framing):
     least_bytes = _SCALARS.size
 
     def problem(self, view: memoryview, frame_offset: int) -> str | None:
-        """As `Framing.problem`."""
         if len(view) < self.header_bytes:
             return f"only {len(view)} bytes are left for an entry"
         size = _START.unpack_from(view)[1]
@@ -128,7 +127,6 @@ class LedgerFraming(Framing):
         return found or record_problem(view[self.header_bytes : size], record_offset)
 
     def header_problem(self, header: memoryview, physical_offset: int, record_bytes: int) -> str | None:
-        """As `Framing.header_problem`."""
         magic, size, _, _, position, _, _, _, body_bytes = _SCALARS.unpack(header)
         if magic != _RECORD_ENTRY:
             return f"its entry has magic {magic}, not {_RECORD_ENTRY}"
@@ -139,7 +137,6 @@ class LedgerFraming(Framing):
         return None
 
     def claimed_size(self, frame: memoryview) -> int | None:
-        """As `Framing.claimed_size`."""
         if len(frame) < self.header_bytes:
             return None
         header = _SCALARS.unpack_from(frame)
@@ -149,7 +146,6 @@ class LedgerFraming(Framing):
         )
 
     def is_blank(self, frame: memoryview) -> bool:
-        """As `Framing.is_blank`."""
         return len(frame) >= BLANK_BYTES and _START.unpack_from(frame) == (_BLANK_ENTRY, len(frame))
 
     def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
@@ -168,19 +164,16 @@ class LedgerFraming(Framing):
         return len(positions) if follows.all() else first + int(follows.argmin())
 
     def number(self, log: Array, positions: Array) -> EntryNumber | None:
-        """As `Framing.number`."""
         if not len(positions):
             return None
         header = _headers(log, positions[-1:])[0]
         return EntryNumber(int(header["index"]), int(header["term"]))
 
     def goes_on(self, frame: memoryview, before: EntryNumber | None) -> bool:
-        """As `Framing.goes_on`."""
         index, term = _SCALARS.unpack_from(frame)[2:4]
         return before is None or (index > before.entry and term >= before.term)
 
     def records(self, log: Array, frames: Array) -> Array:
-        """As `Framing.records`."""
         return np.asarray(frames[_headers(log, frames)["magic"] == _RECORD_ENTRY] + self.header_bytes)
 
 

@@ -328,7 +328,6 @@ class Threads:
     parallelism = os.cpu_count() or 1
 
     def run(self, work: Callable[[Task], Part], tasks: Sequence[Task], tell: Callable[[float], None]) -> list[Part]:
-        """As `Runner.run`."""
         parts = []
         executor = ThreadPoolExecutor(self.parallelism)
         try:

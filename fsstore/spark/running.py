@@ -23,11 +23,9 @@ class SparkTasks:
 
     @property
     def parallelism(self) -> int:
-        """As `Runner.parallelism`."""
         return int(self._spark.sparkContext.defaultParallelism)
 
     def run(self, work: Callable[[Task], Part], tasks: Sequence[Task], tell: Callable[[float], None]) -> list[Part]:
-        """As `Runner.run`."""
         job = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(work)
         with watched(self._spark, tell):
             return list(job.collect())
