@@ -9,71 +9,40 @@ from __future__ import annotations
 import errno
 import logging
 
-from engine import (
-    BackupError,
-    BodyTooLargeError,
-    ConfigFileError,
-    ConsumerOffsetError,
-    DamagedRecordError,
-    DuplicateLogFileError,
-    ExpiredMessageError,
-    FlushFailedError,
-    IllegalMessageError,
-    IllegalTopicError,
-    MessageNotFoundError,
-    MessageTooLargeError,
-    MissingLogError,
-    NoDescriptorError,
-    NotAStoreError,
-    ObstructedError,
-    OptionError,
-    QueueGapError,
-    ReadOnlyStoreError,
-    RetiredFileError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreError,
-    StoreFullError,
-    StoreLockedError,
-    TopicExistsError,
-    TopicNotFoundError,
-    TruncatedFileError,
-    UnreadableRangeError,
-    UnsupportedStoreError,
-)
+import engine
 from fsstore.interface import FilesystemError
 from fsstore.tree.complaints import COMPLAINTS
 
-ERRNOS: dict[type[StoreError], int] = {
-    NotAStoreError: errno.EIO,
-    UnsupportedStoreError: errno.EIO,
-    DuplicateLogFileError: errno.EIO,
-    MissingLogError: errno.EIO,
-    StoreBusyError: errno.EBUSY,
-    BackupError: errno.EIO,
-    StoreLockedError: errno.EBUSY,
-    ReadOnlyStoreError: errno.EROFS,
-    StoreFullError: errno.ENOSPC,
-    IllegalMessageError: errno.EINVAL,
-    MessageTooLargeError: errno.EFBIG,
-    FlushFailedError: errno.EIO,
-    NoDescriptorError: errno.ENFILE,
-    ObstructedError: errno.EIO,
-    StoreClosedError: errno.EIO,
-    TopicNotFoundError: errno.ENOENT,
-    TopicExistsError: errno.EEXIST,
-    IllegalTopicError: errno.EINVAL,
-    ConsumerOffsetError: errno.EINVAL,
-    MessageNotFoundError: errno.ENOENT,
-    ExpiredMessageError: errno.ENOENT,
-    DamagedRecordError: errno.EIO,
-    BodyTooLargeError: errno.EIO,
-    TruncatedFileError: errno.EIO,
-    RetiredFileError: errno.EIO,
-    UnreadableRangeError: errno.EIO,
-    QueueGapError: errno.EIO,
-    ConfigFileError: errno.EIO,
-    OptionError: errno.EINVAL,
+ERRNOS: dict[type[engine.StoreError], int] = {
+    engine.NotAStoreError: errno.EIO,
+    engine.UnsupportedStoreError: errno.EIO,
+    engine.DuplicateLogFileError: errno.EIO,
+    engine.MissingLogError: errno.EIO,
+    engine.StoreBusyError: errno.EBUSY,
+    engine.BackupError: errno.EIO,
+    engine.StoreLockedError: errno.EBUSY,
+    engine.ReadOnlyStoreError: errno.EROFS,
+    engine.StoreFullError: errno.ENOSPC,
+    engine.IllegalMessageError: errno.EINVAL,
+    engine.MessageTooLargeError: errno.EFBIG,
+    engine.FlushFailedError: errno.EIO,
+    engine.NoDescriptorError: errno.ENFILE,
+    engine.ObstructedError: errno.EIO,
+    engine.StoreClosedError: errno.EIO,
+    engine.TopicNotFoundError: errno.ENOENT,
+    engine.TopicExistsError: errno.EEXIST,
+    engine.IllegalTopicError: errno.EINVAL,
+    engine.ConsumerOffsetError: errno.EINVAL,
+    engine.MessageNotFoundError: errno.ENOENT,
+    engine.ExpiredMessageError: errno.ENOENT,
+    engine.DamagedRecordError: errno.EIO,
+    engine.BodyTooLargeError: errno.EIO,
+    engine.TruncatedFileError: errno.EIO,
+    engine.RetiredFileError: errno.EIO,
+    engine.UnreadableRangeError: errno.EIO,
+    engine.QueueGapError: errno.EIO,
+    engine.ConfigFileError: errno.EIO,
+    engine.OptionError: errno.EINVAL,
 }
 
 
@@ -83,7 +52,7 @@ def errno_of(error: BaseException) -> int | None:
         return error.errno
     if isinstance(error, OSError):  # of a file below the store, which says nothing of the name that was asked for
         return errno.EIO if error.errno in (None, errno.ENOENT, errno.ENOTDIR, errno.EEXIST) else error.errno
-    if isinstance(error, StoreError):
+    if isinstance(error, engine.StoreError):
         return next((ERRNOS[kind] for kind in type(error).__mro__ if kind in ERRNOS), errno.EIO)
     return None
 
