@@ -15,15 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from engine import (
-    FlushPolicy,
-    MessageStore,
-    OpenMode,
-    RecoveryProgress,
-    Retention,
-    StoreConfig,
-    StoreError,
-)
+from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, Retention, StoreConfig, StoreError
 from fsstore import ServeOptions, serve
 from fsstore.fuse.mount import ENDING_SIGNALS, require_agreement
 from fsstore.handover import Keeper

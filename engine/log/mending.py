@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import DamagedRecordError, ReadError
 from engine.log.delay import SCHEDULE_TOPIC
-from engine.record.header import (
-    HOSTLESS_BYTES,
-    INNER_BATCH,
-    LAYOUTS,
-    MESSAGE_MAGIC_V2,
-    is_queued,
-    position_of,
-)
+from engine.record.header import HOSTLESS_BYTES, INNER_BATCH, LAYOUTS, MESSAGE_MAGIC_V2, is_queued, position_of
 from engine.record.kernel.decode import StoredMessage
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, inner_count, places
 from engine.record.record import decode_record, read_header

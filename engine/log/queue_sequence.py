@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.record.header import (
-    INNER_BATCH,
-    MIN_RECORD_BYTES,
-    is_queued,
-)
+from engine.record.header import INNER_BATCH, MIN_RECORD_BYTES, is_queued
 from engine.record.multi_dispatch import Place, can_have_queues, inner_places, places
 
 if TYPE_CHECKING:

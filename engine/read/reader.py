@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.errors import (
-    ReadError,
-)
+from engine.errors import ReadError
 from engine.haste import require_time
 from engine.log.commit_log import CommitLog
 from engine.log.deleted_topics import DeletedTopics

@@ -16,14 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.record.byte_columns import items_at
-from engine.record.header import (
-    BLANK_BYTES,
-    BLANK_MAGIC,
-    I32,
-    I64,
-    MIN_RECORD_BYTES,
-    big_endian,
-)
+from engine.record.header import BLANK_BYTES, BLANK_MAGIC, I32, I64, MIN_RECORD_BYTES, big_endian
 from engine.record.record import record_problem
 
 Array = np.ndarray[Any, Any]

@@ -17,14 +17,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.errors import DamagedRecordError, IllegalMessageError
-from engine.record.header import (
-    BLANK_MAGIC,
-    CRC_MASK,
-    HOSTLESS_BYTES,
-    MESSAGE_MAGIC_V2,
-    MIN_RECORD_BYTES,
-    Host,
-)
+from engine.record.header import BLANK_MAGIC, CRC_MASK, HOSTLESS_BYTES, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES, Host
 from engine.record.kernel.crc import crc32
 from engine.record.kernel.decode import decode_record as decode_record
 from engine.record.kernel.decode import read_header as read_header

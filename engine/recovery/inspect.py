@@ -23,11 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.errors import (
-    ConfigFileError,
-    OptionError,
-    ReadError,
-)
+from engine.errors import ConfigFileError, OptionError, ReadError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import log_files, numbered_files
 from engine.files.layout import StoreLayout

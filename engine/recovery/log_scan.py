@@ -29,13 +29,7 @@ from engine.log.claims import Claims, QueueClaim
 from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
 from engine.record.byte_columns import items_at
 from engine.record.columns import lost_sector_rows
-from engine.record.header import (
-    BLANK_BYTES,
-    MIN_RECORD_BYTES,
-    is_queued,
-    is_rolled_back,
-    position_of,
-)
+from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES, is_queued, is_rolled_back, position_of
 from engine.record.kernel.decode import StoredMessage
 from engine.record.located import LocatedRecords
 from engine.record.log_framing import EntryNumber

@@ -15,13 +15,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from engine import (
-    IllegalMessageError,
-    MessageTooLargeError,
-    Queue,
-    Stored,
-    StoreError,
-)
+from engine import IllegalMessageError, MessageTooLargeError, Queue, Stored, StoreError
 from fsstore.handover import KEPT_BYTES, HandleState
 from fsstore.interface import (
     AT_END,

@@ -27,17 +27,9 @@ from engine import (
     split_text,
     uncollected,
 )
-from fsstore.interface import (
-    Kind,
-    SlowWork,
-)
+from fsstore.interface import Kind, SlowWork
 from fsstore.tree.complaints import COMPLAINTS
-from fsstore.tree.json_messages import (
-    free_slowly,
-    json_line_limit_bytes,
-    parse_json_lines,
-    parse_json_message,
-)
+from fsstore.tree.json_messages import free_slowly, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.names import AppendOptions, BodyFormat
 from fsstore.tree.nodes import Context, Node

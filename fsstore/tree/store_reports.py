@@ -10,17 +10,8 @@ import json
 import os
 from collections.abc import Callable
 
-from engine import (
-    Stored,
-)
-from fsstore.interface import (
-    NOBODY,
-    NOTHING_TO_WAIT_FOR,
-    Attributes,
-    DoneInThread,
-    FilesystemError,
-    Opened,
-)
+from engine import Stored
+from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, DoneInThread, FilesystemError, Opened
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile
