@@ -73,7 +73,7 @@ from engine.fsck.closed import check_store
 from engine.fsck.served import ServedCheck, check_served
 from engine.haste import TakesLongError, in_haste, uncollected
 from engine.log.delay import SCHEDULE_TOPIC
-from engine.queue import Queue
+from engine.queue import Held, Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import STREAM_SEPARATOR
@@ -145,6 +145,7 @@ __all__ = [
     "FileSizes",
     "FlushFailedError",
     "FlushPolicy",
+    "Held",
     "Hold",
     "Host",
     "IllegalMessageError",

@@ -7,6 +7,7 @@ looked up again only when the queue was deleted, recreated or cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,14 @@ from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, runs_by_file
+from engine.log.queue_records import Run
 from engine.read.blocks import Block
 from engine.read.reader import COLUMN_ROWS, Reader
 from engine.read.stream import QueueStream
 from engine.record.batch import Lines
-from engine.record.columns import Columns, find_properties, read_columns, topics_of
+from engine.record.byte_columns import SliceColumn
+from engine.record.columns import Columns, find_properties, read_bodies, read_columns, topics_of
+from engine.record.compression import COMPRESSED_FLAG
 from engine.record.hashes import java_hashes
 from engine.record.kernel.scan import read_sizes
 from engine.record.kernel.search import ranges_with
@@ -53,6 +57,18 @@ GROUP_ROWS = 512
 """So many messages at most are made together."""
 HEADER_ROWS = 1024
 """As COLUMN_ROWS, of headers where there are batches: of their messages copies are made meanwhile."""
+HELD_ROWS, HELD_BYTES = 65_536, 4 << 20
+"""How many messages, and about how many bytes of records, are searched together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Messages that hold one of several texts: their queue offsets, the number of the first of those texts (both int64
+    (n,)), and their bodies, which may be in the mapped log."""
+
+    offsets: Array
+    numbers: Array
+    bodies: SliceColumn
 
 
 class Queue:
@@ -290,20 +306,50 @@ class Queue:
                 body_sizes[row] = -1 if message.is_compressed else len(message.stored_body)
         return store_sizes, body_sizes
 
-    def holding(self, start: int, count: int, text: bytes, any_case: bool = False) -> Array:
-        """Queue offsets (int64 (n,), ascending) of messages that may hold `text`: of all whose body does, of those that
-        must be read to tell (they are compressed, or damaged), and of some where it stands beside the body. With
-        `any_case` ASCII letters of either case are the same."""
+    def holding(self, start: int, count: int, texts: Sequence[bytes], any_case: bool = False) -> Iterator[Held]:
+        """Of up to `count` messages from max(start, min_offset) on those whose body holds one of `texts`, or all if
+        there are none, oldest first; damaged ones are left out. With `any_case` ASCII letters of either case are the
+        same."""
         queue = self._current()
         if queue is None:
-            return np.zeros(0, np.int64)
-        first = max(start, queue.min_offset)
-        found = [np.zeros(0, bool)]
-        for log, base, places in runs_by_file(self._log.files, queue.entries(first, max(start + count - first, 0))):
+            return
+        end, is_likely = min(start + count, queue.max_offset), not texts
+        for first in range(max(start, queue.min_offset), end, HELD_ROWS):
+            entries = queue.entries(first, min(HELD_ROWS, end - first))
+            group = entries["size"].cumsum(dtype=np.int64) // HELD_BYTES
+            for rows in np.split(np.arange(len(entries)), np.flatnonzero(np.diff(group)) + 1):
+                chosen = entries[rows[0] : rows[-1] + 1]
+                if not is_likely and not self._may_hold(chosen, texts, any_case):
+                    continue
+                for run in self._records.runs(queue, first + int(rows[0]), chosen):
+                    held = self._held(run, texts, any_case)
+                    is_likely = len(held.offsets) > 0 or not texts
+                    yield held
+
+    def _may_hold(self, entries: Entries, texts: Sequence[bytes], any_case: bool) -> bool:
+        """Whether one of the records may hold one of `texts`: a quick look, where that is unlikely."""
+        for log, base, places in runs_by_file(self._log.files, entries):
             store_sizes, body_sizes = read_sizes(log, places - base)
-            is_untold = (store_sizes == 0) | (body_sizes < 0)
-            found.append(is_untold | ranges_with(log, places - base, store_sizes, text, any_case))
-        return first + np.flatnonzero(np.concatenate(found))
+            if not store_sizes.all() or body_sizes.min(initial=0) < 0:
+                return True  # a record that must be looked at alone, or is compressed
+            if any(ranges_with(log, places - base, store_sizes, text, any_case).any() for text in texts):
+                return True
+        return False
+
+    def _held(self, run: Run, texts: Sequence[bytes], any_case: bool) -> Held:
+        records = run.records
+        is_packed = records.headers["sys_flag"] & COMPRESSED_FLAG != 0
+        numbers = _numbers_of_texts(SliceColumn(records.log, *records.bodies), texts, any_case)
+        rows = np.flatnonzero(records.headers["ok"] & (is_packed | (numbers >= 0)))
+        is_good, bodies = read_bodies(records.take(rows), self._reader.body_limit_bytes)
+        good = records.headers["ok"].copy()
+        good[rows] = is_good
+        self._records.note_unread(run, good)
+        numbers = numbers[rows]
+        if is_packed[rows].any():
+            numbers = _numbers_of_texts(bodies, texts, any_case)
+        taken = np.flatnonzero(is_good & (numbers >= 0))
+        return Held(run.first + rows[taken], numbers[taken], bodies.take(taken))
 
     def columns(self, start: int, count: int) -> Columns:
         """Bodies, keys and tags as arrays; rows from max(start, min_offset) on."""
@@ -340,6 +386,14 @@ class Queue:
         """The queue as one growing text: body, newline, body, newline. TopicNotFoundError."""
         queue = self._current() or self._queues.get_or_create(self.topic, self.queue_id)
         return self._offset_indexes.stream(queue)
+
+
+def _numbers_of_texts(bodies: SliceColumn, texts: Sequence[bytes], any_case: bool) -> Array:
+    """Of each body the first of `texts` that it holds: its number, -1 where it holds none; 0 when there are none."""
+    numbers = np.full(len(bodies), -1 if texts else 0)
+    for number in reversed(range(len(texts))):
+        numbers[ranges_with(bodies.data, bodies.starts, bodies.sizes, texts[number], any_case)] = number
+    return numbers
 
 
 def _with_tags_codes(entries: Entries, log_files: FileQueue) -> Entries:

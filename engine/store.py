@@ -33,7 +33,7 @@ from engine.log.consume_queue import ConsumeQueue
 from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.entries import ENTRY
 from engine.log.topic_view import TopicView
-from engine.queue import NO_PROPERTIES, Queue
+from engine.queue import NO_PROPERTIES, Held, Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.offset_index import OffsetIndexes
 from engine.read.reader import Reader
@@ -578,13 +578,12 @@ class MessageStore:
         return self._reader.bodies(bodies)
 
     def holding(
-        self, topic: str, queue: int, start: int, count: int, text: bytes, any_case: bool = False
-    ) -> np.ndarray[Any, Any]:
-        """Queue offsets of up to `count` messages from max(start, min_offset) on that may hold `text` (int64 (n,),
-        ascending): of all whose body does, of those that must be read to tell (they are compressed, or damaged), and of
-        some where it stands beside the body. With `any_case` ASCII letters of either case are the same. At the speed of
-        memory. TopicNotFoundError."""
-        return self._queue(topic, queue).holding(start, count, text, any_case)
+        self, topic: str, queue: int, start: int, count: int, texts: Sequence[bytes], any_case: bool = False
+    ) -> Iterator[Held]:
+        """Of up to `count` messages from max(start, min_offset) on those whose body holds one of `texts`, or all if
+        there are none, oldest first; damaged ones are left out. With `any_case` ASCII letters of either case are the
+        same. At the speed of memory. TopicNotFoundError."""
+        return self._queue(topic, queue).holding(start, count, texts, any_case)
 
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = MAX_TIME_MS

@@ -100,6 +100,24 @@ class Shown:
         return {**shown, "properties": self.properties, **body}
 
 
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Bodies of messages of a queue. A newline stands before each in `joined`: the i-th is
+    joined[ends[i] + 1 : ends[i + 1]]. `numbers` says which of the texts that were asked for it holds first, -1 where
+    that was not looked at."""
+
+    offsets: list[int]
+    numbers: list[int]
+    joined: bytes
+    ends: list[int]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, row: int) -> bytes:
+        return self.joined[self.ends[row] + 1 : self.ends[row + 1]]
+
+
 class Claim(Protocol):
     """A queue that a member of a consumer group has for itself, until it is released, or the process ends."""
 
@@ -130,9 +148,9 @@ class Access(Protocol):
 
     def bodies(
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
-    ) -> Iterator[tuple[int, bytes]]:
-        """Queue offsets and bodies of messages at [start, end), oldest first; damaged ones are left out. At least of
-        those whose body holds all of `texts` (with `any_case` ASCII letters of either case are the same)."""
+    ) -> Iterator[Bodies]:
+        """Messages at [start, end), some at a time, oldest first; damaged ones are left out. At least those whose body
+        holds one of `texts` (with `any_case` ASCII letters of either case are the same)."""
 
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         """Every message that carries `key`, matched whole, each once, with its attributes."""

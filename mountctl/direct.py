@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from engine import (
-    Columns,
     ConsumerOffsetError,
     Message,
     MessageStore,
@@ -25,17 +23,13 @@ from engine import (
 )
 from fsstore.tree.status import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
-from mountctl.access import Labels, Placed, Queue, Shown, Topic, whole_lines
+from mountctl.access import Bodies, Labels, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import progress
 from mountctl.process import raise_open_files
 
-SEARCHED_TOGETHER = 65_536
-SAMPLE = 8_192
-"""Messages that tell which of several texts is the rarest."""
-FEW = 8
-"""Where more than one in so many messages may hold a text, all are read together."""
+READ_TOGETHER = 65_536
 
 
 @contextmanager
@@ -111,18 +105,10 @@ class OpenedStore:
 
     def bodies(
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
-    ) -> Iterator[tuple[int, bytes]]:
-        if len(texts) > 1:
-            texts = [min(texts, key=lambda text: len(self._store.holding(topic, queue, start, SAMPLE, text, any_case)))]
-        for first in range(start, end, SEARCHED_TOGETHER):
-            count = min(SEARCHED_TOGETHER, end - first)
-            offsets = self._store.holding(topic, queue, first, count, texts[0], any_case) if texts else None
-            if offsets is None or len(offsets) > count // FEW:
-                yield from _all_bodies(self._store.columns(topic, queue, first, count))
-                continue
-            for offset in offsets.tolist():
-                for message in self._store.read(topic, queue, offset, 1):
-                    yield message.queue_offset, bytes(message.body)
+    ) -> Iterator[Bodies]:
+        for held in self._store.holding(topic, queue, start, max(end - start, 0), texts, any_case):
+            ends, joined = held.bodies.joined(lead=b"\n")
+            yield Bodies(held.offsets.tolist(), held.numbers.tolist(), joined.tobytes(), ends.tolist())
 
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         places = {(queue, offset) for found in self._store.key_places(topic, key) for queue, offset in found.tolist()}
@@ -133,8 +119,8 @@ class OpenedStore:
     def property_values(self, topic: str, name: str) -> Iterator[str]:
         for queue in self._store.queues_by_topic().get(topic, ()):
             bounds = self.bounds(topic, queue)
-            for first in range(bounds.min_offset, bounds.max_offset, SEARCHED_TOGETHER):
-                for block in self._store.blocks(topic, queue, first, SEARCHED_TOGETHER):
+            for first in range(bounds.min_offset, bounds.max_offset, READ_TOGETHER):
+                for block in self._store.blocks(topic, queue, first, READ_TOGETHER):
                     values = block.properties.value(name.encode())
                     yield from (values[row].decode() for row in values.sizes.nonzero()[0].tolist())
 
@@ -166,13 +152,6 @@ class OpenedStore:
 
     def delete_topic(self, topic: str) -> None:
         self._store.delete_topic(topic)
-
-
-def _all_bodies(columns: Columns) -> Iterator[tuple[int, bytes]]:
-    """Queue offsets and bodies of those that are not damaged."""
-    joined, ends = columns.bodies.data.tobytes(), columns.bodies.offsets.tolist()
-    found = zip(columns.headers["ok"].tolist(), columns.headers["queue_offset"].tolist(), pairwise(ends), strict=True)
-    return ((offset, joined[start:end]) for is_good, offset, (start, end) in found if is_good)
 
 
 def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> Shown:

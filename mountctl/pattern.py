@@ -1,15 +1,21 @@
-"""Patterns of `grep`: what a person looks for in texts, and a text that each match holds, to find it fast."""
+"""Patterns of `grep`: what a person looks for in texts, and texts of which each match holds one, to find it fast."""
 
 from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from mountctl.access import Bodies
 from mountctl.errors import CommandError
 
 
@@ -22,8 +28,24 @@ def _parser_of_patterns() -> ModuleType | None:
 
 
 _PARSER = _parser_of_patterns()
-_SPECIAL_CASES = "iks"
-"""ASCII letters that also match a letter that is not ASCII when case does not matter."""
+_OTHER_CASES = {"i": ("\u0130", "\u0131"), "k": ("\u212a",), "s": ("\u017f",)}
+"""ASCII letters that also match letters that are not ASCII when case does not matter."""
+_LONE_BYTE = re.compile("[\udc80-\udcff]")
+"""One that stands for itself in a pattern, but may be part of a character of a body."""
+_NEWLINE = 10
+_WITHOUT_NEWLINE = ("CATEGORY_DIGIT", "CATEGORY_WORD")
+_WITHIN_LINES = ("AT_BEGINNING", "AT_END", "AT_BOUNDARY")
+"""Places that are the same in a text as in a line of a longer one, with MULTILINE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """Texts of which every match holds one, in either case of ASCII letters if `any_case`: what holds one of the first
+    `sure` of them matches."""
+
+    texts: tuple[bytes, ...]
+    sure: int
+    any_case: bool
 
 
 class Pattern:
@@ -32,13 +54,13 @@ class Pattern:
 
     def __init__(self, text: str, *, fixed: bool = False, any_case: bool = False) -> None:
         """CommandError: it is no pattern."""
-        self._any_case = any_case
         flags = re.MULTILINE | (re.IGNORECASE if any_case else 0)
         try:
             self._regex = re.compile(re.escape(text) if fixed else text, flags)
         except (re.error, OverflowError, RecursionError) as error:
             remedy = "-F takes it as it stands" if not fixed else ""
             raise CommandError(f"invalid pattern {text!r}: {error}", remedy, os.EX_USAGE) from None
+        self._any_case = bool(self._regex.flags & re.IGNORECASE)
 
     def is_in(self, body: bytes) -> bool:
         """Whether it matches anywhere in `body`."""
@@ -56,33 +78,113 @@ class Pattern:
         return shown.encode(errors="surrogateescape")
 
     @cached_property
-    def held(self) -> tuple[list[bytes], bool]:
-        """Texts that everything holds that matches, the longest first, and whether in either case."""
-        any_case = bool(self._regex.flags & re.IGNORECASE)
-        parsed = () if _PARSER is None else _PARSER.parse(self._regex.pattern, self._regex.flags)
-        runs = set(_literal_runs(parsed, any_case)) - {""}
-        return [
-            run.encode(errors="surrogateescape") for run in sorted(runs, key=lambda run: (-len(run), run))
-        ], any_case
+    def needed(self) -> list[Needed]:
+        """What is known of the texts that a match holds, the longest first; any of these is enough to search for."""
+        found = {tuple(sorted(texts)) for texts in _needed(self._parsed, self._any_case)}
+        needed = [self._as_needed(texts) for texts in sorted(found, key=lambda texts: (-_shortest(texts), texts))]
+        return [one for one in needed if one.sure] or needed
+
+    def _as_needed(self, texts: tuple[str, ...]) -> Needed:
+        others = {other for text in texts for letter in text.lower() for other in _OTHER_CASES.get(letter, ())}
+        is_sure = _alternatives(self._parsed) == set(texts) and not any(map(_LONE_BYTE.search, texts))
+        every = (*texts, *sorted(others)) if self._any_case else texts
+        encoded = tuple(text.encode(errors="surrogateescape") for text in every)
+        return Needed(encoded, len(texts) if is_sure else 0, self._any_case)
+
+    @cached_property
+    def _parsed(self) -> Any:
+        return () if _PARSER is None else _PARSER.parse(self._regex.pattern, self._regex.flags)
+
+    @cached_property
+    def _keeps_to_lines(self) -> bool:
+        """Whether no match has a newline in it, and each is one wherever its line stands."""
+        return bool(self._parsed) and not self._regex.flags & re.DOTALL and _keep_to_lines(self._parsed)
+
+    def rows(self, bodies: Bodies) -> list[int]:
+        """Which of the bodies it matches, ascending; they are searched as one text where that is the same."""
+        if self._keeps_to_lines:
+            with suppress(UnicodeDecodeError):
+                return self._rows_of_lines(bodies.joined.decode(), bodies)
+        return [row for row in range(len(bodies)) if self.is_in(bodies[row])]
+
+    def _rows_of_lines(self, text: str, bodies: Bodies) -> list[int]:
+        ends = bodies.ends if text.isascii() else _in_characters(bodies)
+        found = []
+        at, row, search = 1, 0, self._regex.search
+        while row < len(bodies) and (match := search(text, at)):
+            row = bisect_left(ends, match.start(), row)  # of the next one
+            found.append(row - 1)
+            at = ends[row] + 1
+        return found
 
 
-def _literal_runs(parsed: Iterable[tuple[Any, Any]], any_case: bool) -> Iterator[str]:
-    """Texts of which a match holds each."""
+def _in_characters(bodies: Bodies) -> list[int]:
+    """Its `ends`, counted in characters of its text."""
+    begins = np.frombuffer(bodies.joined, np.uint8) & 0xC0 != 0x80
+    characters = np.concatenate([[0], np.cumsum(begins)])
+    return list(characters[bodies.ends].tolist())
+
+
+def _needed(parsed: Iterable[tuple[Any, Any]], any_case: bool) -> Iterator[set[str]]:
+    """Sets of texts: a match holds one of each."""
     run = ""
-    for kind, what in parsed:
+    for kind, what in [*parsed, ("END", None)]:
         name = str(kind)
-        if name == "LITERAL" and _is_itself(chr(what), any_case):
+        if name == "LITERAL" and (not any_case or chr(what).isascii()):
             run += chr(what)
             continue
-        yield run
+        if run:
+            yield {run}
         run = ""
         if name == "SUBPATTERN" and not what[1] and not what[2]:
-            yield from _literal_runs(what[3], any_case)
+            yield from _needed(what[3], any_case)
         elif name in ("MAX_REPEAT", "MIN_REPEAT") and what[0]:
-            yield from _literal_runs(what[2], any_case)
-    yield run
+            yield from _needed(what[2], any_case)
+        elif name == "BRANCH":
+            best = [max(_needed(branch, any_case), key=_shortest, default=set[str]()) for branch in what[1]]
+            if all(best):
+                yield set[str]().union(*best)
 
 
-def _is_itself(character: str, any_case: bool) -> bool:
-    """Whether it matches itself alone, or an ASCII letter of the other case."""
-    return not any_case or (character.isascii() and character.lower() not in _SPECIAL_CASES)
+def _shortest(texts: Iterable[str]) -> int:
+    return min(map(len, texts))
+
+
+def _alternatives(parsed: Any) -> set[str]:
+    """The texts, if it is nothing but a text, or several to choose from."""
+    branches = parsed[0][1][1] if len(parsed) == 1 and str(parsed[0][0]) == "BRANCH" else [parsed]
+    if any(str(kind) != "LITERAL" for branch in branches for kind, _ in branch):
+        return set()
+    return {"".join(chr(what) for _, what in branch) for branch in branches}
+
+
+def _keep_to_lines(parsed: Iterable[tuple[Any, Any]]) -> bool:
+    return all(_keeps_to_lines(str(kind), what) for kind, what in parsed)
+
+
+def _keeps_to_lines(name: str, what: Any) -> bool:
+    if name == "LITERAL":
+        return bool(what != _NEWLINE)
+    if name == "NOT_LITERAL":
+        return bool(what == _NEWLINE)
+    if name == "AT":
+        return str(what) in _WITHIN_LINES
+    if name == "IN":
+        return all(map(_has_no_newline, what))
+    if name == "SUBPATTERN":
+        return not what[1] and not what[2] and _keep_to_lines(what[3])
+    if name in ("MAX_REPEAT", "MIN_REPEAT"):
+        return _keep_to_lines(what[2])
+    if name == "BRANCH":
+        return all(map(_keep_to_lines, what[1]))
+    return name == "ANY"
+
+
+def _has_no_newline(item: tuple[Any, Any]) -> bool:
+    """Of a part of a set of characters."""
+    name, what = str(item[0]), item[1]
+    if name == "RANGE":
+        return not what[0] <= _NEWLINE <= what[1]
+    if name == "CATEGORY":
+        return str(what) in _WITHOUT_NEWLINE
+    return bool(name == "LITERAL" and what != _NEWLINE)

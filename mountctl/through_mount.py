@@ -33,7 +33,7 @@ from engine import (
 from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, offset_name, parse_match
 from fsstore.tree.xattrs import PREFIX
-from mountctl.access import Labels, Placed, Queue, Shown, Topic, whole_lines
+from mountctl.access import Bodies, Labels, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 
@@ -75,9 +75,9 @@ class MountedStore:
 
     def bodies(
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
-    ) -> Iterator[tuple[int, bytes]]:
+    ) -> Iterator[Bodies]:
         for message in self.messages(topic, queue, start, max(end - start, 0), attributes=False):
-            yield message.offset, message.body
+            yield Bodies([message.offset], [-1], b"\n" + message.body, [0, len(message.body) + 1])
 
     def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown | None:
         """The message there; None for one that is damaged, or has expired since."""

@@ -96,6 +96,11 @@ class SliceColumn:
         """The same, copied, one after the other."""
         return ByteColumn(*gather(self.data, self.starts, self.sizes))
 
+    def joined(self, lead: bytes) -> tuple[Array, Array]:
+        """The same, copied, one after the other, the byte `lead` before each: (offsets where they begin and where all
+        end, int64 (n + 1,); the bytes, uint8)."""
+        return gather(self.data, self.starts, self.sizes, lead[0])
+
     def put_sized(self, target: Array) -> None:
         """Write them to `target` (uint8) one after the other, the size of each, i32 little-endian, before it."""
         gather(self.data, self.starts, self.sizes, SIZED, target)

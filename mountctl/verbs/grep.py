@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
 
 import click
 
-from mountctl.access import Access, Shown, parse_target
+from mountctl.access import Access, Bodies, Shown, parse_target
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
-from mountctl.pattern import Pattern
+from mountctl.pattern import Needed, Pattern
 from mountctl.places import find
 from mountctl.reach import reach
-from mountctl.selection import Range, Selection, at_most, messages_in, messages_with_key, ranges_of, takes_selection
+from mountctl.selection import Range, Selection, messages_in, messages_with_key, ranges_of, takes_selection
 from mountctl.showing import Printer, takes_format
 
 MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
 READ_TOGETHER = 256
 FEW = 8
 """Where more than one in so many messages matches, all are read together."""
+SAMPLE = 8_192
+"""Messages that tell which of several texts is the rarest."""
 _PARTS: dict[str, Callable[[Shown], Iterable[str]]] = {
     "keys": lambda message: message.attributes.get("keys", "").split(),
     "tags": lambda message: [message.attributes.get("tags", "")],
@@ -103,47 +105,105 @@ def command(
         show = _Shower(search, printer, is_coloured, only, where or len(topics) > 1)
         for topic, own in topics:
             few = 1 if listing or quiet else most
-            matches = at_most(_matches(access, own, search, selection, printer.attributes), few)
+            groups = _at_most(_matches(access, own, search, selection, printer.attributes), few)
             if counting:
-                count = sum(1 for _ in matches)
+                count = sum(map(len, groups))
                 found |= count > 0
                 printer.raw(f"{topic}:{count}\n".encode() if show.where else b"%d\n" % count)
                 continue
-            for message in matches:
-                found = True
-                if quiet:
+            for group in groups:
+                found |= len(group) > 0
+                if quiet and found:
                     return 0
-                printer.raw(f"{topic}\n".encode()) if listing else show(message)
+                if listing:
+                    printer.raw(f"{topic}\n".encode() * len(group))
+                else:
+                    show(group)
     return 0 if found else FINDINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Matches of a queue: their bodies alone."""
+
+    topic: str
+    queue: int
+    bodies: Bodies
+    rows: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, some: slice) -> Found:
+        return Found(self.topic, self.queue, self.bodies, self.rows[some])
+
+    def __iter__(self) -> Iterator[Shown]:
+        bodies = self.bodies
+        return (Shown(self.topic, self.queue, bodies.offsets[row], bodies[row], {}) for row in self.rows)
+
+    def lines(self) -> bytes:
+        """Their bodies, a newline behind each."""
+        if len(self.rows) == len(self.bodies):
+            return self.bodies.joined[1:] + b"\n" if self.rows else b""
+        return b"".join([self.bodies[row] + b"\n" for row in self.rows])
+
+
+Group = Found | list[Shown]
+
+
+def _at_most(groups: Iterator[Group], most: int | None) -> Iterator[Group]:
+    """The first `most` of their messages; all for None."""
+    for group in groups:
+        yield group[:most]
+        if most is not None:
+            most -= len(group)
+            if most <= 0:
+                return
 
 
 def _matches(
     access: Access, ranges: list[Range], search: Search, selection: Selection, attributes: bool
-) -> Iterator[Shown]:
-    """The messages of a topic's ranges that are wanted."""
+) -> Iterator[Group]:
+    """The messages of a topic's ranges that are wanted, some at a time."""
     if selection.key is not None:
-        yield from filter(search.takes, messages_with_key(access, ranges, selection))
+        yield list(filter(search.takes, messages_with_key(access, ranges, selection)))
         return
-    in_others = search.parts != {"body"}
     for chosen in ranges:
-        if in_others:
-            yield from filter(search.takes, messages_in(access, chosen, selection, attributes=True))
+        if search.parts != {"body"}:
+            for message in filter(search.takes, messages_in(access, chosen, selection, attributes=True)):
+                yield [message]
+            continue
+        found = _with_body(access, chosen, search)
+        if attributes or selection.tags:
+            offsets = (message.offset for some in found for message in some)
+            for message in filter(selection.takes, _with_attributes(access, chosen, offsets)):
+                yield [message]
         else:
-            yield from _with_body(access, chosen, search, selection, attributes)
+            yield from found
 
 
-def _with_body(
-    access: Access, chosen: Range, search: Search, selection: Selection, attributes: bool
-) -> Iterator[Shown]:
+def _with_body(access: Access, chosen: Range, search: Search) -> Iterator[Found]:
     """The messages of a range whose body is wanted; all but those whose bodies may hold it are passed over."""
-    held, any_case = ([], False) if search.invert else search.pattern.held
-    is_in, wanted = search.pattern.is_in, not search.invert
-    found = access.bodies(chosen.topic, chosen.queue, chosen.start, chosen.end, held, any_case)
-    matches = ((offset, body) for offset, body in found if is_in(body) is wanted)
-    if attributes or selection.tags:
-        yield from filter(selection.takes, _with_attributes(access, chosen, (offset for offset, _ in matches)))
-    else:
-        yield from (Shown(chosen.topic, chosen.queue, offset, body, {}) for offset, body in matches)
+    place = chosen.topic, chosen.queue, chosen.start
+    needed = _rarest(access, place, search.pattern.needed) if not search.invert else None
+    texts, sure, any_case = (needed.texts, needed.sure, needed.any_case) if needed else ((), 0, False)
+    for bodies in access.bodies(*place, chosen.end, texts, any_case):
+        rows: Sequence[int]
+        if search.invert:
+            rows = sorted(set(range(len(bodies))).difference(search.pattern.rows(bodies)))
+        elif sure and min(bodies.numbers, default=0) >= 0 and max(bodies.numbers, default=0) < sure:
+            rows = range(len(bodies))
+        else:
+            rows = search.pattern.rows(bodies)
+        yield Found(chosen.topic, chosen.queue, bodies, rows)
+
+
+def _rarest(access: Access, place: tuple[str, int, int], needed: list[Needed]) -> Needed | None:
+    """What the fewest of the messages at the beginning of a range hold."""
+    if not needed[1:]:
+        return needed[0] if needed else None
+    end = place[2] + SAMPLE
+    return min(needed, key=lambda one: sum(map(len, access.bodies(*place, end, one.texts, one.any_case))))
 
 
 def _with_attributes(access: Access, chosen: Range, offsets: Iterator[int]) -> Iterator[Shown]:
@@ -166,8 +226,15 @@ class _Shower:
     only: bool
     where: bool
 
-    def __call__(self, message: Shown) -> None:
-        """Print one message, or what matches in it."""
+    def __call__(self, group: Group) -> None:
+        """Print messages, or what matches in them."""
+        if isinstance(group, Found) and not (self.printer.formats or self.where or self.is_coloured or self.only):
+            self.printer.raw(group.lines())
+        else:
+            for message in group:
+                self._show(message)
+
+    def _show(self, message: Shown) -> None:
         if self.printer.formats:
             self.printer.line(message)
             return

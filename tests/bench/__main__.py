@@ -10,7 +10,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.bench import engine_rows, flame, growth, parquet_rows, read_rows, recovery_rows, sync_rows, write_rows
+from tests.bench import (
+    engine_rows,
+    flame,
+    grep_rows,
+    growth,
+    parquet_rows,
+    read_rows,
+    recovery_rows,
+    sync_rows,
+    write_rows,
+)
 from tests.bench.measure import LeftOutError
 from tests.bench.plot import growth_plot
 from tests.bench.report import Result, conditions, left_out, line, measured, save, write_docs
@@ -21,7 +31,13 @@ from tests.interop.toolchain import PROJECT
 
 ROWS = tuple(
     sorted(
-        engine_rows.ROWS + write_rows.ROWS + sync_rows.ROWS + read_rows.ROWS + recovery_rows.ROWS + parquet_rows.ROWS,
+        engine_rows.ROWS
+        + write_rows.ROWS
+        + sync_rows.ROWS
+        + read_rows.ROWS
+        + recovery_rows.ROWS
+        + parquet_rows.ROWS
+        + grep_rows.ROWS,
         key=lambda row: order(row.id),
     )
 )

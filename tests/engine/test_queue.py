@@ -283,16 +283,34 @@ def test_a_closed_stores_queue_refuses_as_the_store_does(tmp_path: Path) -> None
     assert queue.bounds() == store.bounds("orders", 0)
 
 
-def test_messages_that_may_hold_a_text_are_found_without_reading_others(store: MessageStore) -> None:
+def test_messages_that_hold_one_of_several_texts_are_found(store: MessageStore) -> None:
     for number in range(300):
         store.put(Message("orders", b"number %d" % number, tags="needle" if number == 7 else ""), queue=0)
         store.put(Message("other", b"number 250"), queue=0)
+    store.put(Message("orders", zlib.compress(b"a packed needle"), sys_flag=0x1 | 0x300), queue=0)
     store.put(Message("orders", zlib.compress(b"nothing of it"), sys_flag=0x1 | 0x300), queue=0)
+    store.put(Message("orders", b""), queue=0)
     assert store.stats().commit_log_files > 1
-    assert store.holding("orders", 0, 0, 1000, b"number 25").tolist() == [25, *range(250, 260), 300]
-    assert store.holding("orders", 0, 26, 230, b"NUMBER 25", any_case=True).tolist() == [*range(250, 256)]
-    assert store.holding("orders", 0, 0, 1000, b"NUMBER 25").tolist() == [300]
-    assert store.holding("orders", 0, 0, 1000, b"needle").tolist() == [7, 300]
-    assert store.holding("orders", 0, 400, 10, b"number").tolist() == []
+
+    def held(start: int, count: int, *texts: bytes, any_case: bool = False) -> list[tuple[int, int, bytes]]:
+        found = list(store.holding("orders", 0, start, count, texts, any_case))
+        bodies = [one.bodies[row] for one in found for row in range(len(one.bodies))]
+        offsets = [offset for one in found for offset in one.offsets.tolist()]
+        return list(zip(offsets, [text for one in found for text in one.numbers.tolist()], bodies, strict=True))
+
+    expected = [(number, 0, b"number %d" % number) for number in (25, *range(250, 260))]
+    assert held(0, 1000, b"number 25") == expected
+    assert held(26, 230, b"NUMBER 25", any_case=True) == expected[1:7]
+    assert held(0, 1000, b"NUMBER 25") == []
+    assert held(0, 1000, b"needle") == [(300, 0, b"a packed needle")]
+    assert [found[:2] for found in held(0, 1000, b"er 299", b"ber 29")] == [
+        *((one, 1) for one in (29, *range(290, 299))),
+        (299, 0),
+    ]
+    assert held(298, 10) == [
+        (298, 0, b"number 298"), (299, 0, b"number 299"), (300, 0, b"a packed needle"), (301, 0, b"nothing of it"),
+        (302, 0, b""),
+    ]  # fmt: skip
+    assert held(400, 10, b"number") == []
     with pytest.raises(TopicNotFoundError):
-        store.holding("none", 0, 0, 10, b"number")
+        list(store.holding("none", 0, 0, 10, [b"number"]))

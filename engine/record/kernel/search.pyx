@@ -62,10 +62,10 @@ cdef enum:
 
 def ranges_with(const unsigned char[::1] data not None, starts not None, sizes not None, bytes text not None,
                 bint any_case=False):
-    """Which ranges data[start:start + size] hold `text`, and maybe some in which it begins: bool (n,). With `any_case` ASCII letters of either case are
-    the same. IndexError: a range is not inside, and not empty. ValueError: no text, or arrays of different lengths."""
+    """Which ranges data[start:start + size] hold `text`: bool (n,). With `any_case` ASCII letters of either case are the
+    same. IndexError: a range is not inside, and not empty. ValueError: no text, or arrays of different lengths."""
     cdef const int64_t[::1] at = np.ascontiguousarray(starts, np.int64), lengths = np.ascontiguousarray(sizes, np.int64)
-    cdef int64_t row, size, last, place, stop, count = at.shape[0], end = data.shape[0]
+    cdef int64_t row, start, places, count = at.shape[0], end = data.shape[0]
     if not text or lengths.shape[0] != count:
         raise ValueError("no text, or arrays of different lengths")
     cdef bytes folds = bytes(CASE if any_case and (65 <= byte <= 90 or 97 <= byte <= 122) else 0 for byte in text)
@@ -75,28 +75,14 @@ def ranges_with(const unsigned char[::1] data not None, starts not None, sizes n
     what.rare, what.rarer = _rarest(np.asarray(data), at[0] if count else 0, folded, folds)
     found = np.zeros(count, bool)
     cdef unsigned char[::1] held = found.view(np.uint8)
-    for row in range(count):
-        size = lengths[row]
-        if size and (not 0 < size <= end or not 0 <= at[row] <= end - size):
-            raise IndexError(f"range {row} is not inside")
     with nogil:
-        row = 0
-        while row < count:
-            last = row  # of those that follow one another without a gap: they are searched as one
-            while last + 1 < count and at[last + 1] == at[last] + lengths[last]:
-                last += 1
-            place, stop = at[row], at[last] + lengths[last]
-            while row <= last:
-                if place + what.size <= stop:
-                    place += first_place(&data[place], stop - place - what.size + 1, end - place, &what)
-                if place + what.size > stop:
-                    break
-                while at[row] + lengths[row] <= place:
-                    row += 1
-                held[row] = True  # or it begins there, and ends in the next
-                row += 1
-                place = at[row] if row <= last else stop
-            row = last + 1
+        for row in range(count):
+            start, places = at[row], lengths[row] - what.size + 1
+            if lengths[row] and (not 0 < lengths[row] <= end or not 0 <= start <= end - lengths[row]):
+                with gil:
+                    raise IndexError(f"range {row} is not inside")
+            if places > 0:
+                held[row] = first_place(&data[start], places, end - start, &what) < places
     return found
 
 
