@@ -46,11 +46,18 @@ cpdef enum:
     BLOCK_MESSAGES = 1024  # of an offset index (13)
 
 
-def wall_clock_ms():
+cpdef int64_t wall_clock_ms():
     """The time of day in epoch milliseconds."""
     cdef timespec now
     clock_gettime(CLOCK_REALTIME, &now)
     return now.tv_sec * 1000 + now.tv_nsec // 1_000_000
+
+
+_WALL_CLOCK = wall_clock_ms
+
+
+cdef int64_t time_of(clock) except? -1:
+    return wall_clock_ms() if clock is _WALL_CLOCK else clock()
 
 
 cdef class QueueEnd:
@@ -128,7 +135,7 @@ cdef class QueueEnd:
         cdef Py_ssize_t row
         for row in range(*rows.indices(batch.count)):
             self.note_text(
-                queue_offset, physical_offset + batch.rows[row].start - batch.rows[0].start, batch.text_bytes(row)
+                queue_offset, physical_offset + batch.rows[row].start - batch.rows[0].start, batch.rows[row].text_bytes
             )
             queue_offset += 1
 
@@ -215,7 +222,7 @@ cdef class PutEnd:
             queue = self._by_key.get((fields[0], queue_id))
         if queue is None or (fields[4] and self.is_special(fields[4])):
             return self._put_unusual(message, queue_id, queue)
-        return self.store(message, self._encoder.encoded(fields, queue_id, self._clock()), queue_id, queue)
+        return self.store(message, self._encoder.encoded(fields, queue_id, time_of(self._clock)), queue_id, queue)
 
     def is_special(self, properties):
         """Whether any of them is special."""
@@ -253,16 +260,22 @@ cpdef append_one(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable ke
     something about it is rare: then nothing was done. Call it under the log's lock."""
     if log is None or record is None or keys is None:
         raise TypeError("no log, record or memtable")
+    if not issubclass(kind, tuple):
+        raise TypeError(f"{kind} is no tuple")
     if not is_usual(log, record, queue, keys):
         return None
-    cdef int64_t now_ms = log._clock()
+    cdef int64_t now_ms = time_of(log._clock)
     cdef int64_t store_time_ms = max(now_ms, log.last_store_time_ms)
     cdef FilePositions file = log._current
     cdef int64_t physical_offset = file.start + file.wrote
-    stored = tuple_of(
-        kind,
-        (queue.topic, queue.queue_id, queue._max, physical_offset, record.size, store_time_ms, record.store_host),
-    )
+    stored = PyType_GenericAlloc(kind, 7)  # as tuple.__new__ makes it
+    set_item(stored, 0, queue.topic)
+    set_item(stored, 1, queue.queue_id)
+    set_item(stored, 2, queue._max)
+    set_item(stored, 3, physical_offset)
+    set_item(stored, 4, record.size)
+    set_item(stored, 5, store_time_ms)
+    set_item(stored, 6, record.store_host)
     keys.reserve(record.hash_count)
     if log.placing is not None:
         log.placing(physical_offset)
@@ -280,22 +293,15 @@ cpdef append_one(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable ke
     file.readable = file.wrote
     log.last_store_time_ms = store_time_ms  # after publishing: who reads it, then flushes, has flushed that record
     queue.put_entry(physical_offset, <int32_t> record.size, record.rows[0].tags_code)
-    queue.note_text(queue._max - 1, physical_offset, record.text_bytes(0))
+    queue.note_text(queue._max - 1, physical_offset, record.rows[0].text_bytes)
     keys.add_all(record, physical_offset, store_time_ms)
     return stored
 
 
-cdef tuple_of(type kind, tuple items):
-    """The items as a `kind` of tuple, as tuple.__new__ makes it."""
-    if not issubclass(kind, tuple):
-        raise TypeError(f"{kind} is no tuple")
-    made = PyType_GenericAlloc(kind, len(items))
-    cdef Py_ssize_t row
-    for row in range(len(items)):
-        item = items[row]
-        Py_INCREF(item)
-        PyTuple_SET_ITEM(made, row, item)
-    return made
+cdef inline int set_item(made, Py_ssize_t at, item) except -1:
+    Py_INCREF(item)
+    PyTuple_SET_ITEM(made, at, item)
+    return 0
 
 
 cdef bint is_usual(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable keys):

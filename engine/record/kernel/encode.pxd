@@ -6,6 +6,7 @@ cdef struct Row:
     int64_t tags_code
     int32_t size
     int32_t keys_end  # where its keys' hashes end
+    int32_t text_bytes  # of its body and a newline, -1: unknown
 
 
 cdef class Topic:
@@ -19,12 +20,12 @@ cdef class Encoder:
     cdef dict _topics
     cdef readonly Py_ssize_t max_message_bytes
 
-    cdef EncodedBatch encoded(self, tuple fields, queue_id, now_ms)
+    cdef EncodedBatch encoded(self, tuple fields, queue_id, int64_t now_ms)
     cdef int _add_line(self, EncodedBatch batch, EncodedBatch sample, const char *line, Py_ssize_t size) except -1
     cdef Topic _topic(self, name)
-    cdef int _add(self, EncodedBatch batch, tuple fields, queue_id, now_ms) except -1
+    cdef int _add(self, EncodedBatch batch, tuple fields, queue_id, int64_t now_ms) except -1
     cdef int _add_record(
-        self, EncodedBatch batch, tuple fields, queue_id, now_ms, const char *body, Py_ssize_t body_size
+        self, EncodedBatch batch, tuple fields, queue_id, int64_t now_ms, const char *body, Py_ssize_t body_size
     ) except -1
 
 
@@ -46,7 +47,6 @@ cdef class EncodedBatch:
     cdef EncodedBatch _part(self, Py_ssize_t first, Py_ssize_t after)
     cdef int reserve(self, Py_ssize_t size) except -1
     cdef int add(self, const void *data, Py_ssize_t size) except -1
-    cdef int add_row(self, Py_ssize_t start, int64_t tags_code) except -1
+    cdef int add_row(self, Py_ssize_t start, int64_t tags_code, int32_t text_bytes) except -1
     cdef int add_hash(self, int32_t key_hash) except -1
     cdef void put_row(self, Py_ssize_t row, int64_t physical_offset, int64_t store_time_ms) noexcept
-    cdef int64_t text_bytes(self, Py_ssize_t row) noexcept

@@ -33,7 +33,6 @@ from engine.record.kernel.layout cimport (
     STORE_TIME_AT,
     SYS_FLAG_AT,
     crc32_of,
-    get_i32,
     hash_text,
     index_hash_of,
     put_entry,
@@ -212,11 +211,12 @@ cdef class EncodedBatch:
         self.size += size
         return 0
 
-    cdef int add_row(self, Py_ssize_t start, int64_t tags_code) except -1:
+    cdef int add_row(self, Py_ssize_t start, int64_t tags_code, int32_t text_bytes) except -1:
         """The bytes from `start` on are a record; its keys' hashes are there."""
         if self.count == self._rows_room:
             self.rows = <Row *> grown(self.rows, &self._rows_room, self.count + 1, sizeof(Row), &self._first_row)
-        self.rows[self.count] = Row(start, tags_code, <int32_t> (self.size - start), <int32_t> self.hash_count)
+        cdef int32_t size = <int32_t> (self.size - start)
+        self.rows[self.count] = Row(start, tags_code, size, <int32_t> self.hash_count, text_bytes)
         self.count += 1
         return 0
 
@@ -235,15 +235,6 @@ cdef class EncodedBatch:
         put_i64(at + PHYSICAL_OFFSET_AT, physical_offset + start)
         put_i64(at + STORE_TIME_AT + (IPV6_MORE_BYTES if at[SYS_FLAG_AT + 3] & BORN_IPV6_FLAG else 0), store_time_ms)
 
-    cdef int64_t text_bytes(self, Py_ssize_t row) noexcept:
-        cdef unsigned char *at = self.data + self.rows[row].start - self.rows[0].start
-        cdef unsigned char flags = at[SYS_FLAG_AT + 3]
-        if flags & COMPRESSED_FLAG or flags & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
-            return -1
-        at += IPV6_MORE_BYTES if flags & BORN_IPV6_FLAG else 0
-        at += IPV6_MORE_BYTES if flags & STORE_IPV6_FLAG else 0
-        return get_i32(at + HEADER_BYTES - 4) + 1
-
 
 @cython.final
 cdef class Topic:
@@ -261,16 +252,16 @@ cdef class Encoder:
         self._topics = {}
         self.max_message_bytes = max_message_bytes
 
-    def encode(self, message, queue_id, now_ms):
+    def encode(self, message, queue_id, int64_t now_ms):
         """The record of `message`, born at `now_ms` unless it says when. IllegalMessageError, MessageTooLargeError."""
         return self.encoded(astuple(message), queue_id, now_ms)
 
-    cdef EncodedBatch encoded(self, tuple fields, queue_id, now_ms):
+    cdef EncodedBatch encoded(self, tuple fields, queue_id, int64_t now_ms):
         cdef EncodedBatch batch = EncodedBatch()
         self._add(batch, fields, queue_id, now_ms)
         return batch
 
-    def encode_batch(self, messages, now_ms):
+    def encode_batch(self, messages, int64_t now_ms):
         """The records of `messages`, at least one, all of one topic. IllegalMessageError, MessageTooLargeError."""
         cdef EncodedBatch batch = EncodedBatch()
         topic = messages[0].topic
@@ -336,7 +327,7 @@ cdef class Encoder:
         seal(batch, start, header_bytes, size - 1)
         for key in range(sample.hash_count):
             batch.add_hash(sample.hashes[key])
-        return batch.add_row(start, sample.rows[0].tags_code)
+        return batch.add_row(start, sample.rows[0].tags_code, -1 if sample.rows[0].text_bytes < 0 else <int32_t> size)
 
     cdef Topic _topic(self, name):
         cdef Topic topic = self._topics.get(name)
@@ -348,7 +339,7 @@ cdef class Encoder:
                 self._topics[name] = topic
         return topic
 
-    cdef int _add(self, EncodedBatch batch, tuple fields, queue_id, now_ms) except -1:
+    cdef int _add(self, EncodedBatch batch, tuple fields, queue_id, int64_t now_ms) except -1:
         """Add the record of a message with these fields, in `Message`'s order."""
         cdef Py_buffer view
         body = fields[1]
@@ -363,7 +354,7 @@ cdef class Encoder:
             PyBuffer_Release(&view)
 
     cdef int _add_record(
-        self, EncodedBatch batch, tuple fields, queue_id, now_ms, const char *body, Py_ssize_t body_size
+        self, EncodedBatch batch, tuple fields, queue_id, int64_t now_ms, const char *body, Py_ssize_t body_size
     ) except -1:
         cdef Py_ssize_t start = batch.size, header_bytes, properties
         cdef int32_t id_number, flag, sys_flag, reconsume_times
@@ -392,7 +383,7 @@ cdef class Encoder:
             id_number = as_i32(queue_id)
             flag = as_i32(fields[5])
             sys_flag = as_i32(fields[6])
-            born_time_ms = PyLong_AsLongLong(now_ms if born_time is None else born_time)
+            born_time_ms = now_ms if born_time is None else PyLong_AsLongLong(born_time)
             reconsume_times = as_i32(fields[10])
             prepared = PyLong_AsLongLong(fields[11])
         except (OverflowError, TypeError):
@@ -420,7 +411,8 @@ cdef class Encoder:
         if sys_flag & ROLLED_BACK != ROLLED_BACK:  # rolled back: the index has none of its keys
             add_hashes(batch, topic.hash, keys, further)
         batch.store_host = store_host
-        return batch.add_row(start, <int32_t> hash_text(tags, 0))
+        cdef bint is_text = not sys_flag & COMPRESSED_FLAG and sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
+        return batch.add_row(start, <int32_t> hash_text(tags, 0), <int32_t> (body_size + 1) if is_text else -1)
 
 
 cdef int seal(EncodedBatch batch, Py_ssize_t start, Py_ssize_t header_bytes, Py_ssize_t body_size) except -1:
