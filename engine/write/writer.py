@@ -23,7 +23,7 @@ from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, require_delay_level, scheduled, tags_code
 from engine.log.dispatch import PlacedRun, WriteDispatcher
 from engine.record.batch import ENCODED_AT_ONCE, Lines, Share, encode_lines, line_bodies, shares_of
-from engine.record.header import TRANSACTION_MASK, is_queued
+from engine.record.header import is_queued
 from engine.record.kernel.append import PutEnd
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.message import Message
@@ -193,11 +193,10 @@ class Writer(PutEnd):
         """Store messages of one topic, all or none. `queue` as of `put`."""
         if not messages:
             return self._nothing("", queue_id)
-        unusual = [message for message in messages if message.properties or message.sys_flag]
-        if any(self.is_special(message.properties) or message.sys_flag & TRANSACTION_MASK for message in unusual):
-            return _range_of(self._put_special(messages, queue_id))
         topic, now_ms = messages[0].topic, self._config.clock()
-        batches = [self._encoder.encode_batch(some, now_ms) for some in _runs(messages)]
+        batches = [self._encoder.encode_batch(some, now_ms, SPECIAL_PROPERTIES) for some in _runs(messages)]
+        if sum(map(len, batches)) < len(messages):
+            return _range_of(self._put_special(messages, queue_id))
         if any(messages[row].topic != topic for row in range(0, len(messages), ENCODED_AT_ONCE)):
             raise IllegalMessageError("the messages of a batch have different topics")
         queue_ids = [queue.queue_id] if queue is not None else self._targets(topic, queue_id, len(messages))

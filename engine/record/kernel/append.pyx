@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 from msgspec.structs import astuple
 
 from engine.errors import UnreadableRangeError
-from engine.record.kernel.encode cimport EncodedBatch, Encoder
+from engine.record.kernel.encode cimport EncodedBatch, Encoder, Row, Rows, has_any, rows_of
 from engine.record.kernel.files cimport FilePositions, Mapped
 from engine.record.kernel.keys cimport KeyMemtable
 from engine.record.kernel.layout cimport (
@@ -132,12 +132,13 @@ cdef class QueueEnd:
 
     def note_batch(self, EncodedBatch batch not None, rows, int64_t queue_offset, int64_t physical_offset):
         """Note the text of a slice of rows of a batch that is in the log there, at queue offsets from that on."""
-        cdef Py_ssize_t row
-        for row in range(*rows.indices(batch.count)):
-            self.note_text(
-                queue_offset, physical_offset + batch.rows[row].start - batch.rows[0].start, batch.rows[row].text_bytes
-            )
+        cdef Rows chosen = rows_of(rows, batch.count)
+        cdef Row row
+        while chosen.first < chosen.after:
+            row = batch.rows[chosen.first]
+            self.note_text(queue_offset, physical_offset + row.start - batch.rows[0].start, row.text_bytes)
             queue_offset += 1
+            chosen.first += chosen.step
 
     def note_texts(
         self, int64_t queue_offset, const int64_t[::1] physical_offsets not None, const int64_t[::1] sizes not None
@@ -220,18 +221,13 @@ cdef class PutEnd:
         cdef tuple fields = astuple(message)
         if queue is None:
             queue = self._by_key.get((fields[0], queue_id))
-        if queue is None or (fields[4] and self.is_special(fields[4])):
+        if queue is None or has_any(fields[4], self._special):
             return self._put_unusual(message, queue_id, queue)
         return self.store(message, self._encoder.encoded(fields, queue_id, time_of(self._clock)), queue_id, queue)
 
     def is_special(self, properties):
         """Whether any of them is special."""
-        if not properties:
-            return False
-        for name in self._special:
-            if name in properties:
-                return True
-        return False
+        return has_any(properties, self._special)
 
     def put_record(self, message, EncodedBatch record not None, queue_id, QueueEnd queue):
         """Store a message that was encoded; `queue` None: it gets one."""

@@ -9,6 +9,16 @@ cdef struct Row:
     int32_t text_bytes  # of its body and a newline, -1: unknown
 
 
+cdef bint has_any(properties, tuple names) except -1
+
+
+cdef struct Rows:
+    Py_ssize_t first, after, step
+
+
+cdef Rows rows_of(rows, Py_ssize_t count) except *
+
+
 cdef class Topic:
     cdef bytes encoded  # its size byte in front
     cdef uint32_t hash  # of topic#

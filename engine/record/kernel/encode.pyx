@@ -53,7 +53,8 @@ cdef enum:
     BORN_TIME_AT = 40
     BORN_HOST_AT = 48
     HOSTLESS_BYTES = HEADER_BYTES - 8 - 8
-    ROLLED_BACK = 0xC  # of the system flag
+    TRANSACTION = 0xC  # of the system flag
+    ROLLED_BACK = 0xC
     MAX_I32 = 0x7FFFFFFF
     ENTRY_BYTES = 20
     LONG_BYTES = 1 << 16  # from there on other threads may run while our copy of a body is looked at
@@ -150,26 +151,31 @@ cdef class EncodedBatch:
 
     def distribute(self, shares):
         """Fill in each queue's id and offsets: (queue id, queue offset of the first, slice of rows) for each queue."""
-        cdef Py_ssize_t row
         cdef int32_t queue_id
         cdef int64_t queue_offset
+        cdef Rows chosen
+        cdef unsigned char *at
         for queue_id, queue_offset, rows in shares:
-            for row in range(*rows.indices(self.count)):
-                put_i32(self.data + self.rows[row].start - self.rows[0].start + QUEUE_ID_AT, queue_id)
-                put_i64(self.data + self.rows[row].start - self.rows[0].start + QUEUE_OFFSET_AT, queue_offset)
+            chosen = rows_of(rows, self.count)
+            while chosen.first < chosen.after:
+                at = self.data + self.rows[chosen.first].start - self.rows[0].start
+                put_i32(at + QUEUE_ID_AT, queue_id)
+                put_i64(at + QUEUE_OFFSET_AT, queue_offset)
                 queue_offset += 1
+                chosen.first += chosen.step
 
     def entries(self, rows, int64_t physical_offset):
         """The entries of a consume queue (docs/format.md, 6) that lead to a slice of rows, when the buffer begins
         there."""
-        chosen = range(*rows.indices(self.count))
-        cdef bytes raw = bytes(ENTRY_BYTES * len(chosen))
+        cdef Rows chosen = rows_of(rows, self.count)
+        cdef bytes raw = bytes(ENTRY_BYTES * (max(chosen.after - chosen.first + chosen.step - 1, 0) // chosen.step))
         cdef unsigned char *at = <unsigned char *> PyBytes_AS_STRING(raw)
-        cdef Py_ssize_t row, start
-        for row in chosen:
-            start = self.rows[row].start - self.rows[0].start
-            put_entry(at, physical_offset + start, self.rows[row].size, self.rows[row].tags_code)
+        cdef Row row
+        while chosen.first < chosen.after:
+            row = self.rows[chosen.first]
+            put_entry(at, physical_offset + row.start - self.rows[0].start, row.size, row.tags_code)
             at += ENTRY_BYTES
+            chosen.first += chosen.step
         return raw
 
     def cut(self, Py_ssize_t limit_bytes):
@@ -236,6 +242,15 @@ cdef class EncodedBatch:
         put_i64(at + STORE_TIME_AT + (IPV6_MORE_BYTES if at[SYS_FLAG_AT + 3] & BORN_IPV6_FLAG else 0), store_time_ms)
 
 
+cdef Rows rows_of(rows, Py_ssize_t count) except *:
+    """The rows of a slice that goes forward."""
+    cdef Rows found
+    found.first, found.after, found.step = rows.indices(count)
+    if found.step < 1:
+        raise ValueError(rows)
+    return found
+
+
 @cython.final
 cdef class Topic:
     """A topic as records have it."""
@@ -261,14 +276,19 @@ cdef class Encoder:
         self._add(batch, fields, queue_id, now_ms)
         return batch
 
-    def encode_batch(self, messages, int64_t now_ms):
-        """The records of `messages`, at least one, all of one topic. IllegalMessageError, MessageTooLargeError."""
+    def encode_batch(self, messages, int64_t now_ms, tuple special=()):
+        """The records of `messages`, at least one, all of one topic. IllegalMessageError, MessageTooLargeError.
+
+        With names of `special` properties only those before the first message that has one, or a transaction's state.
+        """
         cdef EncodedBatch batch = EncodedBatch()
         topic = messages[0].topic
         cdef tuple fields
         try:
             for message in messages:
                 fields = astuple(message)
+                if special and (has_any(fields[4], special) or fields[6] and fields[6] & TRANSACTION):
+                    return batch
                 if fields[0] is topic or fields[0] == topic:
                     self._add(batch, fields, 0, now_ms)
         except (IllegalMessageError, MessageTooLargeError):
@@ -503,6 +523,15 @@ cdef int add_text(EncodedBatch batch, text) except -1:
             found |= HAS_NUL if raw[at] == 0 else HAS_SEPARATOR if raw[at] <= 2 else HAS_SPACE if raw[at] == 32 else 0
     batch.add(raw, size)
     return found
+
+
+cdef bint has_any(properties, tuple names) except -1:
+    """Whether any of them has such a name."""
+    if properties:
+        for name in names:
+            if name in properties:
+                return True
+    return False
 
 
 cdef int require_one_topic(messages) except -1:
