@@ -25,7 +25,7 @@ from engine.record.compression import BodySizes, decompressed_body
 from engine.record.header import is_queued
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
-from engine.record.kernel.decode import MessagesWithKey, StoredMessage, carries_key
+from engine.record.kernel.decode import KeyReader, StoredMessage, carries_key
 from engine.record.located import LocatedRecords, locate
 from engine.record.properties import KEYS, UNIQUE_KEY, split_keys
 
@@ -38,10 +38,8 @@ Array = np.ndarray[Any, Any]
 
 REMEMBERED_KEYS = 10_000
 """Of so many keys the newest message is known while the log stays as it is."""
-SINGLE_CANDIDATES = 64
-"""So many records that the index names for a key are decoded one by one, before CANDIDATE_ROWS at a time are looked
-over together."""
 CANDIDATE_ROWS = 1024
+"""So many records that the index names for a key are looked over together, once some were decoded one by one."""
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
 
@@ -58,7 +56,7 @@ NOTHING_KNOWN = NewestByKey(-2, -2, {})
 """Says nothing of any log: the ends of one that is empty are 0 and -1."""
 
 
-class Reader:
+class Reader(KeyReader):
     """Reads a store. Thread safety: any thread, no lock."""
 
     def __init__(
@@ -74,11 +72,11 @@ class Reader:
     ) -> None:
         """`body_limit_bytes` bounds what a compressed body may become. `remember` newest messages of keys while the log
         stays as it is: right when the index never lags behind it."""
+        super().__init__(index, deleted, log.files, queues.by_key, log.framing.is_ledger, body_limit_bytes)
+        self._is_ledger = log.framing.is_ledger
         self.log = log
         self.queues = queues
         self.topics = topics
-        self._is_ledger = log.framing.is_ledger
-        self.body_limit_bytes = body_limit_bytes
         self.records = QueueRecords(log, queues, body_limit_bytes)
         self.blocks = BlockReader(log, body_limit_bytes, self.records)
         self._index = index
@@ -89,7 +87,6 @@ class Reader:
         """Of compressed bodies, for everybody who decompresses them."""
         self.messages = 0
         self.bytes = 0
-        self.queries = 0
 
     # one message
 
@@ -117,34 +114,6 @@ class Reader:
         return self.blocks.bodies(bodies)
 
     # keys
-
-    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[StoredMessage]:
-        """Messages with `key`, newest first."""
-        self.queries += 1
-        found: list[StoredMessage] = []
-        for message in self._with_key(topic, key):
-            if begin_ms <= message.store_time_ms <= end_ms:
-                found.append(message)
-                if len(found) >= limit:
-                    break
-        return found[:limit]
-
-    def _with_key(self, topic: str, key: str) -> Iterator[StoredMessage]:
-        """Messages with `key`, newest first."""
-        log = self.log.files
-        oldest = max(log.min_offset, self._deleted.until(topic))
-        return MessagesWithKey(
-            self._index.candidates(topic, key, oldest),
-            SINGLE_CANDIDATES,
-            self._likely,
-            log,
-            self.queues.by_key,
-            self._is_ledger,
-            topic,
-            key,
-            self.body_limit_bytes,
-            self._shown,
-        )
 
     def _shown(self, topic: str, physical_offset: int) -> list[StoredMessage]:
         """The messages of the record there, newest first, as the queue shows them that leads to it, else as they

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine import Message
-from engine.read.reader import SINGLE_CANDIDATES
-from engine.record.kernel.decode import MessagesWithKey
+from engine.log.index import Index
+from engine.read.reader import Reader
+from engine.record.kernel.decode import SINGLE_CANDIDATES
 from tests.engine.storetools import SMALL_SIZES, opened
 
 SAME_HASH = ["".join(parts) for parts in itertools.product(["Aa", "BB"], repeat=4)]
@@ -35,15 +35,22 @@ def test_records_whose_keys_only_hash_alike_are_not_decoded_one_by_one(
             store.put_batch([carrying([key] * (turn + 1)) for key in others * 70], 0)
         decoded: list[int] = []
 
-        def counted(places: Iterator[int]) -> Iterator[int]:
-            for physical_offset in places:
-                decoded.append(physical_offset)
-                yield physical_offset
+        class Counted:
+            """Counts what is taken of `places`."""
 
-        def counting(candidates: Iterator[int], alone: int, likely: Any, *more: Any) -> MessagesWithKey:
-            return MessagesWithKey(counted(candidates), alone, lambda _, key: counted(likely(candidates, key)), *more)
+            def __init__(self, places: Iterator[int]) -> None:
+                self.places = places
 
-        monkeypatch.setattr("engine.read.reader.MessagesWithKey", counting)
+            def __iter__(self) -> Iterator[int]:
+                return self
+
+            def __next__(self) -> int:
+                decoded.append(next(self.places))
+                return decoded[-1]
+
+        find, likely = Index.candidates, Reader._likely
+        monkeypatch.setattr(Index, "candidates", lambda *question: Counted(find(*question)))
+        monkeypatch.setattr(Reader, "_likely", lambda self, rest, key: Counted(likely(self, rest.places, key)))
         assert store.query("T", absent, 100) == []
         assert store.newest_with_key("T", absent) is None
         assert len(decoded) == 2 * SINGLE_CANDIDATES

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -7,6 +7,8 @@ from _typeshed import ReadableBuffer
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
 from engine.record.header import Host, RecordHeader
+
+SINGLE_CANDIDATES: int
 
 Kind = TypeVar("Kind", bound=StoredMessage)
 
@@ -87,21 +89,21 @@ def decode_record(
 def is_wrapper(message: StoredMessage) -> bool: ...
 def is_plainly_at(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool: ...
 
-class MessagesWithKey(Iterator[StoredMessage]):
+class KeyReader:
+    queries: int
+    @property
+    def body_limit_bytes(self) -> int: ...
     def __init__(
         self,
-        candidates: Iterator[int],
-        alone: int,
-        likely: Callable[[Iterator[int], str], Iterator[int]],
-        log: FileQueue,
+        index: object,
+        deleted: object,
+        files: FileQueue,
         queues: Mapping[tuple[str, int], ConsumeQueue],
         is_ledger: bool,
-        topic: str,
-        key: str,
         body_limit_bytes: int,
-        shown: Callable[[str, int], Sequence[StoredMessage]],
     ) -> None: ...
-    def __next__(self) -> StoredMessage: ...
+    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[StoredMessage]: ...
+    def _with_key(self, topic: str, key: str) -> Iterator[StoredMessage]: ...
 
 def read_run(
     view: memoryview,

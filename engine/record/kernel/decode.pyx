@@ -30,6 +30,9 @@ cdef enum:
     LONG_BYTES = 1 << 16  # a body from there on is checked while other threads run
     USUAL_BYTES = 384  # of a small record: they are asked for together
 
+cpdef enum:
+    SINGLE_CANDIDATES = 64  # so many are decoded one by one, before many are looked over together
+
 cdef enum Problem:
     WHOLE, CUT, NO_MAGIC, ELSEWHERE, WRONG_SIZE, WRONG_PARTS, WRONG_CRC
 
@@ -206,36 +209,66 @@ cdef bint has_entry(StoredMessage message) noexcept:
     )
 
 
+cdef class KeyReader:
+    """Reads a store's messages by key. `queries` counts.
+
+    A record is a message when it is whole and its queue leads to it, if any queue may. Where it takes more to say what
+    is there, `_shown`(topic, physical offset) says it; and of very many candidates, `_likely`(candidates, key) names
+    those to look at.
+    """
+
+    cdef object _index, _deleted
+    cdef readonly int64_t body_limit_bytes
+    cdef public int64_t queries
+    cdef FilesByStart _files
+    cdef dict _queues
+    cdef bint _is_ledger
+
+    def __init__(
+        self, index, deleted, FilesByStart files not None, dict queues not None, bint is_ledger,
+        int64_t body_limit_bytes,
+    ):
+        """`queues` are those of the store by topic and id, `files` the log's."""
+        self._index, self._deleted, self._files, self._queues = index, deleted, files, queues
+        self._is_ledger, self.body_limit_bytes = is_ledger, body_limit_bytes
+
+    def query(self, topic, key, limit, begin_ms, end_ms):
+        """Messages with `key`, newest first."""
+        cdef StoredMessage message
+        cdef list found = []
+        self.queries += 1
+        for message in self._with_key(topic, key):
+            time_ms = message.store_time_ms
+            if begin_ms <= time_ms <= end_ms:
+                found.append(message)
+                if len(found) >= limit:
+                    break
+        return found[:limit]
+
+    cpdef _with_key(self, str topic, str key):
+        """Messages with `key`, newest first."""
+        oldest = max(self._files.min_offset, self._deleted.until(topic))
+        cdef MessagesWithKey messages = MessagesWithKey.__new__(MessagesWithKey)
+        messages.reader, messages.places, messages.found = self, self._index.candidates(topic, key, oldest), []
+        messages.topic, messages.encoded_topic = topic, encoded(topic)
+        messages.key, messages.encoded_key = key, encoded(key)
+        messages.alone = SINGLE_CANDIDATES
+        return messages
+
+
 @cython.final
 @cython.no_gc
 @cython.freelist(4)
 cdef class MessagesWithKey:
-    """Iterates over the messages of a topic that carry a key: those of the records at `candidates`, of which the first
-    `alone` are read one by one, and of the others those that `likely`(candidates, key) names.
+    """Iterates over the messages of a topic that carry a key: those of the records at `places`, of which the first
+    `alone` are read one by one."""
 
-    A record is a message when it is whole and its queue, one of `queues` by topic and id, leads to it, if any queue
-    may. Where it takes more to say what is there, `shown`(topic, physical offset) says it.
-    """
-
-    cdef FilesByStart log
-    cdef dict queues
-    cdef bint is_ledger
-    cdef object places, likely, shown
+    cdef KeyReader reader
+    cdef object places
     cdef str topic, key
     cdef bytes encoded_topic, encoded_key
-    cdef int64_t body_limit_bytes, alone
+    cdef int64_t alone
     cdef list found  # last one first
-
-    def __init__(
-        self, candidates not None, int64_t alone, likely, FilesByStart log not None, dict queues not None,
-        bint is_ledger, str topic not None, str key not None, int64_t body_limit_bytes, shown,
-    ):
-        self.places, self.alone, self.likely, self.shown = candidates, alone, likely, shown
-        self.log, self.queues, self.is_ledger = log, queues, is_ledger
-        self.topic, self.encoded_topic = topic, encoded(topic)
-        self.key, self.encoded_key = key, encoded(key)
-        self.body_limit_bytes = body_limit_bytes
-        self.found = []
 
     def __iter__(self):
         return self
@@ -244,14 +277,14 @@ cdef class MessagesWithKey:
         cdef StoredMessage message
         while not self.found:
             if self.alone == 0:
-                self.places = self.likely(self.places, self.key)
+                self.places = self.reader._likely(self.places, self.key)
             self.alone -= 1
             place = next(self.places, None)
             if place is None:
                 raise StopIteration
             message = self.read(place)
             if message is None:
-                shown = [one for one in self.shown(self.topic, place) if one.topic == self.topic]
+                shown = [one for one in self.reader._shown(self.topic, place) if one.topic == self.topic]
                 self.found = [message for message in reversed(shown) if carries(message, self.key, self.encoded_key)]
             elif carries(message, self.key, self.encoded_key):
                 return message
@@ -259,7 +292,7 @@ cdef class MessagesWithKey:
 
     cdef StoredMessage read(self, int64_t physical_offset):
         """The message there; None when it takes more to say what is there."""
-        cdef FilePositions file = self.log.file_of(physical_offset)
+        cdef FilePositions file = self.reader._files.file_of(physical_offset)
         if file is None:
             return None
         cdef int64_t position = physical_offset - file.start, end = file.readable
@@ -271,18 +304,18 @@ cdef class MessagesWithKey:
             if (
                 read_record(message, mapped.pages, position, min(end, mapped.pages.size), physical_offset, True) != WHOLE
                 or not is_alone_of(message, self.encoded_topic)
-                or self.is_ledger and not has_entry(message)
+                or self.reader._is_ledger and not has_entry(message)
             ):
                 return None
             if not message.sys_flag & UNQUEUED_FLAG:
-                queue = self.queues.get((self.topic, message.queue_id))
+                queue = self.reader._queues.get((self.topic, message.queue_id))
                 if queue is None or not queue.has(message.queue_offset):
                     return None
                 if queue.stored(message.queue_offset).physical_offset != physical_offset:
                     return None
         except ReadError:
             return None
-        message._body_limit_bytes = self.body_limit_bytes
+        message._body_limit_bytes = self.reader.body_limit_bytes
         return message
 
 

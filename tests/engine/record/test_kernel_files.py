@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,13 +19,14 @@ from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access, MappedFile
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import ENTRY
-from engine.record.kernel.decode import MessagesWithKey
+from engine.record.kernel.decode import KeyReader
 from engine.record.kernel.files import FileMap, Mapped
 from tests.engine.records import log_of
 from tests.engine.storetools import SMALL
 
 PAGE = mmap.PAGESIZE
 EXTREMES = [0, 1, -1, 19, 20, 1 << 31, -(1 << 31), (1 << 63) - 1, -(1 << 63), (1 << 62) // 20, (1 << 63) // 20]
+EVER = -(1 << 63), 1 << 63
 words = st.sampled_from([b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x5b", b"\0\0\0\0"])
 
 
@@ -151,26 +153,18 @@ def test_messages_by_key_are_read_within_their_file(folder: Path, data: st.DataO
     places = [*(lead + position for position in positions), *EXTREMES, *range(PAGE - 200, PAGE + 1)]
     asked: list[int] = []
 
-    def shown(topic: str, place: int) -> list[StoredMessage]:
-        asked.append(place)
-        return []
+    class Reader(KeyReader):
+        def _shown(self, topic: str, place: int) -> list[StoredMessage]:
+            asked.append(place)
+            return []
 
-    def likely(rest: Iterator[int], key: str) -> Iterator[int]:
-        return iter([])
+        def _likely(self, rest: Iterator[int], key: str) -> Iterator[int]:
+            return rest
 
+    index = SimpleNamespace(candidates=lambda *_: iter(places))
+    deleted = SimpleNamespace(until=lambda _: 0)
     for is_ledger in (False, True):
-        for message in MessagesWithKey(
-            iter(places),
-            len(places),
-            likely,
-            log,
-            queues,
-            is_ledger,
-            "T",
-            "k",
-            100,
-            shown,
-        ):
+        for message in Reader(index, deleted, log, queues, is_ledger, 100).query("T", "k", len(places), *EVER):
             assert message.physical_offset in places
             assert message.physical_end <= PAGE
             assert "k" in message.keys
