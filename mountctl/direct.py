@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,7 @@ def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) 
         raise CommandError(reason, f"`mountctl mount STORE {path}`, or name the store", os.EX_NOINPUT)
     raise_open_files()
     modes = [OpenMode.WRITE] if writing else [OpenMode.FOLLOW] if following else [OpenMode.READ_ONLY, OpenMode.FOLLOW]
-    with ExitStack() as stack:
-        show = stack.enter_context(progress())
+    with progress() as show:  # until it is open: what is printed then has the terminal for itself
 
         def report(now: RecoveryProgress) -> None:
             show(now.stage, now.done_bytes, now.total_bytes)
@@ -52,7 +51,8 @@ def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) 
             if len(modes) == 1:
                 raise
             store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[1], progress=report)))
-        yield OpenedStore(stack.enter_context(store))
+    with store:
+        yield OpenedStore(store)
 
 
 class OpenedClaim:

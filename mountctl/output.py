@@ -52,14 +52,19 @@ def visible(text: str | Path) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in str(text))
 
 
+def print_line(text: str) -> None:
+    """A line on standard output, above a progress bar where there is one."""
+    click.echo(text, file=sys.stdout)  # named, for click looks for the stream behind the one that a bar puts there
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    click.echo(_visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
+    print_line(_visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_json_line(value: Any) -> None:
     """One JSON document on a line of standard output."""
-    click.echo(json_line(value))
+    print_line(json_line(value))
 
 
 def json_line(value: Any) -> str:
@@ -104,7 +109,8 @@ def progress(quiet: bool = False, *, counts: bool = False) -> Iterator[Show]:
     amount = MofNCompleteColumn() if counts else DownloadColumn(binary_units=True)
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     console = Console(stderr=True)
-    # what is printed meanwhile goes above the bar when both are on the terminal, and into the pipe when it is piped
+    # what `print_line` prints meanwhile goes above the bar when both are on the terminal, and into the pipe when it is
+    # piped
     bar = Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty())
     task = bar.add_task("", total=None)
 

@@ -13,7 +13,7 @@ from engine import CheckProgress, Problem, StoreConfig, check_served, check_stor
 from mountctl.access import Access
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.options import StoreSettings, parse_size, takes_settings
-from mountctl.output import Show, human_size, plural, print_json_line, progress, visible
+from mountctl.output import Show, human_size, plural, print_json_line, print_line, progress, visible
 from mountctl.places import absolute, find
 from mountctl.process import raise_open_files
 from mountctl.reach import reach
@@ -63,7 +63,8 @@ def command(place: str, repair: bool, rate: str, as_json: bool, settings: StoreS
     if repair:
         _repair(path, config, as_json)
     with progress() as show:
-        _end(path, _print(check_store(path, _reporting(show), config), as_json), as_json)
+        findings = _print(check_store(path, _reporting(show), config), as_json)
+    _end(path, findings, as_json)
 
 
 def _check_served(served: Access, rate: int, as_json: bool) -> int:
@@ -102,7 +103,7 @@ def _print(problems: Iterable[Problem], as_json: bool) -> int:
                 }
             )
         else:
-            click.echo(visible(str(problem)))
+            print_line(visible(str(problem)))
     return count
 
 
@@ -113,7 +114,7 @@ def _repair(path: Path, config: StoreConfig, as_json: bool) -> None:
             if as_json:
                 print_json_line({"repaired": done})
             else:
-                click.echo(f"repaired: {visible(done)}")
+                print_line(f"repaired: {visible(done)}")
 
 
 def _reporting(show: Show) -> Callable[[CheckProgress], None]:

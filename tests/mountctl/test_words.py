@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -184,3 +188,26 @@ def test_names_of_a_hostile_store_reach_a_terminal_as_escapes() -> None:
     assert lines[3].isprintable()
     assert json.loads(lines[3]) == {"a\x1b\x9b": "\u202e\U000e0001 größe"}
     assert one_line(CommandError("no \x1b[2J")) == "no \\x1b[2J"
+
+
+def test_lines_stand_above_a_progress_bar() -> None:
+    program = """
+from mountctl.output import print_json_line, print_line, progress
+with progress() as show:
+    show("looking", 1, 2)
+    print_line("a finding")
+    print_json_line({"a": 1})
+print_line("the end")
+"""
+    environment = {**os.environ, "TERM": "xterm"}
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=theirs, stderr=theirs, env=environment) as running:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # EIO: the other side is closed
+            while chunk := os.read(terminal, 1 << 16):
+                shown += chunk
+    os.close(terminal)
+    assert (running.returncode, b"looking" in shown) == (0, True)
+    for line in (b"a finding", b'{"a": 1}', b"the end"):
+        assert re.search(rb"(\x1b\[2K|\n)" + re.escape(line) + b"\r\n", shown), shown
