@@ -175,7 +175,7 @@ class Box:
         self._live: dict[DroppedFile, _Live] = {}
         self._renaming: dict[tuple[bytes, bytes], DroppedFile] = {}  # made messages by a thread, not answered yet
         self.key = box.topic, box.queue
-        self.changed_ns = context.clock_ns()
+        self.changed_ns = context.appearance.started_ns  # to list a box does not change it
 
     @property
     def path(self) -> str:
