@@ -421,13 +421,19 @@ class _Successions:
         self._asker, self._is_planned = asker, True
         self._deadline = time.monotonic() + PREPARE_SECONDS
         self._start_ahead(program)
+        if self._prepared is None:
+            self._give_up("the new daemon could not be started: the old one goes on")
 
     def _start_ahead(self, program: Program) -> None:
-        """Start a server while the last one serves."""
+        """Start a server while the last one serves. Without room for it, that goes on all the same."""
         self._standby_due = None
         hold_hangups()
-        self._prepared = self._start(program)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        try:
+            self._prepared = self._start(program)
+        except OSError as error:
+            self._log(f"WARNING the next daemon could not be started: {one_line(error)}")
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def _hear_prepared(self, server: _Process) -> None:
         prepared = self._prepared

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -298,6 +299,21 @@ def test_a_waiting_server_that_is_killed_is_none_to_go_on_with(mounted: Site) ->
     kill(mounted)
     assert server_of(keeper) not in (server, waiting)
     assert standby_of(keeper) != waiting
+
+
+def test_a_keeper_that_can_start_none_goes_on(mounted: Site) -> None:
+    keeper = keeper_of(mounted)
+    os.kill(standby_of(keeper), signal.SIGKILL)
+    eventually(lambda: "no daemon waits to replace this one" in mounted.log_text(), "the keeper says so")
+    used = {int(one.name) for one in Path(f"/proc/{keeper}/fd").iterdir()}
+    _, second = [number for number in range(1024) if number not in used][:2]
+    limit = resource.prlimit(keeper, resource.RLIMIT_NOFILE)
+    resource.prlimit(keeper, resource.RLIMIT_NOFILE, (second, limit[1]))  # enough for a line in the log
+    os.kill(keeper, signal.SIGUSR2)
+    said = "the next daemon could not be started: Too many open files"
+    eventually(lambda: mounted.log_text().count(said) == 2, "it tries, for a restart and to have one wait")
+    resource.prlimit(keeper, resource.RLIMIT_NOFILE, limit)
+    kill(mounted)
 
 
 def test_the_waiting_server_ends_with_the_mount(mounted: Site) -> None:
