@@ -105,6 +105,13 @@ def mount_at(mountpoint: Path, table: Path = MOUNT_TABLE) -> Mount | None:
     return next((mount for mount in reversed(mounts(table)) if mount.mountpoint == mountpoint), None)
 
 
+def require_outside_mounts(target: Path) -> None:
+    """CommandError: `target`, which is absolute, is in a mount."""
+    if within := next(filter(None, map(mount_at, (target, *target.parents))), None):
+        reason = f"{target} is in the mount of {within.store}, where a folder is a topic"
+        raise CommandError(reason, "name a directory elsewhere", os.EX_USAGE)
+
+
 def mount_of(store: Path, table: Path = MOUNT_TABLE) -> Mount | None:
     """Where `store` is mounted: for writing when it is, otherwise the newest mount. One that is not trusted is left
     out, with a word on standard error."""

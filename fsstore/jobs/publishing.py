@@ -16,6 +16,8 @@ from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.jobs.mount import bounds, while_gone
 from fsstore.jobs.once import MARK_BYTES, Batch, left_out
 
+_SAID_BY_THE_MOUNT = frozenset((errno.EINVAL, errno.EFBIG))
+
 
 def make_topic(root: str, topic: str) -> None:
     """Make a topic where there is none. OSError."""
@@ -106,13 +108,17 @@ class BulkAppend:
 
     def _write(self, text: bytes) -> None:
         try:
+            if len(text) > WHOLE_WRITE_BYTES:  # a line alone, which one write does not take whole: closing publishes it
+                with open(f"{self._paths[0]},frame=file", "wb") as file:
+                    file.write(text)
+                return
             descriptor = self._open()
             rest = memoryview(text)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
         except OSError as error:
             self._close()
-            if error.errno == errno.EINVAL:
+            if error.errno in _SAID_BY_THE_MOUNT:
                 raise OSError(error.errno, f"{error.strerror}: {self._reason()}", self._paths[0]) from None
             raise
 

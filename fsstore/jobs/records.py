@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, time
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 BATCH_RECORDS = 4_096
+LINE_BYTES = 64 << 20
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
@@ -131,23 +133,31 @@ def _opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 def _of_lines(file: Path, fields: Fields, tell: Tell) -> Iterator[_Record]:
     with _opened(file) as (stream, raw):
-        for number, line in enumerate(stream):
-            body = line.rstrip(b"\r\n")
-            if body:
-                record = _object(body) if any(fields) else {}
-                own = None if fields.body is None else record.get(fields.body)
-                yield body if fields.body is None else own, record.get(fields.key), record.get(fields.tags)
+        for number in count(1):
+            line = stream.readline(LINE_BYTES + 1)
+            if len(line) > LINE_BYTES:
+                raise RecordsError(f"{file}: line {number} is longer than {LINE_BYTES:,} bytes, which is no message")
+            if not line:
+                return
+            if body := line.rstrip(b"\r\n"):
+                yield _of_line(body, fields, f"{file}: line {number}")
             if number % BATCH_RECORDS == 0:
                 tell(raw.tell())
 
 
-def _object(text: bytes) -> dict[str | None, Any]:
-    """The fields of a line of JSON; none of one that is none."""
+def _of_line(line: bytes, fields: Fields, where: str) -> _Record:
+    if not any(fields):
+        return line, None, None
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RecordsError(f"{where} is no JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise RecordsError(f"{where} is no JSON object")
+    if fields.body is not None and fields.body not in record:
+        raise RecordsError(f"{where} has no {fields.body!r}")
+    key, tags = (None if name is None else record.get(name) for name in (fields.key, fields.tags))
+    return line if fields.body is None else record[fields.body], key, tags
 
 
 @contextmanager

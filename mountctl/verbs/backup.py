@@ -11,7 +11,7 @@ from engine import BackedUp, CheckProgress, StoreConfig, back_up, check_store
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import human_size, plural, progress, visible
-from mountctl.places import Place, absolute, find, mount_at, mount_of
+from mountctl.places import Place, absolute, find, mount_of, require_outside_mounts
 from mountctl.process import raise_open_files
 from mountctl.reach import reach
 from mountctl.through_mount import MountedStore
@@ -38,9 +38,7 @@ def command(place: str, directory: Path, verify: bool, settings: StoreSettings) 
         raise CommandError(
             f"{target} is mounted at {mount.mountpoint}", f"mountctl umount {mount.mountpoint}", os.EX_TEMPFAIL
         )
-    if within := next(filter(None, map(mount_at, (target, *target.parents))), None):
-        reason = f"{target} is in the mount of {within.store}, where a folder is a topic"
-        raise CommandError(reason, "name a directory elsewhere", os.EX_USAGE)
+    require_outside_mounts(target)
     raise_open_files()
     with progress() as show:
 

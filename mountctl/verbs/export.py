@@ -13,6 +13,7 @@ import click
 from mountctl.access import parse_time
 from mountctl.errors import CommandError
 from mountctl.output import plural, progress
+from mountctl.places import absolute, require_outside_mounts
 from mountctl.spark import mountpoint_of, require_arrow, spark_session
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def command(
     from fsstore.jobs.export import Export, ExportError, Wanted
 
     from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
+    require_outside_mounts(absolute(folder))
     mountpoint = mountpoint_of(place)
     try:
         export = Export(mountpoint, folder, Wanted(topics or None, from_ms, until_ms))

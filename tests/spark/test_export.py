@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 import fsstore.jobs.export as exporting
 from engine import FileSizes, Message, MessageStore, StoreConfig
 from fsstore.jobs.export import Export, ExportError, ExportFolder, Threads, Unit, Wanted
-from tests.mount.harness import Mounted, mounted, sh
+from tests.mount.harness import SMALL_SIZES, Mounted, mounted, sh
 from tests.mountctl.conftest import mountctl, succeed
 from tests.spark.streams import PROJECT
 
@@ -269,15 +269,44 @@ def test_without_java_or_pyarrow_one_line_says_what_to_install(
         (["torn.csv", "--topic", "t"], "record 3 has 1 values for 2 columns"),
         (["b.csv", "--topic", "t", "--format", "parquet"], "no Parquet"),
         (["b.csv", "--topic", "a/b"], "topic"),
+        (["notes.txt", "--topic", "t", "--format", "jsonl", "--key", "id"], "line 2 is no JSON"),
+        (["list.jsonl", "--topic", "t", "--tag", "id"], "line 1 is no JSON object"),
+        (["list.jsonl", "--topic", "t", "--body", "id"], "line 1 is no JSON object"),
+        (["other.jsonl", "--topic", "t", "--body", "id"], "line 2 has no 'id': records before it may be published"),
+        (["long.jsonl", "--topic", "t"], "line 2 is longer than 67,108,864 bytes"),
     ],
 )
 def test_what_cannot_be_imported_is_said(mount: Mounted, tmp_path: Path, arguments: list[str], words: str) -> None:
-    (tmp_path / "notes.txt").write_text("x\n")
+    (tmp_path / "notes.txt").write_text('{"id": 1}\nx\n')
+    (tmp_path / "list.jsonl").write_text("[1]\n")
+    (tmp_path / "other.jsonl").write_text('{"id": 1}\n{"di": 1}\n')
+    with (tmp_path / "long.jsonl").open("wb") as long:
+        long.write(b"1\n")
+        long.truncate(1 << 30)
     (tmp_path / "b.csv").write_text("id\n1\n")
     (tmp_path / "torn.csv").write_text("id,kind\n1,2\n3\n")
     done = mountctl("import", tmp_path / arguments[0], mount.root, *arguments[1:])
     assert done.returncode == 64
     assert words in done.stderr
+
+
+def test_a_record_longer_than_a_write_is_published_if_it_can_be_a_message(tmp_path: Path) -> None:
+    bodies = [b'"a"', b'"' + b"b" * (3 << 20) + b'"', b'"c"']
+    (tmp_path / "long.jsonl").write_bytes(b"".join(body + b"\n" for body in bodies))
+    (tmp_path / "longer.jsonl").write_bytes(b"1" * (5 << 20))
+    with mounted(tmp_path, config={"sizes": SMALL_SIZES | {"commit_log_bytes": 8 << 20}}) as mount:
+        said = succeed("import", tmp_path / "long.jsonl", mount.root, "--topic", "long")
+        assert said == "3 messages published to long\n"
+        assert sorted(row["body"] for row in of_topic(mount, "long")) == sorted(bodies)
+        done = mountctl("import", tmp_path / "longer.jsonl", mount.root, "--topic", "long")
+        assert done.returncode == 74
+        assert "body of 5,242,880 bytes is over the limit of 4,194,304" in done.stderr
+
+
+def test_an_export_into_a_mount_is_refused_before_it_makes_a_topic(mount: Mounted) -> None:
+    done = mountctl("export", mount.root, mount.root / "archive")
+    assert (done.returncode, "where a folder is a topic: name a directory elsewhere" in done.stderr) == (64, True)
+    assert not (mount.root / "archive").exists()
 
 
 def test_the_examples_in_the_help_work(mount: Mounted, tmp_path: Path) -> None:
