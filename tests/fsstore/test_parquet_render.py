@@ -251,6 +251,17 @@ def test_a_row_group_lies_in_one_file_of_the_log(lines: MessageStore) -> None:
     assert [set(found.tolist()) for found in files] == [{0}, {1}, {2}, {3}, {4}]
 
 
+def test_a_row_group_is_cut_before_it_is_too_long_but_has_a_message(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layouts, "ROW_GROUP_BYTES", 30_000)
+    for size in (10_000, 10_000, 10_000, 40_000, 10_000, 10):
+        store.put(Message("orders", bytes(size)), 0)
+    layout = layout_of(store, "orders")
+    assert [(group.begin, group.end) for group in layout.row_groups] == [(0, 2), (2, 3), (3, 4), (4, 6)]
+    assert rows(rendered(store, layout)[0]) == expected_rows(store, "orders")
+
+
 def test_reading_needs_no_library_that_takes_long_to_load(lines: MessageStore) -> None:
     lines.close()
     script = """if True:
