@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, publish, sh
+from tests.mount.harness import mounted, publish, sh
 
 WORKS = {
     "rsync --inplace": ("rsync --inplace ~/lines 0/append", "a\nb\n"),
@@ -62,14 +62,14 @@ def test_what_cannot(topic: Path, home: Path, program: str) -> None:
     assert (topic / "0.log").read_text() == ("a\n" if program == "mv of a message" else "")
 
 
-def test_who_walks_leaves_out_what_begins_with_an_at_sign(mount: Mounted, topic: Path, home: Path) -> None:
-    publish(topic / "0/append", b"a needle\n")
-    name = topic.name
-    found = sh("grep -rl --exclude-dir='@*' 'a needle' .", mount.root).split()
-    assert set(found) == {f"./{name}.log", f"./{name}/0.log", f"./{name}/0/{0:020d}"}
-    assert f"./{name}.log" in sh("find . -name '@*' -prune -o -name '*.log' -print", mount.root).split()
-    sh(f"tar cf {home}/x.tar --exclude='@*' .", mount.root)
-    for changed in (1, 0):
-        command = f"rsync -ai --exclude='@*' --exclude=append --exclude=drop {name} {home}/copy"
-        assert bool(sh(command, mount.root)) == changed
-    assert (home / "copy" / name / "0.log").read_bytes() == b"a needle\n"
+def test_who_walks_leaves_out_what_begins_with_an_at_sign(home: Path) -> None:
+    with mounted(home) as mount:
+        publish(mount.topic("t") / "0/append", b"a needle\n")
+        found = sh("grep -rl --exclude-dir='@*' 'a needle' .", mount.root).split()
+        assert set(found) == {"./t.log", "./t/0.log", f"./t/0/{0:020d}"}
+        assert "./t.log" in sh("find . -name '@*' -prune -o -name '*.log' -print", mount.root).split()
+        sh(f"tar cf {home}/x.tar --exclude='@*' .", mount.root)
+        for changed in (1, 0):
+            command = f"rsync -ai --exclude='@*' --exclude=append --exclude=drop t {home}/copy"
+            assert bool(sh(command, mount.root)) == changed
+        assert (home / "copy/t/0.log").read_bytes() == b"a needle\n"

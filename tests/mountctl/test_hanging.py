@@ -52,14 +52,18 @@ def begin(*arguments: str | Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def quick(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The same; it has to end soon."""
-    with begin(*arguments) as process:
+def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """What it said; it has to end soon."""
+    with process:
         try:
             stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
         finally:
             process.kill()
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def quick(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return end(begin(*arguments))
 
 
 def test_a_verb_says_that_a_mount_does_not_answer(filled: Site) -> None:
@@ -75,25 +79,23 @@ def test_a_verb_says_that_a_mount_does_not_answer(filled: Site) -> None:
                 ("put", place, "orders", "x"),
                 ("cat", place, "orders"),
                 ("tail", "-f", place, "orders"),
+                ("umount", place),
             )
         ]
         for process in waiting:
-            with process:
-                _, told = process.communicate(timeout=PATIENCE_SECONDS)
-                assert process.returncode == 75, (process.args, told)
-                assert f"the daemon of {filled.mountpoint} is not answering" in told
-        for place in places:
-            done = quick("umount", place)
-            assert done.returncode == 75, done.stderr
+            done = end(process)
+            assert done.returncode == 75, (done.args, done.stderr)
             assert f"the daemon of {filled.mountpoint} is not answering" in done.stderr
 
 
 def test_nobody_waits_for_a_path_below_a_mount_that_hangs(filled: Site) -> None:
     with silent_mount(filled.mountpoint, filled.store, os.geteuid()):
-        assert quick("status", filled.mountpoint / "orders/0").returncode == 75
-        assert "not answering" in quick("check", filled.store).stderr
-        assert "busy" in quick("mount", filled.store, filled.mountpoint).stderr
-        assert "not answering" in quick("status").stdout
+        below, checked = begin("status", filled.mountpoint / "orders/0"), begin("check", filled.store)
+        again, listed = begin("mount", filled.store, filled.mountpoint), begin("status")
+        assert end(below).returncode == 75
+        assert "not answering" in end(checked).stderr
+        assert "busy" in end(again).stderr
+        assert "not answering" in end(listed).stdout
 
 
 def test_a_dead_mount_is_said_to_be_dead(filled: Site) -> None:

@@ -10,14 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from mountctl.output import print_table
 from mountctl.verbs.profile import Profile
-from tests.mountctl.conftest import Site, mountctl, succeed
+from tests.mountctl.conftest import Site, eventually, mountctl, succeed
 
 LINES = [
     *(f"2026-11-24T01:02:03.456Z 0 0 9 read orders/0.log 0 131072 OK 0.{micros:06d}" for micros in range(1, 101)),
@@ -106,11 +106,23 @@ def test_what_a_mount_is_asked_meanwhile(mounted: Site) -> None:
     assert "times in milliseconds" in lines[-1]
 
 
+def reads_log(pid: int) -> bool:
+    with suppress(OSError):  # it closes what it had a moment ago
+        return any(os.readlink(link).endswith("accesslog") for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def bytes_read(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/io").read_text().split()[1])
+
+
 def test_interrupting_it_shows_what_came_so_far(mounted: Site) -> None:
     command = [sys.executable, "-m", "mountctl", "profile", str(mounted.mountpoint), "--seconds", "600"]
     with load(mounted.mountpoint):
         running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        time.sleep(3)
+        eventually(lambda: reads_log(running.pid), "it has the log open")
+        before = bytes_read(running.pid)
+        eventually(lambda: bytes_read(running.pid) > before + 4_000, "it has read some lines")
         running.send_signal(signal.SIGINT)
         shown, _ = running.communicate(timeout=30)
     assert running.returncode == 0
