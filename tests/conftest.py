@@ -1,5 +1,6 @@
 """Settings that every room's tests share."""
 
+import gc
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -18,3 +19,8 @@ settings.load_profile("fsstore")
 for number in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded and collected stays: no collection of garbage, of which tests ask for many, goes through it."""
+    gc.freeze()

@@ -37,6 +37,8 @@ from fsstore.tree.nodes import Survival
 from fsstore.tree.status import status_of, to_json
 from tests.engine.storetools import SMALL, bodies, opened
 
+pytestmark = pytest.mark.usefixtures("hasty_disk")
+
 FILES = {
     "config/topics.json": {"topicConfigTable": {"T": {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}}},
     "config/topics.json.bak": {"topicConfigTable": {"T": {"readQueueNums": 1, "writeQueueNums": 1}}},
@@ -101,13 +103,6 @@ def leaves(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 def with_value(content: Any, path: tuple[str, ...], value: Any) -> Any:
     first, *rest = path
     return {**content, first: with_value(content[first], tuple(rest), value) if rest else value}
-
-
-@pytest.fixture(autouse=True)
-def hasty_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a disk, `check` and `repair` neither: no power is cut here."""
-    monkeypatch.setattr(Disk, "sync", lambda *_: None)
-    monkeypatch.setattr(Disk, "sync_directory", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

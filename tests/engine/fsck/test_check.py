@@ -34,6 +34,8 @@ from tests.engine.records import keyed
 from tests.engine.storetools import SMALL, HastyDisk, contents, nothing_left_open, opened
 from tests.golden import NAMES, golden
 
+pytestmark = pytest.mark.usefixtures("hasty_disk")
+
 Array = np.ndarray[Any, Any]
 
 COUNT = 300
