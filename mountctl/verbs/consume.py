@@ -53,7 +53,7 @@ def command(
     """
     wanted = parse_target(target)
     if wanted.offset is not None:
-        raise CommandError("a group has its own place", "name a topic or a queue", os.EX_USAGE)
+        raise CommandError("a group goes on where it was, not at an OFFSET", "name a topic or a queue", os.EX_USAGE)
     attributes = printer.attributes or bool(program)
     start = begin if begin in ("first", "last") else parse_time(begin)
     try:

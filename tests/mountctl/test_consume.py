@@ -66,7 +66,7 @@ def test_what_can_not_be_is_said(place: Path) -> None:
         (("orders", "-g", "no good"), 64, "a group's name holds letters, digits, %, |, - and _ alone"),
         (("missing", "-g", "g"), 64, "no topic 'missing': there are: orders"),
         (("orders/9", "-g", "g"), 64, "has no queue 9"),
-        (("orders/0/1", "-g", "g"), 64, "a group has its own place"),
+        (("orders/0/1", "-g", "g"), 64, "a group goes on where it was, not at an OFFSET: name a topic"),
         (("orders", "-g", "g", "--from", "never"), 64, "invalid time 'never'"),
     ):
         done = mountctl("consume", place, *arguments)
