@@ -10,7 +10,7 @@ passed over.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from engine.record.header import MAX_OFFSET
 
 NAME_DIGITS = 20
 HEAD_BYTES = 8
+SAMPLED_QUEUES = 200
+"""So many folders of queues are looked into where some of them tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +157,22 @@ def log_files(paths: LogPaths) -> list[Path]:
     return sorted(files, key=lambda file: file.name)
 
 
-def numbered_files(directory: Path) -> list[Path]:
+def numbered_files(directory: Path, digits: int = NAME_DIGITS) -> list[Path]:
     """Files in a folder of numbered files, by name."""
     try:
         members = list(directory.iterdir())
     except FileNotFoundError:
         return []
-    return sorted(
-        file for file in members if len(file.name) == NAME_DIGITS and file.name.isdecimal() and file.is_file()
-    )
+    return sorted(file for file in members if len(file.name) == digits and file.name.isdecimal() and file.is_file())
+
+
+def queue_folders(directory: Path) -> Iterator[Path]:
+    """Folders of queues in the folders of topics, by name."""
+    return (queue for topic in _directories(directory) for queue in _directories(topic))
+
+
+def _directories(directory: Path) -> list[Path]:
+    return sorted(member for member in directory.iterdir() if member.is_dir()) if directory.is_dir() else []
 
 
 def folders_in(directory: Path) -> list[str]:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from engine.errors import ConfigFileError, OptionError, ReadError
 from engine.files.file_queue import FileQueue
-from engine.files.file_scan import log_files, numbered_files
+from engine.files.file_scan import SAMPLED_QUEUES, log_files, numbered_files, queue_folders
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import PAGE_BYTES, Access, MappedFile
 from engine.log.index_file import HEADER, INDEX_ENTRY, SLOT, TAG_TYPE, index_file_bytes, link
@@ -39,7 +40,6 @@ from engine.settings.topics_file import TopicTable
 Array = np.ndarray[Any, Any]
 KeysAt = Callable[[int], Sequence[str]]
 
-SAMPLED_QUEUES = 200
 LEAST_LOG_FILE_BYTES = 512
 """A shorter file is no file of a log, whatever its name."""
 
@@ -89,7 +89,8 @@ def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
 
 def find_sizes(layout: StoreLayout, remembered: FileSizes | None = None) -> FoundSizes:
     """What the files of a store say about their sizes; `remembered` is what they were made with, if it is still so."""
-    queues = [file for files in _queue_folders(layout.consume_queues) for file in files]
+    folders = (folder for folder in queue_folders(layout.consume_queues) if folder.name.isdecimal())
+    queues = [file for folder in islice(folders, SAMPLED_QUEUES) for file in numbered_files(folder)]
     return FoundSizes(
         _numbered_size(log_files(layout.commit_log), remembered.commit_log_bytes if remembered else None),
         _queue_size(queues, remembered.consume_queue_bytes if remembered else None),
@@ -97,25 +98,9 @@ def find_sizes(layout: StoreLayout, remembered: FileSizes | None = None) -> Foun
     )
 
 
-def _queue_folders(directory: Path) -> Iterator[list[Path]]:
-    """Files of each queue, for as many queues as it takes to know."""
-    seen = 0
-    for topic in sorted(directory.iterdir()) if directory.is_dir() else ():
-        for queue in sorted(topic.iterdir()) if topic.is_dir() else ():
-            if queue.name.isdecimal() and queue.is_dir():
-                yield numbered_files(queue)
-                seen += 1
-            if seen >= SAMPLED_QUEUES:
-                return
-
-
 def index_paths(directory: Path) -> list[Path]:
     """Index files, by name: 17 digits."""
-    try:
-        members = list(directory.iterdir())
-    except FileNotFoundError:
-        return []
-    return sorted(file for file in members if len(file.name) == 17 and file.name.isdecimal() and file.is_file())
+    return numbered_files(directory, 17)
 
 
 def _numbered_size(files: Sequence[Path], remembered: int | None) -> int | None:

@@ -29,7 +29,7 @@ from engine.errors import (
     OptionError,
     UnsupportedStoreError,
 )
-from engine.files.file_scan import FoundFile, log_files, numbered_files
+from engine.files.file_scan import SAMPLED_QUEUES, FoundFile, log_files, numbered_files, queue_folders
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile, next_data, next_hole, used_end
 from engine.files.paths import open_file, open_folder, require_file
@@ -57,7 +57,6 @@ BROKER_NAMES = (
 KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES, "batchconsumequeue", "consumequeue_ext", "transaction"))
 """What a store may hold; anything else in a folder without a commit log says that it is no store."""
 
-SAMPLED_QUEUES = 200
 NEWEST_ENTRIES = 2
 """So many entries of a queue have to lead past the log's end: a single one may be damaged."""
 _TOO_FEW_TO_TELL = 2
@@ -195,7 +194,8 @@ def _used_paths(layout: StoreLayout) -> dict[str, tuple[Path, ...]]:
 
 def _refuse_no_log(layout: StoreLayout) -> None:
     """A log that is elsewhere has left its queues and its checkpoint here."""
-    evidence = next((layout.shown(queue) for queue in _queues(layout) if _newest_entries(queue)), None)
+    queues = queue_folders(layout.consume_queues)
+    evidence = next((layout.shown(queue) for queue in queues if _newest_entries(queue)), None)
     if evidence is None and layout.checkpoint.is_file() and read_checkpoint(layout.checkpoint).physic_ms:
         evidence = "checkpoint"
     if evidence is not None and layout.ledgers():
@@ -273,7 +273,7 @@ def _missing_after(layout: StoreLayout) -> tuple[str, int] | None:
     """A physical offset after the last file that a queue leads to, and the queue; None where that file is not full:
     then it was cut, or is another's, and the log went on in it."""
     found, end = None, 0
-    for queue in islice(_queues(layout), SAMPLED_QUEUES):
+    for queue in islice(queue_folders(layout.consume_queues), SAMPLED_QUEUES):
         newest = [place for place, size, _ in _newest_entries(queue) if 0 < size < MOST_RECORD_BYTES]
         if newest:
             end = end or _end(layout)  # after the queue: a live writer's log is ahead of it
@@ -326,7 +326,7 @@ def _is_record(file: MappedFile, physical_offset: int, size: int) -> bool:
 def _led_into(layout: StoreLayout, file: MappedFile) -> Iterator[tuple[int, int]]:
     """Physical offset and size of the newest record in a file that each queue leads to."""
     end = file.start + file.size
-    for queue in islice(_queues(layout), SAMPLED_QUEUES):
+    for queue in islice(queue_folders(layout.consume_queues), SAMPLED_QUEUES):
         place, size = _newest_before(end, queue)
         if file.start <= place and 0 < size <= end - place:
             yield place, size
@@ -341,14 +341,6 @@ def _newest_before(end: int, queue: Path) -> tuple[int, int]:
                 place, size, _ = _entry(descriptor, before - 1)
                 return place, size
     return -1, -1
-
-
-def _queues(layout: StoreLayout) -> Iterator[Path]:
-    return (queue for topic in _directories(layout.consume_queues) for queue in _directories(topic))
-
-
-def _directories(directory: Path) -> list[Path]:
-    return sorted(member for member in directory.iterdir() if member.is_dir()) if directory.is_dir() else []
 
 
 def _newest_entries(queue: Path) -> list[tuple[int, int, int]]:
