@@ -20,8 +20,9 @@ from pathlib import Path
 from engine.errors import BackupError, NotAStoreError, ReadError, StoreBusyError
 from engine.files.disk import TEMPORARY_SUFFIX, make_directory, remove_file, replace_file
 from engine.files.file_queue import FileQueue
+from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
-from engine.files.lock import StoreLock, lock_mtime_ns
+from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import read_file, remove_tree, store_root, unlink
 from engine.log.consume_queues import ConsumeQueues
@@ -109,7 +110,7 @@ class _Run:
             self._copy_settings(offsets)
             done = self._derive(begin, start, end)
             files = (file for file in source.log.files.files if file.start + file.size <= end)
-            stamps = {file.start: _stamp(file) for file in files}
+            stamps = {file.start: written_ns(file.path) for file in files}
         store, now_ms = str(layout.root), self._config.clock()
         write_backup_note(self._copy.backup_note, BackupNote(store, True, done.begin, end, now_ms, stamps), self._disk)
         return done
@@ -139,7 +140,7 @@ class _Run:
         with MessageStore.open(self._layout.root, replace(self._config, mode=mode, progress=self._recovering)) as store:
             sizes, end = store.sizes, store.physical_end
         point = read_recovery_point(self._layout.coverage)
-        if holder is not None and point is not None and point.lock_mtime_ns == lock_mtime_ns(self._layout.lock):
+        if holder is not None and point is not None and point.lock_mtime_ns == written_ns(self._layout.lock):
             end = point.physical_end  # a power cut may take what is behind it, and give its place to others
         return sizes, end
 
@@ -165,7 +166,7 @@ class _Run:
             if point is not None and not _has_newest(source, files, point):
                 raise BackupError(root, "its newest message is another one than the store's there", EMPTY)
             for file in source.log.files.files:
-                is_known = note.stamps.get(file.start) == _stamp(file)
+                is_known = note.stamps.get(file.start) == written_ns(file.path)
                 if file.start + file.size <= have and not is_known and not _same(file, files.find(file.start)):
                     raise BackupError(root, f"{file.path.name} is another one in the store, as after a repair", EMPTY)
         return have
@@ -286,14 +287,6 @@ def _has_newest(source: StoreFiles, files: FileQueue, point: RecoveryPoint) -> b
         return True
     where = newest.physical_offset, newest.size
     return bool(source.log.files.view(*where) == files.view(*where))
-
-
-def _stamp(file: MappedFile) -> int:
-    """When a file was last written, in epoch ns; 0 when it is gone."""
-    try:
-        return file.path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
 
 
 def _same(file: MappedFile, other: MappedFile | None) -> bool:

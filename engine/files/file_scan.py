@@ -151,6 +151,15 @@ def _members(directory: Path) -> dict[str, int]:
     return found
 
 
+def written_ns(path: Path) -> int:
+    """When a file was last written, in epoch ns; 0 when it is gone. The time of `lock` tells of a store's writers: each
+    writes it once."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def log_files(paths: LogPaths) -> list[Path]:
     """Files of a log, in order."""
     files = (file for folder in paths.folders for file in numbered_files(folder))

@@ -69,10 +69,6 @@ class StoreLayout:
         """Folder of a folder for each topic."""
         return self.root / "consumequeue"
 
-    def consume_queue(self, topic: str, queue_id: int) -> Path:
-        """Folder of one queue's files."""
-        return self.root / "consumequeue" / topic / str(queue_id)
-
     @property
     def index(self) -> Path:
         """Folder of the index files."""

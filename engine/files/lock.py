@@ -115,14 +115,6 @@ def writer_of(store: Path) -> int | None:
     return StoreLock.holder(StoreLayout(store).lock)
 
 
-def lock_mtime_ns(path: Path) -> int:
-    """When the lock's file was last written, in epoch ns: every writer does that once. 0 when it is missing."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
 def file_id(found: os.stat_result) -> FileId:
     """Identity of a file, whatever its paths are."""
     return found.st_dev, found.st_ino

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from engine.errors import ReadError, StoreBusyError
 from engine.files.file_queue import FileQueue
+from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
-from engine.files.lock import StoreLock, lock_mtime_ns
+from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access
 from engine.files.paths import store_root
 from engine.fsck.check import Progress, check_store_files, file_problems, settings_problems
@@ -120,7 +121,7 @@ def _check(layout: StoreLayout, config: StoreConfig, progress: Progress) -> Serv
     The order counts: how far the writer is, then what was deleted, then which files there are.
     """
     point = read_recovery_point(layout.coverage)
-    if point is None or point.lock_mtime_ns != lock_mtime_ns(layout.lock):
+    if point is None or point.lock_mtime_ns != written_ns(layout.lock):
         return None
     deleted = DeletedTopics(layout.deleted_topics, config.disk)
     choice = choose_at(layout, config)

@@ -25,7 +25,6 @@ MAX_OFFSET = (1 << 63) - 1
 """No byte of a log or a queue can lie past it: its offset would be no int64."""
 
 BORN_IPV6_FLAG, STORE_IPV6_FLAG = 0x10, 0x20
-IPV6_FLAGS = BORN_IPV6_FLAG | STORE_IPV6_FLAG
 TRANSACTION_MASK = 0xC  # 0x8 of it: committed
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_ROLLBACK = 0xC

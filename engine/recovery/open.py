@@ -16,8 +16,9 @@ from pathlib import Path
 from engine.errors import NotAStoreError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
 from engine.files.file_queue import FileQueue
+from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
-from engine.files.lock import StoreLock, lock_mtime_ns
+from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.preallocate import BufferPool, Preallocator
@@ -213,7 +214,7 @@ def _require_at_rest(layout: StoreLayout, trace: Trace) -> None:
     """StoreLockedError when a writer has opened the store since its `trace` was read: nothing kept it out."""
     holder = StoreLock.holder(layout.lock)
     reopened = trace.clean and layout.abort.exists()
-    if holder is not None or reopened or lock_mtime_ns(layout.lock) != trace.lock_mtime_ns:
+    if holder is not None or reopened or written_ns(layout.lock) != trace.lock_mtime_ns:
         raise StoreLockedError(layout.root, holder or None)
 
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from engine.errors import QueueGapError, ReadError
 from engine.files.file_queue import FileQueue
+from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
-from engine.files.lock import lock_mtime_ns
 from engine.files.mapped_file import Access, MappedFile
 from engine.log.checkpoint import read_checkpoint, read_committed_entry
 from engine.log.claims import Claims, QueueClaim, read_claims, with_entries
@@ -70,7 +70,7 @@ def read_trace(layout: StoreLayout) -> Trace:
     """The trace of the last writer of the store at `layout`."""
     clean = not layout.abort.exists()
     mark = read_clean_mark(layout) if clean else None
-    return Trace(clean, mark.point if mark else None, lock_mtime_ns(layout.lock))
+    return Trace(clean, mark.point if mark else None, written_ns(layout.lock))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreFullError
 from engine.files.disk import Disk, remove_file
+from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
-from engine.files.lock import lock_mtime_ns
 from engine.log.checkpoint import CheckpointFile
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
@@ -154,7 +154,7 @@ class Durability:
                 physical_end=log.readable_end,
                 log_begin=log.min_offset,
                 newest=(newest.physical_offset, newest.size, newest.store_time_ms, 0) if newest else None,
-                lock_mtime_ns=lock_mtime_ns(self._layout.lock),
+                lock_mtime_ns=written_ns(self._layout.lock),
                 queues={topic: dict(extents) for topic, extents in self._extents.items()},
                 index_physical_offset=self._index.last_physical_offset,
             )

@@ -92,7 +92,7 @@ def test_a_store_is_laid_out_as_rocketmqs() -> None:
         "store/abort",
         "store/lock",
     ]
-    assert str(layout.consume_queue("orders", 3)) == "store/consumequeue/orders/3"
+    assert str(layout.consume_queues) == "store/consumequeue"
     assert str(layout.topics) == "store/config/topics.json"
 
 
