@@ -119,7 +119,12 @@ def messages_with_key(access: Access, ranges: Iterable[Range], selection: Select
 
 def in_order(messages: Iterable[Shown]) -> list[Shown]:
     """Messages with their attributes, in the order in which they were stored."""
-    return sorted(messages, key=lambda message: int(message.attributes["physical_offset"]))
+    return sorted(messages, key=place_in_log)
+
+
+def place_in_log(message: Shown) -> int:
+    """What messages with their attributes are ordered by."""
+    return int(message.attributes["physical_offset"])
 
 
 def newest(access: Access, chosen: Range, selection: Selection, count: int, attributes: bool) -> list[Shown]:

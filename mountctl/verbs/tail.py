@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import time
 
@@ -19,6 +20,7 @@ from mountctl.selection import (
     messages_in,
     messages_with_key,
     newest,
+    place_in_log,
     ranges_of,
     takes_selection,
 )
@@ -76,10 +78,13 @@ def _print_newest(
     attributes = printer.attributes or len(ranges) > 1
     if selection.key is not None:
         found = messages_with_key(access, ranges, selection)
+    elif count is None:  # they may be more than memory holds
+        queues = [messages_in(access, chosen, selection, attributes) for chosen in ranges]
+        for message in queues[0] if len(queues) == 1 else heapq.merge(*queues, key=place_in_log):
+            printer.line(message)
     else:
         for chosen in ranges:
-            most = max(chosen.end - chosen.start, 0) if count is None else count
-            found += newest(access, chosen, selection, most, attributes)
+            found += newest(access, chosen, selection, count, attributes)
     if len(ranges) > 1:
         found = in_order(found)
     for message in found if count is None else found[max(len(found) - count, 0) :]:

@@ -7,10 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine import Message, MessageStore
+from mountctl.access import Shown
+from mountctl.direct import OpenedStore
 from mountctl.main import VERBS
+from mountctl.showing import Printer
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, fill, mountctl, site_in, succeed, tree
 
 
@@ -454,3 +459,26 @@ def test_mount_carries_no_engine_into_its_fork() -> None:
 def test_every_verb_has_help_with_an_example(verb: str) -> None:
     words = succeed(verb, "--help")
     assert f"  mountctl {verb}" in words.partition("Example")[2]
+
+
+def test_tail_from_a_time_prints_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        for number in range(100):
+            store.put(Message("orders", b"%d" % number))
+    events: list[str] = []
+    read, line = OpenedStore.messages, Printer.line
+
+    def reading(*arguments: Any) -> Iterator[Shown]:
+        for message in read(*arguments):
+            events.append("read")
+            yield message
+
+    def printing(printer: Printer, message: Shown) -> None:
+        events.append("printed")
+        line(printer, message)
+
+    monkeypatch.setattr(OpenedStore, "messages", reading)
+    monkeypatch.setattr(Printer, "line", printing)
+    shown = succeed("tail", tmp_path / "store", "orders", "--from", "-1h").splitlines()
+    assert shown == [str(number) for number in range(100)]
+    assert events.index("printed") < 10 < events.count("read")
