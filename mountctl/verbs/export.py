@@ -57,6 +57,11 @@ def command(
                 units = export.run(runner, lambda done, total: show("exporting", done, total))
     except ExportError as error:
         raise CommandError(error.reason, exit_code=os.EX_DATAERR) from None
+    except OSError as error:
+        if not error.errno or error.filename:
+            raise
+        reason = f"{folder} can't be written: {os.strerror(error.errno)}"
+        raise CommandError(reason, "the same command goes on where it ended", os.EX_IOERR) from None
     _tell(units, export.before, folder)
 
 

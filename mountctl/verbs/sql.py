@@ -77,13 +77,15 @@ def command(place: str, query: str, begin: str | None, end: str | None, as_csv: 
     with duckdb.connect() as connection:
         try:
             connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
-            *first, last = connection.extract_statements(query) or [None]
+            statements = connection.extract_statements(query)
+            if not statements:
+                raise CommandError("the query is empty", "see `mountctl sql --help`", os.EX_USAGE)
+            *first, last = statements
             for statement in first:
                 _make_views(connection, mountpoint, statement.query, between)
                 connection.execute(statement)
-            if last is not None:
-                _make_views(connection, mountpoint, last.query, between)
-                _print(connection, last.query, as_csv=as_csv, as_json=as_json)
+            _make_views(connection, mountpoint, last.query, between)
+            _print(connection, last.query, as_csv=as_csv, as_json=as_json)
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
             raise CommandError(str(error).splitlines()[0], f"there are topics: {topics}", os.EX_USAGE) from None

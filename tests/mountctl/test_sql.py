@@ -65,6 +65,7 @@ def test_rows_are_a_table_or_csv(mount: Mounted) -> None:
         ("select * from order", "syntax error"),
         ("select * from absent", "there are topics: %DLQ%billing, empty, orders"),
         ("select absent from orders", "absent"),
+        ("/* nothing */", "the query is empty"),
         ("select (body)::int from orders", "Conversion Error"),
     ],
 )

@@ -303,6 +303,18 @@ def test_a_record_longer_than_a_write_is_published_if_it_can_be_a_message(tmp_pa
         assert "body of 5,242,880 bytes is over the limit of 4,194,304" in done.stderr
 
 
+def test_an_export_that_has_no_room_says_where_and_goes_on(mount: Mounted, tmp_path: Path) -> None:
+    words = ["-m", "mountctl", "export", str(mount.root), str(tmp_path / "a"), "--topic", "orders"]
+    limited = ["prlimit", "--fsize=8192", sys.executable, "-B", *words]
+    done = subprocess.run(limited, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        74,
+        f"mountctl: {tmp_path / 'a'} can't be written: File too large: the same command goes on where it ended\n",
+    )
+    assert succeed(*words[2:]) == f"{ORDERS:,} messages in 1 file below {tmp_path / 'a'}\n"
+    assert len(messages(tmp_path / "a")) == ORDERS
+
+
 def test_an_export_into_a_mount_is_refused_before_it_makes_a_topic(mount: Mounted) -> None:
     done = mountctl("export", mount.root, mount.root / "archive")
     assert (done.returncode, "where a folder is a topic: name a directory elsewhere" in done.stderr) == (64, True)
