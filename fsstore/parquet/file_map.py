@@ -6,6 +6,7 @@ one, asks for no chunk that nobody reads.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -63,8 +64,8 @@ class FileMap:
 
     def chunks(self, position: int, end: int) -> range:
         """Numbers of the chunks that have some of the bytes [position, end)."""
-        first = int(np.searchsorted(self.starts, position, side="right")) - 1
-        return range(max(first, 0), min(int(np.searchsorted(self.starts, end)), len(self.starts) - 1))
+        first = bisect_right(self.starts, position) - 1
+        return range(max(first, 0), min(bisect_left(self.starts, end), len(self.starts) - 1))
 
 
 def place_of(number: int) -> Place:

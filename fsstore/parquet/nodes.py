@@ -295,7 +295,7 @@ class OpenRange(OpenFile):
         return Pieces(list(cut(position, end, parts)))
 
     def _chunk(self, found: FileMap, number: int) -> list[memoryview] | None:
-        return self._dataset.peek(self._layout, found, number) or self._fetched.get(number)
+        return self._fetched.get(number) or self._dataset.peek(self._layout, found, number)
 
     def _prepare(self, position: int, end: int) -> None:
         """What a `read` of these bytes needs."""
