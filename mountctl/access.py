@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Protocol
 
-from engine import Message
+from engine import Message, SliceColumn
 from fsstore.tree.names import parse_time_ms
 from fsstore.tree.xattrs import NUMBERS
 from mountctl.errors import CommandError
@@ -100,22 +101,35 @@ class Shown:
         return {**shown, "properties": self.properties, **body}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bodies:
-    """Bodies of messages of a queue. A newline stands before each in `joined`: the i-th is
-    joined[ends[i] + 1 : ends[i + 1]]. `numbers` says which of the texts that were asked for it holds first, -1 where
-    that was not looked at."""
+    """Bodies of messages of a queue, which may be in the mapped log: they are copied when they are wanted. `numbers`
+    says which of the texts that were asked for it holds first, -1 where that was not looked at."""
 
-    offsets: list[int]
-    numbers: list[int]
-    joined: bytes
-    ends: list[int]
+    offsets: Sequence[int]
+    numbers: Sequence[int]
+    column: SliceColumn
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def __getitem__(self, row: int) -> bytes:
         return self.joined[self.ends[row] + 1 : self.ends[row + 1]]
+
+    @property
+    def joined(self) -> bytes:
+        """All of them, a newline before each: the i-th is joined[ends[i] + 1 : ends[i + 1]]."""
+        return self._joined[1]
+
+    @property
+    def ends(self) -> list[int]:
+        """Where each ends in `joined`, behind a 0."""
+        return self._joined[0]
+
+    @cached_property
+    def _joined(self) -> tuple[list[int], bytes]:
+        ends, joined = self.column.joined(lead=b"\n")
+        return ends.tolist(), joined.tobytes()
 
 
 class Claim(Protocol):

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from engine import (
     SCHEDULE_TOPIC,
     UNIQUE_KEY,
+    ByteColumn,
     ConsumerOffsetError,
     IllegalTopicError,
     Message,
@@ -77,7 +78,7 @@ class MountedStore:
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[Bodies]:
         for message in self.messages(topic, queue, start, max(end - start, 0), attributes=False):
-            yield Bodies([message.offset], [-1], b"\n" + message.body, [0, len(message.body) + 1])
+            yield Bodies([message.offset], [-1], ByteColumn.of([message.body]).slices)
 
     def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown | None:
         """The message there; None for one that is damaged, or has expired since."""

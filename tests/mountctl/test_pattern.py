@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import ByteColumn
 from mountctl.access import Bodies
 from mountctl.errors import CommandError
 from mountctl.pattern import Needed, Pattern
@@ -45,8 +45,7 @@ PIECES = st.sampled_from(
 
 
 def joined(bodies: list[bytes]) -> Bodies:
-    ends = [0, *accumulate(len(body) + 1 for body in bodies)]
-    return Bodies(list(range(len(bodies))), [-1] * len(bodies), b"".join(b"\n" + body for body in bodies), ends)
+    return Bodies(range(len(bodies)), [-1] * len(bodies), ByteColumn.of(bodies).slices)
 
 
 @given(
