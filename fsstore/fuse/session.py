@@ -13,12 +13,10 @@ idle.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import select
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -51,24 +49,6 @@ Handler = Callable[[int, int, memoryview], None]
 LOOKS = 40
 """How often to look for a request before going to sleep for one: some 30 µs. Who has been answered often asks again
 within that time, and a processor that went to sleep meanwhile, a virtual one above all, wakes up later than that."""
-
-
-SLICE_NS = 100_000
-"""The shortest turn that the scheduler knows."""
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-"""Numbers of the system call; before glibc 2.41 it has no function."""
-_SCHED_ATTR = struct.Struct("IIQiIQQQ")  # size, policy, flags, nice, priority, slice, deadline, period: sched/types.h
-
-
-def take_short_turns() -> None:
-    """Ask for short turns on a processor for this thread, and those that it starts: who asks for less gets it sooner
-    after waking up, where others are at work. Its share stays the same. Without effect before Linux 6.12."""
-    number = _SCHED_SETATTR.get(os.uname().machine)
-    if number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    attributes = _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
-    ctypes.CDLL(None).syscall(number, 0, attributes, 0)
 
 
 class Channel:
@@ -273,7 +253,6 @@ class RequestLoop:
 
     async def run(self) -> None:
         """Serve until the mount is gone, or cancelled."""
-        take_short_turns()
         async with trio.open_nursery() as nursery:
             try:
                 await self._take_requests(nursery)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import os
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +13,7 @@ import trio
 
 from fsstore.fuse.protocol import Opcode, done
 from fsstore.fuse.rare import Relay
-from fsstore.fuse.session import LINGER_MS, SLICE_NS, Channel, Handler, RequestLoop, take_short_turns
+from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
 from fsstore.interface import FilesystemError, Kind, SlowWork
 from fsstore.tree.metrics import SAMPLE_OF
 
@@ -201,26 +198,3 @@ def test_a_request_is_timed_until_its_slow_work_is_done_and_not_when_it_fails() 
     assert loop.figures.counts == {KNOWN: 1, KNOWN + 1: 1}
     assert loop.figures.times[KNOWN].seconds >= 0.05
     assert KNOWN + 1 not in loop.figures.times
-
-
-def slice_ns() -> int:
-    """The turn that this thread has asked for; 0: none."""
-    attributes = ctypes.create_string_buffer(48)
-    number = {"x86_64": 315, "aarch64": 275}[os.uname().machine]  # sched_getattr
-    assert ctypes.CDLL(None).syscall(number, 0, attributes, 48, 0) == 0
-    return int.from_bytes(attributes.raw[24:32], sys.byteorder)
-
-
-def test_a_mount_asks_for_short_turns_and_keeps_its_share() -> None:
-    found: list[tuple[int, int]] = []
-
-    def ask() -> None:
-        os.nice(3)  # of this thread
-        take_short_turns()
-        found.append((slice_ns(), os.getpriority(os.PRIO_PROCESS, 0)))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    knows_slices = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 12)
-    assert found == [(SLICE_NS if knows_slices else 0, os.getpriority(os.PRIO_PROCESS, 0) + 3)]
