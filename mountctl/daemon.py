@@ -104,7 +104,7 @@ DOOR_SECONDS = 1.0
 LARGEST_ASKED_BYTES = 1 << 16
 PREPARE_SECONDS = float(os.environ.get("FSSTORE_PREPARE_SECONDS", "60"))
 """How long the next server may take to load what it needs, while the last one serves."""
-STANDBY_SECONDS = 1.0
+STANDBY_SECONDS = 5.0
 """So long after a mount was made the next server is started: many a mount is gone by then."""
 INTERRUPTED = 128 + signal.SIGINT
 """Status of a server that was asked to end before the store was open."""
