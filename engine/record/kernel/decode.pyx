@@ -6,7 +6,6 @@ with what there is, and only that number is used from then on. A message keeps t
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memchr, memcmp
@@ -22,9 +21,6 @@ from engine.record.kernel.layout cimport (
     STORE_IPV6_FLAG, SYS_FLAG_AT, UNQUEUED_FLAG, VALUE_END, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus,
 )
 from engine.record.kernel.pages cimport Pages
-
-cdef extern from "Python.h":
-    Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
 cdef enum:
     FLAG_AT = 16
@@ -391,13 +387,8 @@ cdef class StoredMessage:
         raise TypeError("a StoredMessage is made by decoding a record")
 
     cdef object _view(self, int64_t start, int64_t end):
-        view = PyMemoryView_FromObject(<object> self._pages._buffer.obj)
-        cdef Py_buffer *part = PyMemoryView_GET_BUFFER(view)  # its own: cut here in half the time that a slice takes
-        if part.ndim != 1 or part.itemsize != 1:
-            raise BufferError("a record is in bytes of one dimension")
-        part.buf = <void *> (self._at + start)
-        part.len = part.shape[0] = end - start
-        return view
+        cdef int64_t first = self._at - self._pages.data
+        return (<object> self._pages._buffer.obj)[first + start:first + end]
 
     cdef bytes _bytes(self, int64_t start, int64_t end):
         return PyBytes_FromStringAndSize(<const char *> self._at + start, end - start)

@@ -245,17 +245,3 @@ def test_properties_are_looked_up_within_their_bytes(raw: bytes, name: bytes) ->
 
 def test_the_last_of_equal_names_that_has_a_value_wins() -> None:
     assert find_property(b"a\x01x\x02a\x01y\x02a\x01", b"a") == b"y"
-
-
-def test_parts_are_views_of_the_bytes_that_were_given_whatever_holds_them() -> None:
-    raw = bytes(record_of(MESSAGE))
-    for view in (memoryview(raw), memoryview(bytearray(raw)), memoryview(b"before" + raw)[6:]):
-        message = decode_record(view, BASE)
-        assert message.record == raw
-        assert [bytes(message.body[1:3]), bytes(message.body[::-1])] == [b"od", b"ydob"]
-        assert len(message.body) == 4
-        assert message.body.readonly == view.readonly
-        assert message.body.obj is view.obj
-    table = memoryview(raw + bytes(len(raw) % 2)).cast("B", (2, (len(raw) + 1) // 2))
-    with pytest.raises(BufferError, match="one dimension"):
-        _ = decode_record(table, BASE).body
