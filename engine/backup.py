@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import BackupError, NotAStoreError, ReadError, StoreBusyError
+from engine.errors import BackupError, MissingLogError, NotAStoreError, ReadError, StoreBusyError
 from engine.files.disk import TEMPORARY_SUFFIX, make_directory, remove_file, replace_file
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
@@ -26,6 +26,7 @@ from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import read_file, remove_tree, store_root, unlink
 from engine.log.consume_queues import ConsumeQueues
+from engine.log.deleted_topics import DeletedTopics
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import layout_of, read_topics
 from engine.recovery.kinds import kind_of
@@ -71,9 +72,14 @@ def back_up(
     """
     config = config or StoreConfig()
     layout, copy = layout_of(store_root(path), config), StoreLayout(store_root(target))
-    for _ in range(TRIES):
-        with suppress(ReadError, FileNotFoundError):  # retention took what was being read
+    for tries_left in reversed(range(TRIES)):
+        try:
             return _Run(layout, copy, config, progress or (lambda now: None)).run()
+        except (ReadError, FileNotFoundError):
+            continue  # retention took what was being read
+        except MissingLogError:  # a listing beside a writer that rolls and deletes may miss each file
+            if not tries_left or StoreLock.holder(layout.lock) is None:
+                raise
     raise StoreBusyError(layout.root)
 
 
@@ -92,6 +98,7 @@ class _Run:
         refuse_unreadable(layout)
         refuse_unwritable(layout, kind_of(layout, read_topics(layout, self._config)))
         note = self._known_copy()
+        deleted = DeletedTopics(layout.deleted_topics, self._disk)
         offsets = self._settings((layout.consumer_offsets, layout.lmq_consumer_offsets))
         sizes, end = self._sizes_and_end()
         with closing(open_store_files(layout, self._config, sizes, Access.READ)) as source:
@@ -107,7 +114,7 @@ class _Run:
             write_backup_note(self._copy.backup_note, replace(note, is_complete=False), self._disk)
             self._copy_log(source, start, end)
             self._keep_numbers(source)
-            self._copy_settings(offsets)
+            self._copy_settings(offsets, deleted)
             done = self._derive(begin, start, end)
             files = (file for file in source.log.files.files if file.start + file.size <= end)
             stamps = {file.start: written_ns(file.path) for file in files}
@@ -238,9 +245,10 @@ class _Run:
                 found[path.name] = read_file(path, MOST_SETTINGS_BYTES)
         return found
 
-    def _copy_settings(self, offsets: dict[str, bytes]) -> None:
+    def _copy_settings(self, offsets: dict[str, bytes], deleted: DeletedTopics) -> None:
         """The settings as they are now, with the consumers' offsets of before. Deleted topics are read first: one that
-        goes in between is in the copy, without its settings."""
+        goes in between is in the copy, without its settings. Those that were `deleted` before the log was copied are
+        deleted in the copy, too: retention may have forgotten them since."""
         layout, copy = self._layout, self._copy
         own = self._settings((layout.deleted_topics,))
         shape = {layout.sizes.name, layout.used_log_paths.name}
@@ -253,6 +261,7 @@ class _Run:
                 unlink(path)
         for name, content in own.items():
             replace_file(copy.own / name, content, self._disk)
+        DeletedTopics(copy.deleted_topics, self._disk).include(deleted)
 
     # what follows from the log
 

@@ -116,6 +116,14 @@ class DeletedTopics:
             if kept != self._until:
                 self._store(kept)
 
+    def include(self, other: DeletedTopics) -> None:
+        """Note, durably, what `other` notes as well, and further where it does. OSError."""
+        with self._storing:
+            ends = {topic: max(end, self.until(topic)) for topic, end in other._until.items()}
+            joined = {**self._until, **ends}
+            if joined != self._until:
+                self._store(joined)
+
     def without_queues(self, found: ScannedRecords) -> ScannedRecords:
         """The run, its records of deleted topics made such as no queue leads to: transactions that were only prepared.
 

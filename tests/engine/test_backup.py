@@ -24,6 +24,7 @@ from engine import (
     StoreConfig,
     UnsupportedStoreError,
     back_up,
+    backup,
     check_store,
     repair_store,
 )
@@ -283,6 +284,25 @@ def test_what_can_not_be_written_here_is_refused_by_name(tmp_path: Path) -> None
     (tmp_path / "store/dledger-n0/data").mkdir(parents=True)
     with pytest.raises(UnsupportedStoreError, match="DLedger"):
         back_up(tmp_path / "store", tmp_path / "copy", None, BESIDE)
+
+
+def test_a_deletion_that_retention_forgets_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL) as store:
+        fill(store, "T", 5)
+        store.delete_topic("T")
+        fill(store, "T", 3)
+    read = backup._Run._settings
+
+    def forgotten(run: backup._Run, paths: tuple[Path, ...]) -> dict[str, bytes]:
+        (path / "fsstore/deleted.json").write_text('{"topics": {}}')
+        return read(run, paths)
+
+    expected = held(path)
+    monkeypatch.setattr(backup._Run, "_settings", forgotten)
+    back_up(path, tmp_path / "copy", None, BESIDE)
+    assert held(tmp_path / "copy") == expected
+    require_clean(check_store(tmp_path / "copy"))
 
 
 @pytest.fixture
