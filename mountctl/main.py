@@ -152,11 +152,16 @@ def run(arguments: Sequence[str]) -> int:
         click.echo("mountctl: interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:  # `mountctl cat ... | head`: what was wanted has been read
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
     except Exception as error:  # the one edge: whatever a verb met becomes a line and a code
         return _tell(error)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _discard_output() -> None:
+    """What is left in the buffer goes nowhere: Python would try again at its end, and fail with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(error: Exception) -> int:
@@ -170,4 +175,12 @@ def _tell(error: Exception) -> int:
 def main() -> None:
     """The console script."""
     as_helper = Path(sys.argv[0]).name == MOUNT_HELPER
-    sys.exit(run((["mount"] if as_helper else []) + sys.argv[1:]))
+    code = run((["mount"] if as_helper else []) + sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+    except OSError as error:
+        code = code or _tell(error)
+        _discard_output()
+    sys.exit(code)

@@ -286,7 +286,7 @@ def test_a_file_leaves_its_box_as_a_message(new_topic: object, topic: Path, drop
 
 
 def test_who_archives_a_topic_finds_its_box_as_it_was(topic: Path) -> None:
-    """A box has no time of its own before something is dropped, also when it is listed."""
+    """10.11 A box has no time of its own before something is dropped, also when it is listed."""
     before = (topic / "drop").stat()
     done = subprocess.run(
         ["tar", "cf", "/dev/null", topic.name], cwd=topic.parent, capture_output=True, text=True, check=False

@@ -345,15 +345,30 @@ def test_umount_waits_for_who_only_looks_at_the_mount(site: Site) -> None:
     assert not is_mounted(site.mountpoint)
 
 
-def test_a_locked_store_names_the_process_that_has_it(site: Site) -> None:
+def test_a_mounted_store_names_its_mount(site: Site) -> None:
     site.mounted()
     second = site.mountpoint.parent / "second"
     second.mkdir()
     for options in ([], ["--read-only"]):
         refused = mountctl("mount", "--log-file", site.log, *options, site.store, second)
         assert refused.returncode == 75, refused.stderr
-        assert f"process {daemon_pid(site)}" in refused.stderr
+        assert f"{site.store} is mounted at {site.mountpoint}: use that, or `mountctl umount" in refused.stderr
         assert not is_mounted(second)
+
+
+def test_a_locked_store_names_the_process_that_has_it(site: Site) -> None:
+    program = (
+        f"from engine import MessageStore; store = MessageStore.open({str(site.store)!r}); print(flush=True); input()"
+    )
+    command = [sys.executable, "-c", program]
+    with ended(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"\n"
+        for options in ([], ["--read-only"]):
+            refused = site.mount(*options)
+            assert refused.returncode == 75, refused.stderr
+            assert f"process {writer.pid}" in refused.stderr
+            assert not is_mounted(site.mountpoint)
 
 
 def test_a_busy_mount_point_names_what_is_mounted_there(site: Site, tmp_path: Path) -> None:

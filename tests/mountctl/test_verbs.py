@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -482,3 +483,23 @@ def test_tail_from_a_time_prints_as_it_reads(tmp_path: Path, monkeypatch: pytest
     shown = succeed("tail", tmp_path / "store", "orders", "--from", "-1h").splitlines()
     assert shown == [str(number) for number in range(100)]
     assert events.index("printed") < 10 < events.count("read")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--version",),
+        ("help", "cat"),
+        ("topics", "{store}"),
+        ("cat", "{store}", "orders"),
+        ("cat", "{store}", "orders/0/0", "--json"),
+        ("grep", "{store}", "order"),
+    ],
+    ids=" ".join,
+)
+def test_output_that_can_not_be_written_is_an_error_in_one_line(store: Path, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "mountctl", *(word.format(store=store) for word in words)]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=buffered, text=True, check=False)
+    assert (done.returncode, done.stderr) == (74, "mountctl: No space left on device\n")
