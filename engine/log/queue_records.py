@@ -6,6 +6,7 @@ does not is read alone, and perhaps mended (`mending`); arrays show the same as 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,6 +64,9 @@ class QueueRecords:
         self._log = log
         self._is_ledger = log.framing.is_ledger
         self._body_limit_bytes = body_limit_bytes
+        whole = functools.partial(decode_record, body_limit_bytes=body_limit_bytes)
+        self._whole: Callable[[memoryview, int], StoredMessage] = self._framed if self._is_ledger else whole
+        """The message whose record is at the start of a view, and at that physical offset. DamagedRecordError."""
         self._queues = queues
         self._mender = Mender(log, queues, body_limit_bytes)
         self._batches: dict[int, InnerBatch] = {}
@@ -181,11 +185,10 @@ class QueueRecords:
             raise MessageNotFoundError(physical_offset=physical_offset)
         return self._whole(view, physical_offset)
 
-    def _whole(self, view: memoryview, physical_offset: int) -> StoredMessage:
-        """The message whose record is at the start of `view`. DamagedRecordError."""
+    def _framed(self, view: memoryview, physical_offset: int) -> StoredMessage:
+        """`_whole` of a ledger."""
         message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
-        if self._is_ledger:
-            self._log.require_framed(physical_offset, message.store_size)
+        self._log.require_framed(physical_offset, message.store_size)
         return message
 
     def mended_at(self, physical_offset: int) -> StoredMessage | None:

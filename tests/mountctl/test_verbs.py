@@ -438,6 +438,9 @@ def test_help_and_version_are_words_too() -> None:
     assert succeed("help", "topics", "create") == succeed("topics", "create", "--help")
     assert succeed("help") == succeed("--help")
     assert succeed("-V") == succeed("--version")
+    for package in ("mountctl", "fsstore"):
+        command = [sys.executable, "-m", package, "-V"]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == succeed("-V")
 
 
 def test_ctrl_c_while_the_command_is_loaded_is_no_traceback() -> None:
