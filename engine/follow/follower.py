@@ -28,7 +28,7 @@ from engine.log.index import Index
 from engine.log.queue_sequence import queued_rows
 from engine.record.header import is_rolled_back
 from engine.record.log_framing import EntryNumber
-from engine.record.scan import ScannedRecords, ScanStop, index_key_rows, scan_records
+from engine.record.scan import ScannedRecords, ScanStop, scan_records
 from engine.recovery.completeness import queues_complete
 from engine.recovery.inspect import ChosenSizes, find_sizes, index_paths, remembered_sizes
 from engine.recovery.kinds import BATCH_QUEUES, StoreKind, kind_of
@@ -291,7 +291,7 @@ class Follower:
             return False
         scan = LogScan(files, begin, lambda topic, queue_id: None, end=due, trusted_end=due, pages=MappedFile.whole)
         for found in scan:
-            headers, (rows, _) = found.records.headers, index_key_rows(found)
+            headers, (rows, _) = found.records.headers, found.index_keys
             is_kept = ~is_rolled_back(headers["sys_flag"][rows])
             if (is_kept & (headers["physical_offset"][rows] > last)).any():
                 return True

@@ -27,14 +27,13 @@ from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, tags_code
 from engine.log.entries import ENTRY, Entries
-from engine.log.queue_sequence import queued_rows
+from engine.log.queue_sequence import all_or, equal_groups, queue_groups, queued_rows
 from engine.record.batch import Share
-from engine.record.hashes import java_hashes
 from engine.record.header import is_rolled_back
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.append import DispatchEnd
 from engine.record.kernel.encode import EncodedBatch
-from engine.record.scan import ScannedRecords, index_key_rows
+from engine.record.scan import ScannedRecords
 from engine.results import NewestRecord, PutResult
 
 if TYPE_CHECKING:
@@ -81,9 +80,7 @@ class Dispatcher:
         dispatched: list[tuple[str, int]] = []
         if not len(scanned):
             return dispatched
-        records = scanned.records
-        tags = java_hashes(records.log, *scanned.properties.tags).astype(np.int64)
-        for rows in _rows_by_queue(scanned, tags, self.levels):
+        for rows in _rows_by_queue(scanned, scanned.tag_hashes.astype(np.int64), self.levels):
             queue = self._queues.get_or_create(rows.topic, rows.queue_id)
             for start, end in _consecutive_runs(rows.queue_offsets):
                 text_bytes = rows.text_bytes[start:end]
@@ -96,7 +93,7 @@ class Dispatcher:
         """Dispatch what a scan of the log found to the index alone. StoreFullError."""
         if len(scanned):
             headers = scanned.records.headers
-            key_rows, key_hashes = index_key_rows(scanned)
+            key_rows, key_hashes = scanned.index_keys
             keeps = ~is_rolled_back(headers["sys_flag"][key_rows])
             offsets, times = headers["physical_offset"], headers["store_time_ms"]
             key_rows = key_rows[keeps]
@@ -261,39 +258,28 @@ def _rows_by_queue(scanned: ScannedRecords, tags: Array, levels: DelayLevels) ->
     records, headers = scanned.records, scanned.records.headers
     rows = queued_rows(scanned)
     topics = {topic: number for number, topic in enumerate(scanned.topics)}
-    groups = _group(scanned.topic_rows[rows], records.queue_ids[rows])
-    offsets = headers["queue_offset"][rows]
-    codes = _with_due_times(scanned, tags, topics.get(SCHEDULE_TOPIC), levels)[rows]
+    chosen = all_or(rows, len(headers))
+    groups = queue_groups(scanned.topic_rows[chosen], records.queue_ids[chosen])
+    offsets = headers["queue_offset"][chosen]
+    codes = _with_due_times(scanned, tags, topics.get(SCHEDULE_TOPIC), levels)[chosen]
     if scanned.places:
         more = np.array(_further_rows(scanned, set(rows.tolist()), topics), np.int64).reshape(-1, 4)
         rows = np.concatenate([rows, more[:, 0]])
         order = np.argsort(rows, kind="stable")  # in log order, a record's own queue first
         rows = rows[order]
-        groups = np.concatenate([groups, _group(more[:, 1], more[:, 2])])[order]
+        groups = np.concatenate([groups, queue_groups(more[:, 1], more[:, 2])])[order]
         offsets = np.concatenate([offsets, more[:, 3]])[order]
         codes = np.concatenate([codes, tags[more[:, 0]]])[order]
     names = list(topics)
     is_plain = (headers["body_size"] >= 0) & ~may_be_wrapper(headers["sys_flag"])
     text_bytes = np.where(is_plain, headers["body_size"] + 1, -1)
-    for members in _equal_groups(groups):
-        group, wanted = int(groups[members[0]]), rows[members]
-        entries = np.empty(len(members), ENTRY)
-        entries["physical_offset"] = headers["physical_offset"][wanted]
-        entries["size"] = headers["store_size"][wanted]
+    for members in equal_groups(groups):
+        group, wanted = int(groups[members][0]), rows[members]
+        entries = np.empty(len(wanted), ENTRY)
+        of = wanted if scanned.places else all_or(wanted, len(headers))  # which places repeat
+        entries["physical_offset"], entries["size"] = headers["physical_offset"][of], headers["store_size"][of]
         entries["tags_code"] = codes[members]
-        yield _QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries, text_bytes[wanted])
-
-
-def _group(topic_numbers: Array, queue_ids: Array) -> Array:
-    """One number for a topic and queue."""
-    return np.asarray(topic_numbers.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF)
-
-
-def _equal_groups(groups: Array) -> Iterator[Array]:
-    """The indices of each group, in order."""
-    if len(groups):
-        order = np.argsort(groups, kind="stable")
-        yield from np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+        yield _QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries, text_bytes[of])
 
 
 def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, levels: DelayLevels) -> Array:

@@ -4,7 +4,7 @@
 
 One writer (dispatch), any readers. An answer is a candidate: the files hold hashes, so the caller reads the record and
 compares. Which words of a record are keys: for those that are put the encoder says (engine.record.kernel.encode), for
-those of a scan `index_key_rows` (engine.record.scan). Keys wait in a memtable, which queries see, and are written to
+those of a scan `ScannedRecords.index_keys`. Keys wait in a memtable, which queries see, and are written to
 the files some thousand at a time.
 """
 

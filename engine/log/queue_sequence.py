@@ -11,7 +11,7 @@ batch takes which is kept as one record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,6 +68,25 @@ def queued_rows(records: ScannedRecords) -> Array:
         if not can_have_queues(topic):
             in_queue &= records.topic_rows != number
     return np.flatnonzero(in_queue)
+
+
+def queue_groups(topic_numbers: Array, queue_ids: Array) -> Array:
+    """One number for a topic and queue: int64 (n,)."""
+    return np.asarray(topic_numbers.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF)
+
+
+def equal_groups(groups: Array) -> Iterator[Array | slice]:
+    """The indices of each group, in order."""
+    if (groups == groups[:1]).all():
+        yield from [slice(None)] if len(groups) else []
+        return
+    order = np.argsort(groups, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+
+
+def all_or(rows: Array, count: int) -> Array | slice:
+    """These of `count` rows, ascending: as a slice if they are all, since numpy need not gather these."""
+    return slice(None) if len(rows) == count else rows
 
 
 def further_places(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
@@ -163,20 +182,17 @@ class QueueSequence:
         return rows[found.records.headers["physical_offset"][rows] >= ends[found.topic_rows[rows]]]
 
     def _take_plain(self, found: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
-        codes = found.topic_rows[rows] << 32 | found.records.queue_ids[rows].astype(np.int64) & 0xFFFFFFFF
-        order = np.argsort(codes, kind="stable")
-        codes = codes[order]
-        starts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
-        ends = np.append(starts[1:], len(codes))
+        chosen = all_or(rows, len(found))
+        groups = queue_groups(found.topic_rows[chosen], found.records.queue_ids[chosen])
         wrong: list[int] = []
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            wrong += self._take_queue(found, rows[order[start:end]], lost_bytes)
+        for members in equal_groups(groups):
+            wrong += self._take_queue(found, rows[members], lost_bytes)
         return wrong
 
     def _take_queue(self, found: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
         first = int(rows[0])
         queue = (found.topics[int(found.topic_rows[first])], int(found.records.queue_ids[first]))
-        offsets = found.records.headers["queue_offset"][rows]
+        offsets = found.records.headers["queue_offset"][all_or(rows, len(found))]
         expected = self.expected(*queue)
         if int(offsets[0]) == expected and bool(np.all(offsets[1:] - offsets[:-1] == 1)):
             self._next[queue] = expected + len(offsets)

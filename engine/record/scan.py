@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.record.byte_columns import items_at
 from engine.record.columns import damaged_rows, find_properties, topics_of
-from engine.record.hashes import index_hash, slices_index_hashes, topic_hashes
+from engine.record.hashes import index_hash, java_hashes, slices_index_hashes, topic_hashes
 from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES
 from engine.record.inner_batch import wrapped_keys
 from engine.record.kernel import scan as kernel
@@ -58,7 +58,7 @@ class FoundProperties(NamedTuple):
 _ASKED_FOR = (TAGS, UNIQUE_KEY, KEYS, MULTI_DISPATCH.encode())
 
 
-@dataclass(frozen=True)  # no slots: `properties` has to be kept somewhere
+@dataclass(frozen=True)  # no slots: cached properties have to be kept somewhere
 class ScannedRecords:
     """A run of whole records of one file, in log order. The topic of row i is topics[topic_rows[i]] (int64 (n,)).
 
@@ -85,6 +85,31 @@ class ScannedRecords:
     def properties(self) -> FoundProperties:
         """Looked for once, when they are first asked for."""
         return FoundProperties(*find_properties(self.records, _ASKED_FOR))
+
+    @cached_property
+    def tag_hashes(self) -> Array:
+        """Hashes of TAGS: int32 (n,)."""
+        return java_hashes(self.records.log, *self.properties.tags)
+
+    @cached_property
+    def index_keys(self) -> tuple[Array, Array]:
+        """What the index holds of these records: (rows, hashes), rows ascending, the unique key of a row first; int64
+        and int32 (k,). Of a batch kept as one record, its messages' keys, too."""
+        log, properties = self.records.log, self.properties
+        rows, starts, sizes = words(log, *properties.keys, *properties.unique_key)
+        key_hashes = slices_index_hashes(topic_hashes(self.topics)[self.topic_rows[rows]], log, starts, sizes)
+        records = self.records
+        wrapped = wrapped_keys(log, records.positions, records.headers["physical_offset"], records.headers["sys_flag"])
+        if not wrapped:
+            return rows, key_hashes
+        rows = np.concatenate([rows, np.array([row for row, _ in wrapped], np.int64)])
+        inner = [index_hash(self.topics[int(self.topic_rows[row])], key) for row, key in wrapped]
+        order = np.argsort(rows, kind="stable")
+        return rows[order], np.concatenate([key_hashes, np.array(inner, key_hashes.dtype)])[order]
+
+    def prepare(self) -> None:
+        """Look for all of it now: mostly in loops of the kernel, while other threads run."""
+        _ = self.tag_hashes, self.index_keys
 
 
 def scan_records(
@@ -221,19 +246,3 @@ def holds_record(view: memoryview, start: int, end: int, base_physical_offset: i
         if record_problem(view[position : position + size], base_physical_offset + position) is None:
             return True
     return False
-
-
-def index_key_rows(scanned: ScannedRecords) -> tuple[Array, Array]:
-    """What the index holds of these records: (rows, hashes), rows ascending, the unique key of a row first; int64 and
-    int32 (k,). Of a batch kept as one record, its messages' keys, too."""
-    log, properties = scanned.records.log, scanned.properties
-    rows, starts, sizes = words(log, *properties.keys, *properties.unique_key)
-    key_hashes = slices_index_hashes(topic_hashes(scanned.topics)[scanned.topic_rows[rows]], log, starts, sizes)
-    records = scanned.records
-    wrapped = wrapped_keys(log, records.positions, records.headers["physical_offset"], records.headers["sys_flag"])
-    if not wrapped:
-        return rows, key_hashes
-    rows = np.concatenate([rows, np.array([row for row, _ in wrapped], np.int64)])
-    inner = [index_hash(scanned.topics[int(scanned.topic_rows[row])], key) for row, key in wrapped]
-    order = np.argsort(rows, kind="stable")
-    return rows[order], np.concatenate([key_hashes, np.array(inner, key_hashes.dtype)])[order]

@@ -21,7 +21,7 @@ from engine.log.queue_sequence import queued_rows
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place, places
 from engine.record.properties import KEYS, UNIQUE_KEY
 from engine.record.record import decode_record
-from engine.record.scan import ScannedRecords, index_key_rows, scan_records
+from engine.record.scan import ScannedRecords, scan_records
 
 if TYPE_CHECKING:
     from engine.log.commit_log import CommitLog
@@ -79,6 +79,8 @@ def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues, begin: int) -> b
 
 def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
     """Whether two queues lead to a record from `begin` on that asks for it."""
+    if sum(queue.max_offset > queue.first_offset for queue in queues) < 2:
+        return False
     bounds = [(max(file.start, begin), file.start + file.size) for file in log.files.files]
     bounds = [(start, end) for start, end in bounds if start < end]
     last = bounds[-1][1] if bounds else 0
@@ -243,7 +245,7 @@ def _names_keys(log: CommitLog, end: int) -> bool:
 def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
     """Whether a record strictly between the ones at `start` and `stop` has a key: the index lost it."""
     for found in scan_range(log, max(start, log.min_offset), stop):
-        rows, _ = index_key_rows(found)
+        rows, _ = found.index_keys
         places = found.records.headers["physical_offset"][rows]
         if bool(np.any((places > start) & (places < stop))):
             return True

@@ -53,11 +53,13 @@ _ENDING_BYTES = 3
 
 
 def _one_ahead(scan: Iterator[ScannedRecords]) -> Iterator[ScannedRecords]:
-    """The same; while one is dispatched a thread makes the next, properties and all, mostly in loops of the kernel."""
+    """The same; while one is dispatched a thread makes the next, properties, hashes and all."""
 
     def following() -> ScannedRecords | None:
         found = next(scan, None)
-        return found if found is not None and found.properties else None
+        if found is not None:
+            found.prepare()
+        return found
 
     with ThreadPoolExecutor(1, "fsstore-scan") as thread:
         coming = thread.submit(following)
