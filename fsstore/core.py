@@ -63,7 +63,7 @@ from fsstore.tree.refusals import Kind as RefusalKind
 from fsstore.tree.refusals import Refusals
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
 from fsstore.tree.status import config_of, status_of, to_json
-from fsstore.tree.store_reports import ControlFile, ReportFile, SlowReportFile, StoreDirectory
+from fsstore.tree.store_reports import ControlFile, StoreDirectory
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 H = TypeVar("H")
@@ -173,13 +173,13 @@ class Filesystem:
             )
             return metrics_of(store, COMPLAINTS, self.memory, context.survival, more)
 
-        directory.add(b"status.json", SlowReportFile(context, status_text))
-        directory.add(b"config.json", ReportFile(context, lambda: to_json(config_of(store, options))))
-        directory.add(b"metrics", SlowReportFile(context, metrics_text))
-        directory.add(b"openmetrics", SlowReportFile(context, lambda: as_openmetrics(metrics_text())))
-        directory.add(b"refusals", ReportFile(context, context.refusals.text))
+        directory.add_report("status.json", status_text, is_slow=True)
+        directory.add_report("config.json", lambda: to_json(config_of(store, options)))
+        directory.add_report("metrics", metrics_text, is_slow=True)
+        directory.add_report("openmetrics", lambda: as_openmetrics(metrics_text()), is_slow=True)
+        directory.add_report("refusals", context.refusals.text)
         if not self.opens_unasked:  # what is read there grows
-            directory.add(b"accesslog", self._access_log_file)
+            directory.add(b"accesslog", self._access_log_file, is_listed=False)  # `grep -r` would wait there for ever
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
@@ -618,6 +618,8 @@ class Filesystem:
         """A handle that was not used since another server opened it, if closing it means anything."""
         entry = self._inherited.get(handle)
         if entry is None or entry.inode >= COMPUTED:
+            return None
+        if self._inodes.kind(entry.inode) not in (None, AppendFile, DropFile):  # not worth to be made again
             return None
         with suppress(FilesystemError, StoreError):
             if isinstance(self._inodes.nodes[entry.inode], AppendFile | DropFile):

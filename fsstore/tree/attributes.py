@@ -97,7 +97,7 @@ class Appearance:
         mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, known, shown_inode)
 
-    def name_of_stream(self, shown_inode: int) -> Attributes:
+    def name_of_file(self, shown_inode: int) -> Attributes:
         """A name in a listing, which says no more than that it is a file: a kernel looks it up."""
         return self._uncached(0, stat.S_IFREG | 0o444, 0, self._started_ns)._replace(shown_inode=shown_inode)
 
@@ -107,7 +107,7 @@ class Appearance:
         return self._uncached(inode, stat.S_IFLNK | 0o777, len(target), mtime_ns)
 
     def report(self, inode: int, size: int, mtime_ns: int) -> Attributes:
-        """A file whose text is made when it is opened."""
+        """A file whose text is made when its name is looked up."""
         return self._uncached(inode, stat.S_IFREG | 0o444, size, mtime_ns)
 
     def offset(self, inode: int, size: int, changed_ns: int | None, *, writable: bool) -> Attributes:
@@ -116,8 +116,8 @@ class Appearance:
         return self._uncached(inode, mode, size, self._started_ns if changed_ns is None else changed_ns)
 
     def control(self, inode: int) -> Attributes:
-        """The file that takes commands, from the owner alone."""
-        return self._uncached(inode, stat.S_IFREG | 0o200, 0, self._started_ns)
+        """The file that takes commands, from the owner alone; to be read, for who copies all there is, but empty."""
+        return self._uncached(inode, stat.S_IFREG | 0o600, 0, self._started_ns)
 
     def access_log(self, inode: int) -> Attributes:
         """The file that tells who does what, to the owner alone."""

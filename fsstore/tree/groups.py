@@ -59,8 +59,8 @@ class GroupsDirectory(Directory):
 
     def _sealed(self, parts: Parts, *, is_other: bool = False) -> SealedReport:
         changed_ns = self._context.store.consumer_offsets_changed_ns or self._context.appearance.started_ns
-        text = OffsetFile(self._context, parts, self._made).text()
-        return SealedOffset(self._context, text, changed_ns=changed_ns, is_other=is_other)
+        file = OffsetFile(self._context, parts, self._made)
+        return SealedOffset(self._context, file.path, file.text(), changed_ns=changed_ns, is_other=is_other)
 
     def _node(self, parts: Parts) -> Node:
         kind = GroupsDirectory if len(parts) < DEPTH else OffsetFile

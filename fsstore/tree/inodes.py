@@ -4,7 +4,8 @@
     bit 61 | physical offset      keys/<key>: a link to the message, from one folder below the topic
     bit 60 | physical offset      keys/<key>@all/<queue>-<offset>: a link to the message, from two folders below
     bit 59 | directory, name      what stat says of an `append`: no inode is ever known by it
-    bit 58 | hash                 what stat says of a stream: topic, queue, first offset; no inode is known by it either
+    bit 58 | hash                 what stat says of a stream (topic, queue, first offset) or of a report in `@store`; no
+                                  inode is known by it either
     below                         topics, queues, streams, append files, reports: numbers from a table, never used twice
 
 So a million messages that the kernel has seen cost no memory here, and a number never comes to mean another message. A
@@ -15,7 +16,7 @@ other messages. Its numbers begin after those of the log before it.
 
 Each look-up of an `append` gives a number of its own, so that the kernel lets writers go at once. Programs that compare
 what they looked up with what they opened (cp, tar) must not see that: stat answers one number for the name. So it does
-for a stream, which has an inode while it grows and another while it rests.
+for a stream, which has an inode while it grows and another while it rests, and for a report, which has one a look-up.
 """
 
 from __future__ import annotations
@@ -66,9 +67,16 @@ def shown_append_inode(directory_inode: int, name: bytes) -> int:
 
 def shown_stream_inode(topic: str, queue: int | None, first_offset: int) -> int:
     """The number that stat says of a queue's stream from one first message on; of a topic's (no queue), always."""
-    if queue is None:
-        first_offset = 0
-    digest = hashlib.blake2b(f"{topic}/{queue}/{first_offset}".encode(errors="surrogateescape"), digest_size=8).digest()
+    return _shown_as(f"{topic}/{queue}/{0 if queue is None else first_offset}")
+
+
+def shown_report_inode(path: str) -> int:
+    """The number that stat says of a report in `@store`."""
+    return _shown_as(path)
+
+
+def _shown_as(path: str) -> int:
+    digest = hashlib.blake2b(path.encode(errors="surrogateescape"), digest_size=8).digest()
     return SHOWN_STREAM | int.from_bytes(digest) & SHOWN_STREAM - 1
 
 

@@ -1,4 +1,4 @@
-"""`@store/`: what the store says of itself, in files whose text is made at open, and a file that takes commands.
+"""`@store/`: what the store says of itself, in files whose text is made at a look-up, and one that takes commands.
 
 What the texts say is in `status` and `metrics`; `@store/groups/` is in `groups`.
 """
@@ -12,9 +12,12 @@ from collections.abc import Callable
 
 from engine import Stored
 from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, DoneInThread, FilesystemError, Opened
-from fsstore.tree.inodes import Maker, NodeKey
+from fsstore.tree.inodes import Maker, NodeKey, shown_report_inode
 from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile
+
+LOOK_NS = 1_000_000_000
+"""So long a report that nobody has opened yet, and that asked every queue, is what the next one finds."""
 
 _OPENED = Opened(0, True, False, None)
 
@@ -25,17 +28,22 @@ class StoreDirectory(Directory):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._entries: dict[bytes, Node] = {}
+        self._unlisted: set[bytes] = set()
         context.inodes.makers.append(Maker(SealedReport, self._report_again))
 
-    def add(self, name: bytes, node: Node) -> None:
-        """Show `node` as `name`."""
+    def add(self, name: bytes, node: Node, *, is_listed: bool = True) -> None:
+        """Show `node` as `name`; not `is_listed`: to who knows that name."""
         self._entries[name] = node
+        if not is_listed:
+            self._unlisted.add(name)
         self._context.inodes.pin(node, "@store/" + name.decode())
+
+    def add_report(self, name: str, render: Callable[[], bytes], *, is_slow: bool = False) -> None:
+        """Show what `render` makes as `name`; `is_slow`: in a thread, since it asks every queue."""
+        self.add(name.encode(), ReportFile(self._context, name, render, is_slow=is_slow))
 
     def lookup(self, name: bytes) -> Attributes:
         node = self._entries.get(name)
-        if isinstance(node, ReportFile):
-            return node.looked_up(name.decode())
         return node.attributes() if node is not None else self._context.absence(name)
 
     def _report_again(self, key: NodeKey) -> Node:
@@ -44,50 +52,58 @@ class StoreDirectory(Directory):
         if not isinstance(report, ReportFile):  # of another version
             raise FilesystemError(errno.ESTALE)
         now_ns = self._context.clock_ns()
-        return SealedReport(self._context, report.text(), changed_ns=now_ns, is_other=True)
+        return SealedReport(self._context, report.path, report.text(), changed_ns=now_ns, is_other=True)
 
     def describe(self, name: bytes) -> Attributes:
         node = self._entries[name]
-        return node.listed_attributes() if isinstance(node, SlowReportFile) else node.attributes()
+        if isinstance(node, ReportFile):
+            return self._context.appearance.name_of_file(shown_report_inode(node.path))
+        return node.attributes()
 
     def names(self) -> list[bytes]:
-        return list(self._entries)
+        return [name for name in self._entries if name not in self._unlisted]
 
 
 class ReportFile(Node):
-    """A read-only file; each open sees the text of its moment."""
+    """A name of `@store`: who looks it up finds the report of that moment, a file that never changes.
 
-    def __init__(self, context: Context, render: Callable[[], bytes]) -> None:
+    So what is copied is whole, whatever happens meanwhile.
+    """
+
+    def __init__(self, context: Context, name: str, render: Callable[[], bytes], *, is_slow: bool) -> None:
+        made = DoneInThread[bytes]()
         self._context = context
-        self._render = render
+        self._name = name
+        self._is_slow = is_slow
+        self.text: Callable[[], bytes] = (lambda: made.do((), render)) if is_slow else render
+        """What it says at this moment."""
+        self._last: SealedReport | None = None
+        self._last_look = 0, 0
         self._seen: tuple[int | None, int] = None, context.appearance.started_ns
 
+    @property
+    def path(self) -> str:
+        return f"@store/{self._name}"
+
     def attributes(self) -> Attributes:
+        """Of the report as it is now. SlowWork where that asks every queue."""
+        return self._looked_up().attributes()
+
+    def _looked_up(self) -> SealedReport:
+        last = self._last if self._last is not None and self._last.is_known else None
+        now_ns, physical_end = self._context.clock_ns(), self._context.store.physical_end
+        if last is not None and self._is_slow and not last.was_opened:  # by who looked before he opens it
+            last_ns, last_end = self._last_look
+            if now_ns - last_ns < LOOK_NS and physical_end == last_end:
+                return last
         text = self.text()
-        self._changed_ns_of(text)
-        return self._described(len(text))
-
-    def text(self) -> bytes:
-        """The text of this moment. SlowWork: a thread has to make it."""
-        return self._render()
-
-    def looked_up(self, name: str) -> Attributes:
-        """Attributes for who looks up its name. Where the kernel opens files without asking, it is the look-up whose
-        moment counts: each has a text, and a number, of its own."""
-        if not self._context.opens_unasked:
-            return self.attributes()
-        text = self.text()
-        node = SealedReport(self._context, text, changed_ns=self._changed_ns_of(text))
-        self._context.inodes.add(node, NodeKey(SealedReport, detail=name))
-        return node.attributes()
-
-    def open(self, flags: int) -> tuple[OpenFile, Opened]:
-        if flags & os.O_ACCMODE != os.O_RDONLY:
-            raise self._context.refusal()
-        return TextFile(self.text(), self._context.memory), _OPENED
-
-    def _described(self, size: int) -> Attributes:
-        return self._context.appearance.report(self.inode, size, self._seen[1])
+        if last is None or text != last.text:
+            last = SealedReport(self._context, self.path, text, changed_ns=self._changed_ns_of(text))
+            self._context.inodes.add(last, NodeKey(SealedReport, detail=self._name))
+            self._last = last
+        last.was_opened = False
+        self._last_look = now_ns, physical_end
+        return last
 
     def _changed_ns_of(self, text: bytes) -> int:
         """When the text became what it is now, as far as anybody looked."""
@@ -101,41 +117,44 @@ class ReportFile(Node):
 class SealedReport(Node):
     """A report as it was when its name was looked up."""
 
-    def __init__(self, context: Context, text: bytes, *, changed_ns: int, is_other: bool = False) -> None:
+    def __init__(self, context: Context, path: str, text: bytes, *, changed_ns: int, is_other: bool = False) -> None:
         """`changed_ns`: since when it is so. `is_other`: what another server made for its number is not known. ENOBUFS:
         too many are known."""
         self._context = context
-        self._text = text
+        self.text = text
+        self.was_opened = False
+        """Since it was looked up."""
+        self._path = path
         self._is_other = is_other
         self._changed_ns = changed_ns
         self._memory = Holding(context.memory, Purpose.REPORTS)
         self._memory.resize(len(text))
 
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its number still stands for it."""
+        return self._context.inodes.nodes.get(self.inode) is self
+
     def attributes(self) -> Attributes:
-        return self._context.appearance.report(self.inode, len(self._text), self._changed_ns)
+        found = self._context.appearance.report(self.inode, len(self.text), self._changed_ns)
+        return found._replace(shown_inode=shown_report_inode(self._path))
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        file = TextFile(self._text, self._context.memory)
+        self.was_opened = True
+        file = TextFile(self.text, self._context.memory)
         if self._is_other:
             file.resume(None)
         return file, _OPENED
 
     def forgotten(self) -> None:
+        self.text = b""
         self._memory.resize(0)
-
-
-class SlowReportFile(ReportFile):
-    """A report on every queue, of which there may be thousands, not opened yet: its text is made in a thread."""
-
-    def __init__(self, context: Context, render: Callable[[], bytes]) -> None:
-        made = DoneInThread[bytes]()
-        super().__init__(context, lambda: made.do((), render))
-
-    def listed_attributes(self) -> Attributes:
-        """As `attributes`, but never slow: the size is left for the stat that follows."""
-        return self._described(0)
 
 
 class ControlFile(Node):

@@ -298,7 +298,7 @@ class StreamTable:
         """The same for a listing, and never slow: a size that would take long is left for the stat that follows. Of a
         topic's stream there is no more than the name."""
         if origin.queue is None:
-            return self._context.appearance.name_of_stream(self.shown_inode_of_topic(origin.topic))
+            return self._context.appearance.name_of_file(self.shown_inode_of_topic(origin.topic))
         file, newest_ms = self._file(origin)
         return file.described(newest_ms) if file.is_summed else file.undescribed()
 

@@ -27,7 +27,7 @@ def test_each_directory_lists_what_is_in_it(mount: Mount, store: FakeStore) -> N
     assert mount.ls("orders") == ["append", "drop", "0", "0.log", "1", "1.log", "keys"]
     assert mount.ls("orders/0") == ["append"]
     assert mount.ls("orders/1") == ["append", "0" * 20]
-    assert mount.ls("@store") == [*REPORTS, "accesslog", "groups", "control"]
+    assert mount.ls("@store") == [*REPORTS, "groups", "control"]
 
 
 def test_queues_are_listed_in_numeric_order(mount: Mount, store: FakeStore) -> None:

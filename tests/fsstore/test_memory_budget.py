@@ -119,13 +119,18 @@ def test_a_refused_request_publishes_nothing_of_itself(small: Mount, store: Fake
     assert store.bodies("orders", 0)[1:] == [b"whole", b"y" * 100_000]
 
 
-def test_texts_of_open_reports_are_counted(mount: Mount) -> None:
-    handles = [mount.open("@store/status.json").handle for _ in range(3)]
-    assert mount.fs.memory.used[Purpose.REPORTS] > 1000
+def test_texts_of_reports_that_are_known_or_open_are_counted(mount: Mount) -> None:
+    inode = mount.stat("@store/config.json").inode
+    text_bytes = mount.fs.getattr(inode).size
+    assert mount.fs.memory.used[Purpose.REPORTS] == text_bytes
+    handles = [mount.fs.open(inode, os.O_RDONLY).handle for _ in range(3)]
+    assert mount.fs.memory.used[Purpose.REPORTS] == 4 * text_bytes
     mount.fs.memory.limit_bytes = 0
-    assert refused_with(lambda: mount.open("@store/config.json")) == errno.ENOBUFS
+    assert refused_with(lambda: mount.fs.open(inode, os.O_RDONLY)) == errno.ENOBUFS
+    assert refused_with(lambda: mount.stat("@store/status.json")) == errno.ENOBUFS
     for handle in handles:
         mount.fs.release(handle)
+    mount.fs.forget(inode, 1)
     assert mount.fs.memory.used[Purpose.REPORTS] == 0
 
 

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import stat
+import time
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 
@@ -13,9 +15,10 @@ import pytest
 
 from engine import Message, StoreStats
 from fsstore.core import Filesystem
-from fsstore.interface import SlowWork
+from fsstore.interface import FilesystemError, SlowWork
 from fsstore.tree.metrics import _COUNTERS, _GAUGES
 from fsstore.tree.status import status_of
+from fsstore.tree.store_reports import LOOK_NS
 from tests.fsstore.conftest import OPTIONS, Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
 
@@ -69,17 +72,61 @@ def test_metrics_tell_figures_bounds_and_lag(mount: Mount, store: FakeStore) -> 
     assert 'fsstore_group_lag{group="%RETRY%billing",topic="orders",queue="0"} 2' in samples
 
 
-@pytest.mark.parametrize("name", ["status.json", "config.json", "metrics", "openmetrics"])
-def test_a_report_is_made_at_open_and_never_cached(mount: Mount, store: FakeStore, name: str) -> None:
+def note_a_refusal(mount: Mount) -> None:
+    error = FilesystemError(errno.ENOENT)
+    mount.fs.note_refused_name(mount.stat("orders").inode, b"append@x", 1, errno.ENOENT, error)
+
+
+@pytest.mark.parametrize("name", ["status.json", "config.json", "metrics", "openmetrics", "refusals"])
+def test_a_report_stays_as_it_was_looked_up(mount: Mount, store: FakeStore, name: str) -> None:
     attributes = mount.stat(f"@store/{name}")
     assert attributes.mode == stat.S_IFREG | 0o444
-    assert attributes.size == len(mount.cat(f"@store/{name}"))
     assert (attributes.entry_timeout, attributes.attr_timeout) == (0, 0)
-    opened = mount.open(f"@store/{name}")
+    opened = mount.fs.open(attributes.inode, os.O_RDONLY)
     assert opened.direct_io
-    before = bytes(mount.fs.read(opened.handle, 0, 1 << 20))
+    note_a_refusal(mount)
     store.put(Message("orders", b"later"), 0)
-    assert bytes(mount.fs.read(opened.handle, 0, 1 << 20)) == before
+    later = mount.stat(f"@store/{name}")
+    text = bytes(mount.fs.read(opened.handle, 0, 1 << 20))
+    assert len(text) == mount.fs.getattr(attributes.inode).size == attributes.size
+    assert mount.fs.getattr(attributes.inode) == attributes
+    assert later.st_ino == attributes.st_ino
+    assert (later.inode == attributes.inode) == (mount.cat(f"@store/{name}") == text)
+
+
+def test_who_opens_what_he_looked_up_finds_the_same_unless_something_came(store: FakeStore) -> None:
+    mount = Mount(store.as_store())
+    now_ns = time.time_ns()
+    mount.fs = Filesystem(store.as_store(), OPTIONS, clock_ns=lambda: now_ns)
+
+    def looked_up() -> int:
+        mount.fs.requests.counts[7] += 1
+        return mount.stat("@store/metrics").inode
+
+    first = looked_up()
+    assert looked_up() == first
+    mount.fs.open(first, os.O_RDONLY)
+    second = looked_up()
+    assert second != first
+    now_ns += LOOK_NS - 1
+    assert looked_up() == second
+    store.put(Message("orders", b"one more"), 0)
+    third = looked_up()
+    assert third != second
+    now_ns += LOOK_NS
+    assert looked_up() != third
+
+
+def test_the_time_of_a_report_is_that_of_its_last_change(store: FakeStore) -> None:
+    mount = Mount(store.as_store())
+    now_ns = time.time_ns()
+    mount.fs = Filesystem(store.as_store(), OPTIONS, clock_ns=lambda: now_ns)
+    first = mount.stat("@store/refusals")
+    for _ in range(2):
+        now_ns += LOOK_NS
+        assert mount.stat("@store/refusals") == first
+    note_a_refusal(mount)
+    assert mount.stat("@store/refusals").mtime_ns == now_ns
 
 
 def test_consumer_offsets_are_numbers_under_group_topic_queue(mount: Mount, store: FakeStore) -> None:
@@ -104,7 +151,8 @@ def test_a_group_that_is_gone_is_not_found_by_inode_either(mount: Mount, store: 
 
 
 def test_control_deletes_a_topic(mount: Mount, store: FakeStore) -> None:
-    assert mount.stat("@store/control").mode == stat.S_IFREG | 0o200
+    assert mount.stat("@store/control").mode == stat.S_IFREG | 0o600
+    assert mount.cat("@store/control") == b""
     mount.publish("@store/control", b'{"delete_topic": "orders"}\n')
     assert store.topics() == []
 
@@ -164,32 +212,24 @@ def test_reports_stay_when_the_kernel_forgets_them(mount: Mount) -> None:
 
 def test_what_asks_every_queue_is_slow_work_for_each_request(mount: Mount, store: FakeStore) -> None:
     directory = mount.stat("@store").inode
-    for name in (b"status.json", b"metrics"):
-        inode = patiently(mount.fs.lookup, directory, name).inode
-        for request in (
-            partial(mount.fs.lookup, directory, name),
-            partial(mount.fs.getattr, inode),
-            partial(mount.fs.open, inode, os.O_RDONLY),
-            mount.fs.statfs,
-        ):
-            for _ in range(2):
-                with pytest.raises(SlowWork) as asked:
-                    request()
-                asked.value.work()
+    looks: list[Callable[[], object]] = [
+        partial(mount.fs.lookup, directory, name) for name in (b"status.json", b"metrics", b"openmetrics")
+    ]
+    for request in (*looks, mount.fs.statfs):
+        for number in range(2):
+            store.put(Message("orders", b"%d" % number), 0)
+            with pytest.raises(SlowWork) as asked:
                 request()
+            asked.value.work()
+            request()
 
 
 def test_listing_reports_asks_no_queue(mount: Mount) -> None:
     handle = mount.fs.opendir(mount.stat("@store").inode).handle
     listed = mount.fs.readdir(handle, 0, 100)
     assert isinstance(listed, list)
-    assert {
-        entry.name: entry.attributes.size for entry in listed if entry.name not in (b"config.json", b"refusals")
-    } == {
-        b"status.json": 0,
-        b"metrics": 0,
-        b"openmetrics": 0,
-        b"accesslog": 0,
-        b"groups": 0,
-        b"control": 0,
-    }
+    shown = {entry.name.decode(): entry.attributes for entry in listed}
+    assert [*shown] == ["status.json", "config.json", "metrics", "openmetrics", "refusals", "groups", "control"]
+    for name in ("status.json", "refusals"):
+        assert shown[name].inode == 0  # a kernel looks it up
+        assert shown[name].st_ino == mount.stat(f"@store/{name}").st_ino

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,8 +70,52 @@ def test_who_walks_leaves_out_what_begins_with_an_at_sign(home: Path) -> None:
         found = sh("grep -rl --exclude-dir='@*' 'a needle' .", mount.root).split()
         assert set(found) == {"./t.log", "./t/0.log", f"./t/0/{0:020d}"}
         assert "./t.log" in sh("find . -name '@*' -prune -o -name '*.log' -print", mount.root).split()
-        sh(f"tar cf {home}/x.tar --exclude='@*' .", mount.root)
         for changed in (1, 0):
             command = f"rsync -ai --exclude='@*' --exclude=append --exclude=drop t {home}/copy"
             assert bool(sh(command, mount.root)) == changed
         assert (home / "copy/t/0.log").read_bytes() == b"a needle\n"
+
+
+@pytest.fixture(params=["WRITE", "READ_ONLY", "FOLLOW"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Of a mount with a message of the key K."""
+    mode: str = request.param
+    with mounted(tmp_path) as mount:
+        publish(mount.topic("t") / "0/append@keys=K", b"a needle\n")
+        if mode == "WRITE":
+            yield mount.root
+            return
+        if mode == "FOLLOW":
+            (tmp_path / "beside").mkdir()
+            with mounted(tmp_path / "beside", store=mount.store, config={"mode": mode}) as other:
+                yield other.root
+            return
+    with mounted(tmp_path, store=mount.store, config={"mode": mode}) as other:
+        yield other.root
+
+
+COPIES = {
+    "tar": "tar cf ~/x.tar . && mkdir ~/copy && tar xf ~/x.tar -C ~/copy",
+    "cp": "cp -a . ~/copy",
+    "rsync": "rsync -a . ~/copy",
+}
+
+
+@pytest.mark.parametrize("program", COPIES)
+def test_a_whole_root_is_copied(root: Path, home: Path, program: str) -> None:
+    done = typed(COPIES[program], root, home)
+    assert (done.returncode, done.stderr) == (0, "")
+    copy = home / "copy"
+    assert (copy / "t/keys/K").read_bytes() == b"a needle"
+    assert (copy / "@parquet/topic=t/queue=0").is_dir()
+    assert json.loads((copy / "@store/status.json").read_bytes())["stats"]["messages"] == 1
+    metrics = (copy / "@store/metrics").read_bytes()
+    assert metrics.endswith(b"\n")
+    assert b"\nfsstore_messages 1\n" in metrics
+    assert not (copy / "@store/accesslog").exists()
+
+
+def test_who_reads_a_whole_root_comes_to_its_end(root: Path) -> None:
+    found = sh("grep -rl 'a needle' .", root).split()
+    assert {"./t.log", "./t/0.log", f"./t/0/{0:020d}"} <= {*found}
+    assert sh("find @store -newer @store/status.json -name config.json", root) == ""

@@ -150,7 +150,7 @@ def test_what_is_not_there_yet_is_found_when_it_is(topic: Path) -> None:
 
 def test_the_store_about_itself(mount: Mounted, topic: Path) -> None:
     """3.13 `@store/status.json`, `config.json`, `metrics` and `openmetrics` say how the store is, at the moment they
-    are opened."""
+    are opened. What is open stays as it was: size, time and text."""
     before = mount.status()
     assert before["pid"] == mount.daemon.pid
     assert before["mode"] == "write"
@@ -161,6 +161,13 @@ def test_the_store_about_itself(mount: Mounted, topic: Path) -> None:
     assert json.loads((mount.root / "@store" / "config.json").read_text())["store"]["sizes"]
     assert f'topic="{topic.name}"' in (mount.root / "@store" / "metrics").read_text()
     assert len(offset_names(topic / "2")) == 2
+    for name in ("status.json", "metrics"):
+        with (mount.root / "@store" / name).open("rb") as report:
+            opened = os.fstat(report.fileno())
+            publish(topic / "2" / "append", b"three\n" * 1000)
+            assert len((mount.root / "@store" / name).read_bytes()) > opened.st_size
+            assert len(report.read()) == opened.st_size
+            assert os.fstat(report.fileno()) == opened
 
 
 def test_a_queue_as_parquet_files(mount: Mounted, topic: Path) -> None:
@@ -200,9 +207,10 @@ def test_topics_are_made_and_deleted_by_commands(mount: Mounted) -> None:
 
 def test_the_access_log(mount: Mounted, topic: Path) -> None:
     """3.16 `@store/accesslog` has a line for each request while it is read, for its owner alone; a reader who has read
-    them all waits for the next one."""
+    them all waits for the next one. It is not listed."""
     path = mount.root / "@store" / "accesslog"
     assert path.stat().st_mode & 0o777 == 0o400
+    assert path.name not in os.listdir(path.parent)
     with path.open("rb", buffering=0) as log:
         for name in ("first", "second"):
             asker = Timer(0.3, (topic / name).exists)
@@ -274,7 +282,7 @@ def test_consumers_of_a_group_share_its_queues(mount: Mounted, topic: Path) -> N
 
 
 def test_what_does_not_change_keeps_its_time(mount: Mounted, topic: Path) -> None:
-    """3.19 The times of `config.json` and of offsets are those of their last change."""
+    """3.19 The times of reports and of offsets are those of their last change, as far as somebody looked."""
     (mount.root / "@store/groups/timely" / topic.name).mkdir(parents=True)
     offset = mount.root / "@store/groups/timely" / topic.name / "0"
     offset.write_text("@first")
