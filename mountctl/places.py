@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -204,6 +205,7 @@ def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     if mount := mount_of(path, table):
         return Place(path, mount)
     if not patiently(path.is_dir, False):
-        remedy = "see what is mounted with `mountctl status`"
+        make = "" if patiently(path.exists, True) else f"`mountctl init {shlex.quote(text)}` makes a store there, "
+        remedy = f"{make}`mountctl status` lists what is mounted"
         raise CommandError(f"{text!r} is neither a store nor a mount point", remedy, os.EX_NOINPUT)
     return Place(path, None)

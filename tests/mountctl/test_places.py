@@ -56,8 +56,11 @@ def test_the_newest_of_stacked_mounts_counts(table: Path) -> None:
 
 def test_an_unmounted_directory_is_a_store_and_anything_else_an_error_that_says_so(table: Path, tmp_path: Path) -> None:
     assert find(str(tmp_path), table).mount is None
-    with pytest.raises(CommandError, match="neither a store nor a mount point"):
-        find(str(tmp_path / "nowhere"), table)
+    (tmp_path / "file").touch()
+    for name, makes_one in (("now here", True), ("file", False)):
+        with pytest.raises(CommandError, match="neither a store nor a mount point") as refusal:
+            find(str(tmp_path / name), table)
+        assert (f"mountctl init '{tmp_path}/{name}'" in str(refusal.value)) == makes_one
 
 
 def test_a_mount_counts_when_its_user_is_ours_root_or_the_stores_owner(
