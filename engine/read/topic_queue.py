@@ -212,8 +212,8 @@ class TopicQueue:
 
     @property
     def empty_offset(self) -> int:
-        """Below 0; another one when the log begins elsewhere, so that messages may have come and gone."""
-        return -2 - self._log_begin()
+        """Below 0; another one when messages of the topic have come and gone, wherever the log begins."""
+        return -2 - sum(min(queue.min_offset, queue.max_offset) for queue in self._queues())
 
     def entries(self, first: int, count: int) -> Array:
         """Up to `count` rows (TOPIC_ROW, shape (n,)) from `first` on."""

@@ -153,6 +153,35 @@ def test_a_topic_that_was_made_again_has_its_new_messages_alone(tmp_path: Path) 
         assert store.topic_stream("t").begins_as(unborn)
 
 
+def test_an_empty_stream_begins_with_what_came_first_until_that_expired(tmp_path: Path) -> None:
+    retention = Retention(max_bytes=250_000, clean_interval_ms=3_600_000, delete_pause_ms=0)
+
+    def retire(store: MessageStore) -> None:
+        for _ in range(60):
+            store.put(Message("other", b"x" * 5_000))
+        assert store.clean() > 0
+        while store.clean():
+            pass
+
+    with opened(tmp_path, retention=retention) as store:
+        store.create_topic("t", 4)
+        for queue in range(3):
+            store.put(Message("t", b"old"), queue)
+        retire(store)
+        unborn = store.topic_stream("t").first_offset
+        assert unborn < 0
+        retire(store)
+        assert store.topic_stream("t").first_offset == unborn
+    with opened(tmp_path, retention=retention) as store:
+        assert store.topic_stream("t").begins_as(unborn)
+        store.put(Message("t", b"new"), 1)
+    with opened(tmp_path, retention=retention) as store:
+        assert text_of(store) == b"new\n"
+        assert store.topic_stream("t").begins_as(unborn)
+        retire(store)
+        assert not store.topic_stream("t").begins_as(unborn)
+
+
 def test_a_follower_has_the_same_order(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.create_topic("t", 4)
