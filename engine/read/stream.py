@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.errors import DamagedRecordError, ExpiredMessageError, StoreError
+from engine.errors import (
+    DamagedRecordError,
+    ExpiredMessageError,
+    RetiredFileError,
+    StoreError,
+    UnreadableRangeError,
+)
 from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart, sizes_of
@@ -126,10 +132,7 @@ class QueueStream:
 
     def _rows(self, start: int, end: int, summed: Summed) -> tuple[int, list[LogPart]]:
         """As `rows`; positions count from the index's base."""
-        block = self._index.block_at(start)
-        last = self._index.block_end(self._index.block_at(end - 1).queue_offset, summed)
-        if last.queue_offset - block.queue_offset > MOST_ROWS_IN_HASTE:
-            require_time()
+        block, last = self._blocks(start, end, summed)
         first, parts = self._index.rows(block.queue_offset, last.queue_offset)
         row_ends = np.cumsum(sizes_of(parts))
         begin = last.bytes - (int(row_ends[-1]) if len(row_ends) else 0)
@@ -144,6 +147,27 @@ class QueueStream:
             wanted.append(part.cut(max(first_row - passed, 0), max(end_row - passed, 0)))
             passed += len(part)
         return begin + (int(row_ends[first_row - 1]) if first_row else 0), wanted
+
+    def put_blocks(self, start: int, end: int, summed: Summed, text: Array) -> bool:
+        """Write the bytes [start, end) to `text`, which is as long; False unless they are whole blocks of plain
+        messages, as they were when they were summed. TakesLongError in haste."""
+        skipped = self._skip(summed)
+        first, last = self._blocks(start + skipped, end + skipped, summed)
+        if (first.bytes, last.bytes) != (start + skipped, end + skipped):
+            return False
+        count = last.queue_offset - first.queue_offset
+        try:
+            return self._index.source.put_plain_text(self._queue, first.queue_offset, count, text) == end - start
+        except (RetiredFileError, UnreadableRangeError):
+            return False
+
+    def _blocks(self, start: int, end: int, summed: Summed) -> tuple[Summed, Summed]:
+        """Where the blocks begin and end that hold the bytes [start, end) from the index's base on."""
+        first = self._index.block_at(start)
+        last = self._index.block_end(self._index.block_at(end - 1).queue_offset, summed)
+        if last.queue_offset - first.queue_offset > MOST_ROWS_IN_HASTE:
+            require_time()
+        return first, last
 
     def block_end(self, position: int, summed: Summed) -> int:
         """Where the block ends that holds the byte before `position`."""
@@ -248,13 +272,13 @@ class StreamReader:
         if self._background is None or self._next is not None or length < BACKGROUND_READ_BYTES:
             return
         if window.end < min(position + length, self._size):
-            self._next = self._background.submit(self._further_window, window, position, length)
+            self._next = self._background.submit(self._further_window, position, length)
 
-    def _further_window(self, window: Window, position: int, length: int) -> Window:
+    def _further_window(self, position: int, length: int) -> Window:
         with in_haste():  # somebody may have to wait for this before long
             summed = self._stream.summed()
             end = min(position + length, self._stream.size_of(summed))
-            return self._next_window(window, position, end, summed, self._buffers)
+            return self._next_window(self._window, position, end, summed, self._buffers)
 
     def _made_ready(self, start: int, end: int) -> Window | None:
         """What the background made, if it is what is asked for; else nothing."""
@@ -279,10 +303,24 @@ class StreamReader:
         block_end = self._stream.block_end(further, summed)
         if block_end - start <= LARGEST_WINDOW_BYTES:
             further = block_end
+            blocks = self._copied_blocks(known, start, further, summed, buffers)
+            if blocks is not None:
+                return blocks
         try:
             return self._copied(known, start, further, summed, buffers)
         except DamagedRecordError:  # perhaps after what was asked for
             return self._copied(known, start, end, summed, buffers)
+
+    def _copied_blocks(
+        self, known: memoryview, start: int, end: int, summed: Summed, buffers: Buffers
+    ) -> Window | None:
+        """The bytes [start, end), of which `known` are the first, when the others are whole blocks of plain messages:
+        no more is made of those than their text."""
+        text = buffers.take(end - start)[: end - start]
+        if not self._stream.put_blocks(start + len(known), end, summed, text[len(known) :]):
+            return None
+        text[: len(known)] = known
+        return Window(start, text.data.toreadonly())
 
     def _copied(self, known: memoryview, start: int, end: int, summed: Summed, buffers: Buffers) -> Window:
         """At least the stream bytes [start, end), of which `known` are the first."""

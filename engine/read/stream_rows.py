@@ -23,7 +23,7 @@ from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
 from engine.record.kernel.decode import StoredMessage
-from engine.record.kernel.scan import text_sizes
+from engine.record.kernel.scan import copy_texts, text_sizes
 from engine.record.located import LocatedRecords, locate, strays
 
 if TYPE_CHECKING:
@@ -147,6 +147,17 @@ class RowSource:
             return None
         places, sizes = map(np.concatenate, zip(*found, strict=True))
         return places, sizes
+
+    def put_plain_text(self, queue: ConsumeQueue | TopicQueue, first: int, count: int, text: Array) -> int | None:
+        """Write the stream bytes of queue offsets [first, first + count) to the beginning of `text`; how many they are.
+        None unless all are there, framed and plainly a message each, and there is room. Errors as `rows`."""
+        filled = found = 0
+        for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
+            size = copy_texts(log, base, places, self._log.framing.is_ledger, text[filled:])
+            if size < 0:
+                return None
+            filled, found = filled + size, found + len(places)
+        return filled if found == count else None
 
     def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
         """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.

@@ -26,6 +26,7 @@ cdef enum:
     BORN_HOST_AT = 48
     AFTER_HOSTS_BYTES = 4 + 8 + 4  # reconsume times, the prepared transaction's offset, the body's size
     MOST_HOST_BYTES = 20
+    NEWLINE = 10
 
 cdef struct Header:  # as `located.HEADER`
     int64_t queue_offset
@@ -310,6 +311,34 @@ def text_sizes(
         else:
             row = count
     return found if row == count else None
+
+
+def copy_texts(
+    const unsigned char[::1] log not None, int64_t base, const int64_t[::1] physical_offsets not None, bint is_ledger,
+    unsigned char[::1] target not None,
+):
+    """Write the text (body and newline) of the records at `physical_offsets` of `log`, which is at `base`, to `target`:
+    how many bytes; -1 when one is compressed, may be a batch, or is no record, or when there is no room."""
+    cdef int64_t row, count = physical_offsets.shape[0], end = log.shape[0], filled = 0, room = target.shape[0]
+    cdef Header header
+    cdef Place place
+    with nogil:
+        for row in range(count):
+            if row + ROWS_AHEAD < count:
+                prefetch(&log[0] + plus(physical_offsets[row + ROWS_AHEAD], -base), BYTES_AHEAD)
+            if not find_record(
+                &log[0], end, plus(physical_offsets[row], -base), physical_offsets[row], False, is_ledger, False,
+                &header, &place,
+            ) or header.body_size < 0 or header.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+                break
+            if place.body_size >= room - filled:
+                break
+            memcpy(&target[filled], &log[place.body_start], place.body_size)
+            target[filled + place.body_size] = NEWLINE
+            filled += place.body_size + 1
+        else:
+            row = count
+    return filled if row == count else -1
 
 
 def placed_headers(

@@ -16,7 +16,7 @@ import pytest
 from engine import FileSizes, Message, MessageStore, OpenMode, StoreConfig
 from engine.log.queue_records import QueueRecords
 from engine.read.offset_index import BLOCK_MESSAGES
-from engine.read.stream_rows import RowSource, sizes_of
+from engine.read.stream_rows import LogPart, RowSource, sizes_of
 from engine.record.compression import BodySizes
 from engine.record.multi_dispatch import MULTI_DISPATCH
 from tests.engine.logs import SmallStore
@@ -173,12 +173,12 @@ def test_a_body_is_not_decompressed_before_somebody_asks(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_in_the_log_is_summed_as_it_is_read(tmp_path: Path, seed: int) -> None:
-    """Blocks that look plain are summed by a loop of the kernel: it says what reading says, or nothing."""
+    """Blocks that look plain are summed and copied by loops of the kernel: they say what reading says, or nothing."""
     dice = random.Random(seed)
     store = SmallStore(tmp_path, log_bytes=1 << 16, queue_entries=4096)
     places = [store.put(Message("t", b"message %d" % row)) for row in range(BLOCK_MESSAGES)]
     source = RowSource(store.log_files, 1 << 20, QueueRecords(store.log, store.queues, 1 << 20).alone, BodySizes())
-    queue, agreed = store.queue("t"), 0
+    queue, agreed, copied, text = store.queue("t"), 0, 0, np.zeros(1 << 20, np.uint8)
     for _ in range(300):
         row = dice.randrange(len(places) - 8)
         file = store.log_files.find(places[row])
@@ -192,5 +192,19 @@ def test_whatever_is_in_the_log_is_summed_as_it_is_read(tmp_path: Path, seed: in
                 source.measure(parts)
                 np.testing.assert_array_equal(found[1], sizes_of(parts))
                 agreed += 1
+        size = source.put_plain_text(queue, row, 8, text)
+        if size is not None:
+            parts = source.rows(queue, row, 8, 0)
+            source.measure(parts)
+            expected = b"".join(_text_of(source, part) for part in parts)
+            assert text[:size].tobytes() == expected
+            assert source.put_plain_text(queue, row, 8, text[: size - 1]) is None
+            copied += 1
         pages[at] = before
     assert agreed > 100
+    assert copied > 100
+
+
+def _text_of(source: RowSource, part: LogPart) -> bytes:
+    text = np.zeros(int(part.sizes.sum()), np.uint8)
+    return text[: source.put_text(part, text)].tobytes()

@@ -115,6 +115,22 @@ def test_a_reader_goes_straight_on_or_anywhere_and_what_it_was_given_stays(tmp_p
         assert found == expected
 
 
+def test_a_reader_goes_straight_on_over_what_is_compressed_or_left_out(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path, log_bytes=1 << 18, access=Access.PRIVATE)
+    bodies = many(5 * BLOCK_MESSAGES + 50)
+    packed, damaged = BLOCK_MESSAGES + 7, 3 * BLOCK_MESSAGES + 5
+    for number, body in enumerate(bodies):
+        packs = number == packed
+        store.put(Message("t", zlib.compress(body) if packs else body, sys_flag=packs))
+    store.damage(int(store.queue("t").read(damaged, 1)[0]["physical_offset"]), BODY_POSITION)
+    text = joined(bodies[:damaged] + bodies[damaged + 1 :])
+    stream = sums_of(store, tmp_path / "sums", checked_before=1 << 62).stream(store.queue("t"))
+    for step in (3_000, 70_000):
+        reader = stream.reader()
+        for position in range(0, len(text) + step, step):
+            assert reader.read(position, step) == text[position : position + step]
+
+
 def test_a_reader_of_long_messages_keeps_a_few_of_them_in_memory_not_a_block(tmp_path: Path) -> None:
     bodies = [bytes([number]) * 500_000 for number in range(40)]
     store = SmallStore(tmp_path, log_bytes=1 << 24, access=Access.PRIVATE)

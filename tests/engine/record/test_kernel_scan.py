@@ -64,12 +64,27 @@ def test_nothing_is_read_past_the_end(data: st.DataObject) -> None:
         for row in range(len(places)):
             place, queue_id = places[row : row + 1] + BASE, np.zeros(1, np.int32)
             kernel.text_sizes(memory, BASE, place, b"orders", queue_id, i64(0), framing is LEDGER, 1)
+            text = np.zeros(data.draw(st.sampled_from([0, 1, 6, 7, 8, len(log)])), np.uint8)
+            assert -1 <= kernel.copy_texts(memory, BASE, place, framing is LEDGER, text) <= len(text)
         for start in places[(places >= 0) & (places <= len(log))].tolist():
             found, end, _ = kernel.follow_chain(memory, start, len(log), len(log), BASE, framing is LEDGER)
             assert start <= end <= len(log)
             assert (np.diff(found) >= 48).all()
     kernel.placed_headers(memory, 0, len(log), BASE, np.empty(9, np.int64))
     assert (kernel.read_sizes(memory, places)[0] <= len(log)).all()
+
+
+def test_texts_are_written_where_they_have_room_and_nowhere_else() -> None:
+    log, positions = log_of(SOME)
+    places = i64(*positions) + BASE
+    for room in range(30):
+        target = np.full(40, 7, np.uint8)
+        found = kernel.copy_texts(guarded(log), BASE, places, False, target[:room])
+        assert found == (28 if room >= 28 else -1)
+        assert (target[room:] == 7).all()
+    assert target[:28].tobytes() == b"body 0\nbody 1\nbody 2\nbody 3\n"
+    with pytest.raises(ValueError, match="read-only"):
+        kernel.copy_texts(guarded(log), BASE, places, False, np.frombuffer(bytes(40), np.uint8))
 
 
 def test_fields_outside_of_the_log_are_refused() -> None:
