@@ -3,7 +3,7 @@
 This page is the public API; nothing outside the engine reaches past it.
 
 >>> from engine import Message, MessageStore, OpenMode, StoreConfig
->>> store = MessageStore.open("store")
+>>> store = MessageStore.open("store", create=True)
 >>> put = store.put(Message("orders", b"12 apples", keys=["ORDER-17"], tags="paid"), queue=0)
 >>> put.queue, put.queue_offset
 (0, 0)

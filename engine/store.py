@@ -165,14 +165,16 @@ class MessageStore:
         path: Path | str,
         config: StoreConfig | None = None,
         *,
-        create: bool = True,
+        create: bool = False,
         disk_use: DiskUse = disk_use,
     ) -> MessageStore:
-        """Open the store at `path`: create it when nothing is there (WRITE, unless `create` is false), recover it, or
-        follow its writer. A directory that has to be made is its owner's alone.
+        """Open the store at `path` as `config.mode` says: WRITE recovers it, READ_ONLY reads it, FOLLOW reads it beside
+        its writer. With `create`, WRITE makes a store where nothing is, and opens one that is there; a directory that
+        has to be made is its owner's alone.
 
-        `disk_use` tells retention how full the disk is. StoreLockedError (another process writes it), NotAStoreError,
-        UnsupportedStoreError (names what is not read), ConfigFileError, ObstructedError, StoreFullError, OSError.
+        `disk_use` tells retention how full the disk is. NotAStoreError (nothing is there, or something else),
+        StoreLockedError (another process writes it), UnsupportedStoreError (names what is not read), ConfigFileError,
+        ObstructedError, StoreFullError, OSError; ValueError: `create` with a mode that only reads.
         """
         path, config = Path(path).absolute(), config or StoreConfig()
         opened = open_store(store_root(path), config, create)

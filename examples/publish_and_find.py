@@ -11,7 +11,7 @@ from engine import Message, MessageStore
 
 def main(path: str) -> None:
     """Publish three orders and find them again."""
-    with MessageStore.open(path) as store:
+    with MessageStore.open(path, create=True) as store:
         before_ms = int(time.time() * 1000)
         for number, fruit in enumerate(("apples", "pears", "plums")):
             body = f"{number + 7} {fruit}".encode()

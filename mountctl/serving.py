@@ -45,7 +45,9 @@ def serve_request(
     interrupts = Interrupts()
     hangups = Hangups(log_file)
     log.info("process %d opens %s (%s)", os.getpid(), request.store, request.mode)
-    with MessageStore.open(request.store, _config(request, reporter)) as store:
+    is_first = keeper is None or keeper.inherited is None  # the next server of a mount has a store to go on with
+    create = request.mode == "write" and is_first
+    with MessageStore.open(request.store, _config(request, reporter), create=create) as store:
         gc.freeze()  # a store of many queues is many objects that stay: the collector need not go through them
         _log_recovery(store)
         hangups.store = store

@@ -127,13 +127,15 @@ class Opened:
             self.lock.release()
 
 
-def open_store(path: Path, config: StoreConfig, create: bool = True) -> Opened:
-    """Open what is at `path` as `config.mode` says, with `create` a new store if nothing is. OpenError,
-    ObstructedError, StoreFullError, OSError."""
+def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
+    """Open what is at `path` as `config.mode` says, with `create` (WRITE only) a new store if nothing is. OpenError,
+    ObstructedError, StoreFullError, OSError; ValueError: `create` with a mode that only reads."""
+    if create and config.mode is not OpenMode.WRITE:
+        raise ValueError(f"create=True goes with OpenMode.WRITE: {config.mode} makes no store")
     layout = layout_of(path, config)
     new = is_new(layout)
-    if new and (config.mode is not OpenMode.WRITE or not create):
-        raise NotAStoreError(path, "nothing is there")
+    if new and not create:
+        raise NotAStoreError(path, "nothing is there: make a store with `mountctl init`, or create=True")
     if new:
         refuse_folders(layout)
     else:

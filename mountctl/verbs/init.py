@@ -37,7 +37,7 @@ def command(store: Path, sizes: str, mode: str | None, as_json: bool, settings: 
         raise CommandError(f"{store} is not empty", "name a new or empty directory", os.EX_USAGE)
     settings.require_store(path)
     config = settings.applied_to(StoreConfig(sizes=SIZES[sizes], preallocate=False))
-    with MessageStore.open(path, config) as made:
+    with MessageStore.open(path, config, create=True) as made:
         found = made.sizes
     if bits is not None:
         path.chmod(bits)

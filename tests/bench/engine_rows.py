@@ -39,7 +39,7 @@ def both_open(room: Room) -> Iterator[tuple[MessageStore, RocketMQ, Path]]:
     """Two new stores of the same file sizes: ours, and RocketMQ's with the path it knows it by; both warmed up."""
     rocketmq, folder = room.rocketmq(), room.new_folder()
     theirs = folder / "theirs"
-    with MessageStore.open(folder / "ours", StoreConfig(sizes=SIZES)) as store:
+    with MessageStore.open(folder / "ours", StoreConfig(sizes=SIZES), create=True) as store:
         store.create_topic(TOPIC, 1)
         rocketmq.open(theirs)
         rocketmq.put(theirs, 0, WARM_UP_PUTS)
@@ -128,7 +128,7 @@ class Lmdb:
 def ours_and_lmdb(room: Room) -> Iterator[tuple[MessageStore, Lmdb]]:
     folder = room.new_folder()
     with (
-        MessageStore.open(folder / "ours", StoreConfig(sizes=SIZES)) as store,
+        MessageStore.open(folder / "ours", StoreConfig(sizes=SIZES), create=True) as store,
         contextlib.closing(Lmdb(folder / "lmdb")) as peer,
     ):
         store.create_topic(TOPIC, 1)

@@ -26,7 +26,7 @@ def searched(number: int) -> bytes:
 
 def make_both(count: int, path: Path) -> None:
     """A store of so many messages in several queues, and their bodies as lines of `bodies` in it."""
-    with MessageStore.open(path) as store, (path / "bodies").open("wb") as bodies:
+    with MessageStore.open(path, create=True) as store, (path / "bodies").open("wb") as bodies:
         store.create_topic(TOPIC, QUEUES)
         for begin in range(0, count, LINES_A_PUT):
             lines = b"".join(searched(number) + b"\n" for number in range(begin, min(begin + LINES_A_PUT, count)))

@@ -102,7 +102,7 @@ def grow(room: Room, *, huge: bool) -> tuple[list[Point], list[Point]]:
 
 def fill(store: Grown) -> None:
     """Its messages; nobody has read from it."""
-    with MessageStore.open(store.path) as opened:
+    with MessageStore.open(store.path, create=True) as opened:
         opened.create_topic(TOPIC, store.queues)
         for batch in batches(0, store.messages):
             opened.put_batch(batch)

@@ -36,7 +36,7 @@ def recovery(room: Room) -> Pairs:
 
 def record_bytes(room: Room) -> int:
     """Size of one record in the log."""
-    with MessageStore.open(room.new_folder()) as store:
+    with MessageStore.open(room.new_folder(), create=True) as store:
         store.create_topic(TOPIC, 1)
         return store.put(message(0), 0).store_size
 

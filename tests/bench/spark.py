@@ -142,7 +142,7 @@ def body(number: int, text: bytes) -> bytes:
 def fill(store: Path, count: int) -> None:
     """The messages of the table: a key, a tag and two properties each, in files as long as a broker's."""
     text = prose()
-    with MessageStore.open(store, StoreConfig(sizes=BROKER_SIZES)) as opened:
+    with MessageStore.open(store, StoreConfig(sizes=BROKER_SIZES), create=True) as opened:
         opened.create_topic(TOPIC, QUEUES)
         for begin in range(0, count, BATCH):
             numbers = range(begin, min(begin + BATCH, count))
@@ -157,7 +157,7 @@ def fill(store: Path, count: int) -> None:
 
 def fill_segments(store: Path) -> None:
     """A queue whose log has so many files that `@parquet` lists a thousand."""
-    with MessageStore.open(store, StoreConfig(sizes=SMALL_LOG)) as opened:
+    with MessageStore.open(store, StoreConfig(sizes=SMALL_LOG), create=True) as opened:
         opened.create_topic(TOPIC, 1)
         while opened.bounds(TOPIC, 0).max_offset < SEGMENTS * 2:
             opened.put_batch([Message(TOPIC, bytes(30_000)), Message(TOPIC, bytes(30_000))], 0)

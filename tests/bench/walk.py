@@ -118,7 +118,7 @@ def recorded() -> Iterator[Walk]:
     with tempfile.TemporaryDirectory(prefix="fsstore-walk-") as folder:
         store, mountpoint = Path(folder) / "store", Path(folder) / "mount"
         mountpoint.mkdir()
-        with MessageStore.open(store) as opened:
+        with MessageStore.open(store, create=True) as opened:
             opened.create_topic("orders", 2)
             for _ in range(2 * TIMES + 2):
                 opened.put_lines("orders", (b"x" * 127 + b"\n") * (STREAM_BYTES >> 7), 0)

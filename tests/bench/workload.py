@@ -51,7 +51,7 @@ def lines(count: int, line_bytes: int = BODY_BYTES) -> bytes:
 
 def make_store(path: Path, count: int, sizes: FileSizes | None = None, topic: str = TOPIC) -> None:
     """A closed store of `count` messages in one queue; of the embedded engine's usual sizes unless others are given."""
-    with MessageStore.open(path, StoreConfig(sizes=sizes)) as store:
+    with MessageStore.open(path, StoreConfig(sizes=sizes), create=True) as store:
         store.create_topic(topic, 1)
         for batch in batches(0, count, topic):
             store.put_batch(batch, 0)
@@ -65,7 +65,7 @@ def an_hour_ago_ms() -> int:
 def make_stream_store(path: Path, count: int) -> None:
     """A closed store of `count` messages without keys in one queue, its stream already summed and at rest."""
     buffer = lines(LINES_A_PUT)
-    with MessageStore.open(path, StoreConfig(clock=an_hour_ago_ms)) as store:
+    with MessageStore.open(path, StoreConfig(clock=an_hour_ago_ms), create=True) as store:
         store.create_topic(TOPIC, 1)
         for begin in range(0, count, LINES_A_PUT):
             store.put_lines(TOPIC, buffer[: (BODY_BYTES + 1) * min(LINES_A_PUT, count - begin)], 0, tags=TAG)

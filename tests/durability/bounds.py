@@ -244,7 +244,7 @@ def read_small(root: Path, seconds: float) -> list[float]:
 
 def prepare(folder: Path, scale: float) -> None:
     """Make the store."""
-    with MessageStore.open(folder, StoreConfig(sizes=EMBEDDED_SIZES)) as store:
+    with MessageStore.open(folder, StoreConfig(sizes=EMBEDDED_SIZES), create=True) as store:
         for topic in ("small", "plain", "packed", "damaged"):
             store.create_topic(topic, 2)
         store.put(Message("small", b"small"), 0)

@@ -250,7 +250,7 @@ class Case:
             self._kill(store)
 
     def _open(self) -> MessageStore:
-        return MessageStore.open(self._path, self._config)
+        return MessageStore.open(self._path, self._config, create=True)
 
     def _open_again(self, store: MessageStore, *, killed: bool) -> MessageStore:
         self.done.append("killed" if killed else "closed")

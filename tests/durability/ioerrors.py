@@ -118,7 +118,7 @@ def run_case(folder: Path, disk: FailingDisk) -> Case:
     store_path = folder / "store"
     durable_end = 0
     try:
-        store = MessageStore.open(store_path, config_with(disk))
+        store = MessageStore.open(store_path, config_with(disk), create=True)
     except (StoreError, OSError) as error:
         case.errors[f"open: {type(error).__name__}"] += 1
     else:
@@ -223,7 +223,7 @@ def drop_pages(store: Path, durable_end: int) -> None:
 
 def look_again(path: Path, case: Case, *, expected: list[tuple[int, int]], what: str) -> None:
     """Open with a disk that works: everything expected is there, nothing twice, nothing that was refused."""
-    with MessageStore.open(path, config_with(Disk())) as store:
+    with MessageStore.open(path, config_with(Disk()), create=True) as store:
         found = read_all(store)
         case.expect(not set(expected) - set(found), f"{what}: lost {sorted(set(expected) - set(found))}")
         case.expect(len(set(found)) == len(found), f"{what}: messages are there twice")

@@ -142,7 +142,7 @@ class Workload:
     def run(self, rounds: int) -> None:
         """Do it all."""
         for session in range(SESSIONS):
-            with MessageStore.open(self._path, self._config(session)) as store:
+            with MessageStore.open(self._path, self._config(session), create=True) as store:
                 self._session(store, rounds, last=session == SESSIONS - 1)
 
     def _config(self, session: int) -> StoreConfig:
@@ -264,7 +264,7 @@ class Inspection:
         """Open, read, check, write, check again; what is wrong."""
         config = reopened(disk)
         try:
-            with MessageStore.open(self._image, config) as store:
+            with MessageStore.open(self._image, config, create=True) as store:
                 self._look(store)
                 self._write_on(store)
             self._tally.checked_again_when_closed += (again := self._random.random() < 0.25)
@@ -409,7 +409,7 @@ class Cuts:
         """The power fails once more, somewhere in the recovery of an image."""
         second = self._folder / "second"
         with closing(Recorder(image)) as recorder:
-            with MessageStore.open(image, reopened(recorder)):
+            with MessageStore.open(image, reopened(recorder), create=True):
                 recovered = len(recorder.moments)
             build_image(chance.choice(recorder.moments[:recovered]), chance, second)
         self._tally.cut_again_while_recovering += 1

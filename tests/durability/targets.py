@@ -107,11 +107,11 @@ def bases(folder: Path) -> list[Base]:
     """Build them below `folder`; each that was closed checks clean."""
     folder.mkdir(parents=True)
     config = StoreConfig(sizes=SIZES, flush=QUIET, preallocate=False, disk=HastyDisk())
-    with MessageStore.open(folder / "closed", config) as store:
+    with MessageStore.open(folder / "closed", config, create=True) as store:
         _fill(store)
         shutil.copytree(folder / "closed", folder / "killed")
         _fill(store, first=1_000)
-    with MessageStore.open(folder / "attacked", replace(config, multi_dispatch=False)) as store:
+    with MessageStore.open(folder / "attacked", replace(config, multi_dispatch=False), create=True) as store:
         _fill(store)
         _attack(store)
         _fill(store, first=1_000)

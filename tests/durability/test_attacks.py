@@ -19,7 +19,7 @@ VICTIM = Queue("orders", 0)
 @pytest.mark.parametrize("kind", [planted, bordered, ending])
 def test_a_planted_record_passes_for_one_where_it_stands(tmp_path: Path, kind: Callable[..., bytes]) -> None:
     found = 0
-    with MessageStore.open(tmp_path / "store", SMALL) as store:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
         store.create_topic("hostile", 1)
         for seed in range(20):
             end = store.physical_end

@@ -47,7 +47,7 @@ def make(path: Path, mib: int, left: Path, put: Put) -> None:
     def clock() -> int:
         return began_ms + written_bytes * FILLED_SECONDS * 1_000 // end_bytes
 
-    with MessageStore.open(path, StoreConfig(clock=clock)) as store:
+    with MessageStore.open(path, StoreConfig(clock=clock), create=True) as store:
         store.create_topic("lines", 4)
         flushed, number = False, 0
         while written_bytes < end_bytes:

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from engine import FileSizes, FlushPolicy, MessageStore, Problem, StoreConfig, check_store
+from engine import FileSizes, FlushPolicy, MessageStore, OpenMode, Problem, StoreConfig, check_store
 from engine.files.disk import Disk
 
 SMALL_SIZES = FileSizes(commit_log_bytes=8192, consume_queue_entries=32, index_slots=17, index_entries=48)
@@ -52,8 +52,9 @@ SMALL = StoreConfig(sizes=SMALL_SIZES, flush=QUIET, disk=HastyDisk())
 
 @contextmanager
 def opened(path: Path, config: StoreConfig = SMALL, **changes: Any) -> Iterator[MessageStore]:
-    """A store that is checked before and after it is closed."""
-    with MessageStore.open(path, replace(config, **changes)) as store:
+    """A store, made where none is to be written, that is checked before and after it is closed."""
+    config = replace(config, **changes)
+    with MessageStore.open(path, config, create=config.mode is OpenMode.WRITE) as store:
         yield store
         require_clean(store.check())
     require_clean(check_store(path))
@@ -62,7 +63,7 @@ def opened(path: Path, config: StoreConfig = SMALL, **changes: Any) -> Iterator[
 @contextmanager
 def killed(path: Path, target: Path, config: StoreConfig = SMALL) -> Iterator[MessageStore]:
     """A store whose process dies at the end of the block: what it left is copied to `target`."""
-    with MessageStore.open(path, config) as store:
+    with MessageStore.open(path, config, create=True) as store:
         yield store
         shutil.copytree(path, target)
 

@@ -57,7 +57,7 @@ def fill(store: MessageStore, topic: str, count: int = 60) -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A closed store of several files."""
-    with MessageStore.open(tmp_path / "store", SMALL) as store:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
         fill(store, "T")
         fill(store, "gone")
     return tmp_path / "store"
@@ -110,7 +110,7 @@ def test_a_second_run_copies_what_is_new(path: Path, copy: Path) -> None:
 
 def test_what_retention_took_goes_from_the_backup_and_numbers_stay(tmp_path: Path) -> None:
     path, copy = tmp_path / "store", tmp_path / "copy"
-    with MessageStore.open(path, replace(SMALL, retention=KEPT)) as store:
+    with MessageStore.open(path, replace(SMALL, retention=KEPT), create=True) as store:
         fill(store, "early", 9)
         store.flush()
         back_up(path, copy, None, BESIDE)
@@ -219,10 +219,10 @@ def test_what_is_no_backup_of_the_store_is_left_alone(path: Path, copy: Path, tm
     (tmp_path / "full/fsstore").mkdir(parents=True)
     (tmp_path / "full/fsstore/mine").write_text("something")
     assert "not empty" in refusal(path, tmp_path / "full")
-    with MessageStore.open(tmp_path / "other", SMALL) as other:
+    with MessageStore.open(tmp_path / "other", SMALL, create=True) as other:
         fill(other, "O", 300)
     assert "newest message is another one" in refusal(tmp_path / "other", copy)
-    with MessageStore.open(tmp_path / "short", SMALL) as other:
+    with MessageStore.open(tmp_path / "short", SMALL, create=True) as other:
         fill(other, "O", 3)
     assert "reaches to physical offset" in refusal(tmp_path / "short", copy)
     spoil(min((path / "commitlog").iterdir()), 200)
@@ -262,7 +262,7 @@ def test_the_stores_own_retention_takes_nothing_from_the_backup(path: Path, tmp_
 
 def test_multi_dispatch_is_found_in_the_queues(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, replace(SMALL, multi_dispatch=True)) as store:
+    with MessageStore.open(path, replace(SMALL, multi_dispatch=True), create=True) as store:
         store.create_topic("more", 1)
         for number in range(9):
             asked = {"INNER_MULTI_DISPATCH": "more", "INNER_MULTI_QUEUE_OFFSET": str(number)}
@@ -288,7 +288,7 @@ def test_what_can_not_be_written_here_is_refused_by_name(tmp_path: Path) -> None
 
 def test_a_deletion_that_retention_forgets_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         fill(store, "T", 5)
         store.delete_topic("T")
         fill(store, "T", 3)

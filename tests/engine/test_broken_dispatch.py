@@ -76,7 +76,7 @@ def test_the_store_stops_and_no_mark_claims_what_was_not_dispatched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publish: Callable[[MessageStore], None], late: bool
 ) -> None:
     path, left = tmp_path / "store", tmp_path / "left"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         store.put(Message("T", b"old"), 0)
         store.flush()
         coverage = (path / "fsstore" / "coverage.json").read_bytes()
@@ -106,7 +106,7 @@ def test_a_writer_who_was_answered_before_dispatch_finds_its_lines_at_the_next_o
     def stored(topic: str, queues: Sequence[int]) -> None:
         told.append((topic, list(queues)))
 
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         store.put(Message("T", b"old"), 0)
         FailingOnce(store, monkeypatch, late=False)
         with pytest.raises(ReadOnlyStoreError):
@@ -121,7 +121,7 @@ def test_dispatch_that_was_held_back_until_the_commit_may_fail_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publish: Callable[[MessageStore], None], late: bool
 ) -> None:
     path, left = tmp_path / "store", tmp_path / "left"
-    with MessageStore.open(path, POOL) as store:
+    with MessageStore.open(path, POOL, create=True) as store:
         store.put(Message("T", b"old"), 0)
         store.flush()
         coverage = (path / "fsstore" / "coverage.json").read_bytes()

@@ -23,7 +23,7 @@ def broker_store(path: Path, *, newest: str) -> list[str]:
     """A store as RocketMQ 5.4 leaves it: an entry for the tag behind those of the keys, `newest` the last one of all,
     and no file of ours. Returns its keys."""
     keys = [f"ORDER-{number}" for number in range(40)]
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         stored = [store.put(Message("orders", b"body", keys=[key], tags="paid"), queue=0) for key in keys]
     for ours in ("index", "fsstore"):
         shutil.rmtree(path / ours)

@@ -220,7 +220,7 @@ def test_a_repair_frames_a_newest_log_file_that_is_gone(tmp_path: Path, marks: s
 
 def test_the_length_of_an_only_log_file_that_was_cut_is_not_taken_for_its_size(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, StoreConfig(sizes=EMBEDDED_SIZES)) as store:
+    with MessageStore.open(path, StoreConfig(sizes=EMBEDDED_SIZES), create=True) as store:
         places = [store.put(Message("T", b"message %d" % number), 0).physical_offset for number in range(60)]
     shutil.rmtree(path / "fsstore")
     (path / "config" / "sizes.json").unlink()  # as a broker's

@@ -20,7 +20,7 @@ ELSEWHERE = {"far behind the log": (2, 0x10), "nowhere": (0, 0x80), "just behind
 
 
 def fill(path: Path) -> None:
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         for number in range(COUNT):
             store.put(Message("T", b"%d" % number), 0)
 

@@ -36,7 +36,7 @@ def test_queues_move_on_before_the_file_goes_and_listeners_hear_of_it_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(SMALL, retention=Retention(max_bytes=8192, clean_interval_ms=3_600_000, delete_pause_ms=0))
-    with MessageStore.open(tmp_path, config) as store:
+    with MessageStore.open(tmp_path, config, create=True) as store:
         places = [store.put(Message("t", b"x" * 1_000), 0).physical_offset for _ in range(12)]
         assert store.bounds("t", 0).min_offset == 0
         watcher = Watcher(store)

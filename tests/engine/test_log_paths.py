@@ -201,7 +201,7 @@ def test_a_broker_that_goes_on_over_two_paths_is_followed(multi: Golden55) -> No
 
 def test_files_go_to_the_paths_in_turn(folders: Path) -> None:
     config = two(folders)
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 400)
         require_filled(store, 400)
         require_clean(store.check())
@@ -219,7 +219,7 @@ def test_files_go_to_the_paths_in_turn(folders: Path) -> None:
 def test_the_log_may_be_in_one_other_folder(folders: Path) -> None:
     config = replace(SMALL, commit_log_paths=(folders / "a" / "log",))
     for first in (0, 100):
-        with MessageStore.open(folders / "store", config) as store:
+        with MessageStore.open(folders / "store", config, create=True) as store:
             fill(store, first, 100)
     with MessageStore.open(folders / "store", replace(config, mode=OpenMode.READ_ONLY)) as store:
         require_filled(store, 200)
@@ -228,7 +228,7 @@ def test_the_log_may_be_in_one_other_folder(folders: Path) -> None:
 
 def test_a_store_that_was_written_over_two_paths_is_refused_without_them(folders: Path) -> None:
     config = replace(SMALL, commit_log_paths=(folders / "store" / "commitlog", folders / "b" / "log"))
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 5)
     words = f"-o storePathCommitLog={folders}/store/commitlog,{folders}/b/log"
     require_refused(folders / "store", SMALL, words)
@@ -248,7 +248,7 @@ def test_a_store_that_was_written_over_two_paths_is_refused_without_them(folders
 @pytest.mark.parametrize("what", ["missing", "empty"])
 def test_a_path_whose_disk_is_not_there_is_refused_by_name(folders: Path, what: str) -> None:
     config = two(folders)
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 200)
     (folders / "b" / "log").rename(folders / "b" / "kept")
     if what == "empty":
@@ -263,13 +263,13 @@ def test_a_path_whose_disk_is_not_there_is_refused_by_name(folders: Path, what: 
 def test_a_path_that_can_have_been_meant_for_another_is_not_made(folders: Path) -> None:
     config = replace(SMALL, commit_log_paths=(folders / "a" / "log", folders / "typo" / "log"))
     with pytest.raises(OptionError, match="typo does not exist"):
-        MessageStore.open(folders / "store", config)
+        MessageStore.open(folders / "store", config, create=True)
     assert not (folders / "typo").exists()
     assert not (folders / "store").exists()
 
 
 def test_another_path_can_be_added(folders: Path) -> None:
-    with MessageStore.open(folders / "store", SMALL) as store:
+    with MessageStore.open(folders / "store", SMALL, create=True) as store:
         fill(store, 0, 100)
     (folders / "b" / "log").mkdir()
     config = replace(SMALL, commit_log_paths=(folders / "store" / "commitlog", folders / "b" / "log"))
@@ -283,7 +283,7 @@ def test_another_path_can_be_added(folders: Path) -> None:
 
 def test_the_queues_are_made_again_from_a_log_over_two_paths(folders: Path) -> None:
     config = two(folders)
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 200)
     shutil.rmtree(folders / "store")
     for mode in (OpenMode.WRITE, OpenMode.READ_ONLY):
@@ -307,7 +307,7 @@ class FullPath(HastyDisk):
 def test_a_file_goes_to_the_next_path_when_one_is_full(folders: Path, preallocate: bool) -> None:
     disk = FullPath()
     config = two(folders, replace(SMALL, disk=disk, preallocate=preallocate))
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 100)
         disk.full = folders / "b"
         fill(store, 100, 300)
@@ -331,7 +331,7 @@ def test_retention_keeps_new_files_off_a_path_that_fills_up(folders: Path) -> No
 
     calm = Retention(clean_interval_ms=3_600_000, delete_pause_ms=0, delete_when_hours=())
     config = two(folders, replace(SMALL, retention=calm, preallocate=False))
-    with MessageStore.open(folders / "store", config, disk_use=disk_use) as store:
+    with MessageStore.open(folders / "store", config, disk_use=disk_use, create=True) as store:
         fill(store, 0, 100)
         use[folders / "a"] = 0.99  # over every ratio: one path with space is enough to go on
         assert store.clean() == 0
@@ -346,7 +346,7 @@ def test_retention_keeps_new_files_off_a_path_that_fills_up(folders: Path) -> No
 def test_retention_takes_the_oldest_file_wherever_it_is(folders: Path) -> None:
     keep = Retention(max_bytes=2 * FILE_BYTES, clean_interval_ms=3_600_000, delete_pause_ms=0, delete_batch_files=1)
     config = two(folders, replace(SMALL, retention=keep))
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 400)
         gone = 0
         while store.clean():
@@ -365,7 +365,7 @@ def test_retention_takes_the_oldest_file_wherever_it_is(folders: Path) -> None:
 def test_what_a_killed_writer_put_over_two_paths_is_there_again(folders: Path, preallocate: bool) -> None:
     config = two(folders, replace(SMALL, preallocate=preallocate))
     crashed = folders / "crashed"
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 150)
         store.flush()
         fill(store, 150, 150)
@@ -384,7 +384,7 @@ def test_what_a_killed_writer_put_over_two_paths_is_there_again(folders: Path, p
 def test_a_torn_end_is_cut_in_whichever_path_it_is(folders: Path) -> None:
     config = two(folders)
     crashed = folders / "crashed"
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 150)
         end = store.physical_end
         store.put(Message("T", b"torn", []), 0)
@@ -405,7 +405,7 @@ def test_a_follower_of_a_writer_over_two_paths_sees_all_and_what_goes(folders: P
     config = two(folders, replace(SMALL, retention=keep))
     follow = replace(config, mode=OpenMode.FOLLOW, retention=None)
     with (
-        MessageStore.open(folders / "store", config) as writer,
+        MessageStore.open(folders / "store", config, create=True) as writer,
         MessageStore.open(folders / "store", follow) as follower,
     ):
         for first in range(0, 400, 40):
@@ -427,7 +427,7 @@ def test_a_follower_of_a_writer_over_two_paths_sees_all_and_what_goes(folders: P
 @contextmanager
 def with_spare(folders: Path, content: bytes | None) -> Iterator[Path]:
     """A store over two paths, one of whose files is in the other path, too; None: the same bytes."""
-    with MessageStore.open(folders / "store", two(folders)) as store:
+    with MessageStore.open(folders / "store", two(folders), create=True) as store:
         fill(store, 0, 100)
     original = next((folders / "a" / "log").iterdir())
     spare = folders / "b" / "log" / original.name
@@ -460,7 +460,7 @@ def test_a_file_that_was_made_ahead_on_another_path_and_never_used_does_not_coun
 
 def test_damage_is_told_by_the_path_it_is_in_and_repaired_there(folders: Path) -> None:
     config = two(folders)
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 200)
     (folders / "a" / "log" / "notes.txt").write_bytes(b"x")
     damaged = min((folders / "b" / "log").iterdir())
@@ -477,7 +477,7 @@ def test_damage_is_told_by_the_path_it_is_in_and_repaired_there(folders: Path) -
 
 def test_a_log_that_would_be_written_on_in_a_folder_that_is_only_read_is_refused(folders: Path) -> None:
     config = two(folders)
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 200)
         last = store.stats().commit_log_files - 1
     newest, other = (folders / name / "log" for name in ("ab" if last % 2 == 0 else "ba"))
@@ -492,7 +492,7 @@ def test_a_log_that_would_be_written_on_in_a_folder_that_is_only_read_is_refused
 
 def test_retention_takes_files_of_a_folder_that_is_only_read(folders: Path) -> None:
     config = two(folders)
-    with MessageStore.open(folders / "store", config) as store:
+    with MessageStore.open(folders / "store", config, create=True) as store:
         fill(store, 0, 400)
         last = store.stats().commit_log_files - 1
     old, current = (folders / name / "log" for name in ("ab" if last % 2 else "ba"))
@@ -511,14 +511,14 @@ def test_a_link_that_another_user_planted_as_a_path_is_refused(folders: Path) ->
     (folders / "b" / "log").symlink_to(folders / "aim")
     os.chown(folders / "b" / "log", 65534, 65534, follow_symlinks=False)
     with pytest.raises(ObstructedError):
-        MessageStore.open(folders / "store", two(folders))
+        MessageStore.open(folders / "store", two(folders), create=True)
     assert not list((folders / "aim").iterdir())
 
 
 def test_a_link_of_ours_leads_to_a_path(folders: Path) -> None:
     (folders / "aim").mkdir()
     (folders / "b" / "log").symlink_to(folders / "aim")
-    with MessageStore.open(folders / "store", two(folders)) as store:
+    with MessageStore.open(folders / "store", two(folders), create=True) as store:
         fill(store, 0, 100)
     assert list((folders / "aim").iterdir())
 

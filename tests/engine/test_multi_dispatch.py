@@ -23,7 +23,7 @@ def naming(names: str, body: bytes = b"x", topic: str = "T", **more: str) -> Mes
 
 def made(path: Path, *topics: str) -> None:
     """A store with these topics of two queues each."""
-    with MessageStore.open(path, ON) as store:
+    with MessageStore.open(path, ON, create=True) as store:
         for topic in topics:
             store.create_topic(topic, 2)
 

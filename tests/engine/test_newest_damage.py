@@ -30,7 +30,7 @@ def fill(store: MessageStore) -> list[Place]:
 
 
 def closed_by_us(path: Path) -> list[Place]:
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         return fill(store)
 
 
@@ -190,7 +190,7 @@ def test_a_copy_that_is_there_is_not_written_over(tmp_path: Path) -> None:
 
 def test_a_queue_that_repair_removes_gets_back_all_that_the_log_has_of_it(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         places = [store.put(Message("orders", b"%d" % number), queue=0).physical_offset for number in range(4)]
     log = path / "commitlog" / "00000000000000000000"
     content = bytearray(log.read_bytes())

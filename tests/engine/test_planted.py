@@ -130,7 +130,7 @@ def test_a_damaged_message_costs_itself_alone_whatever_its_body_holds(
 @pytest.mark.parametrize("hit", ["head", "header", "size, bit 5", "magic", "body"])
 def test_nothing_planted_is_found_in_a_message_that_was_never_published(tmp_path: Path, hit: str, marks: str) -> None:
     left = tmp_path / "left"
-    with MessageStore.open(tmp_path / "store", BIG) as store:
+    with MessageStore.open(tmp_path / "store", BIG, create=True) as store:
         for body in FIRST:
             store.put(Message("victim", body), 0)
         shutil.copytree(store.path, left)  # no queue leads to what follows
@@ -324,7 +324,7 @@ def test_nothing_inside_of_a_record_that_an_entry_leads_to_is_one(
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_damaged_message_of_the_topic_of_frames_is_not_shown_when_it_is_framed(tmp_path: Path, number: int) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, BIG) as store:
+    with MessageStore.open(path, BIG, create=True) as store:
         puts = [store.put(Message("DAMAGED-BYTES", b"body%d" % one), 0) for one in range(2)]
     flip(path, puts[number].physical_offset + 90)
     assert list(repair_store(path))
@@ -343,7 +343,7 @@ def test_a_repair_gives_no_number_again_whose_message_seems_to_be_elsewhere(
     """No checksum covers a record's topic and queue id; the queue's entry tells all the same that the number is
     taken."""
     path = tmp_path / "store"
-    with MessageStore.open(path, BIG) as store:
+    with MessageStore.open(path, BIG, create=True) as store:
         store.create_topic("T", 2)
         puts = [store.put(Message("T", b"%d" % number), 0) for number in range(messages)]
         store.put(Message("other", b"more"), 0)

@@ -355,7 +355,7 @@ def test_what_root_makes_in_a_store_belongs_to_its_owner_who_goes_on(
 def test_the_owner_opens_a_store_for_writing_after_root_did() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store"
-        MessageStore.open(path, SMALL).close()
+        MessageStore.open(path, SMALL, create=True).close()
         os.chmod(folder, 0o711)
         give_away(path)
         everything_a_writer_does(path)
@@ -381,7 +381,7 @@ with MessageStore.open({str(path)!r}, SMALL) as store:
 @PRIVILEGED
 def test_a_store_that_root_makes_is_roots_whoever_owns_the_folder_around_it(tmp_path: Path) -> None:
     os.chown(tmp_path, STRANGER, STRANGER)
-    MessageStore.open(tmp_path / "store", SMALL).close()
+    MessageStore.open(tmp_path / "store", SMALL, create=True).close()
     assert {one.lstat().st_uid for one in (tmp_path / "store", *(tmp_path / "store").rglob("*"))} == {0}
 
 

@@ -226,7 +226,7 @@ def test_a_queue_that_goes_while_lines_are_put_into_it_is_made_again_as_by_the_s
 
 
 def test_a_followers_queue_follows_its_writer(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", SMALL) as writer:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as writer:
         writer.put(Message("orders", b"a"), 0)
         with MessageStore.open(tmp_path / "store", FOLLOW) as follower:
             follower.refresh()
@@ -249,7 +249,7 @@ def test_a_followers_queue_follows_its_writer(tmp_path: Path) -> None:
 
 
 def test_a_read_only_stores_queue_is_read_and_not_written(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", SMALL) as writer:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as writer:
         writer.put(Message("orders", b"a"), 0)
     with MessageStore.open(tmp_path / "store", replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
         queue = store.queue("orders", 0)
@@ -266,7 +266,7 @@ def test_a_read_only_stores_queue_is_read_and_not_written(tmp_path: Path) -> Non
 
 
 def test_a_closed_stores_queue_refuses_as_the_store_does(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", SMALL) as store:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
         store.put(Message("orders", b"a"), 0)
         queue = store.queue("orders", 0)
         queue.get(0)

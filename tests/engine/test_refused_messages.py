@@ -105,7 +105,7 @@ def test_it_is_refused_and_nothing_is_stored(
 
 def test_a_store_that_holds_them_is_read(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         store.put(Message("T", b"body", ["k~"], "t~", {"n": "v~"}), 0)
         store.put(Message("T", b"next"), 0)
     (log,) = (path / "commitlog").glob("0*0")

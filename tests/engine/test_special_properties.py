@@ -87,7 +87,7 @@ def hostile(path: Path, name: str, topic: str) -> None:
     more = {"INNER_MULTI_QUEUE_OFFSET": "0"} if name == "INNER_MULTI_DISPATCH" else {}
     more = {"INNER_MULTI_DISPATCH": "other"} if name == "INNER_MULTI_QUEUE_OFFSET" else more
     unchecked = Unchecked(LARGE.store_host, 1 << 20)
-    with MessageStore.open(path, LARGE) as store:
+    with MessageStore.open(path, LARGE, create=True) as store:
         writer = store._require_write_side().writer
         store.put(Message(topic, b"first"), 0)
         for text in VALUES:

@@ -44,7 +44,7 @@ class StoreMachine(RuleBasedStateMachine):
             (topic, queue): [] for topic in TOPICS for queue in range(QUEUES)
         }
         self.order: list[tuple[str, int, int, tuple[str, ...]]] = []
-        self.store = MessageStore.open(self.path, self.config)
+        self.store = MessageStore.open(self.path, self.config, create=True)
 
     @property
     def path(self) -> Path:

@@ -58,18 +58,37 @@ def test_opening_and_closing_leaves_no_descriptor_and_no_thread(tmp_path: Path) 
         pass
     with nothing_left_open():
         for mode in (OpenMode.WRITE, OpenMode.READ_ONLY, OpenMode.FOLLOW):
-            with MessageStore.open(tmp_path / "store", replace(SMALL, mode=mode)) as store:
+            config = replace(SMALL, mode=mode)
+            with MessageStore.open(tmp_path / "store", config, create=mode is OpenMode.WRITE) as store:
                 if mode is OpenMode.WRITE:
                     store.put_lines("orders", b"line\n" * 500, keys=["K"])
                 assert store.stats().messages == 500
                 assert bytes(store.get("orders", 0, 0).body) == b"line"
 
 
+@pytest.mark.parametrize("mode", OpenMode)
+def test_a_store_is_made_only_when_that_is_asked_for(tmp_path: Path, mode: OpenMode) -> None:
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(
+            NotAStoreError, match=r"nothing is there: make a store with `mountctl init`, or create=True"
+        ):
+            MessageStore.open(path, replace(SMALL, mode=mode))
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):  # one that is there is opened
+        with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
+            store.put(Message("orders", b"x"), 0)
+    with MessageStore.open(tmp_path / "store", replace(SMALL, mode=mode)) as store:
+        assert store.stats().messages == 2
+
+
 @pytest.mark.parametrize("mode", [OpenMode.READ_ONLY, OpenMode.FOLLOW])
-def test_only_a_writer_makes_a_store(tmp_path: Path, mode: OpenMode) -> None:
-    with pytest.raises(NotAStoreError):
-        MessageStore.open(tmp_path / "nothing", StoreConfig(mode=mode))
-    assert not (tmp_path / "nothing").exists()
+def test_who_only_reads_makes_no_store(tmp_path: Path, mode: OpenMode) -> None:
+    opened_before = tmp_path / "store"
+    MessageStore.open(opened_before, SMALL, create=True).close()
+    for path in (tmp_path / "nothing", opened_before):
+        with pytest.raises(ValueError, match=rf"create=True goes with OpenMode.WRITE: {mode} makes no store"):
+            MessageStore.open(path, replace(SMALL, mode=mode), create=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
 def test_a_folder_of_something_else_is_not_taken_for_a_store(tmp_path: Path) -> None:

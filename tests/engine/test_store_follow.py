@@ -70,7 +70,7 @@ def refreshed(follower: MessageStore) -> MessageStore:
 
 def test_a_follower_sees_messages_topics_queues_and_new_files(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+    with MessageStore.open(path, SMALL, create=True) as writer, MessageStore.open(path, FOLLOW) as follower:
         assert follower.topics() == []
         writer.put(Message("T", b"first", ["K"]), 0)
         assert follower.topics() == []
@@ -93,7 +93,7 @@ def test_a_follower_sees_messages_topics_queues_and_new_files(tmp_path: Path) ->
 
 def test_a_follower_finds_keys_once_the_writer_settled_them(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+    with MessageStore.open(path, SMALL, create=True) as writer, MessageStore.open(path, FOLLOW) as follower:
         for number in range(200):
             writer.put(Message("T", b"%d" % number, [f"key-{number}", "all"]), number % 4)
         writer.flush()
@@ -112,7 +112,7 @@ def test_a_follower_finds_keys_once_the_writer_settled_them(tmp_path: Path) -> N
 
 def test_nothing_new_is_nothing_changed_and_a_refresh_then_opens_no_file(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, replace(SMALL, preallocate=False)) as writer:
+    with MessageStore.open(path, replace(SMALL, preallocate=False), create=True) as writer:
         writer.put_lines("T", b"line\n" * 500, 0)
         with MessageStore.open(path, FOLLOW) as follower:
             refreshed(follower)
@@ -126,7 +126,7 @@ def test_nothing_new_is_nothing_changed_and_a_refresh_then_opens_no_file(tmp_pat
 
 def test_a_half_written_record_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put(Message("T", b"whole"), 0)
         end = writer.put(Message("T", b"torn" * 10), 0)
     file = path / "commitlog" / ("0" * 20)
@@ -143,7 +143,7 @@ def test_a_half_written_record_is_not_shown(tmp_path: Path) -> None:
 
 def test_an_entry_that_leads_into_the_unwritten_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         puts = [writer.put(Message("T", b"%d" % number), 0) for number in range(10)]
     file = path / "commitlog" / ("0" * 20)
     content = file.read_bytes()
@@ -158,7 +158,7 @@ def test_an_entry_that_leads_into_the_unwritten_is_not_shown(tmp_path: Path) -> 
 
 def test_a_follower_passes_damage_in_the_middle(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         puts = [writer.put(Message("T", b"body-%d" % number), 0) for number in range(20)]
         writer.flush()
         file = path / "commitlog" / ("0" * 20)
@@ -181,7 +181,7 @@ def test_expired_files_and_deleted_topics_go_for_the_follower_too(tmp_path: Path
     ear = Ear()
     with (
         nothing_left_open(),
-        MessageStore.open(path, replace(SMALL, retention=retention)) as writer,
+        MessageStore.open(path, replace(SMALL, retention=retention), create=True) as writer,
         MessageStore.open(path, FOLLOW) as follower,
     ):
         writer.put_lines("T", b"line of some length\n" * 500, 0, keys=["K"])
@@ -209,7 +209,7 @@ def test_a_topic_that_was_made_anew_between_two_looks_shows_nothing_of_the_old_o
     tmp_path: Path, before: int, after: int
 ) -> None:
     path, ear = tmp_path / "store", Ear()
-    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+    with MessageStore.open(path, SMALL, create=True) as writer, MessageStore.open(path, FOLLOW) as follower:
         writer.put_lines("T", b"an old line\n" * before, 0)
         refreshed(follower)
         assert follower.stream("T", 0).size == before * 12
@@ -229,7 +229,7 @@ def test_what_a_look_that_failed_had_found_is_looked_for_again(tmp_path: Path, m
     path, ear = tmp_path / "store", Ear()
     retention = Retention(max_bytes=9000, clean_interval_ms=3_600_000, delete_pause_ms=0)
     with (
-        MessageStore.open(path, replace(SMALL, retention=retention)) as writer,
+        MessageStore.open(path, replace(SMALL, retention=retention), create=True) as writer,
         MessageStore.open(path, FOLLOW) as follower,
     ):
         for queue in (0, 1):
@@ -257,7 +257,7 @@ def test_what_a_look_that_failed_had_found_is_looked_for_again(tmp_path: Path, m
 
 def test_what_was_found_before_a_look_failed_is_shown_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, ear = tmp_path / "store", Ear()
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put(Message("T", b"before"), 0)
         with MessageStore.open(path, FOLLOW) as follower:
             assert follower.bounds("T", 0).max_offset == 1
@@ -284,7 +284,7 @@ def test_a_topic_that_came_is_told_though_a_queue_could_not_be_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, ear = tmp_path / "store", Ear()
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put(Message("T", b"before"), 0)
         with MessageStore.open(path, FOLLOW) as follower:
             assert follower.bounds("T", 0).max_offset == 1
@@ -310,7 +310,7 @@ def test_what_expired_is_told_though_the_queues_files_went_before_the_log_was_lo
     path, ear = tmp_path / "store", Ear()
     retention = Retention(max_bytes=9000, clean_interval_ms=3_600_000, delete_pause_ms=0)
     with (
-        MessageStore.open(path, replace(SMALL, retention=retention)) as writer,
+        MessageStore.open(path, replace(SMALL, retention=retention), create=True) as writer,
         MessageStore.open(path, FOLLOW) as follower,
     ):
         writer.put_lines("T", b"line of some length\n" * 300, 0)
@@ -344,7 +344,7 @@ def test_a_file_that_came_while_the_store_was_opened_is_found(tmp_path: Path, mo
         begin(follower)
 
     begin = Follower.begin
-    with MessageStore.open(path, replace(SMALL, preallocate=False)) as writer:
+    with MessageStore.open(path, replace(SMALL, preallocate=False), create=True) as writer:
         writer.put(Message("T", b"before"), 0)
         monkeypatch.setattr(Follower, "begin", begun_late)
         with MessageStore.open(path, FOLLOW) as follower:
@@ -355,7 +355,7 @@ def test_a_file_that_came_while_the_store_was_opened_is_found(tmp_path: Path, mo
 
 def test_a_follower_tells_its_listeners_what_came(tmp_path: Path) -> None:
     path, ear = tmp_path / "store", Ear()
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put(Message("T", b"before"), 0)
         with MessageStore.open(path, FOLLOW) as follower:
             follower.bounds("T", 0)
@@ -370,7 +370,7 @@ def test_a_follower_tells_its_listeners_what_came(tmp_path: Path) -> None:
 
 def test_a_follower_stays_when_the_writer_is_restarted_and_cuts_its_tail(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put_lines("T", b"line\n" * 100, 0)
         with MessageStore.open(path, FOLLOW) as follower:
             assert len(bodies(follower, "T", 0)) == 100
@@ -385,7 +385,7 @@ def test_a_follower_stays_when_the_writer_is_restarted_and_cuts_its_tail(tmp_pat
 def test_one_refresh_ends_soon_however_much_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.follow.follower.REFRESH_BYTES", 4096)
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, FOLLOW) as follower:
+    with MessageStore.open(path, SMALL, create=True) as writer, MessageStore.open(path, FOLLOW) as follower:
         writer.put_lines("T", b"line\n" * 2000, 0)
         ends = [follower.physical_end]
         while follower.refresh():
@@ -405,7 +405,7 @@ def emptied(path: Path) -> None:
 
 
 def lines_store(path: Path, line: bytes, count: int, topic: str = "T") -> None:
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put(Message(topic, line, ["K"]), 0)
         writer.put_lines(topic, (line + b"\n") * (count - 1), 0)
 
@@ -491,7 +491,7 @@ def test_other_file_sizes_come_with_another_log(tmp_path: Path) -> None:
     sizes = FileSizes(commit_log_bytes=1 << 15, consume_queue_entries=100, index_slots=7, index_entries=30)
     with MessageStore.open(path, FOLLOW) as follower:
         emptied(path)
-        with MessageStore.open(path, replace(SMALL, sizes=sizes)) as writer:
+        with MessageStore.open(path, replace(SMALL, sizes=sizes), create=True) as writer:
             for number in range(1000):
                 writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0)
             writer.flush()
@@ -568,7 +568,7 @@ def test_a_follower_that_came_before_the_first_file_takes_its_size(
 
 
 def keyed_store(path: Path) -> Path:
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         for number in range(10):
             writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0)
     (path / "config" / "sizes.json").unlink()

@@ -167,7 +167,7 @@ def rocksdb(path: Path) -> None:
 def writer(tmp_path: Path) -> Iterator[MessageStore]:
     """Writes the log that `followed` leads to."""
     config = replace(SMALL, preallocate=False, retention=Retention(max_bytes=4 * 8192, delete_pause_ms=0))
-    with MessageStore.open(tmp_path / "writer", config) as store:
+    with MessageStore.open(tmp_path / "writer", config, create=True) as store:
         yield store
 
 
@@ -370,7 +370,7 @@ def test_damage_is_passed_and_reads_as_an_error(
 def test_another_log_in_its_place_is_shown_instead(followed: Path, writer: MessageStore, config: StoreConfig) -> None:
     writer.put_lines("T", b"old\n" * 300, 0)
     other = followed.parent / "other"
-    with MessageStore.open(other, SMALL) as made:
+    with MessageStore.open(other, SMALL, create=True) as made:
         made.put_lines("U", b"new\n" * 10, 0)
     ear = Ear()
     with MessageStore.open(followed, config) as follower:
@@ -426,7 +426,7 @@ def both(path: Path) -> None:
 
 def test_files_that_lead_to_every_record_are_used_beside_rocksdb(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put_lines("T", b"line\n" * 300, 0)
         writer.flush()
         both(path)
@@ -444,7 +444,7 @@ def test_files_that_lead_to_every_record_are_used_beside_rocksdb(tmp_path: Path)
 
 def test_files_that_a_broker_left_behind_are_not_believed_beside_rocksdb(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put_lines("T", b"line\n" * 300, 0)
         writer.flush()
         shutil.copytree(path / "consumequeue", tmp_path / "old")
@@ -464,7 +464,7 @@ def test_files_that_a_broker_left_behind_are_not_believed_beside_rocksdb(tmp_pat
 
 def test_topics_that_only_old_settings_leave_out_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer:
+    with MessageStore.open(path, SMALL, create=True) as writer:
         writer.put(Message("T", b"1"), 0)
     (path / "fsstore" / "clean.json").unlink()
     with MessageStore.open(path, SMALL) as writer:
@@ -685,7 +685,7 @@ def test_a_topic_that_the_broker_deleted_goes(tmp_path: Path, config: StoreConfi
 
 def test_an_ordinary_store_that_gets_a_batch_topic_is_followed_on(tmp_path: Path, config: StoreConfig) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as writer, MessageStore.open(path, config) as follower:
+    with MessageStore.open(path, SMALL, create=True) as writer, MessageStore.open(path, config) as follower:
         writer.put_lines("T", b"line\n" * 300, 0)
         writer.flush()
         refreshed(follower)

@@ -43,7 +43,7 @@ def publish_after_flush(store: MessageStore, monkeypatch: pytest.MonkeyPatch) ->
 
 def broker_store(path: Path, *, living_last: bool = True) -> Path:
     """A store as a broker leaves it that deleted the topic `gone`, and was then stopped."""
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         order = ("gone", "living") if living_last else ("living", "gone")
         for topic in order * 20:
             store.put(Message(topic, b"a line of some length" * 8, ["K"]), 0)
@@ -104,7 +104,7 @@ def test_a_topic_that_only_lost_something_comes_back(tmp_path: Path) -> None:
 
 def test_a_topic_that_the_table_or_a_queue_knows_is_not_deleted(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         for topic in ("in both", "in the table", "in a queue"):
             store.create_topic(topic.replace(" ", "_"))
             store.put(Message(topic.replace(" ", "_"), b"x"), 0)
@@ -143,7 +143,7 @@ def test_a_topic_that_is_written_while_it_is_deleted_begins_anew(
 
 
 def test_a_store_whose_lock_file_somebody_removed_is_flushed_closed_and_opened_again(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", SMALL) as store:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
         store.put(Message("orders", b"one"), 0)
         (tmp_path / "store" / "lock").unlink()
         store.flush()
@@ -238,7 +238,7 @@ class RefusingDisk(HastyDisk):
 
 def delete_on(path: Path, disk: RefusingDisk) -> bool:
     """Make two topics of three queues on `disk`, and delete one; whether that was said to be done."""
-    with MessageStore.open(path, replace(SMALL, disk=disk)) as store:
+    with MessageStore.open(path, replace(SMALL, disk=disk), create=True) as store:
         for topic in ("gone", "stays"):
             store.create_topic(topic, 3)
             store.put_batch([Message(topic, b"%d" % number) for number in range(4)], 1)

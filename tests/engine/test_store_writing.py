@@ -272,7 +272,7 @@ class FailingDisk(Disk):
 
 def test_a_failed_flush_is_final_and_the_next_opening_recovers(tmp_path: Path) -> None:
     disk = FailingDisk()
-    store = MessageStore.open(tmp_path / "store", replace(SMALL, disk=disk))
+    store = MessageStore.open(tmp_path / "store", replace(SMALL, disk=disk), create=True)
     put = store.put(Message("T", b"x"), 0)
     disk.fails = True
     with pytest.raises(FlushFailedError):

@@ -35,7 +35,7 @@ def require_topics(store: MessageStore, count: int) -> None:
 
 def test_they_are_kept_read_and_made_anew(tmp_path: Path) -> None:
     path, left = tmp_path / "store", tmp_path / "left"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         for name in NAMES:
             store.create_topic(name, 1)
     with killed(path, left) as store:
@@ -63,7 +63,7 @@ def test_they_are_kept_read_and_made_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["CURRENT", "0", "00000000000000000000", "DAMAGED-BYTES"])
 def test_a_follower_shows_them(tmp_path: Path, name: str) -> None:
-    with MessageStore.open(tmp_path, SMALL) as store:
+    with MessageStore.open(tmp_path, SMALL, create=True) as store:
         store.put(Message(name, b"one"), 0)
         store.flush()
         with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.FOLLOW)) as follower:
@@ -73,7 +73,7 @@ def test_a_follower_shows_them(tmp_path: Path, name: str) -> None:
 def test_a_topic_that_only_a_broker_can_name_is_not_taken_for_deleted(tmp_path: Path) -> None:
     ours, theirs = "%RETRY%readers-orders", "%RETRY%readers+orders"
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         store.put(Message("orders", b"given back"), 0)
         store.create_topic(ours, 1)
         store.put(Message(ours, b"given back"), 0)

@@ -39,7 +39,7 @@ def test_a_batch_without_its_head_comes_back_in_no_part(
     tmp_path: Path, put: Callable[[MessageStore, int], int], count: int, lost: int
 ) -> None:
     left = tmp_path / "left"
-    with MessageStore.open(tmp_path / "store", SMALL) as store:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
         store.put(Message("t", b"before"), 0)
         shutil.copytree(store.path, left)  # no queue leads to the batch
         start = put(store, count)

@@ -122,6 +122,6 @@ def mount(store: FakeStore) -> Mount:
 @pytest.fixture
 def open_store(tmp_path: Path) -> Iterator[MessageStore]:
     """A real store, checked at the end."""
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         yield store
         assert list(store.check()) == []

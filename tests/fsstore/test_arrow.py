@@ -14,7 +14,7 @@ from fsstore.arrow import to_arrow
 
 def test_a_topic_is_a_table_with_the_columns_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fsstore.arrow.PIECE_MESSAGES", 7)
-    with MessageStore.open(tmp_path / "s", StoreConfig(sizes=FileSizes(8192, 100, 100, 400))) as store:
+    with MessageStore.open(tmp_path / "s", StoreConfig(sizes=FileSizes(8192, 100, 100, 400)), create=True) as store:
         put = [
             store.put(Message("orders", b"order %d" % number, [f"K-{number}", "all"], "t", {"A": "b"}), number % 2)
             for number in range(100)

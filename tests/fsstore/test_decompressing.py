@@ -30,7 +30,7 @@ BODIES = [b"%d " % number + bytes(200_000) for number in range(5)]
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[Mount]:
     """A queue of compressed messages, and one of a small plain message."""
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         store.create_topic("orders", 2)
         store.put_batch([Message("orders", zlib.compress(body), sys_flag=COMPRESSED) for body in BODIES], 0)
         store.put(Message("orders", b"small"), 1)
@@ -196,7 +196,7 @@ def test_whoever_is_in_haste_waits_for_no_other_who_sums(real: Mount) -> None:
 
 
 def test_a_body_that_cannot_be_decompressed_is_refused_by_name(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         store.put(Message("orders", b"no stream of zlib's", sys_flag=COMPRESSED), 0)
         store.put(Message("orders", b"good"), 0)
         mount = Mount(store)
@@ -210,7 +210,7 @@ def test_a_block_of_large_messages_is_measured_in_slices_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Watch
 ) -> None:
     body = b"x" * 99_999
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         store.put_batch([Message("orders", zlib.compress(body), sys_flag=COMPRESSED)] * BLOCK_MESSAGES, 0)
         assert store.stream("orders", 0).size == BLOCK_MESSAGES * 100_000
     monkeypatch.setattr(streams, "SLICE_S", 0.002)

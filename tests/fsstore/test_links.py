@@ -128,7 +128,7 @@ def test_a_key_ending_in_all_is_reached_encoded(mount: Mount, store: FakeStore) 
 
 
 def test_a_key_whose_hash_many_others_have_is_looked_up_in_a_thread(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store") as opened:
+    with MessageStore.open(tmp_path / "store", create=True) as opened:
         for _ in range(3_000):
             opened.put(Message("orders", b"", keys=["Aa"]), 0)  # Java's hash of it is that of BB
         opened.put(Message("orders", b"first", keys=["single"]), 0)

@@ -136,7 +136,7 @@ def test_texts_of_reports_that_are_known_or_open_are_counted(mount: Mount) -> No
 
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[Mount]:
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         yield Mount(store)
 
 

@@ -41,7 +41,7 @@ def publish(store: MessageStore, count: int = 100) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
-    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1))) as store:
+    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1)), create=True) as store:
         store.create_topic("orders", 1)
         publish(store, 12_000)
         yield store
@@ -115,7 +115,7 @@ def test_every_change_is_seen_by_the_next_open(
 
 
 def test_a_topic_of_the_same_names_is_another_one(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "again", small_files()) as store:
+    with MessageStore.open(tmp_path / "again", small_files(), create=True) as store:
         mount = ParquetMount(store)
         found = []
         for _ in range(2):

@@ -29,14 +29,14 @@ V6 = Host(bytes(range(240, 256)), 65_535)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         yield store
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     """A store in which each example makes a topic of its own."""
-    with MessageStore.open(tmp_path_factory.mktemp("shared") / "store") as store:
+    with MessageStore.open(tmp_path_factory.mktemp("shared") / "store", create=True) as store:
         yield store
 
 
@@ -141,7 +141,7 @@ def overwrite_in_log(store: Path, old: bytes, new: bytes) -> int:
 
 def test_text_that_is_none_still_fits(tmp_path: Path) -> None:
     value = "not text yet" * 2_000
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("orders", 1)
         store.put_batch([Message("orders", b"", keys=["k", value.replace(" ", "")], properties={"p": "v"})] * 9, 0)
         store.put(Message("orders", b"", keys=["\ufffd"], properties={"p": "\ufffd"}), 0)
@@ -157,7 +157,7 @@ def test_text_that_is_none_still_fits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [4_000, 12_000, 16_000, 24_000, 32_000])
 def test_one_text_that_is_none_fits_with_the_pages_that_chunks_begin(tmp_path: Path, size: int) -> None:
     key = "nottextyet" * (size // 10)
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("orders", 1)
         store.put(Message("orders", b"", keys=[key]), 0)
     assert overwrite_in_log(tmp_path / "store", key.encode(), b"\xff" * size)
@@ -167,7 +167,7 @@ def test_one_text_that_is_none_fits_with_the_pages_that_chunks_begin(tmp_path: P
 
 
 def test_a_few_bytes_that_are_no_text_show_as_in_the_engine(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("orders", 1)
         store.put(Message("orders", b"body", tags="brokentag"), 0)
     assert overwrite_in_log(tmp_path / "store", b"brokentag", b"broken\xff\xffg")
@@ -176,7 +176,7 @@ def test_a_few_bytes_that_are_no_text_show_as_in_the_engine(tmp_path: Path) -> N
 
 
 def test_a_broken_message_is_left_out_and_counted_in_the_file(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("orders", 1)
         for number in range(10):
             store.put(Message("orders", b"the body of %d" % number), 0)
@@ -205,7 +205,7 @@ def test_the_time_of_a_file_is_that_of_its_last_good_message(store: MessageStore
 
 
 def test_a_range_of_broken_messages_alone_is_a_file_without_rows(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("orders", 1)
         for body in (b"one body", b"another body", b"more"):
             store.put(Message("orders", body), 0)
@@ -317,7 +317,7 @@ def test_what_retention_takes_meanwhile_does_not_pass_for_damaged(
         store.clean()
         return read(store, *place)
 
-    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1))) as store:
+    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1)), create=True) as store:
         store.create_topic("orders", 1)
         store.put_lines("orders", b"0123456789\n" * 30_000, 0)
         layout = layout_of(store, "orders", end=1_000)
@@ -379,7 +379,7 @@ def test_a_row_group_that_became_longer_than_its_place_is_refused(
 
 def test_names_of_a_row_go_on_to_differ_where_other_text_is_shortened(tmp_path: Path) -> None:
     key = "nottextyet" * 2_000
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("orders", 1)
         for row in range(9):
             store.put(Message("orders", b"", [key], properties={"\ufffd": f"a{row}", "?": f"b{row}"}), 0)
@@ -400,7 +400,7 @@ def test_names_of_a_row_go_on_to_differ_where_other_text_is_shortened(tmp_path: 
 @pytest.mark.parametrize("different", [1, 9])
 def test_tags_that_are_no_text_fit_as_they_are(tmp_path: Path, units: int, count: int, different: int) -> None:
     tags = ["no text~" * (units - row % different) for row in range(count)]
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("o", 1)
         for tag in tags:
             store.put(Message("o", b"", tags=tag), 0)
@@ -414,7 +414,7 @@ def test_names_that_are_no_text_fit_as_they_are(tmp_path: Path) -> None:
     def filled(first: str) -> dict[str, str]:
         return {first * count: "v" for count in range(1, 250)}
 
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("o", 1)
         store.put_batch([Message("o", b"", properties=filled("~"))] * 30, 0)
     assert overwrite_in_log(tmp_path / "store", b"~", b"\xff")

@@ -19,7 +19,7 @@ KEEP_ONE_FILE = Retention(max_bytes=1)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
-    with MessageStore.open(tmp_path / "store", small_files(retention=KEEP_ONE_FILE)) as store:
+    with MessageStore.open(tmp_path / "store", small_files(retention=KEEP_ONE_FILE), create=True) as store:
         store.create_topic("orders", 2)
         yield store
 
@@ -61,7 +61,7 @@ def test_a_segment_ends_where_the_log_rolls_and_at_each_multiple(store: MessageS
 
 def test_a_segment_that_is_full_is_no_tail(store: MessageStore) -> None:
     large = replace(SMALL_SIZES, commit_log_bytes=64 << 20)
-    with MessageStore.open(store.path.parent / "large", StoreConfig(sizes=large)) as one_file:
+    with MessageStore.open(store.path.parent / "large", StoreConfig(sizes=large), create=True) as one_file:
         one_file.create_topic("orders", 1)
         publish(one_file, SEGMENT_MESSAGES - 1, 1)
         segments = QueueSegments(one_file, "orders", 0)

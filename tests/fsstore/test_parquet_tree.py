@@ -69,7 +69,7 @@ class ParquetMount(Mount):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
-    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1))) as store:
+    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1)), create=True) as store:
         store.create_topic("orders", 2)
         store.put_lines("orders", b"".join(b"%0100d\n" % number for number in range(12_000)), 0)
         yield store
@@ -119,7 +119,7 @@ def test_what_is_listed_again_is_what_a_look_up_finds(mount: ParquetMount, store
 
 
 def test_a_topic_made_anew_lists_its_own_files_before_the_kernel_is_told(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "again", small_files()) as store:
+    with MessageStore.open(tmp_path / "again", small_files(), create=True) as store:
         mount = ParquetMount(store)
         file_bytes = store.sizes.commit_log_bytes
         listed = []
@@ -386,7 +386,7 @@ def test_an_open_file_of_a_topic_that_is_gone_is_an_error_and_not_absent(
 
 
 def test_left_out_messages_are_counted_in_status(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", small_files()) as store:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
         store.create_topic("orders", 1)
         for number in range(5):
             store.put(Message("orders", b"the body of %d" % number), 0)
@@ -415,7 +415,7 @@ def test_only_so_many_files_are_remembered_as_shown(store: MessageStore, monkeyp
 
 def test_a_file_is_mapped_with_few_of_its_row_groups_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "ROW_GROUP_BYTES", 1 << 20)
-    with MessageStore.open(tmp_path / "compressed") as store:
+    with MessageStore.open(tmp_path / "compressed", create=True) as store:
         store.create_topic("orders", 1)
         store.put_batch([Message("orders", zlib.compress(bytes(1 << 20)), sys_flag=1)] * 40, 0)
         mount = mount_with(store, memory_bytes=0, disk_bytes=0)

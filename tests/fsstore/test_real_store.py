@@ -105,7 +105,7 @@ def test_a_topic_deleted_by_control_is_gone_and_can_be_made_again(real: Mount) -
 
 @pytest.mark.parametrize("mode", [OpenMode.READ_ONLY, OpenMode.FOLLOW])
 def test_a_store_that_is_only_read_shows_everything_and_takes_nothing(tmp_path: Path, mode: OpenMode) -> None:
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         store.create_topic("orders")
         Mount(store).publish("orders/0/append@keys=K", b"body\n")
     with MessageStore.open(tmp_path / "store", StoreConfig(mode=mode)) as store:

@@ -78,7 +78,7 @@ def main() -> None:
     plan = Plan.from_json(sys.stdin.read())
     # made inline, a file is made inside the put that rolls
     config = StoreConfig(sizes=plan.sizes, disk=DeadlyDisk(plan), preallocate=plan.die_at_file is None)
-    with MessageStore.open(plan.path, config) as store:
+    with MessageStore.open(plan.path, config, create=True) as store:
         for put in plan.puts():
             print(json.dumps(put_one(store, put)), flush=True)
 

@@ -165,7 +165,7 @@ def main() -> None:
         core, FaultyFilesystem.gate = FaultyFilesystem, Gate(Path(asked["gate"]))
         config = dataclasses.replace(config, disk=SlowDisk(FaultyFilesystem.gate))
     options = options_of(asked["options"])
-    with MessageStore.open(asked["store"], config) as store:
+    with MessageStore.open(asked["store"], config, create=config.mode is OpenMode.WRITE) as store:
         run_mount(store, Path(asked["mountpoint"]), options, lambda: print("ready", flush=True), core)
 
 

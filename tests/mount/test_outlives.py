@@ -210,7 +210,7 @@ def test_tail_f_goes_on(mounted: Site, mounted_queue: Path, tmp_path: Path) -> N
 
 
 def test_an_idle_stream_that_is_open_goes_on(site: Site) -> None:
-    with MessageStore.open(site.store) as store:
+    with MessageStore.open(site.store, create=True) as store:
         store.put(Message("t", b"old"), 0)
     site.mounted("--read-only")
     with opened(site.mountpoint / "t/0.log") as text:
@@ -344,6 +344,17 @@ def test_three_deaths_within_ten_seconds_end_it(mounted: Site) -> None:
     assert "dead (mountctl umount" in succeed("status")
 
 
+def test_a_store_that_is_gone_is_not_made_anew(mounted: Site) -> None:
+    keeper = keeper_of(mounted)
+    mounted.store.rename(mounted.store.with_name("aside"))
+    server = server_of(keeper)
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper gives up")
+    assert not mounted.store.exists()
+    assert f"{mounted.store} is not a message store: nothing is there" in mounted.log_text()
+
+
 @pytest.mark.parametrize("end", ["umount", "SIGTERM"])
 def test_it_can_be_ended_while_it_is_restarted(mounted: Site, mounted_queue: Path, end: str) -> None:
     (mounted_queue / "append").write_bytes(b"one\n")
@@ -423,7 +434,7 @@ def test_who_reads_the_access_log_goes_on(mounted: Site, mounted_queue: Path, is
 
 def test_a_read_only_mount_goes_on(site: Site) -> None:
     bodies = [b"%d " % number * 20_000 for number in range(3)]
-    with MessageStore.open(site.store) as store:
+    with MessageStore.open(site.store, create=True) as store:
         store.create_topic("t", 1)
         for body in bodies:
             store.put(Message("t", body), 0)

@@ -131,7 +131,7 @@ def test_long_bodies_give_their_shared_memory_back(mounted: Site, mounted_queue:
 
 
 def test_a_long_report_is_read_on(site: Site) -> None:
-    with MessageStore.open(site.store) as store:
+    with MessageStore.open(site.store, create=True) as store:
         for number in range(100):
             store.create_topic(f"topic-{number}", 256)
     site.mounted()
@@ -184,7 +184,7 @@ def test_who_reads_the_access_log_reads_on(mounted: Site) -> None:
 
 @pytest.mark.parametrize("mode", ["--follow", "--read-only"])
 def test_mounts_that_only_read_go_on(site: Site, mode: str) -> None:
-    with MessageStore.open(site.store) as store:
+    with MessageStore.open(site.store, create=True) as store:
         store.create_topic("t", 1)
     site.mounted(mode)
     with opened(site.mountpoint / "t/0.log") as text:

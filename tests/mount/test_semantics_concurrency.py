@@ -102,7 +102,7 @@ def test_requests_go_on_while_writers_wait(tmp_path: Path) -> None:
 def test_requests_go_on_while_a_stream_is_summed(tmp_path: Path) -> None:
     """7.3 While a long stream is summed for the first time, other requests are answered."""
     store_path, gate = tmp_path / "store", tmp_path / "gate"
-    with MessageStore.open(store_path, StoreConfig(sizes=FileSizes(**SMALL_SIZES))) as store:
+    with MessageStore.open(store_path, StoreConfig(sizes=FileSizes(**SMALL_SIZES)), create=True) as store:
         store.create_topic("orders", 1)
         line = Message("orders", zlib.compress(b"a line"), sys_flag=1)  # whose size nobody knows before it is asked for
         for _ in range(3):
@@ -150,7 +150,7 @@ def test_readers_who_drop_their_cache(queue: Path) -> None:
 def test_decompressing_holds_nobody_up(tmp_path: Path) -> None:
     """7.6 While bodies are decompressed for a listing, a stat or a stream, other requests are answered."""
     stored = zlib.compress(bytes(48 << 20))
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         store.create_topic("orders", 2)
         for _ in range(8):
             store.put(Message("orders", stored, sys_flag=1), 0)

@@ -30,7 +30,7 @@ def stored() -> list[PutResult]:
 def prepared(tmp_path_factory: pytest.TempPathFactory, stored: list[PutResult]) -> Iterator[Mounted]:
     """A mount of a store that was written before: offset 1 is compressed, offset 3 is damaged."""
     folder = tmp_path_factory.mktemp("prepared")
-    with MessageStore.open(folder / "store", StoreConfig(sizes=FileSizes(**SMALL_SIZES))) as store:
+    with MessageStore.open(folder / "store", StoreConfig(sizes=FileSizes(**SMALL_SIZES)), create=True) as store:
         store.create_topic("letters", 1)
         for body in (b"first", b"", b"third", b"to be spoilt", b"fifth"):
             message = Message("letters", body) if body else _compressed()

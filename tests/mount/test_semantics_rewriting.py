@@ -20,7 +20,7 @@ MESSAGES = 4
 
 def make_store(path: Path, letter: str) -> Path:
     """A store whose messages have the same places and sizes whatever `letter` they are made of."""
-    with MessageStore.open(path, StoreConfig(sizes=FileSizes(**SMALL_SIZES))) as store:
+    with MessageStore.open(path, StoreConfig(sizes=FileSizes(**SMALL_SIZES)), create=True) as store:
         for number in range(MESSAGES):
             body = (letter * (LARGE_BYTES if number == 1 else 4)).encode()
             store.put(Message("orders", body, ["K"]), 0)

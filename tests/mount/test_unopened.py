@@ -25,7 +25,7 @@ SMALL = [b"small %d" % number for number in range(50)]
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """`t/0` has small messages, `t/1` large ones, more than stay open."""
     folder = tmp_path_factory.mktemp("unopened")
-    with MessageStore.open(folder / "store", StoreConfig(sizes=FileSizes(**SMALL_SIZES))) as store:
+    with MessageStore.open(folder / "store", StoreConfig(sizes=FileSizes(**SMALL_SIZES)), create=True) as store:
         store.create_topic("t", 2)
         for queue, bodies in enumerate((SMALL, LARGE)):
             for number, body in enumerate(bodies):

@@ -113,7 +113,7 @@ def site_in(folder: Path) -> Iterator[Site]:
 
 def fill(path: Path) -> None:
     """Make a store: ten keyed messages in queue 0 of `orders`."""
-    with MessageStore.open(path) as store:
+    with MessageStore.open(path, create=True) as store:
         for number in range(10):
             store.put(Message("orders", f"order {number}".encode(), keys=[f"ORDER-{number}"], tags="paid"), queue=0)
 

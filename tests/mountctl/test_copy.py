@@ -17,7 +17,7 @@ from tests.mountctl.conftest import Site, mountctl, succeed
 
 def publish(path: Path) -> None:
     """Twenty orders in four queues, dead letters with and without an origin, and a delayed message."""
-    with MessageStore.open(path) as store:
+    with MessageStore.open(path, create=True) as store:
         for number in range(20):
             keys, tags = [f"K-{number}"], "odd" if number % 2 else "even"
             store.put(Message("orders", b"order %d" % number, keys, tags, {"P": "x"}, flag=7, born_time_ms=1_000))

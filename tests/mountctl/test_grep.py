@@ -16,7 +16,7 @@ from tests.mountctl.conftest import Site, mountctl, succeed
 def publish(path: Path, every: int = 1000) -> None:
     """Messages of many kinds: plain ones, compressed, delayed, of a deleted topic. Three orders have a needle, one in
     `every`."""
-    with MessageStore.open(path) as store:
+    with MessageStore.open(path, create=True) as store:
         store.put(Message("gone", b"a needle that was deleted"))
         store.delete_topic("gone")
         for number in range(3 * every):
@@ -117,7 +117,7 @@ def test_an_empty_store_has_nothing_to_find(tmp_path: Path) -> None:
 
 
 def test_messages_that_lie_together_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         for number in range(2000):
             body = b"apple %d" % number if number % 3 else b"pear"
             store.put(Message("fruit", body, tags="red" if number % 2 else "green"), queue=0)

@@ -357,9 +357,8 @@ def test_a_mounted_store_names_its_mount(site: Site) -> None:
 
 
 def test_a_locked_store_names_the_process_that_has_it(site: Site) -> None:
-    program = (
-        f"from engine import MessageStore; store = MessageStore.open({str(site.store)!r}); print(flush=True); input()"
-    )
+    opening = f"store = MessageStore.open({str(site.store)!r}, create=True)"
+    program = f"from engine import MessageStore; {opening}; print(flush=True); input()"
     command = [sys.executable, "-c", program]
     with ended(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)) as writer:
         assert writer.stdout is not None

@@ -78,7 +78,7 @@ def test_what_cannot_be_asked_is_said_on_a_line(mount: Mounted, query: str, word
 def test_files_of_other_times_are_not_opened(tmp_path: Path) -> None:
     hour_ms, now = 3_600_000, [0]
     sizes = FileSizes(commit_log_bytes=1 << 16, consume_queue_entries=1_000, index_slots=500, index_entries=2_000)
-    with MessageStore.open(tmp_path / "store", StoreConfig(sizes=sizes, clock=lambda: now[0])) as store:
+    with MessageStore.open(tmp_path / "store", StoreConfig(sizes=sizes, clock=lambda: now[0]), create=True) as store:
         store.create_topic("orders", 1)
         for number in range(1, 101):
             now[0] = number * hour_ms

@@ -466,7 +466,7 @@ def test_every_verb_has_help_with_an_example(verb: str) -> None:
 
 
 def test_tail_from_a_time_prints_as_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with MessageStore.open(tmp_path / "store") as store:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
         for number in range(100):
             store.put(Message("orders", b"%d" % number))
     events: list[str] = []

@@ -50,7 +50,7 @@ def test_it_gives_up_when_it_is_told_to(site: Site) -> None:
 
 
 def test_it_sees_what_a_writer_beside_it_publishes(site: Site) -> None:
-    with MessageStore.open(site.store) as store:
+    with MessageStore.open(site.store, create=True) as store:
         store.create_topic("orders", 1)
         with waiting(site.store, "orders/0/0") as waiter:
             store.put(Message("orders", b"first"), 0)

@@ -67,7 +67,7 @@ def found_in(log: Path, pattern: str) -> str:
 
 
 def fill(store: Path) -> None:
-    with MessageStore.open(store, StoreConfig(sizes=SIZES)) as opened:
+    with MessageStore.open(store, StoreConfig(sizes=SIZES), create=True) as opened:
         for topic, count in (("orders", ORDERS), ("payments", PAYMENTS)):
             opened.create_topic(topic, 2)
             for queue in range(2):

@@ -35,7 +35,7 @@ NAMES_IN_HELP = {"archive", "november", "orders.jsonl", "prices.csv"}
 @pytest.fixture(scope="module")
 def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     folder = tmp_path_factory.mktemp("export")
-    with MessageStore.open(folder / "store", StoreConfig(sizes=SIZES)) as store:
+    with MessageStore.open(folder / "store", StoreConfig(sizes=SIZES), create=True) as store:
         store.create_topic("orders", 2)
         store.put_lines("orders", b"".join(b'{"id": %d, "price": 7}\n' % number for number in range(ORDERS - 1)), 0)
         store.put(Message("orders", bytes(range(256)), keys=["K"], tags="t"), 1)
@@ -149,7 +149,7 @@ def test_an_export_of_something_else_is_not_mixed_in(mount: Mounted, tmp_path: P
 def test_days_become_partitions_and_times_bound_an_export(tmp_path: Path) -> None:
     clock_ms = iter(range(1_700_000_000_000, 1_800_000_000_000, 40_000_000))  # two or three a day
     config = StoreConfig(sizes=SIZES, clock=lambda: next(clock_ms))
-    with MessageStore.open(tmp_path / "store", config) as store:
+    with MessageStore.open(tmp_path / "store", config, create=True) as store:
         for number in range(9):
             store.put(Message("days", b"%d" % number), 0)
         times = [store.get("days", 0, number).store_time_ms for number in range(9)]
@@ -168,7 +168,7 @@ def test_a_day_whose_messages_are_all_damaged_is_left_out_and_told(tmp_path: Pat
     day_ms, clock_ms = 86_400_000, 1_700_006_400_000  # midnight
     day = 0
     config = StoreConfig(sizes=SIZES, clock=lambda: clock_ms + day * day_ms)
-    with MessageStore.open(tmp_path / "store", config) as store:
+    with MessageStore.open(tmp_path / "store", config, create=True) as store:
         for number in range(9):
             day = number // 3
             store.put(Message("days", b"body %d of day %d" % (number, number // 3)), 0)

@@ -32,7 +32,7 @@ SIZES = FileSizes(commit_log_bytes=8 << 20, consume_queue_entries=70_000, index_
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store of four topics, one of them named as a number."""
     folder = tmp_path_factory.mktemp("parquet")
-    with MessageStore.open(folder / "store", StoreConfig(sizes=SIZES)) as store:
+    with MessageStore.open(folder / "store", StoreConfig(sizes=SIZES), create=True) as store:
         store.create_topic("orders", 2)
         store.put_lines("orders", b"".join(b"%0200d\n" % number for number in range(ORDERS)), 0, tags="paid")
         store.put_lines("orders", b"".join(b"%d\n" % number for number in range(5_000)), 1)

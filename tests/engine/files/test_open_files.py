@@ -210,7 +210,7 @@ def test_what_was_evicted_before_its_names_were_on_disk_is_flushed_with_them(tmp
 
     disk = Names()
     disk.synced = set()
-    with MessageStore.open(tmp_path / "store", replace(SMALL, disk=disk)) as store:
+    with MessageStore.open(tmp_path / "store", replace(SMALL, disk=disk), create=True) as store:
         for queue in range(10):
             store.create_topic(f"T{queue}", 1)
             store.put(Message(f"T{queue}", b"x"), 0)
@@ -227,7 +227,9 @@ EAGER = FlushPolicy(interval_ms=20, consume_queue_interval_ms=20)
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_want_of_a_descriptor_in_a_flush_is_not_final(tmp_path: Path, number: int) -> None:
     disk = MoodyDisk()
-    with MessageStore.open(tmp_path / "store", replace(SMALL, flush=EAGER, disk=disk, preallocate=False)) as store:
+    with MessageStore.open(
+        tmp_path / "store", replace(SMALL, flush=EAGER, disk=disk, preallocate=False), create=True
+    ) as store:
         first = store.put(Message("T", b"first", ["key"]), 0)
         answers: list[object] = []
         disk.want = OSError(number, os.strerror(number))
@@ -247,7 +249,7 @@ def test_want_of_a_descriptor_in_a_flush_is_not_final(tmp_path: Path, number: in
 
 def test_a_flush_that_somebody_asked_for_says_what_is_missing(tmp_path: Path) -> None:
     disk = MoodyDisk()
-    with MessageStore.open(tmp_path / "store", replace(SMALL, disk=disk)) as store:
+    with MessageStore.open(tmp_path / "store", replace(SMALL, disk=disk), create=True) as store:
         put = store.put(Message("T", b"x", ["key"]), 0)
         store.wait_durable(put.physical_end)
         disk.want = OSError(errno.EMFILE, "Too many open files")
@@ -260,7 +262,7 @@ def test_a_flush_that_somebody_asked_for_says_what_is_missing(tmp_path: Path) ->
 
 def test_a_close_without_descriptors_is_no_clean_one_and_loses_nothing(tmp_path: Path) -> None:
     disk = MoodyDisk()
-    store = MessageStore.open(tmp_path / "store", replace(SMALL, disk=disk, preallocate=False))
+    store = MessageStore.open(tmp_path / "store", replace(SMALL, disk=disk, preallocate=False), create=True)
     store.put(Message("T", b"kept"), 0)
     disk.want = OSError(errno.EMFILE, "Too many open files")
     with pytest.raises(FlushFailedError, match="descriptor"):
@@ -274,7 +276,7 @@ MANY_QUEUES = """
 import resource, sys
 from engine import FileSizes, Message, MessageStore, StoreConfig
 resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
-with MessageStore.open(sys.argv[1], StoreConfig(sizes=FileSizes(1 << 16, 16, 17, 8000))) as store:
+with MessageStore.open(sys.argv[1], StoreConfig(sizes=FileSizes(1 << 16, 16, 17, 8000)), create=True) as store:
     store.create_topic("T", 100)
     for turn in range(5):
         for queue in range(100):

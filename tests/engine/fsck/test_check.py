@@ -289,7 +289,7 @@ def test_stores_that_rocketmq_closed_have_no_problem(name: str, tmp_path: Path) 
 def test_the_key_of_tags_that_rocketmq_5_adds_is_no_problem(tmp_path: Path) -> None:
     """Since 5.4 a record also gets the key T#TAGS in the index, behind its others."""
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         index = store._parts.index
         for number in range(200):
             keys = [f"key-{number}"] if number % 3 else []

@@ -41,7 +41,7 @@ chance, end, number = random.Random(seed), time.monotonic() + seconds, 0
 policy = FlushPolicy(consume_queue_interval_ms=1, consume_queue_least_pages=0, consume_queue_thorough_interval_ms=1)
 kept = Retention(max_bytes=320 << 10, clean_interval_ms=1, delete_pause_ms=0, clean_forcibly=False, disk_warn_ratio=1)
 config = StoreConfig(sizes=SMALL_SIZES, flush=policy, disk=HastyDisk(), retention=kept)
-with MessageStore.open(path, config) as store:
+with MessageStore.open(path, config, create=True) as store:
     print("open", flush=True)
     while time.monotonic() < end:
         number, topic, what = number + 1, f"T{chance.randrange(6)}", chance.random()
@@ -59,7 +59,7 @@ with MessageStore.open(path, config) as store:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
     """One that is open, with messages in several files, all of it on disk."""
-    with MessageStore.open(tmp_path / "store", replace(SMALL, retention=None)) as opened:
+    with MessageStore.open(tmp_path / "store", replace(SMALL, retention=None), create=True) as opened:
         fill(opened, "T")
         opened.flush()
         yield opened
@@ -133,7 +133,7 @@ def test_a_topic_that_is_deleted_and_made_again_meanwhile_is_no_finding(store: M
 
 @pytest.mark.parametrize("stage", ["looking at entries", "reading records", "comparing queues"])
 def test_what_retention_takes_meanwhile_is_no_finding(tmp_path: Path, stage: str) -> None:
-    with MessageStore.open(tmp_path / "store", replace(SMALL, retention=KEPT)) as store:
+    with MessageStore.open(tmp_path / "store", replace(SMALL, retention=KEPT), create=True) as store:
         fill(store, "T")
         store.flush()
 
@@ -149,7 +149,7 @@ def test_what_retention_takes_meanwhile_is_no_finding(tmp_path: Path, stage: str
 
 
 def test_damage_after_what_retention_took_is_still_found(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", replace(SMALL, retention=KEPT)) as store:
+    with MessageStore.open(tmp_path / "store", replace(SMALL, retention=KEPT), create=True) as store:
         fill(store, "T")
         store.flush()
         files = sorted(store.path.glob("commitlog/*"))

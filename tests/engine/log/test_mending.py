@@ -45,7 +45,7 @@ def body_of(number: int) -> bytes:
 
 def fill(path: Path) -> list[int]:
     """Messages dealt over two topics of three queues; where they are."""
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         return [
             store.put(Message(topic, body_of(number), [f"K{number}"], "tag"), number % QUEUES).physical_offset
             for number in range(COUNT)
@@ -218,7 +218,7 @@ def test_a_lost_number_whose_entry_leads_to_a_mendable_record_shows_nobody_elses
 
 @pytest.mark.parametrize("position", [35, 27], ids=["place", "number"])
 def test_a_record_in_a_body_is_not_shown_by_an_entry_whose_place_was_hit(tmp_path: Path, position: int) -> None:
-    with MessageStore.open(tmp_path, SMALL) as store:
+    with MessageStore.open(tmp_path, SMALL, create=True) as store:
         for number in range(6):
             store.put(Message("va", body_of(number)), 0)
         start = store.physical_end + HEADERS[0].size

@@ -24,7 +24,7 @@ PUTS: dict[str, Callable[[MessageStore], object]] = {
 def test_each_put_tells_its_place_before_anything_of_it_is_there(
     tmp_path: Path, put: Callable[[MessageStore], object]
 ) -> None:
-    with MessageStore.open(tmp_path, StoreConfig(sizes=FileSizes(1 << 16, 1024, 5_000, 20_000))) as store:
+    with MessageStore.open(tmp_path, StoreConfig(sizes=FileSizes(1 << 16, 1024, 5_000, 20_000)), create=True) as store:
         store.create_topic("t", 1)
         store.put(Message("t", b"first"), 0)
         told: list[tuple[int, int]] = []

@@ -48,7 +48,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 
 def opened(path: Path, mode: OpenMode = OpenMode.WRITE) -> MessageStore:
-    return MessageStore.open(path, StoreConfig(mode=mode, sizes=SIZES if mode is OpenMode.WRITE else None))
+    writes = mode is OpenMode.WRITE
+    return MessageStore.open(path, StoreConfig(mode=mode, sizes=SIZES if writes else None), create=writes)
 
 
 def put_singly(store: MessageStore) -> None:
@@ -93,7 +94,7 @@ def test_what_was_published_is_not_read_to_know_its_size(
 
 
 def test_what_goes_to_further_queues_is_known_there(tmp_path: Path, reads: Reads) -> None:
-    with MessageStore.open(tmp_path / "store", StoreConfig(multi_dispatch=True)) as store:
+    with MessageStore.open(tmp_path / "store", StoreConfig(multi_dispatch=True), create=True) as store:
         store.create_topic("other", 1)
         for _ in range(2 * BLOCK_MESSAGES):
             store.put(Message("t", b"body", properties={MULTI_DISPATCH: "other"}), 0)

@@ -480,7 +480,7 @@ def test_sums_of_a_deleted_topic_go(store: SmallStore, tmp_path: Path) -> None:
 
 
 def test_what_the_background_makes_is_counted_and_goes_with_the_rest(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store") as store, ThreadPoolExecutor(1) as background:
+    with MessageStore.open(tmp_path / "store", create=True) as store, ThreadPoolExecutor(1) as background:
         store.put_lines("orders", (b"x" * 999 + b"\n") * 20_000, 0)
         reader = store.stream("orders", 0).reader(background)
         busy = threading.Event()

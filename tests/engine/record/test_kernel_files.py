@@ -175,7 +175,7 @@ def test_messages_by_key_are_read_within_their_file(folder: Path, data: st.DataO
 @pytest.mark.parametrize("below", ["commitlog", "consumequeue/T/0", "index"])
 def test_a_key_in_a_file_that_is_cut_meanwhile_kills_nobody(tmp_path: Path, below: str, mode: OpenMode) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, SMALL) as store:
+    with MessageStore.open(path, SMALL, create=True) as store:
         for number in range(5):
             store.put(Message("T", b"%d" % number, ["k"]), 0)
     with MessageStore.open(path, SMALL if mode is OpenMode.WRITE else SMALL.__class__(mode=mode)) as store:

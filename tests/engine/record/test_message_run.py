@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     """Messages in one queue, and some of them in a second, over several files of log and queue."""
     config = replace(SPACIOUS, sizes=replace(SMALL_SIZES, commit_log_bytes=64 << 10, consume_queue_entries=256))
     config = replace(config, multi_dispatch=True)
-    with MessageStore.open(tmp_path_factory.mktemp("run"), config) as opened:
+    with MessageStore.open(tmp_path_factory.mktemp("run"), config, create=True) as opened:
         opened.create_topic("other")
         opened.put_batch([various(number) for number in range(COUNT)], 0)
         yield opened
@@ -75,7 +75,7 @@ def test_what_a_run_read_is_counted(store: MessageStore) -> None:
 
 
 def test_damaged_messages_are_left_out_of_a_run_and_no_other(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path, SPACIOUS) as store:
+    with MessageStore.open(tmp_path, SPACIOUS, create=True) as store:
         store.put_batch([Message("T", b"%d" % number * 200, ["k"]) for number in range(COUNT)], 0)
         entries = store.entries("T", 0, 0, COUNT)
     damaged = {SINGLE_ROWS + 5: 100, 200: 4, 201: 9, 202: 87, 590: 300, COUNT - 1: 100}
@@ -89,7 +89,7 @@ def test_damaged_messages_are_left_out_of_a_run_and_no_other(tmp_path: Path) -> 
 
 
 def test_an_entry_that_leads_to_another_message_is_left_out_of_a_run(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path, SPACIOUS) as store:
+    with MessageStore.open(tmp_path, SPACIOUS, create=True) as store:
         store.put_batch([Message("T", b"x") for _ in range(COUNT)], 0)
         with (tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}").open("r+b") as queue:
             first = queue.read(20)
@@ -102,7 +102,7 @@ def test_an_entry_that_leads_to_another_message_is_left_out_of_a_run(tmp_path: P
 def test_what_expires_while_a_queue_is_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.queue.GROUP_ROWS", 4)
     retention = Retention(max_bytes=4096, clean_interval_ms=3_600_000, delete_pause_ms=0)
-    with MessageStore.open(tmp_path, replace(SMALL, retention=retention)) as store:
+    with MessageStore.open(tmp_path, replace(SMALL, retention=retention), create=True) as store:
         store.put_batch([Message("T", b"%03d" % number) for number in range(600)], 0)
         messages = store.read("T", 0, 0)
         begun = [next(messages) for _ in range(22)]
@@ -116,7 +116,7 @@ def test_what_expires_while_a_queue_is_read_is_passed_over(tmp_path: Path, monke
 
 
 def test_a_queue_is_read_up_to_where_it_ended_at_first(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path, SPACIOUS) as store:
+    with MessageStore.open(tmp_path, SPACIOUS, create=True) as store:
         store.put_batch([Message("T", b"x")] * COUNT, 0)
         messages = store.read("T", 0, 0)
         next(messages)

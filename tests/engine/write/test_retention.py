@@ -84,7 +84,7 @@ def world() -> World:
 @contextmanager
 def cleaned(path: Path, world: World, retention: Retention | None, **changes: Any) -> Iterator[MessageStore]:
     config = replace(SMALL, retention=retention, clock=world.clock, **changes)
-    with MessageStore.open(path, config, disk_use=world.disk_use) as store:
+    with MessageStore.open(path, config, disk_use=world.disk_use, create=True) as store:
         yield store
         if retention is None or retention.clean_interval_ms > 1:  # what goes during a check shows up in it
             require_clean(store.check())
