@@ -25,7 +25,7 @@ from engine.errors import (
 from engine.files.file_queue import FileQueue
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.delay import SCHEDULE_TOPIC
-from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, runs_by_file
+from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, file_pages, runs_by_file
 from engine.log.queue_records import Run
 from engine.read.blocks import Block
 from engine.read.reader import COLUMN_ROWS, Reader
@@ -36,7 +36,7 @@ from engine.record.columns import Columns, find_properties, read_bodies, read_co
 from engine.record.compression import COMPRESSED_FLAG
 from engine.record.hashes import java_hashes
 from engine.record.kernel.scan import read_sizes
-from engine.record.kernel.search import ranges_with
+from engine.record.kernel.search import Texts, find_bodies, find_texts
 from engine.record.located import HEADER, locate
 from engine.record.message import Message, StoredMessage
 from engine.record.properties import TAGS
@@ -57,8 +57,13 @@ GROUP_ROWS = 512
 """So many messages at most are made together."""
 HEADER_ROWS = 1024
 """As COLUMN_ROWS, of headers where there are batches: of their messages copies are made meanwhile."""
-HELD_ROWS, HELD_BYTES = 65_536, 4 << 20
-"""How many messages, and about how many bytes of records, are searched together."""
+HELD_ROWS, HELD_BYTES = 16_384, 4 << 20
+"""How many entries are looked at together, and about how many bytes of records are searched together."""
+SPARSE_BYTES = 4096
+"""Where records are further from each other, on average, only the pages are read that are looked at."""
+APART_ROWS = 512
+"""How many messages are searched apart from the others where one can't be searched where it is stored: where one is,
+more are likely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,41 +318,56 @@ class Queue:
         queue = self._current()
         if queue is None:
             return
-        end, is_likely = min(start + count, queue.max_offset), not texts
-        for first in range(max(start, queue.min_offset), end, HELD_ROWS):
-            entries = queue.entries(first, min(HELD_ROWS, end - first))
-            group = entries["size"].cumsum(dtype=np.int64) // HELD_BYTES
-            for rows in np.split(np.arange(len(entries)), np.flatnonzero(np.diff(group)) + 1):
-                chosen = entries[rows[0] : rows[-1] + 1]
-                if not is_likely and not self._may_hold(chosen, texts, any_case):
-                    continue
-                for run in self._records.runs(queue, first + int(rows[0]), chosen):
-                    held = self._held(run, texts, any_case)
-                    is_likely = len(held.offsets) > 0 or not texts
-                    yield held
+        files, is_ledger = self._log.files, self._log.framing.is_ledger
+        topic, wanted = self.topic.encode(), None
+        for first, entries in self._ahead(queue, start, min(start + count, queue.max_offset)):
+            while len(entries):
+                base = int(entries["physical_offset"][0]) // files.file_bytes * files.file_bytes
+                log = np.frombuffer(file_pages(files, base), np.uint8)
+                wanted = wanted or Texts(texts, any_case, log)
+                done, found = find_bodies(
+                    wanted, log, base, entries, topic, self.queue_id, first, is_ledger, HELD_BYTES
+                )
+                rows, numbers, starts, sizes = found
+                if len(rows):
+                    yield Held(first + rows, numbers, SliceColumn(log, starts, sizes))
+                if not done:
+                    done = min(APART_ROWS, len(entries))
+                    for run in self._records.runs(queue, first, entries[:done]):
+                        yield self._held_apart(run, wanted)
+                first, entries = first + done, entries[done:]
 
-    def _may_hold(self, entries: Entries, texts: Sequence[bytes], any_case: bool) -> bool:
-        """Whether one of the records may hold one of `texts`: a quick look, where that is unlikely."""
-        for log, base, places in runs_by_file(self._log.files, entries):
-            store_sizes, body_sizes = read_sizes(log, places - base)
-            if not store_sizes.all() or body_sizes.min(initial=0) < 0:
-                return True  # a record that must be looked at alone, or is compressed
-            if any(ranges_with(log, places - base, store_sizes, text, any_case).any() for text in texts):
-                return True
-        return False
+    def _ahead(self, queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, Entries]]:
+        """The entries at [first, end), some at a time, and the queue offset of the first of these. The disk reads the
+        records of the next ones meanwhile."""
+        found: tuple[int, Entries] | None = None
+        while (first := max(first, queue.min_offset)) < end:
+            entries = queue.read(first, min(HELD_ROWS, end - first))
+            if not len(entries):
+                break  # the queue was cut meanwhile
+            begin, (last, size, _) = entries[0].item()[0], entries[-1].item()
+            if 0 <= last - begin <= len(entries) * SPARSE_BYTES:
+                self._log.files.read_soon(begin, last + size)
+            if found is not None:
+                yield found
+            found = first, entries
+            first += len(entries)
+        if found is not None:
+            yield found
 
-    def _held(self, run: Run, texts: Sequence[bytes], any_case: bool) -> Held:
+    def _held_apart(self, run: Run, texts: Texts) -> Held:
+        """The messages of a run that hold one of `texts`, whatever their records are like."""
         records = run.records
         is_packed = records.headers["sys_flag"] & COMPRESSED_FLAG != 0
-        numbers = _numbers_of_texts(SliceColumn(records.log, *records.bodies), texts, any_case)
+        numbers = find_texts(texts, records.log, *records.bodies)
         rows = np.flatnonzero(records.headers["ok"] & (is_packed | (numbers >= 0)))
         is_good, bodies = read_bodies(records.take(rows), self._reader.body_limit_bytes)
         good = records.headers["ok"].copy()
         good[rows] = is_good
         self._records.note_unread(run, good)
-        numbers = numbers[rows]
-        if is_packed[rows].any():
-            numbers = _numbers_of_texts(bodies, texts, any_case)
+        numbers = (
+            find_texts(texts, bodies.data, bodies.starts, bodies.sizes) if is_packed[rows].any() else numbers[rows]
+        )
         taken = np.flatnonzero(is_good & (numbers >= 0))
         return Held(run.first + rows[taken], numbers[taken], bodies.take(taken))
 
@@ -386,14 +406,6 @@ class Queue:
         """The queue as one growing text: body, newline, body, newline. TopicNotFoundError."""
         queue = self._current() or self._queues.get_or_create(self.topic, self.queue_id)
         return self._offset_indexes.stream(queue)
-
-
-def _numbers_of_texts(bodies: SliceColumn, texts: Sequence[bytes], any_case: bool) -> Array:
-    """Of each body the first of `texts` that it holds: its number, -1 where it holds none; 0 when there are none."""
-    numbers = np.full(len(bodies), -1 if texts else 0)
-    for number in reversed(range(len(texts))):
-        numbers[ranges_with(bodies.data, bodies.starts, bodies.sizes, texts[number], any_case)] = number
-    return numbers
 
 
 def _with_tags_codes(entries: Entries, log_files: FileQueue) -> Entries:

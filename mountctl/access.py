@@ -19,11 +19,15 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+
 from engine import Message, SliceColumn
 from fsstore.tree.names import parse_time_ms
 from fsstore.tree.xattrs import NUMBERS
 from mountctl.errors import CommandError
 from mountctl.output import visible
+
+Array = np.ndarray[Any, Any]
 
 _PROPERTY = "property."
 _GLOB = re.compile(r"[*?\[]")
@@ -106,18 +110,23 @@ class Bodies:
     """Bodies of messages of a queue, which may be in the mapped log: they are copied when they are wanted. `numbers`
     says which of the texts that were asked for it holds first, -1 where that was not looked at."""
 
-    offsets: Sequence[int]
-    numbers: Sequence[int]
+    offsets: Array
+    numbers: Array
     column: SliceColumn
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def __getitem__(self, row: int) -> bytes:
-        return self.joined[self.ends[row] + 1 : self.ends[row + 1]]
+        return self.column[row]
+
+    def lines(self, rows: Sequence[int]) -> memoryview:
+        """Those at `rows`, which ascend, a newline after each."""
+        chosen = self.column if len(rows) == len(self) else self.column.take(np.array(rows, np.int64))
+        return chosen.joined(b"\n")[1].data[1:]
 
     @property
-    def joined(self) -> bytes:
+    def joined(self) -> memoryview:
         """All of them, a newline before each: the i-th is joined[ends[i] + 1 : ends[i + 1]]."""
         return self._joined[1]
 
@@ -127,9 +136,9 @@ class Bodies:
         return self._joined[0]
 
     @cached_property
-    def _joined(self) -> tuple[list[int], bytes]:
-        ends, joined = self.column.joined(lead=b"\n")
-        return ends.tolist(), joined.tobytes()
+    def _joined(self) -> tuple[list[int], memoryview]:
+        ends, joined = self.column.joined(b"\n")
+        return ends.tolist(), joined.data[:-1]
 
 
 class Claim(Protocol):

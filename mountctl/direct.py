@@ -107,7 +107,7 @@ class OpenedStore:
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[Bodies]:
         for held in self._store.holding(topic, queue, start, max(end - start, 0), texts, any_case):
-            yield Bodies(held.offsets.tolist(), held.numbers.tolist(), held.bodies)
+            yield Bodies(held.offsets, held.numbers, held.bodies)
 
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         places = {(queue, offset) for found in self._store.key_places(topic, key) for queue, offset in found.tolist()}

@@ -104,7 +104,7 @@ class Pattern:
         """Which of the bodies it matches, ascending; they are searched as one text where that is the same."""
         if self._keeps_to_lines:
             with suppress(UnicodeDecodeError):
-                return self._rows_of_lines(bodies.joined.decode(), bodies)
+                return self._rows_of_lines(str(bodies.joined, "utf-8"), bodies)
         return [row for row in range(len(bodies)) if self.is_in(bodies[row])]
 
     def _rows_of_lines(self, text: str, bodies: Bodies) -> list[int]:

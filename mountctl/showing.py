@@ -126,7 +126,7 @@ class Printer:
             needs_newline = sys.stdout.isatty() and not message.body.endswith(b"\n")
             self.raw(message.body + b"\n" * needs_newline)
 
-    def raw(self, line: bytes) -> None:
+    def raw(self, line: bytes | memoryview) -> None:
         """Print bytes as they are."""
         self._out.write(line)
 

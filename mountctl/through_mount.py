@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 from msgspec.structs import replace
 
 from engine import (
@@ -78,7 +79,7 @@ class MountedStore:
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[Bodies]:
         for message in self.messages(topic, queue, start, max(end - start, 0), attributes=False):
-            yield Bodies([message.offset], [-1], ByteColumn.of([message.body]).slices)
+            yield Bodies(np.array([message.offset]), np.array([-1]), ByteColumn.of([message.body]).slices)
 
     def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown | None:
         """The message there; None for one that is damaged, or has expired since."""

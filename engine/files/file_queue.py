@@ -205,6 +205,14 @@ class FileQueue(FilesByStart):
             raise UnreadableRangeError(self.directory, offset, length, self.max_offset)
         return file.view(offset - file.start, length)
 
+    def read_soon(self, start: int, end: int) -> None:
+        """Have the kernel begin to read what there is of [start, end) from disk."""
+        for offset in range(start // self.file_bytes * self.file_bytes, end, self.file_bytes):
+            file = self.find(offset)
+            if file is not None:
+                position = max(start - offset, 0)
+                file.read_soon(position, end - offset - position)
+
     def peek(self, offset: int, length: int) -> bytes:
         """What a file has there now, written or not; fewer bytes where it went, or is shorter than it was."""
         file = self.find(offset)

@@ -14,7 +14,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from engine.errors import ObstructedError, RetiredFileError, TruncatedFileError
+from engine.errors import ObstructedError, ReadError, RetiredFileError, TruncatedFileError
 from engine.files.disk import Disk, allocate, create_allocated
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
@@ -230,6 +230,14 @@ class MappedFile(FilePositions):
         unit = np.dtype(dtype)
         length = (max(self.readable - position, 0) // unit.itemsize if count < 0 else count) * unit.itemsize
         return np.frombuffer(self.view(position, length), dtype=unit)
+
+    def read_soon(self, position: int, length: int) -> None:
+        """Have the kernel begin to read what there is of these bytes from disk: somebody is about to look at them."""
+        with suppress(ReadError):  # who looks is told
+            found = self._map().map
+            length = min(length, len(memoryview(found)) - position)
+            if length > 0:
+                found.read_soon(position, length)
 
     def _map(self) -> Mapped:
         with self._lock:

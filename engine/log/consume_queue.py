@@ -43,6 +43,8 @@ SCANNED_FILES = 3
 """How many of the newest files recovery reads whole; older ones were synced long before."""
 _FOLLOW_ENTRIES = 1024
 ENTRY_BYTES = ENTRY.itemsize
+_MANY = 1024
+"""Who reads so many entries goes on: four times as many are read from disk at once."""
 
 
 class ConsumeQueue(QueueEnd):
@@ -276,6 +278,8 @@ class ConsumeQueue(QueueEnd):
         file = self.files.find(position) if count > 0 else None
         if file is None:
             return np.empty(0, ENTRY)
+        if count >= _MANY:
+            file.read_soon(position - file.start, 4 * count * ENTRY.itemsize)
         return file.array(ENTRY, position - file.start, count)
 
     def entries(self, queue_offset: int, count: int) -> Entries:

@@ -96,10 +96,12 @@ class SliceColumn:
         """The same, copied, one after the other."""
         return ByteColumn(*gather(self.data, self.starts, self.sizes))
 
-    def joined(self, lead: bytes) -> tuple[Array, Array]:
-        """The same, copied, one after the other, the byte `lead` before each: (offsets where they begin and where all
-        end, int64 (n + 1,); the bytes, uint8)."""
-        return gather(self.data, self.starts, self.sizes, lead[0])
+    def joined(self, border: bytes) -> tuple[Array, Array]:
+        """The same, copied, one after the other, the byte `border` before each and after the last: (where these stand,
+        int64 (n + 1,); the bytes, uint8)."""
+        target = np.empty(int(self.sizes.sum()) + len(self) + 1, np.uint8)
+        target[-1] = border[0]
+        return gather(self.data, self.starts, self.sizes, border[0], target)
 
     def put_sized(self, target: Array) -> None:
         """Write them to `target` (uint8) one after the other, the size of each, i32 little-endian, before it."""

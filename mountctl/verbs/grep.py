@@ -139,13 +139,7 @@ class Found:
 
     def __iter__(self) -> Iterator[Shown]:
         bodies = self.bodies
-        return (Shown(self.topic, self.queue, bodies.offsets[row], bodies[row], {}) for row in self.rows)
-
-    def lines(self) -> bytes:
-        """Their bodies, a newline behind each."""
-        if len(self.rows) == len(self.bodies):
-            return self.bodies.joined[1:] + b"\n" if self.rows else b""
-        return b"".join([self.bodies[row] + b"\n" for row in self.rows])
+        return (Shown(self.topic, self.queue, int(bodies.offsets[row]), bodies[row], {}) for row in self.rows)
 
 
 Group = Found | list[Shown]
@@ -191,7 +185,7 @@ def _with_body(access: Access, chosen: Range, search: Search) -> Iterator[Found]
         rows: Sequence[int]
         if search.invert:
             rows = sorted(set(range(len(bodies))).difference(search.pattern.rows(bodies)))
-        elif sure and min(bodies.numbers, default=0) >= 0 and max(bodies.numbers, default=0) < sure:
+        elif sure and ((bodies.numbers >= 0) & (bodies.numbers < sure)).all():
             rows = range(len(bodies))
         else:
             rows = search.pattern.rows(bodies)
@@ -229,7 +223,7 @@ class _Shower:
     def __call__(self, group: Group) -> None:
         """Print messages, or what matches in them."""
         if isinstance(group, Found) and not (self.printer.formats or self.where or self.is_coloured or self.only):
-            self.printer.raw(group.lines())
+            self.printer.raw(group.bodies.lines(group.rows))
         else:
             for message in group:
                 self._show(message)

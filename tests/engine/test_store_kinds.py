@@ -583,6 +583,8 @@ def require_inner(store: MessageStore, sent: list[Message], first: int, place: C
     assert [bytes(message.body) for message in store.read("va-bcq", 0, first)] == wanted
     columns = store.columns("va-bcq", 0, first, len(sent))
     assert [bytes(columns.bodies[row]) for row in range(len(columns))] == wanted
+    held = list(store.holding("va-bcq", 0, first, len(sent), [b"body-"]))
+    assert [one.bodies[row] for one in held for row in range(len(one.bodies))] == list(filter(None, wanted))
     headers = store.headers("va-bcq", 0, first, len(sent))
     assert headers["ok"].all()
     assert headers["physical_offset"].tolist() == [message.place for message in shown]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +46,7 @@ PIECES = st.sampled_from(
 
 
 def joined(bodies: list[bytes]) -> Bodies:
-    return Bodies(range(len(bodies)), [-1] * len(bodies), ByteColumn.of(bodies).slices)
+    return Bodies(np.arange(len(bodies)), np.full(len(bodies), -1), ByteColumn.of(bodies).slices)
 
 
 @given(

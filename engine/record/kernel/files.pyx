@@ -21,6 +21,13 @@ cdef extern from "<fcntl.h>" nogil:
     int fcntl(int descriptor, int command, ...)
     int F_DUPFD_CLOEXEC
 
+cdef extern from "<sys/mman.h>" nogil:
+    int mincore(void *memory, size_t size, unsigned char *held)
+    int MADV_WILLNEED
+
+cdef enum:
+    PAGE_BYTES = 4096  # or more: then more is read
+
 
 cdef class FileMap:
     """Memory that holds the first bytes of a file, or zeros of its own where `descriptor` is -1: a buffer, unmapped when
@@ -57,6 +64,18 @@ cdef class FileMap:
         """As madvise(2), of all of it. OSError."""
         if madvise(self.memory, self.size, advice) != 0:
             PyErr_SetFromErrno(OSError)
+
+    def read_soon(self, Py_ssize_t start, Py_ssize_t size):
+        """Have the kernel begin to read these bytes from disk, unless their first and last page are in memory.
+        IndexError."""
+        cdef Py_ssize_t page = start // PAGE_BYTES * PAGE_BYTES, last = (start + size - 1) // PAGE_BYTES * PAGE_BYTES
+        cdef unsigned char has_first = 0, has_last = 0
+        if start < 0 or size < 1 or start > self.size - size:
+            raise IndexError(f"[{start}, + {size}) of {self.size} bytes")
+        mincore(<char *> self.memory + page, 1, &has_first)
+        mincore(<char *> self.memory + last, 1, &has_last)
+        if not has_first & has_last & 1:
+            madvise(<char *> self.memory + page, last + PAGE_BYTES - page, MADV_WILLNEED)  # what fails is read later
 
     def file_bytes(self):
         """How long the file is now; -1 when nobody can say. Memory of its own is as long as it is."""

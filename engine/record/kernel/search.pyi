@@ -1,7 +1,22 @@
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-def ranges_with(data: Array, starts: Array, sizes: Array, text: bytes, any_case: bool = ...) -> Array: ...
+class Texts:
+    def __init__(self, texts: Sequence[bytes], any_case: bool, sample: Array) -> None: ...
+
+def find_texts(texts: Texts, data: Array, starts: Array, sizes: Array) -> Array: ...
+def find_bodies(
+    texts: Texts,
+    log: Array,
+    base: int,
+    entries: Array,
+    topic: bytes,
+    queue_id: int,
+    first: int,
+    is_ledger: bool,
+    most_bytes: int,
+) -> tuple[int, Array]: ...

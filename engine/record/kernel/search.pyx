@@ -1,13 +1,20 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""Search: which ranges of a buffer hold a text.
+"""Search: which ranges of a buffer, or which records of a file of the log, hold a text.
 
 Two of the text's bytes are looked for at their distance, 64 places at a time; only where both stand is the rest
 compared. Other threads run meanwhile. What stands in the buffer may be anything, and may change meanwhile.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp
 
 import numpy as np
+
+from engine.record.kernel.layout cimport (
+    BYTES_AHEAD, COMPRESSED_FLAG, CRC_MASK, INNER_BATCH_FLAGS, ROWS_AHEAD, crc32_of, get_i64, plus, prefetch,
+)
+from engine.record.kernel.records cimport Header, Place, find_record
 
 cdef extern from *:
     """
@@ -58,37 +65,123 @@ cdef extern from *:
 cdef enum:
     SAMPLE_BYTES = 1 << 16
     CASE = 0x20
+    QUEUE_ENTRY_BYTES = 20
 
 
-def ranges_with(const unsigned char[::1] data not None, starts not None, sizes not None, bytes text not None,
-                bint any_case=False):
-    """Which ranges data[start:start + size] hold `text`: bool (n,). With `any_case` ASCII letters of either case are the
-    same. IndexError: a range is not inside, and not empty. ValueError: no text, or arrays of different lengths."""
+cdef class Texts:
+    """Texts to look for. With `any_case` ASCII letters of either case are the same."""
+
+    cdef wanted *texts
+    cdef int64_t count
+    cdef list kept
+
+    def __cinit__(self, texts not None, bint any_case, const unsigned char[::1] sample not None):
+        """`sample` is some of what they are looked for in: it tells which bytes are rare. ValueError: an empty text."""
+        counts = np.bincount(sample[:SAMPLE_BYTES], minlength=256).tolist()
+        self.kept = []
+        self.count = len(texts)
+        self.texts = <wanted *> calloc(max(self.count, 1), sizeof(wanted))
+        if self.texts == NULL:
+            raise MemoryError
+        for number, text in enumerate(texts):
+            self._set(&self.texts[number], text, any_case, counts)
+
+    def __dealloc__(self):
+        free(self.texts)
+
+    cdef int _set(self, wanted *what, bytes text, bint any_case, list counts) except -1:
+        if not text:
+            raise ValueError("no text")
+        cdef bytes folds = bytes(CASE if any_case and (65 <= byte <= 90 or 97 <= byte <= 122) else 0 for byte in text)
+        cdef bytes folded = bytes(byte | fold for byte, fold in zip(text, folds))
+        self.kept += [folds, folded]
+        often = [counts[byte] + (counts[byte ^ CASE] if fold else 0) for byte, fold in zip(folded, folds)]
+        ranked = sorted(range(len(text)), key=often.__getitem__)
+        what.bytes, what.folds, what.size = folded, folds, len(folded)
+        what.rare, what.rarer = ranked[0], ranked[min(1, len(ranked) - 1)]
+        return 0
+
+    cdef inline int64_t first_in(self, const unsigned char *at, int64_t size, int64_t readable) noexcept nogil:
+        """The number of the first text that stands within `size` bytes from `at` on, of which `readable` can be read;
+        -1 when none does, 0 when there are no texts."""
+        cdef int64_t number, places
+        for number in range(self.count):
+            places = size - self.texts[number].size + 1
+            if places > 0 and first_place(at, places, readable, &self.texts[number]) < places:
+                return number
+        return -1 if self.count else 0
+
+
+def find_texts(Texts texts not None, const unsigned char[::1] data not None, starts not None, sizes not None):
+    """Of each range data[start:start + size] the number of the first text that it holds, -1 where it holds none (int64
+    (n,)); 0 when there are no texts. IndexError: a range is not inside, and not empty. ValueError: arrays of different
+    lengths."""
     cdef const int64_t[::1] at = np.ascontiguousarray(starts, np.int64), lengths = np.ascontiguousarray(sizes, np.int64)
-    cdef int64_t row, start, places, count = at.shape[0], end = data.shape[0]
-    if not text or lengths.shape[0] != count:
-        raise ValueError("no text, or arrays of different lengths")
-    cdef bytes folds = bytes(CASE if any_case and (65 <= byte <= 90 or 97 <= byte <= 122) else 0 for byte in text)
-    cdef bytes folded = bytes(byte | fold for byte, fold in zip(text, folds))
-    cdef wanted what
-    what.bytes, what.folds, what.size = folded, folds, len(folded)
-    what.rare, what.rarer = _rarest(np.asarray(data), at[0] if count else 0, folded, folds)
-    found = np.zeros(count, bool)
-    cdef unsigned char[::1] held = found.view(np.uint8)
+    cdef int64_t row, count = at.shape[0], end = data.shape[0], start
+    if lengths.shape[0] != count:
+        raise ValueError("arrays of different lengths")
+    found = np.empty(count, np.int64)
+    cdef int64_t[::1] numbers = found
     with nogil:
         for row in range(count):
-            start, places = at[row], lengths[row] - what.size + 1
-            if lengths[row] and (not 0 < lengths[row] <= end or not 0 <= start <= end - lengths[row]):
-                with gil:
-                    raise IndexError(f"range {row} is not inside")
-            if places > 0:
-                held[row] = first_place(&data[start], places, end - start, &what) < places
+            start = at[row] if lengths[row] else 0
+            if not 0 <= lengths[row] <= end or not 0 <= start <= end - lengths[row]:
+                break
+            numbers[row] = texts.first_in(&data[0] + start, lengths[row], end - start)
+        else:
+            row = count
+    if row < count:
+        raise IndexError(f"range {row} is not inside")
     return found
 
 
-def _rarest(data, int64_t start, bytes text, bytes folds):
-    """Positions of the two bytes of the text that are rarest in the data from `start` on."""
-    counts = np.bincount(data[start : start + SAMPLE_BYTES], minlength=256)
-    often = [int(counts[byte]) + (int(counts[byte ^ CASE]) if fold else 0) for byte, fold in zip(text, folds)]
-    ranked = sorted(range(len(text)), key=often.__getitem__)
-    return ranked[0], ranked[min(1, len(ranked) - 1)]
+def find_bodies(
+    Texts texts not None, const unsigned char[::1] log not None, int64_t base, entries not None, bytes topic not None,
+    int64_t queue_id, int64_t first, bint is_ledger, int64_t most_bytes,
+):
+    """Which messages hold one of `texts` in their bodies: of those at queue offsets `first`, `first` + 1 …, to which
+    `entries` lead, in the file `log`, which is at `base` of the log; about `most_bytes` of it at most.
+
+    (rows that were looked at; of those found rows, numbers of the first of the texts, and where the bodies start and
+    their sizes, all int64 (4, n)). None was looked at when the first must be read alone: its record does not stand
+    there, is no message by itself, is compressed, or has a body that holds a text and that its CRC denies.
+    """
+    cdef const unsigned char[::1] raw = entries.view(np.uint8)
+    cdef int64_t row, count = raw.shape[0] // QUEUE_ENTRY_BYTES, end = log.shape[0], at, physical_offset, number
+    cdef int64_t topic_size = len(topic), hits = 0, looked = 0
+    cdef const char *name = topic
+    cdef Header header
+    cdef Place place
+    found = np.empty((4, count), np.int64)
+    cdef int64_t[:, ::1] columns = found
+    with nogil:
+        for row in range(count):
+            if row + ROWS_AHEAD < count:
+                prefetch(&log[0] + plus(get_i64(&raw[(row + ROWS_AHEAD) * QUEUE_ENTRY_BYTES]), -base), BYTES_AHEAD)
+            physical_offset = get_i64(&raw[row * QUEUE_ENTRY_BYTES])
+            at = plus(physical_offset, -base)
+            if (
+                looked >= most_bytes
+                or not find_record(&log[0], end, at, physical_offset, False, is_ledger, True, &header, &place)
+                or header.sys_flag & COMPRESSED_FLAG
+                or header.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS
+                or header.queue_offset != plus(first, row)
+                or place.queue_id != queue_id
+                or place.topic_size != topic_size
+                or memcmp(&log[place.topic_start], name, topic_size) != 0
+            ):
+                break
+            looked += header.store_size
+            number = texts.first_in(&log[place.body_start], place.body_size, end - place.body_start)
+            if number < 0:
+                continue
+            if place.body_size and (
+                crc32_of(0, &log[place.body_start], place.body_size) & CRC_MASK != <uint32_t> place.body_crc
+            ):
+                break
+            columns[0, hits], columns[1, hits] = row, number
+            columns[2, hits], columns[3, hits] = place.body_start, place.body_size
+            hits += 1
+        else:
+            row = count
+    return row, found[:, :hits]

@@ -193,3 +193,12 @@ def test_a_key_in_a_file_that_is_cut_meanwhile_kills_nobody(tmp_path: Path, belo
             assert len(store.query("T", "k")) == 5
         for file, size in zip(files, sizes, strict=True):
             os.truncate(file, size)
+
+
+@pytest.mark.parametrize(("start", "size"), [(-1, 2), (0, 0), (0, PAGE + 1), (1, PAGE), (1 << 62, 1 << 62), (5, -1)])
+def test_only_bytes_of_a_map_are_read_ahead(start: int, size: int) -> None:
+    memory = FileMap(-1, PAGE, writable=True, private=True)
+    for first, length in ((0, PAGE), (PAGE - 1, 1)):
+        memory.read_soon(first, length)
+    with pytest.raises(IndexError, match=f"of {PAGE} bytes"):
+        memory.read_soon(start, size)
