@@ -1,7 +1,8 @@
 """Rendered bytes that are kept: in memory, then on disk, the least recently used out.
 
-Only what memory has no room for a second time goes to disk. Most is read once, the kernel then has it, and a job that
-reads everything would pay for writing it; who has a chunk rendered again will want it again.
+Only what was decompressed goes to disk, and only when memory has no room for it a second time. All else is rendered
+from the mapped log in less time than it is read back. Most is read once, the kernel then has it, and a job that reads
+everything would pay for writing it; who has a chunk rendered again will want it again.
 
 What is on disk belongs to one process, in a scratch directory of its own.
 """
@@ -16,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from engine import ScratchDirectory
 
@@ -128,8 +129,13 @@ class DiskChunks:
         self._scratch = None
 
 
+class _Kept(NamedTuple):
+    chunk: memoryview
+    for_disk: bool
+
+
 class ChunkCache:
-    """Chunks in memory, and what memory has no room for a second time on disk.
+    """Chunks in memory, and those `for_disk` that memory has no room for a second time on disk.
 
     Thread safety: any thread. Two locks, one for memory and one for the disk, never held together: whoever looks into
     memory does not wait for a disk.
@@ -141,7 +147,7 @@ class ChunkCache:
         self._disk = disk or _no_disk()
         self._spilling: list[tuple[Hashable, memoryview]] = []
         self._evicted_once: Recent[Hashable, bool] = Recent(_REMEMBERED)
-        self._memory: Recent[Hashable, memoryview] = Recent(memory_bytes, self._evicted)
+        self._memory: Recent[Hashable, _Kept] = Recent(memory_bytes, self._evicted)
 
     @property
     def memory_bytes(self) -> int:
@@ -156,34 +162,37 @@ class ChunkCache:
     def peek(self, key: Hashable) -> memoryview | None:
         """A chunk that is in memory."""
         with self._memory_lock:
-            return self._memory.get(key)
+            kept = self._memory.get(key)
+        return kept.chunk if kept is not None else None
 
     def find(self, key: Hashable) -> memoryview | None:
         """A chunk that is in memory or on disk; from there it comes back into memory."""
         chunk = self.peek(key)
         if chunk is None and (chunk := self._take_from_disk(key)) is not None:
-            self.put(key, chunk)
+            self.put(key, chunk, for_disk=True)
         return chunk
 
-    def put(self, key: Hashable, chunk: memoryview) -> None:
-        """Keep a chunk."""
-        for gone, bytes_of_it in self._put(key, chunk):
+    def put(self, key: Hashable, chunk: memoryview, *, for_disk: bool) -> None:
+        """Keep a chunk; `for_disk` says that to read it from there is quicker than to render it."""
+        for gone, bytes_of_it in self._put(key, _Kept(chunk, for_disk)):
             self._spill(gone, bytes_of_it)
 
     def put_in_memory(self, key: Hashable, chunk: memoryview) -> None:
         """Keep a chunk without waiting for a disk: what it takes the room of does not go there."""
-        self._put(key, chunk)
+        self._put(key, _Kept(chunk, for_disk=False))
 
-    def _put(self, key: Hashable, chunk: memoryview) -> list[tuple[Hashable, memoryview]]:
+    def _put(self, key: Hashable, kept: _Kept) -> list[tuple[Hashable, memoryview]]:
         """Keep a chunk in memory; what goes for it, and should go to disk."""
         with self._memory_lock:
-            self._memory.put(key, chunk, len(chunk) + ENTRY_BYTES)
+            self._memory.put(key, kept, len(kept.chunk) + ENTRY_BYTES)
             spilling, self._spilling = self._spilling, []
         return spilling
 
-    def _evicted(self, key: Hashable, chunk: memoryview) -> None:
+    def _evicted(self, key: Hashable, kept: _Kept) -> None:
+        if not kept.for_disk:
+            return
         if self._evicted_once.get(key):
-            self._spilling.append((key, chunk))
+            self._spilling.append((key, kept.chunk))
         else:
             self._evicted_once.put(key, True, 1)
 

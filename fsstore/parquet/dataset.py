@@ -198,7 +198,8 @@ class Dataset:
             chunk = self._chunk(layout, found, number)
             pieces = self._encode(chunk)
             if chunk.copied is None:
-                self._chunks.put(kept_as, *pieces)
+                is_decompressed = SCHEMA.in_file[place_of(number).column].name == "body"
+                self._chunks.put(kept_as, *pieces, for_disk=is_decompressed)
             return pieces
 
     @contextmanager

@@ -23,7 +23,7 @@ def chunk(number: int) -> memoryview:
 def put_twice(cache: ChunkCache, count: int) -> None:
     """Chunks 0, 1 … as somebody who reads them all, and once more, leaves them."""
     for number in (*range(count), *range(count)):
-        cache.put(number, chunk(number))
+        cache.put(number, chunk(number), for_disk=True)
 
 
 def files(directory: Path) -> list[Path]:
@@ -33,9 +33,9 @@ def files(directory: Path) -> list[Path]:
 def test_the_least_recently_used_goes_first() -> None:
     cache = ChunkCache(3 * KEPT_BYTES, None)
     for number in range(3):
-        cache.put(number, chunk(number))
+        cache.put(number, chunk(number), for_disk=True)
     assert cache.peek(0) == chunk(0)
-    cache.put(3, chunk(3))
+    cache.put(3, chunk(3), for_disk=True)
     assert [cache.find(number) is not None for number in range(4)] == [True, False, True, True]
     assert cache.memory_bytes == 3 * KEPT_BYTES
 
@@ -56,12 +56,12 @@ def test_what_memory_has_no_room_for_is_on_disk_until_that_is_full(tmp_path: Pat
 def test_what_memory_had_no_room_for_only_once_is_not_written_to_disk(tmp_path: Path) -> None:
     cache = ChunkCache(2 * KEPT_BYTES, DiskChunks(tmp_path / "cache", 30 * CHUNK_BYTES))
     for number in range(10):
-        cache.put(number, chunk(number))
+        cache.put(number, chunk(number), for_disk=True)
     assert (cache.disk_bytes, list(tmp_path.iterdir())) == (0, [])
-    cache.put(0, chunk(0))
+    cache.put(0, chunk(0), for_disk=True)
     assert cache.disk_bytes == 0  # what went for it went for the first time
-    cache.put(1, chunk(1))
-    cache.put(2, chunk(2))
+    cache.put(1, chunk(1), for_disk=True)
+    cache.put(2, chunk(2), for_disk=True)
     assert cache.disk_bytes == CHUNK_BYTES
     assert (cache.find(0), cache.find(8)) == (chunk(0), None)
 
@@ -76,16 +76,24 @@ def test_who_must_not_wait_for_a_disk_has_nothing_written_there(tmp_path: Path) 
     assert (cache.peek(8), cache.peek(9)) == (chunk(8), chunk(9))
 
 
+def test_what_is_rendered_quicker_than_read_never_goes_to_disk(tmp_path: Path) -> None:
+    cache = ChunkCache(2 * KEPT_BYTES, DiskChunks(tmp_path / "cache", 30 * CHUNK_BYTES))
+    for number in (*range(6), *range(6)):
+        cache.put(number, chunk(number), for_disk=False)
+    assert (cache.disk_bytes, list(tmp_path.iterdir())) == (0, [])
+    assert [cache.find(number) is not None for number in range(6)] == [False] * 4 + [True] * 2
+
+
 def test_a_chunk_put_again_counts_once() -> None:
     cache = ChunkCache(3 * KEPT_BYTES, None)
     for _ in range(5):
-        cache.put("same", chunk(1))
+        cache.put("same", chunk(1), for_disk=True)
     assert cache.memory_bytes == KEPT_BYTES
 
 
 def test_a_chunk_that_fits_nowhere_is_not_kept(tmp_path: Path) -> None:
     cache = ChunkCache(KEPT_BYTES - 1, DiskChunks(tmp_path, CHUNK_BYTES - 1))
-    cache.put(0, chunk(0))
+    cache.put(0, chunk(0), for_disk=True)
     assert cache.find(0) is None
     assert (cache.memory_bytes, cache.disk_bytes) == (0, 0)
 

@@ -430,6 +430,7 @@ def test_a_file_is_mapped_with_few_of_its_row_groups_in_memory(tmp_path: Path, m
 
 
 def test_a_read_only_mount_writes_nothing_below_the_store(store: MessageStore, tmp_path: Path) -> None:
+    store.put_batch([Message("orders", zlib.compress(bytes(5000)), sys_flag=1)] * 100, 0)
     store.close()
     before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*")}
     with MessageStore.open(store.path, StoreConfig(mode=OpenMode.READ_ONLY)) as reader:
