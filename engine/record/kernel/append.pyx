@@ -84,14 +84,14 @@ cdef class QueueEnd:
 
     def entry(self, queue_offset):
         """(physical_offset, size, tags_code); None outside [min_offset, max_offset)."""
-        return self._raw(queue_offset) if self.has(queue_offset) else None
+        return self._raw(queue_offset) if self.min_offset <= queue_offset < self._max else None
 
     def _raw(self, int64_t queue_offset):
         cdef Entry entry = self.stored(queue_offset)
         return entry.physical_offset, entry.size, entry.tags_code
 
-    cdef bint has(self, queue_offset) except -1:
-        return self.min_offset <= queue_offset < self._max
+    cdef bint has(self, int64_t queue_offset) except -1:
+        return <int64_t> self.min_offset <= queue_offset < self._max
 
     cdef Entry stored(self, int64_t queue_offset) except *:
         """An entry that a file has, expired or not. UnreadableRangeError, TruncatedFileError, RetiredFileError."""

@@ -85,15 +85,16 @@ cdef class Candidates:
 
     cdef list found
     cdef tuple tables
-    cdef set seen
+    cdef object first  # the first of distinct ones
+    cdef set seen  # with those after it
+    cdef bint distinct
     cdef int32_t key_hash
     cdef int64_t least, number, most
     cdef Py_ssize_t at, left
 
     def __init__(self, list found not None, tuple tables not None, int32_t key_hash, int64_t least, bint distinct):
         self.found, self.tables, self.left = found, tables, len(tables)
-        self.key_hash, self.least = key_hash, least
-        self.seen = set() if distinct else None
+        self.key_hash, self.least, self.distinct = key_hash, least, distinct
 
     def __iter__(self):
         return self
@@ -108,11 +109,20 @@ cdef class Candidates:
             self.at += 1
             if <int64_t> place < self.least:
                 self.found, self.number, self.left = [], 0, 0
-            elif self.seen is None:
+            elif not self.distinct or self.is_new(place):
                 return place
-            elif place not in self.seen:
-                self.seen.add(place)
-                return place
+
+    cdef bint is_new(self, place) except -1:
+        """Whether it is another than those before; noted."""
+        if self.first is None:
+            self.first = place
+            return True
+        if self.seen is None:
+            self.seen = {self.first}
+        if place in self.seen:
+            return False
+        self.seen.add(place)
+        return True
 
     cdef int look(self) except -1:
         """Find some more."""

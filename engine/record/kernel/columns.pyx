@@ -47,35 +47,34 @@ cdef class Ranges:
     """Ranges of a buffer."""
 
     cdef const unsigned char[::1] data
-    cdef const int64_t[::1] starts, sizes
+    cdef const int64_t[:] starts, sizes  # mostly fields of records
     cdef int64_t count
 
     def __cinit__(self, const unsigned char[::1] data not None, starts not None, sizes not None):
         """ValueError: arrays of another kind, or of different lengths."""
-        self.data, self.starts, self.sizes = data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+        self.data, self.starts, self.sizes = data, np.asarray(starts), np.asarray(sizes)
         self.count = self.starts.shape[0]
         if self.sizes.shape[0] != self.count:
             raise ValueError("arrays of different lengths")
 
     cdef inline bint take(self, int64_t row, Text *text) noexcept nogil:
         """Set `text` to a range; whether it is inside."""
-        cdef int64_t start = self.starts[row], size = self.sizes[row], end = self.data.shape[0]
+        cdef int64_t start = self.starts[row], size = self.sizes[row]
         if row + ROWS_AHEAD < self.count:
             prefetch(&self.data[0] + self.starts[row + ROWS_AHEAD], min(self.sizes[row + ROWS_AHEAD], BYTES_AHEAD))
         if size == 0:
             start = 0
         text.at, text.size = &self.data[0] + start, size
-        return 0 <= size <= end and 0 <= start <= end - size
+        return 0 <= size <= self.data.shape[0] and 0 <= start <= self.data.shape[0] - size
 
     cdef int64_t total(self, int64_t item_bytes) except -1:
-        """How many items of that size there may be, at most: bytes of 1. IndexError."""
+        """How many items of that size there may be, at most: bytes of 1. IndexError: a size is none."""
         cdef int64_t row, found = 0
-        cdef Text text
         with nogil:
             for row in range(self.count):
-                if not self.take(row, &text):
+                if not 0 <= self.sizes[row] <= self.data.shape[0]:
                     break
-                found += (text.size + item_bytes - 1) // item_bytes
+                found += (self.sizes[row] + item_bytes - 1) // item_bytes
             else:
                 row = self.count
         self.require(row)
@@ -141,6 +140,10 @@ cdef inline bint next_item(bytes_at *at, bytes_at end, Text *name, Text *value) 
     return False
 
 
+cdef inline bint is_name(bytes_at at, Text name) noexcept nogil:
+    return name.size > 0 and at[0] == name.at[0] and memcmp(at, name.at, name.size) == 0
+
+
 def find_values(data, starts, sizes, names):
     """Where the values of up to 8 named properties are, in ranges that are records' properties: int64
     (names, 2, n), starts and sizes; 0 and 0 when absent or empty. The last of equals wins."""
@@ -155,17 +158,20 @@ def find_values(data, starts, sizes, names):
     places = np.zeros((number_of_names, 2, ranges.count), np.int64)
     cdef int64_t[:, :, ::1] found = places
     cdef int64_t row
-    cdef bytes_at at, end, begin = &ranges.data[0]
-    cdef Text text, name, value
+    cdef bytes_at at, end, item_end, value, begin = &ranges.data[0]
+    cdef Text text
     with nogil:
         for row in range(ranges.count):
             if not ranges.take(row, &text):
                 break
             at, end = text.at, text.at + text.size
-            while next_item(&at, end, &name, &value):
+            while at < end:
+                item_end = find_byte(at, end, VALUE_END)
                 for number in range(number_of_names):
-                    if name.size == wanted[number].size and memcmp(name.at, wanted[number].at, name.size) == 0:
-                        found[number, 0, row], found[number, 1, row] = value.at - begin, value.size
+                    value = at + wanted[number].size + 1
+                    if value < item_end and (value - 1)[0] == NAME_END and is_name(at, wanted[number]):
+                        found[number, 0, row], found[number, 1, row] = value - begin, item_end - value
+                at = item_end + 1
         else:
             row = ranges.count
     ranges.require(row)

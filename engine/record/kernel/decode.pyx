@@ -243,13 +243,13 @@ cdef class KeyReader:
                 found.append(message)
                 if len(found) >= limit:
                     break
-        return found[:limit]
+        return found if len(found) <= limit else found[:limit]
 
     cpdef _with_key(self, str topic, str key):
         """Messages with `key`, newest first."""
         oldest = max(self._files.min_offset, self._deleted.until(topic))
         cdef MessagesWithKey messages = MessagesWithKey.__new__(MessagesWithKey)
-        messages.reader, messages.places, messages.found = self, self._index.candidates(topic, key, oldest), []
+        messages.reader, messages.places = self, self._index.candidates(topic, key, oldest)
         messages.topic, messages.encoded_topic = topic, encoded(topic)
         messages.key, messages.encoded_key = key, encoded(key)
         messages.alone = SINGLE_CANDIDATES

@@ -12,5 +12,6 @@ cdef class KeyMemtable:
     cdef public Py_ssize_t settles_at
     cdef public bint needs_room
 
+    cpdef list find(self, int32_t key_hash)
     cdef int reserve(self, Py_ssize_t more) except -1
     cdef void add_all(self, EncodedBatch batch, int64_t physical_offset, int64_t store_time_ms) noexcept

@@ -60,7 +60,7 @@ cdef class KeyMemtable:
         if more:
             self.last = self.offsets[self.count - 1]
 
-    def find(self, int32_t key_hash):
+    cpdef list find(self, int32_t key_hash):
         """Physical offsets of the records with a key of that hash, newest first."""
         cdef Py_ssize_t row
         return [self.offsets[row] for row in range(self.count - 1, -1, -1) if self.hashes[row] == key_hash]

@@ -157,8 +157,8 @@ def fixed_fields(
 
 def whole_bodies(const unsigned char[::1] log not None, starts, sizes, crcs):
     """Which of the bodies log[start:start + size] are empty, or what their CRCs (int32 (n,)) say: bool (n,)."""
-    cdef const int64_t[::1] start = np.ascontiguousarray(starts), size = np.ascontiguousarray(sizes)
-    cdef const int32_t[::1] crc = np.ascontiguousarray(crcs)
+    cdef const int64_t[:] start = starts, size = sizes
+    cdef const int32_t[:] crc = crcs
     cdef int64_t row, count = start.shape[0], end = log.shape[0]
     if size.shape[0] != count or crc.shape[0] != count:
         raise ValueError("arrays of different lengths")
