@@ -10,6 +10,7 @@ TOPIC[/QUEUE[/OFFSET]]   as the path below a mount point would be; where several
 from __future__ import annotations
 
 import base64
+import difflib
 import os
 import re
 import time
@@ -19,6 +20,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Protocol
 
+import click
 import numpy as np
 
 from engine import Message, SliceColumn
@@ -163,6 +165,9 @@ class Access(Protocol):
     def topics(self) -> list[Topic]:
         """Every topic, by name."""
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether there is one of that name."""
+
     def bounds(self, topic: str, queue: int) -> Queue:
         """Where that queue begins and ends now."""
 
@@ -220,6 +225,14 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
 def find_topic(access: Access, name: str) -> Topic:
     """The topic of that name, or an error that names those there are."""
     return topics_named(access.topics(), name)[0]
+
+
+def tell_new_topic(access: Access, name: str) -> None:
+    """Say on standard error that publishing makes a topic: its name may be a slip."""
+    if not access.has_topic(name):
+        near = difflib.get_close_matches(name, [topic.name for topic in access.topics()], 2)
+        guess = f" (did you mean {' or '.join(map(visible, near))}?)" if near else ""
+        click.echo(f"mountctl: there is no topic {name!r} yet: the first message makes it{guess}", err=True)
 
 
 def topics_named(topics: Sequence[Topic], name: str) -> list[Topic]:

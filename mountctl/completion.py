@@ -1,4 +1,5 @@
-"""Completion of command lines by the shell: verbs, options, places, topics with queues and offsets, and what -o takes.
+"""Completion of command lines by the shell: verbs, options, places, topics with queues and offsets, groups, what -o
+takes.
 
 click asks; this module knows what stands for what, by the names of the verbs' arguments. Nothing here may take long, or
 say anything: what can't be found is not proposed.
@@ -61,6 +62,19 @@ def _in_store(root: Path, topic: str) -> list[str]:
     return [str(queue) for queue in range(known[topic]["readQueueNums"])] if topic else sorted(known)
 
 
+def _groups(context: click.Context, begun: str) -> Iterator[CompletionItem]:
+    """Consumer groups that have an offset in the place that was named before."""
+    place = find(context.params["place"] or "".join(context.args[:1]))  # click fills nothing in behind a bare -g
+    if place.mount:
+        names = os.listdir(place.mount.mountpoint / "@store/groups")
+    else:
+        noted = json.loads((place.store / "config/consumerOffset.json").read_bytes())["offsetTable"]
+        names = [at.partition("@")[2] for at in noted]
+    for name in sorted({*names}):
+        if name.startswith(begun):
+            yield CompletionItem(name)
+
+
 def _options(context: click.Context, begun: str) -> Iterator[CompletionItem]:
     """Words of -o, behind the last comma."""
     from mountctl.options import option_words
@@ -75,6 +89,7 @@ _BY_NAME: dict[str, Proposals] = {
     **dict.fromkeys(("place", "to_place", "store", "mountpoint"), _places),
     **dict.fromkeys(("target", "targets", "source", "name"), _topics_at("place")),
     "to_topic": _topics_at("to_place"),
+    "group": _groups,
     "options": _options,
 }
 

@@ -89,6 +89,9 @@ class OpenedStore:
                 found.append(Topic(name, tuple(self.bounds(name, queue) for queue in queues)))
         return found
 
+    def has_topic(self, topic: str) -> bool:
+        return topic in self._store.topics()
+
     def bounds(self, topic: str, queue: int) -> Queue:
         if self._store.mode is OpenMode.FOLLOW:
             self._store.refresh()

@@ -59,6 +59,9 @@ class MountedStore:
         topics = self.status()["topics"]
         return [Topic(name, _queues(topics[name])) for name in sorted(topics)]
 
+    def has_topic(self, topic: str) -> bool:
+        return (self._root / topic / "append").exists()
+
     def bounds(self, topic: str, queue: int) -> Queue:
         folder = self._root / topic / str(queue)
         try:
@@ -198,6 +201,8 @@ class MountedStore:
         folder = self._root / topic
         try:
             if not folder.is_dir():
+                if queue is not None and queue >= self._config["default_queues"]:
+                    raise TopicNotFoundError(topic)
                 folder.mkdir()
             with open(folder / (name if queue is None else f"{queue}/{name}"), "wb", buffering=0) as append:
                 for chunk in chunks:

@@ -1,5 +1,4 @@
-"""The records of files (JSON lines, CSV, Parquet) as messages, with pyarrow; each file is looked at before one is
-published."""
+"""The records of files (JSON lines, CSV, Parquet) as messages, with pyarrow."""
 
 from __future__ import annotations
 
@@ -7,7 +6,8 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, time
 from functools import partial
@@ -17,6 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+
+from fsstore.jobs.keys import keys_in
 
 BATCH_RECORDS = 4_096
 LINE_BYTES = 64 << 20
@@ -31,6 +33,10 @@ class RecordsError(ValueError):
         super().__init__(reason, remedy)
         self.reason = reason
         self.remedy = remedy
+
+
+class RecordError(RecordsError):
+    """A record can be no message."""
 
 
 class Fields(NamedTuple):
@@ -58,28 +64,65 @@ Tell = Callable[[int], None]
 """Takes how many bytes of the files have been read."""
 _Record = tuple[object, object, object]
 """Body, key and tag, as a file has them."""
+_Parts = tuple[bytes, list[str], str]
+"""Body, keys and tag of a message."""
 
 
 def messages_of(files: Sequence[Path], kind: str, fields: Fields, tell: Tell = lambda done: None) -> Iterator[bytes]:
-    """A line of JSON, as `append@format=json` takes it, for each record.
+    """A line of JSON, as `append@format=json` takes it, for each record. RecordsError, as `examine`."""
+    return (_line(*parts) for _, _, parts in _messages(files, kind, fields, tell))
 
-    RecordsError at once where a file is none of that kind or has no such column; later where its middle is.
+
+def examine(
+    files: Sequence[Path], kind: str, fields: Fields, check: Callable[[bytes, list[str], str], None],
+    tell: Tell = lambda done: None,
+) -> list[str]:  # fmt: skip
+    """Look at each record before one is published; what a person may want to know of them. `check` raises ValueError
+    for what can be no message.
+
+    RecordsError: a file is none of that kind, or none has such a field; RecordError: which record is to blame.
     """
-    find = {"jsonl": _of_lines, "csv": _of_csv, "parquet": _of_parquet}[kind]
     wanted = {name for name in fields if name is not None}
     for file in files:
+        if not file.is_file() and not file.is_dir():
+            raise RecordsError(f"{file} can be read once, and is read twice", "save it to a file first")
         names = {"jsonl": lambda file: wanted, "csv": _csv_header, "parquet": _parquet_names}[kind](file)
         if missing := wanted - set(names):
             raise RecordsError(f"{file} has no column {min(missing)!r}", f"there are {', '.join(names)}")
-    return (_line(*record) for record in _records(files, lambda file, tell: find(file, fields, tell), tell))
+    records = keyless = tagless = 0
+    for file, number, (body, keys, tags) in _messages(files, kind, fields, tell):
+        try:
+            check(body, keys, tags)
+        except ValueError as error:
+            raise RecordError(f"{file}: {_NOUN[kind]} {number}: {error}") from None
+        records += 1
+        keyless += not keys
+        tagless += not tags
+    notes = []
+    for name, lacking, noun in ((fields.key, keyless, "key"), (fields.tags, tagless, "tag")):
+        if name is None or not lacking:
+            continue
+        if lacking == records:
+            raise RecordsError(f"no record has a value in {name!r}", "name another field")
+        notes.append(f"{lacking:,} of {records:,} records have no {name!r}: their messages have no {noun}")
+    return notes
 
 
-def _records(
-    files: Sequence[Path], find: Callable[[Path, Tell], Iterable[_Record]], tell: Tell
-) -> Iterator[_Record]:  # fmt: skip
+_NOUN = {"jsonl": "line", "csv": "record", "parquet": "record"}
+
+
+def _messages(
+    files: Sequence[Path], kind: str, fields: Fields, tell: Tell
+) -> Iterator[tuple[Path, int, _Parts]]:  # fmt: skip
+    find = {"jsonl": _of_lines, "csv": _of_csv, "parquet": _of_parquet}[kind]
     done = 0
     for file in files:
-        yield from find(file, partial(_tell_more, tell, done))
+        for number, record in find(file, fields, partial(_tell_more, tell, done)):
+            try:
+                parts = parts_of(*record)
+            except ValueError as error:
+                raise RecordError(f"{file}: {_NOUN[kind]} {number}: {error}") from None
+            yield file, number, parts
         done += size_of(file)
         tell(done)
 
@@ -88,29 +131,40 @@ def _tell_more(tell: Tell, before: int, more: int) -> None:
     tell(before + more)
 
 
+def parts_of(body: object, key: object, tags: object) -> _Parts:
+    """A message of what a record says. ValueError: its key can be none."""
+    try:
+        keys = keys_in(key, _text)
+    except ValueError as error:
+        raise ValueError(f"its key is {error}") from None
+    made = body if isinstance(body, bytes) else b"" if body is None else _text(body).encode()
+    return made, keys, "" if tags is None else _text(tags)
+
+
 def size_of(file: Path) -> int:
     """Bytes of a file, or of all below a directory."""
     return sum(one.stat().st_size for one in file.rglob("*") if one.is_file()) if file.is_dir() else file.stat().st_size
 
 
-def _line(body: object, key: object, tags: object) -> bytes:
+def _line(body: bytes, keys: list[str], tags: str) -> bytes:
     message: dict[str, object] = {}
-    if isinstance(body, bytes):
-        try:
-            message["body"] = body.decode()
-        except UnicodeDecodeError:
-            message["body_base64"] = base64.b64encode(body).decode()
-    else:
-        message["body"] = "" if body is None else _text(body)
-    if key is not None:
-        message["keys"] = [_text(one) for one in key] if isinstance(key, list) else _text(key)
-    if tags is not None:
-        message["tags"] = _text(tags)
-    return _json(message).encode(errors="surrogatepass")
+    try:
+        message["body"] = body.decode()
+    except UnicodeDecodeError:
+        message["body_base64"] = base64.b64encode(body).decode()
+    if keys:
+        message["keys"] = keys
+    if tags:
+        message["tags"] = tags
+    return _json(message).encode()
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else value.decode() if isinstance(value, bytes) else _json(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode()
+    return _json(value) if isinstance(value, bool | int | float | list | dict) else _plain(value)
 
 
 def _json(value: object) -> str:
@@ -131,31 +185,37 @@ def _opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         yield io.BufferedReader(stream, 1 << 20), raw
 
 
-def _of_lines(file: Path, fields: Fields, tell: Tell) -> Iterator[_Record]:
+def _of_lines(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Record]]:
     with _opened(file) as (stream, raw):
         for number in count(1):
             line = stream.readline(LINE_BYTES + 1)
             if len(line) > LINE_BYTES:
-                raise RecordsError(f"{file}: line {number} is longer than {LINE_BYTES:,} bytes, which is no message")
+                raise RecordError(f"{file}: line {number} is longer than {LINE_BYTES:,} bytes, which is no message")
             if not line:
                 return
             if body := line.rstrip(b"\r\n"):
-                yield _of_line(body, fields, f"{file}: line {number}")
+                try:
+                    record = of_line(body, fields)
+                except ValueError as error:
+                    raise RecordError(f"{file}: line {number} {error}") from None
+                yield number, record
             if number % BATCH_RECORDS == 0:
                 tell(raw.tell())
 
 
-def _of_line(line: bytes, fields: Fields, where: str) -> _Record:
+def of_line(line: bytes, fields: Fields) -> _Record:
+    """What a line of JSON says. ValueError, in words that follow which line it is."""
+    line = line.removeprefix(BOM_UTF8)
+    try:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON: {error}") from None
     if not any(fields):
         return line, None, None
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RecordsError(f"{where} is no JSON: {error}") from None
     if not isinstance(record, dict):
-        raise RecordsError(f"{where} is no JSON object")
+        raise ValueError("is no JSON object")
     if fields.body is not None and fields.body not in record:
-        raise RecordsError(f"{where} has no {fields.body!r}")
+        raise ValueError(f"has no {fields.body!r}")
     key, tags = (None if name is None else record.get(name) for name in (fields.key, fields.tags))
     return line if fields.body is None else record[fields.body], key, tags
 
@@ -177,13 +237,13 @@ def _csv_header(file: Path) -> list[str]:
     return names
 
 
-def _of_csv(file: Path, fields: Fields, tell: Tell) -> Iterator[_Record]:
+def _of_csv(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Record]]:
     with _csv(file) as (rows, raw):
         names = next(rows)
         for number, row in enumerate(filter(None, rows), 2):
             if len(row) != len(names):
-                raise RecordsError(f"{file}: record {number} has {len(row)} values for {len(names)} columns")
-            yield _of_record(dict(zip(names, (value or None for value in row), strict=True)), fields)
+                raise RecordError(f"{file}: record {number} has {len(row)} values for {len(names)} columns")
+            yield number, _of_record(dict(zip(names, (value or None for value in row), strict=True)), fields)
             if number % BATCH_RECORDS == 0:
                 tell(raw.tell())
 
@@ -199,12 +259,13 @@ def _parquet_names(file: Path) -> list[str]:
     return list(_dataset(file).schema.names)
 
 
-def _of_parquet(file: Path, fields: Fields, tell: Tell) -> Iterator[_Record]:
+def _of_parquet(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Record]]:
+    numbers = count(1)
     dataset = _dataset(file)
     columns = None if fields.body is None else [name for name in dataset.schema.names if name in fields]
     for batch in dataset.to_batches(columns=columns, batch_size=BATCH_RECORDS):
         for record in batch.to_pylist(maps_as_pydicts="lossy"):
-            yield _of_record(record, fields)
+            yield next(numbers), _of_record(record, fields)
 
 
 def _of_record(record: dict[str, Any], fields: Fields) -> _Record:

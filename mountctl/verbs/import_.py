@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from engine import IllegalTopicError, topic_problem
+from engine import IllegalTopicError, Message, WriteError, check_message, topic_problem
+from mountctl.access import tell_new_topic
 from mountctl.errors import CommandError
+from mountctl.options import StoreSettings
 from mountctl.output import plural, progress
+from mountctl.places import find
+from mountctl.reach import reach
 from mountctl.spark import mountpoint_of, require_arrow, spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from fsstore.jobs.records import Fields
 
@@ -42,7 +48,8 @@ def command(
     """Publish each record of FILES (JSON lines, CSV with a header, Parquet) to a topic of MOUNT.
 
     A line of JSON is a body as it stands; a record of CSV or Parquet becomes a JSON object, unless --body names one
-    column. What is interrupted has published some records: started again, it publishes them again.
+    column. All records are looked at before one is published: what can be no message is refused, with its file and
+    line. What is interrupted has published some records: started again, it publishes them again.
 
     \b
     Examples:
@@ -50,7 +57,7 @@ def command(
       mountctl import prices.csv /mnt/mq --topic prices --key article --tag currency
     """
     require_arrow()
-    from fsstore.jobs.records import Fields, RecordsError, kind_of
+    from fsstore.jobs.records import Fields, RecordError, RecordsError, kind_of
 
     mountpoint = mountpoint_of(place, writing=True)
     if problem := topic_problem(topic):
@@ -58,13 +65,37 @@ def command(
     fields = Fields(body, key, tag)
     try:
         chosen = kind or kind_of(files)
+        _examine(files, chosen, fields, topic, mountpoint, quiet)
         if on_spark or master is not None:
             count = _with_spark(files, chosen, fields, mountpoint, topic, master, quiet)
         else:
             count = _here(files, chosen, fields, mountpoint, topic, quiet)
     except RecordsError as error:
-        raise CommandError(error.reason, error.remedy, os.EX_USAGE) from None
+        code = os.EX_DATAERR if isinstance(error, RecordError) else os.EX_USAGE
+        raise CommandError(error.reason, error.remedy, code) from None
     click.echo(f"{plural(count, 'message')} published to {topic}")
+
+
+def _examine(files: tuple[Path, ...], kind: str, fields: Fields, topic: str, mountpoint: Path, quiet: bool) -> None:
+    """RecordsError before anything is published; what is no error is said."""
+    from fsstore.jobs.records import examine, size_of
+
+    total = sum(map(size_of, files))
+    with reach(find(str(mountpoint)), StoreSettings(), writing=True) as access:
+        limit_bytes = access.body_limit_bytes()
+
+        def check(body: bytes, keys: list[str], tag: str) -> None:
+            try:
+                check_message(Message(topic, body, keys, tag), limit_bytes)
+            except WriteError as error:
+                raise ValueError(error) from None
+
+        with progress(quiet) as show:
+            notes = examine(files, kind, fields, check, lambda done: show("checking", done, total))
+        for note in notes:
+            click.echo(f"mountctl: {note}", err=True)
+        if not quiet:
+            tell_new_topic(access, topic)
 
 
 def _here(files: tuple[Path, ...], kind: str, fields: Fields, mountpoint: Path, topic: str, quiet: bool) -> int:
@@ -77,7 +108,7 @@ def _here(files: tuple[Path, ...], kind: str, fields: Fields, mountpoint: Path, 
         make_topic(str(mountpoint), topic)
         try:
             return publish_lines(str(mountpoint), topic, lines)
-        except RecordsError as error:
+        except RecordsError as error:  # they were changed since they were examined
             raise RecordsError(error.reason, "records before it may be published") from None
 
 
@@ -88,30 +119,40 @@ def _with_spark(
         from fsstore.spark import write_topic
         from fsstore.spark.running import watched
 
-        messages = _messages(spark, files, kind, {_BODY: fields.body, _KEY: fields.key, _TAGS: fields.tags})
+        messages = _messages(spark, files, kind, fields)
         with watched(spark, lambda share: show("importing", int(share * SHARES), SHARES)):
             return write_topic(messages, mountpoint, topic, key=fields.key and _KEY, tags=fields.tags and _TAGS)
 
 
-def _messages(spark: SparkSession, files: tuple[Path, ...], kind: str, columns: dict[str, str | None]) -> DataFrame:
+def _messages(spark: SparkSession, files: tuple[Path, ...], kind: str, fields: Fields) -> DataFrame:
     """A row a record: its body, and the key and tags that are asked for."""
     from pyspark.sql import functions as f
 
     paths = [f"file://{file.absolute()}" for file in files]
     if kind == "jsonl":
-        lines = spark.read.text(paths).where("value != ''")
-        picked = {name: _field(column) for name, column in columns.items() if column is not None}
-        return lines.select(*(value.alias(name) for name, value in ({_BODY: f.col("value")} | picked).items()))
-    records = spark.read.csv(paths, header=True) if kind == "csv" else spark.read.parquet(*paths)
-    missing = {column for column in columns.values() if column is not None} - set(records.columns)
-    if missing:
-        raise CommandError(f"no column {min(missing)!r}", f"there are {', '.join(records.columns)}", os.EX_USAGE)
+        lines = spark.read.option("lineSep", "\n").text(paths)
+        return lines.mapInArrow(_of_lines(fields), f"{_BODY} binary, {_KEY} array<string>, {_TAGS} string")
+    if kind == "csv":
+        records = spark.read.csv(paths, header=True, multiLine=True, escape='"')
+    else:
+        records = spark.read.parquet(*paths)
+    columns = {_BODY: fields.body, _KEY: fields.key, _TAGS: fields.tags}
     chosen = {name: records[f"`{column}`"] for name, column in columns.items() if column is not None}
     return records.select(*(value.alias(name) for name, value in ({_BODY: f.to_json(f.struct("*"))} | chosen).items()))
 
 
-def _field(name: str) -> Column:
-    """A field of a line of JSON, as text; null where it has none."""
-    from pyspark.sql import functions as f
+def _of_lines(fields: Fields) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def found(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
 
-    return f.get_json_object("value", f"$['{name}']")
+        from fsstore.jobs.records import of_line, parts_of
+
+        for batch in batches:
+            lines = (value.encode().rstrip(b"\r\n") for value in batch.column(0).to_pylist())
+            rows = [parts_of(*of_line(line, fields)) for line in lines if line]
+            columns = zip(*rows, strict=True) if rows else ((), (), ())
+            kinds = (pa.binary(), pa.list_(pa.string()), pa.string())
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, [_BODY, _KEY, _TAGS])
+
+    return found

@@ -6,19 +6,21 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 
 import click
 
-from engine import IllegalMessageError, Message, check_message
+from engine import IllegalMessageError, Message, MessageTooLargeError, check_message
+from fsstore.jobs.keys import keys_in
 from fsstore.tree.json_messages import parse_json_message
 from fsstore.tree.names import AppendOptions
-from mountctl.access import Access, Labels, Placed, Target, parse_target, whole_lines
+from mountctl.access import Access, Labels, Placed, parse_target, tell_new_topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
-from mountctl.output import print_json_line
+from mountctl.output import plural, print_json_line
 from mountctl.places import find
 from mountctl.reach import reach
 
@@ -77,16 +79,20 @@ def command(
         raise CommandError("--key and --key-from are two ways", "give one of them", os.EX_USAGE)
     labels = Labels(keys, tag, _properties(pairs, delay_level))
     told = _tell_json if as_json else _tell if verbose else None
-    with reach(find(place), settings, writing=True) as access:
+    key_from = _KeyField(key_field) if key_field else None
+    with reach(find(place), settings, writing=True) as access, key_from or nullcontext():
+        limit_bytes = access.body_limit_bytes()
+        check_message(Message(wanted.topic, b"", labels.keys, labels.tags, labels.properties), limit_bytes)
+        tell_new_topic(access, wanted.topic)
+        maker = _Maker(wanted.topic, labels, kind == "json", key_from, limit_bytes)
         if messages or files:
-            limit_bytes = access.body_limit_bytes()
-            texts = _checked(_made(wanted, _texts(messages, limit_bytes), labels, kind, key_field), limit_bytes)
+            texts = list(maker.made(_texts(messages, limit_bytes)))
             contents = (_whole(file, limit_bytes) for file in files)
-            access.publish(wanted.queue, chain(texts, _made(wanted, contents, labels, kind, key_field)), told)
-        elif kind == "raw" and not key_field and not told:
+            access.publish(wanted.queue, chain(texts, maker.made(contents)), told)
+        elif kind == "raw" and not key_from and not told:
             access.publish_lines(wanted.topic, wanted.queue, _chunks(), labels)
         else:
-            _publish_records(access, wanted, labels, kind, key_field, told)
+            _publish_records(access, wanted.queue, maker, told)
 
 
 def _properties(pairs: tuple[str, ...], delay_level: int | None) -> dict[str, str]:
@@ -108,62 +114,85 @@ def _tell_json(place: Placed) -> None:
 
 
 def _publish_records(
-    access: Access, wanted: Target, labels: Labels, kind: str, key_field: str | None,
-    told: Callable[[Placed], None] | None,
+    access: Access, queue: int | None, maker: _Maker, told: Callable[[Placed], None] | None
 ) -> None:  # fmt: skip
     """Publish each line of standard input that is not empty, as the lines come."""
     done = 0
     for lines in whole_lines(_chunks()):
         rows = lines.split(b"\n")[:-1]
-        made = _made(wanted, rows, labels, kind, key_field, done, skip_empty=True)
-        access.publish(wanted.queue, _checked(made, access.body_limit_bytes()), told)
+        access.publish(queue, list(maker.made(rows, done, skip_empty=True)), told)
         done += len(rows)
 
 
-def _made(
-    wanted: Target, bodies: Iterable[bytes], labels: Labels, kind: str, key_field: str | None, first: int = 0,
-    *, skip_empty: bool = False,
-) -> Iterator[Message]:  # fmt: skip
-    """A message of each body. IllegalMessageError names the one that can be none; those before it are made."""
-    options = AppendOptions(keys=tuple(labels.keys), tags=labels.tags)
-    for number, body in enumerate(bodies, first + 1):
-        if skip_empty and not body:
-            continue
+@dataclass(frozen=True)
+class _Maker:
+    """Makes messages of what was given."""
+
+    topic: str
+    labels: Labels
+    is_json: bool
+    key_from: _KeyField | None
+    limit_bytes: int
+
+    def made(self, bodies: Iterable[bytes], first: int = 0, *, skip_empty: bool = False) -> Iterator[Message]:
+        """A message of each body. WriteError names the one that can be none; those before it are made."""
+        for number, body in enumerate(bodies, first + 1):
+            if skip_empty and not body:
+                continue
+            try:
+                message = self._message(body)
+                check_message(message, self.limit_bytes)
+            except IllegalMessageError as error:
+                raise IllegalMessageError(f"number {number}: {error.reason}") from error
+            except MessageTooLargeError as error:
+                reason = f"number {number}: {error}"
+                raise CommandError(
+                    reason, "publish less, or mount with a larger maxMessageSize", os.EX_DATAERR
+                ) from error
+            yield message
+
+    def _message(self, body: bytes) -> Message:
+        labels = self.labels
+        keys, tags, properties = labels.keys, labels.tags, dict(labels.properties)
+        if self.is_json:
+            given = parse_json_message(self.topic, body, AppendOptions(keys=tuple(keys), tags=tags))
+            body, keys, tags = bytes(given.body), given.keys, given.tags
+            properties |= given.properties
+        if self.key_from:
+            keys = self.key_from.keys_of(body)
+        return Message(self.topic, body, keys, tags, properties)
+
+
+class _KeyField:
+    """The field of messages of JSON that is their key. A context, at whose end it is said how many had none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._messages = 0
+        self._keyless = 0
+
+    def keys_of(self, body: bytes) -> list[str]:
+        """The keys that a message says: none where the field is missing or null. IllegalMessageError."""
         try:
-            if kind == "json":
-                given = parse_json_message(wanted.topic, body, options)
-                body, keys, tags = bytes(given.body), given.keys, given.tags
-                properties = {**labels.properties, **given.properties}
-            else:
-                keys, tags, properties = labels.keys, labels.tags, dict(labels.properties)
-            if key_field:
-                keys = _keys_in(body, key_field)
-        except IllegalMessageError as error:
-            raise IllegalMessageError(f"number {number}: {error.reason}") from error
-        yield Message(wanted.topic, body, keys, tags, properties)
+            record = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise IllegalMessageError(f"not JSON: {error}") from error
+        if not isinstance(record, dict):
+            raise IllegalMessageError("not a JSON object")
+        try:
+            keys = keys_in(record.get(self._name))
+        except ValueError as error:
+            raise IllegalMessageError(f"its {self._name} is {error}") from None
+        self._messages += 1
+        self._keyless += not keys
+        return keys
 
+    def __enter__(self) -> None: ...
 
-def _keys_in(body: bytes, name: str) -> list[str]:
-    """The keys that a body of JSON says: none where the field is missing or null."""
-    try:
-        record = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise IllegalMessageError(f"not JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise IllegalMessageError("not a JSON object")
-    value = record.get(name)
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(one, str | int | float) for one in values):
-        raise IllegalMessageError(f"its {name} is neither a text nor a number")
-    return [one if isinstance(one, str) else json.dumps(one) for one in values]
-
-
-def _checked(messages: Iterable[Message], limit_bytes: int) -> list[Message]:
-    """The messages, of which each can be stored. WriteError."""
-    checked = list(messages)
-    for message in checked:
-        check_message(message, limit_bytes)
-    return checked
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._keyless and kind in (None, KeyboardInterrupt):
+            lacking = f"{self._keyless:,} of {plural(self._messages, 'message')} have no {self._name!r}"
+            click.echo(f"mountctl: {lacking}, and so no key", err=True)
 
 
 def _texts(messages: tuple[str, ...], limit_bytes: int) -> Iterator[bytes]:

@@ -46,6 +46,14 @@ def test_topics_and_queues_of_the_place_are_completed(place: Path, monkeypatch: 
         assert proposed(monkeypatch, "cat", *words) == []
 
 
+def test_groups_of_the_place_are_completed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for group in ("billing", "auditing"):
+        succeed("consume", place, "orders", "-g", group, "-n", "1")
+    assert proposed(monkeypatch, "consume", place, "orders", "-g", "b") == ["billing"]
+    assert proposed(monkeypatch, "consume", place, "-g", "") == ["auditing", "billing"]
+    assert proposed(monkeypatch, "consume", "/none", "orders", "--group", "b") == []
+
+
 def test_places_are_directories_and_what_is_mounted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.mounted()
     succeed("put", site.mountpoint, "orders/1", "a", "b")

@@ -150,11 +150,20 @@ def test_put_says_where_each_message_is_and_takes_what_append_takes(place: Path)
         (["x", "--property", "A"], "", 64, "invalid property 'A': give NAME=VALUE"),
         (["x", "--key", "k", "--key-from", "id"], "", 64, "--key and --key-from are two ways"),
         (["good", "x" * 10, "--key-from", "id"], "", 65, "number 1: not JSON"),
+        (["--key-from", "id"], '{"id": 1}\n{"id": "a b"}\n', 65, "number 2: keys are a list of texts"),
+        (["-v"], "b" * (5 << 20), 65, "number 1: body of 5,242,880 bytes is over the limit of 4,194,304"),
     ):
         refused = mountctl("put", place, "letters", *words, stdin=stdin)
         assert (refused.returncode, refused.stdout) == (code, "")
         assert said in refused.stderr
     assert "letters" not in succeed("topics", place)
+
+
+def test_put_says_how_many_messages_had_no_key(place: Path) -> None:
+    put = mountctl("put", place, "orders", "--key-from", "id", stdin='{"id": 1}\n{}\n{"id": null}\n{"id": []}\n')
+    assert put.stderr == "mountctl: 3 of 4 messages have no 'id', and so no key\n"
+    assert mountctl("put", place, "orders", '{"id": [1, "b"]}', "--key-from", "id").stderr == ""
+    assert succeed("cat", place, "orders", "--key", "b", "--format", "%k") == "1 b\n"
 
 
 def test_a_mounted_store_reads_the_same_through_its_mount_and_beside_it(
@@ -255,12 +264,19 @@ def test_a_topic_with_an_illegal_name_is_refused_in_the_same_words(unchanged: Pa
     assert "illegal topic 'a/b': " in refused.stderr
 
 
-def test_put_makes_an_unknown_topic_with_four_queues(place: Path) -> None:
-    succeed("put", place, "letters", "hello")
+def test_put_makes_an_unknown_topic_with_four_queues_and_says_so(place: Path) -> None:
+    for stderr in ("mountctl: there is no topic 'letters' yet: the first message makes it\n", ""):
+        put = mountctl("put", place, "letters", "hello")
+        assert (put.returncode, put.stdout, put.stderr) == (0, "", stderr)
     listed = json.loads(succeed("topics", place, "--json"))
     assert list(listed) == ["letters", "orders"]
     assert list(listed["letters"]) == ["0", "1", "2", "3"]
-    assert sum(queue["max_offset"] for queue in listed["letters"].values()) == 1
+    assert sum(queue["max_offset"] for queue in listed["letters"].values()) == 2
+    slip = mountctl("put", place, "ordres", "hello")
+    assert slip.stderr.endswith("(did you mean orders?)\n")
+    refused = mountctl("put", place, "wide/4", "hello")
+    assert (refused.returncode, refused.stderr.splitlines()[-1]) == (64, "mountctl: no topic 'wide'")
+    assert "wide" not in succeed("topics", place)
 
 
 def test_topics_are_listed_made_and_deleted_after_a_question(place: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -221,6 +222,37 @@ def test_json_lines_csv_and_parquet_become_messages(
 
 
 @pytest.mark.parametrize("spark_option", [[], ["--spark"]])
+def test_a_line_or_a_record_means_the_same_with_spark(
+    spark: SparkSession, mount: Mounted, tmp_path: Path, spark_option: list[str]
+) -> None:
+    lines = [b'{"id":["a","b"],"kind":7}', b'{"id":1.50}', b'{"id":null, "kind":"x \xc3\xbc"}', b"{}"]
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(lines))
+    (tmp_path / "b.csv").write_text('id,kind\nc,"two\nlines, ""quoted"" \\"\n,none\n')
+    topic = "parallel" if spark_option else "alike"
+    options: list[str | Path] = [mount.root, "--topic", topic, "--key", "id", "--tag", "kind", *spark_option]
+    said = [mountctl("import", tmp_path / name, *options).stderr.splitlines() for name in ("a.jsonl", "b.csv")]
+    assert said == [
+        [
+            "mountctl: 2 of 4 records have no 'id': their messages have no key",
+            "mountctl: 2 of 4 records have no 'kind': their messages have no tag",
+            f"mountctl: there is no topic {topic!r} yet: the first message makes it",
+        ],
+        ["mountctl: 1 of 2 records have no 'id': their messages have no key"],
+    ]
+    found = sorted((row["body"], row["keys"], row["tags"]) for row in of_topic(mount, topic))
+    assert found == sorted(
+        [
+            (lines[0], ["a", "b"], "7"),
+            (lines[1], ["1.5"], ""),
+            (lines[2], [], "x ü"),
+            (lines[3], [], ""),
+            (b'{"id":"c","kind":"two\\nlines, \\"quoted\\" \\\\"}', ["c"], 'two\nlines, "quoted" \\'),
+            (b'{"kind":"none"}', [], "none"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("spark_option", [[], ["--spark"]])
 def test_an_export_can_be_imported(
     spark: SparkSession, mount: Mounted, tmp_path: Path, spark_option: list[str]
 ) -> None:
@@ -239,8 +271,9 @@ def test_records_of_any_type_become_json(mount: Mounted, tmp_path: Path) -> None
     when = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
     row = {"n": 7, "t": when, "b": b"\xff", "l": [1, 2], "s": {"x": None}, "f": 0.5, "none": None}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "r.parquet")
-    succeed("import", tmp_path / "r.parquet", mount.root, "--topic", "typed", "--key", "n")
+    succeed("import", tmp_path / "r.parquet", mount.root, "--topic", "typed", "--key", "n", "--tag", "t")
     (found,) = of_topic(mount, "typed")
+    assert found["tags"] == "2026-01-31T09:30:00+00:00"
     expected = {"n": 7, "t": "2026-01-31T09:30:00+00:00", "b": "/w==", "l": [1, 2], "s": {"x": None}, "f": 0.5}
     assert (json.loads(found["body"]), found["keys"]) == (expected, ["7"])
 
@@ -262,45 +295,57 @@ def test_without_java_or_pyarrow_one_line_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        (["notes.txt", "--topic", "t"], "--format"),
-        (["b.csv", "--topic", "t", "--key", "absent"], "absent"),
-        (["torn.csv", "--topic", "t"], "record 3 has 1 values for 2 columns"),
-        (["b.csv", "--topic", "t", "--format", "parquet"], "no Parquet"),
-        (["b.csv", "--topic", "a/b"], "topic"),
-        (["notes.txt", "--topic", "t", "--format", "jsonl", "--key", "id"], "line 2 is no JSON"),
-        (["list.jsonl", "--topic", "t", "--tag", "id"], "line 1 is no JSON object"),
-        (["list.jsonl", "--topic", "t", "--body", "id"], "line 1 is no JSON object"),
-        (["other.jsonl", "--topic", "t", "--body", "id"], "line 2 has no 'id': records before it may be published"),
-        (["long.jsonl", "--topic", "t"], "line 2 is longer than 67,108,864 bytes"),
+        (["notes.txt"], 64, "--format"),
+        (["b.csv", "--key", "absent"], 64, "absent"),
+        (["torn.csv"], 65, "record 3 has 1 values for 2 columns"),
+        (["b.csv", "--format", "parquet"], 64, "no Parquet"),
+        (["b.csv", "--topic", "a/b"], 64, "topic"),
+        (["notes.txt", "--format", "jsonl"], 65, "line 2 is no JSON"),
+        (["notes.txt", "--format", "jsonl", "--spark"], 65, "line 2 is no JSON"),
+        (["torn.csv", "--spark"], 65, "record 3 has 1 values for 2 columns"),
+        (["list.jsonl", "--tag", "id"], 65, "line 1 is no JSON object"),
+        (["list.jsonl", "--body", "id"], 65, "line 1 is no JSON object"),
+        (["other.jsonl", "--body", "id"], 65, "line 2 has no 'id'"),
+        (["keys.jsonl", "--key", "id"], 65, "line 2: its key is neither a text nor a number"),
+        (["keys.jsonl", "--key", "name"], 65, "line 2: illegal message: keys are a list of texts"),
+        (["keys.jsonl", "--key", "nmae"], 64, "no record has a value in 'nmae': name another field"),
+        (["keys.jsonl", "--tag", "zone", "--spark"], 65, "line 2: illegal message: a property is not valid Unicode"),
+        (["long.jsonl"], 65, "line 2 is longer than 67,108,864 bytes"),
+        (["pipe.jsonl"], 64, "can be read once, and is read twice: save it to a file first"),
     ],
 )
-def test_what_cannot_be_imported_is_said(mount: Mounted, tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_what_cannot_be_imported_is_said_before_anything_is_published(
+    mount: Mounted, tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
     (tmp_path / "notes.txt").write_text('{"id": 1}\nx\n')
     (tmp_path / "list.jsonl").write_text("[1]\n")
     (tmp_path / "other.jsonl").write_text('{"id": 1}\n{"di": 1}\n')
+    (tmp_path / "keys.jsonl").write_text('{"id": 1, "name": "a"}\n{"id": {}, "name": "a b", "zone": "\\ud800"}\n')
+    os.mkfifo(tmp_path / "pipe.jsonl")
     with (tmp_path / "long.jsonl").open("wb") as long:
         long.write(b"1\n")
         long.truncate(1 << 30)
     (tmp_path / "b.csv").write_text("id\n1\n")
     (tmp_path / "torn.csv").write_text("id,kind\n1,2\n3\n")
-    done = mountctl("import", tmp_path / arguments[0], mount.root, *arguments[1:])
-    assert done.returncode == 64
+    done = mountctl("import", tmp_path / arguments[0], mount.root, "--topic", "refused", *arguments[1:])
+    assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
+    assert not (mount.root / "refused").exists()
 
 
 def test_a_record_longer_than_a_write_is_published_if_it_can_be_a_message(tmp_path: Path) -> None:
     bodies = [b'"a"', b'"' + b"b" * (3 << 20) + b'"', b'"c"']
     (tmp_path / "long.jsonl").write_bytes(b"".join(body + b"\n" for body in bodies))
-    (tmp_path / "longer.jsonl").write_bytes(b"1" * (5 << 20))
+    (tmp_path / "longer.jsonl").write_bytes(b'"' + b"1" * ((5 << 20) - 2) + b'"')
     with mounted(tmp_path, config={"sizes": SMALL_SIZES | {"commit_log_bytes": 8 << 20}}) as mount:
         said = succeed("import", tmp_path / "long.jsonl", mount.root, "--topic", "long")
         assert said == "3 messages published to long\n"
         assert sorted(row["body"] for row in of_topic(mount, "long")) == sorted(bodies)
         done = mountctl("import", tmp_path / "longer.jsonl", mount.root, "--topic", "long")
-        assert done.returncode == 74
-        assert "body of 5,242,880 bytes is over the limit of 4,194,304" in done.stderr
+        assert done.returncode == 65
+        assert "line 1: body of 5,242,880 bytes is over the limit of 4,194,304" in done.stderr
 
 
 def test_an_export_that_has_no_room_says_where_and_goes_on(mount: Mounted, tmp_path: Path) -> None:
