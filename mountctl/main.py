@@ -6,11 +6,11 @@ import difflib
 import gc
 import importlib
 import os
-import platform
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from keyword import iskeyword
 from pathlib import Path
 
@@ -46,6 +46,7 @@ VERBS = (
 MOUNT_HELPER = "mount.fsstore"
 """Called by this name, as mount(8) does for fstab's lines of type fsstore, mountctl is its `mount` verb."""
 
+OPENBLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 NEIGHBOURS = {
     "unmount": "umount",
@@ -71,6 +72,17 @@ NEIGHBOURS = {
 """What a verb is called elsewhere."""
 
 
+@contextmanager
+def _few_threads() -> Iterator[None]:
+    """OpenBLAS, which comes with numpy and which nothing here uses, starts a thread for each processor when it is
+    loaded in this block, unless it is told not to."""
+    told = OPENBLAS_THREADS in os.environ
+    os.environ.setdefault(OPENBLAS_THREADS, "1")
+    yield
+    if not told:
+        del os.environ[OPENBLAS_THREADS]  # what a verb starts is told nothing
+
+
 class Verbs(click.Group):
     """Loads a verb's module when it is asked for: `mount` must not carry the engine into its fork, and help is fast."""
 
@@ -81,7 +93,8 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return super().get_command(ctx, cmd_name)
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command: click.Command = importlib.import_module(f"mountctl.verbs.{module}").command
+        with _few_threads():
+            command: click.Command = importlib.import_module(f"mountctl.verbs.{module}").command
         if ctx.resilient_parsing:
             propose_for(command)
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -113,7 +126,7 @@ class Verbs(click.Group):
     "--version",
     package_name="fsstore",
     prog_name="mountctl",
-    message=f"%(prog)s %(version)s (Python {platform.python_version()}, Linux {platform.release()})",
+    message=f"%(prog)s %(version)s (Python {sys.version.split()[0]}, Linux {os.uname().release})",
 )
 def cli() -> None:
     """Mount message stores in Apache RocketMQ's format, and look after them.

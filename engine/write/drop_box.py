@@ -12,7 +12,6 @@ staged then stays so: nobody knows whether it was written to its end.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -151,7 +150,7 @@ class DropBox:
         """Make a staged file a message, and give it that name; the physical offset behind it. As it was after an error:
         StoreError as `MessageStore.put`, OSError."""
         staged, old = self.path(file), file.name
-        sent = f"{secrets.token_hex(16).upper()}-{self._store.physical_end}"
+        sent = f"{os.urandom(16).hex().upper()}-{self._store.physical_end}"
         folder = self._folder / SENT / sent
         make_directory(folder, mode=0o700)
         rename(staged, folder / name)

@@ -41,7 +41,7 @@ from fsstore.interface import SLICE_S, FilesystemOptions
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
 from fsstore.tree.complaints import COMPLAINTS
-from fsstore.tree.status import VERSION
+from fsstore.tree.metrics import VERSION
 
 log = logging.getLogger(__name__)
 

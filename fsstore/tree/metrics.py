@@ -15,14 +15,17 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import version
 from itertools import accumulate
 
 from engine import CheckNote, MessageStore, StoreStats
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.nodes import Survival
-from fsstore.tree.status import VERSION, bounds_by_topic, group_lags
+from fsstore.tree.status import bounds_by_topic, group_lags
 
+VERSION = version("fsstore")
+"""Of the program that runs, also after another one was installed."""
 _COUNTERS = {
     "put_messages": "Messages stored since this daemon opened the store",
     "put_bytes": "Bytes of records stored since then",

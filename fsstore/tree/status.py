@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
-from importlib.metadata import version
 
 from engine import (
     ConfigFileError,
@@ -23,8 +22,6 @@ from engine import (
 )
 from fsstore.interface import FilesystemOptions
 
-VERSION = version("fsstore")
-"""Of the program that runs, also after another one was installed."""
 _INJECTED = frozenset(("clock", "disk", "progress"))
 """Fields of StoreConfig that are objects, not settings."""
 
