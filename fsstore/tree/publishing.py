@@ -1,6 +1,6 @@
 """Publishing: bytes that are framed become messages, all of a request or nothing of it.
 
-A request of lines is taken in two steps, so that a refused one leaves no trace: `LineFramer.lines_with` says what it
+A request of lines is taken in two steps, so that a refused one leaves no trace: `LineFramer.text_with` says what it
 would complete, `keep_rest_of` takes it once that has been stored.
 
 Puts that take long are done in a thread: bytes and lines tell how long one takes, before it is begun. What is estimated
@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import numpy as np
 
@@ -65,11 +66,14 @@ class LineFramer:
             raise MessageTooLargeError("line", rest_bytes, self._limit_bytes)
         return rest_bytes
 
-    def lines_with(self, data: bytes) -> list[bytes]:
+    def text_with(self, data: bytes) -> bytes:
         """The whole lines, newlines included, that `data` completes."""
-        lines = split_text(data)
-        if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()
+        lines = data[: data.rfind(b"\n") + 1]
+        return b"".join((*slices_of(self.pending), lines)) if lines and self.pending else lines
+
+    def lines_with(self, data: bytes) -> list[bytes]:
+        """The same, line by line."""
+        lines = split_text(data[: data.rfind(b"\n") + 1])
         if lines and self.pending:
             lines[0] = b"".join((*slices_of(self.pending), lines[0]))
         return lines
@@ -206,23 +210,27 @@ class Publisher:
             return self._survival.stored_until
         if self._survival.is_on and not framer.is_whole(request):
             stored = None  # a kill between the answer and `keep_rest_of` would lose the rest
-        is_long = size > self._long_bytes or self._has_many_lines(request)
+        count = lines_in(request)
+        is_long = size > self._long_bytes or count > (LONG_JSON_LINES if self._is_json else LONG_LINES)
         if is_long or self._done is not None or self._long_puts.is_under_way:
-            return self._in_thread(lambda: self._lines_of(framer, request, None), len(request), is_long=is_long)
-        return self._lines_of(framer, request, stored)
+            put = partial(self._lines_of, framer, request, count, None)
+            return self._in_thread(put, len(request), is_long=is_long)
+        return self._lines_of(framer, request, count, stored)
 
-    def _has_many_lines(self, request: bytes) -> bool:
-        most = LONG_JSON_LINES if self._is_json else LONG_LINES
-        return len(request) > most and lines_in(request) > most
-
-    def _lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
-        lines = framer.lines_with(request)
-        try:
-            end = self._lines(lines, stored)
-            self.frames += len(lines)
-            return end
-        finally:
-            free_slowly(lines)
+    def _lines_of(self, framer: LineFramer, request: bytes, count: int, stored: Stored | None) -> int:
+        """Publish the `count` lines that a request completes."""
+        if self._queue is None:
+            self._must_exist()
+        if self._is_json:
+            lines = framer.lines_with(request)
+            try:
+                end = self._json_lines(lines)
+            finally:
+                free_slowly(lines)
+        else:
+            end = self._text(framer.text_with(request), stored)
+        self.frames += count
+        return end
 
     def _in_thread(self, put: Callable[[], int], request_bytes: int, *, is_long: bool) -> int:
         """What `put` returned or raised, when it is done. SlowWork until then: the same request asks again, and nothing
@@ -293,23 +301,23 @@ class Publisher:
         self.frames += 1
         return put.physical_end
 
-    def _lines(self, lines: Sequence[bytes], stored: Stored | None) -> int:
+    def _text(self, lines: bytes, stored: Stored | None) -> int:
         options, queue = self._options, self._queue
-        if queue is None:
-            self._must_exist()
-        if not self._is_json:
-            keys, tags = options.keys, options.tags
-            try:
-                if queue is not None:
-                    put = queue.put_lines(lines, keys=keys, tags=tags, stored=stored)
-                else:
-                    put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags, stored=stored)
-            except MessageTooLargeError:
-                limit = self.store.config.max_message_bytes
-                self.blamed = next((number for number, line in enumerate(lines, 1) if len(line) - 1 > limit), 0)
-                raise
-            return put.physical_end if put.count else 0
-        messages = parse_json_lines(self._topic, lines, options, self._blame)
+        keys, tags = options.keys, options.tags
+        try:
+            if queue is not None:
+                put = queue.put_lines(lines, keys=keys, tags=tags, stored=stored)
+            else:
+                put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags, stored=stored)
+        except MessageTooLargeError:
+            limit = self.store.config.max_message_bytes
+            self.blamed = next((row for row, line in enumerate(split_text(lines), 1) if len(line) - 1 > limit), 0)
+            raise
+        return put.physical_end if put.count else 0
+
+    def _json_lines(self, lines: Sequence[bytes]) -> int:
+        queue = self._queue
+        messages = parse_json_lines(self._topic, lines, self._options, self._blame)
         if not messages:
             return 0
         try:

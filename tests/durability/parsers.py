@@ -95,7 +95,9 @@ def lines(data: bytes) -> None:
     framer, taken = LineFramer(1 << 20), b""
     for start in range(0, len(text), step):
         piece = text[start : start + step]
-        taken += b"".join(framer.lines_with(piece))
+        text_taken = framer.text_with(piece)
+        assert b"".join(framer.lines_with(piece)) == text_taken
+        taken += text_taken
         framer.keep_rest_of(piece)
     assert taken == text[: text.rfind(b"\n") + 1]
 

@@ -161,7 +161,7 @@ class FakeStore:
     def put_lines(
         self,
         topic: str,
-        lines: Sequence[bytes],
+        lines: bytes,
         queue: int | None = None,
         *,
         keys: Sequence[str] = (),
@@ -169,8 +169,8 @@ class FakeStore:
         properties: Mapping[str, str] = {},
         stored: Callable[[str, Sequence[int]], None] | None = None,
     ) -> PutRange:
-        assert all(line.endswith(b"\n") for line in lines), "whole lines only"
-        bodies = [line[:-1] for line in lines if line != b"\n"]
+        assert lines.endswith(b"\n"), "whole lines only"
+        bodies = [line for line in lines.split(b"\n") if line]
         if stored is not None and not self.put_error:
             stored(topic, [queue or 0])
         return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue)
@@ -369,7 +369,7 @@ class FakeQueue:
 
     def put_lines(
         self,
-        lines: Sequence[bytes],
+        lines: bytes,
         *,
         keys: Sequence[str],
         tags: str,

@@ -114,11 +114,13 @@ def test_json_lines_are_their_bodies_however_they_are_split(
 def test_a_line_without_its_newline_is_kept_up_to_the_limit() -> None:
     framer = LineFramer(10)
     assert framer.lines_with(b"0123456789") == []
+    assert framer.text_with(b"0123456789") == b""
     assert framer.rest_bytes_with(b"0123456789") == 10
     framer.keep_rest_of(b"0123456789")
     with pytest.raises(MessageTooLargeError):
         framer.rest_bytes_with(b"x")
     assert framer.lines_with(b"\nnext") == [b"0123456789\n"]
+    assert framer.text_with(b"\nnext") == b"0123456789\n"
 
 
 def test_json_fields_hold_where_they_are_and_options_where_they_are_not() -> None:
