@@ -418,6 +418,15 @@ def test_a_reader_that_went_away_is_no_error(store: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"a line\n", b"")
 
 
+@pytest.mark.parametrize("verb", ["cat {} orders", "topics {}", "put {} orders -v x", "put {} orders <&-", "status {}"])
+def test_a_stream_that_is_closed_is_an_error_in_one_line(place: Path, verb: str) -> None:
+    command = f"{sys.executable} -m mountctl {verb.format(place)} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+    assert (done.returncode, done.stderr) == (74, "mountctl: Bad file descriptor\n")
+    unheard = subprocess.run(["sh", "-c", f"{command} 2>&-"], timeout=DEADLINE_SECONDS, check=False)
+    assert unheard.returncode == 74
+
+
 def test_an_empty_directory_may_be_a_mount_point_where_nothing_is_mounted(tmp_path: Path) -> None:
     refused = mountctl("cat", tmp_path, "orders")
     assert refused.returncode == 66
