@@ -216,6 +216,19 @@ def test_a_queue_that_is_a_plain_topic_too_keeps_the_order_of_the_log(tmp_path: 
     assert files_below(tmp_path / "derived" / "consumequeue") == files_below(tmp_path / "store" / "consumequeue")
 
 
+def test_a_queue_that_a_message_names_twice_leads_to_that_one_twice(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path / "store")
+    named = {"INNER_MULTI_DISPATCH": "shared,shared", "INNER_MULTI_QUEUE_OFFSET": "0,1"}
+    store.put(Message("t", b"x", (), "TagA", named), 1)
+    store.put(Message("t", b"longer"), 1)
+    derived = Derived(tmp_path / "derived", 320, 7, 20)
+    derived.scan(store.log_files)
+    own, shared = derived.queues.get("t", 1), derived.queues.get("shared", 1)
+    assert own is not None
+    assert shared is not None
+    assert shared.entries(0, 9).tolist() == own.entries(0, 1).tolist() * 2
+
+
 def test_a_gap_stops_a_scan_and_what_fills_it_lets_it_go_on(tmp_path: Path) -> None:
     store = SmallStore(tmp_path / "store", log_bytes=1 << 16)
     places = [store.put(Message("t", b"x", ["k"])) for _ in range(10)]
