@@ -293,7 +293,7 @@ class Filesystem:
     def _opened(self, inode: int, file: OpenFile, how: Opened, flags: int) -> Opened:
         """Give an open file a handle."""
         handle = self._next_handle
-        opened = how._replace(handle=handle)
+        opened = Opened(handle, how.direct_io, how.keep_cache, how.body)
         self._files[handle] = file
         if self._handed_over is not None:
             self._handed_over.handles.add(handle, inode, flags)

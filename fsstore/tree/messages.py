@@ -6,6 +6,7 @@ Thread safety: none; the filesystem's thread alone.
 from __future__ import annotations
 
 import errno
+from collections import OrderedDict
 from typing import TypeAlias
 
 from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
@@ -19,7 +20,7 @@ from fsstore.tree.nodes import OpenFile
 KEPT_BYTES = 16 << 20
 """Memory for bodies that were opened lately."""
 
-OBJECT_BYTES = 200
+OBJECT_BYTES = 260
 """What a kept body takes besides its bytes, about."""
 
 
@@ -154,7 +155,7 @@ class SmallBodies:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._bytes = 0
-        self._bodies: dict[int, SmallBody] = {}
+        self._bodies: OrderedDict[int, SmallBody] = OrderedDict()  # whose first one is found at once
         self.get = self._bodies.get
         """The body of an inode, None when it isn't here."""
 
@@ -163,7 +164,7 @@ class SmallBodies:
         self._bodies[body.inode] = body
         self._bytes += len(body.body) + OBJECT_BYTES
         while self._bytes > self._limit_bytes:
-            oldest = self._bodies.pop(next(iter(self._bodies)))
+            _, oldest = self._bodies.popitem(last=False)
             self._bytes -= len(oldest.body) + OBJECT_BYTES
 
     def clear(self) -> None:

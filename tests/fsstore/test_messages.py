@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 
 import pytest
 
@@ -160,3 +161,18 @@ def test_bodies_are_kept_within_their_limit() -> None:
     assert [inode for inode in range(11) if bodies.get(inode)] == []
     bodies.add(SmallBody(b"x" * 100, 1, 0))
     assert bodies.get(1) is not None
+
+
+def test_a_body_that_takes_the_place_of_another_costs_no_more_than_one_that_has_room() -> None:
+    """However many there are: a dict looks for its first item among all those that were removed."""
+
+    def seconds_a_round(bodies: SmallBodies, begin: int) -> float:
+        began = time.thread_time()
+        for inode in range(begin, begin + 20_000):
+            bodies.add(SmallBody(b"", inode, 0))
+        return time.thread_time() - began
+
+    bodies = SmallBodies(40_000 * OBJECT_BYTES)
+    with_room = [seconds_a_round(bodies, begin) for begin in (0, 20_000)]
+    replacing = [seconds_a_round(bodies, begin) for begin in range(40_000, 120_000, 20_000)]
+    assert min(replacing) < 5 * max(with_room)
