@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from engine.files.preallocate import BufferPool
 
 
+TAIL_BYTES = 8 << 20
+"""At the end of a file queue: a large page, and what the kernel reads beyond it."""
+
+
 class FileSource:
     """Where a file queue gets its next file from: made when it is asked for, in the directory whose turn it is, or the
     next one that has space. Thread safety: one caller at a time."""
@@ -206,12 +210,14 @@ class FileQueue(FilesByStart):
         return file.view(offset - file.start, length)
 
     def read_soon(self, start: int, end: int) -> None:
-        """Have the kernel begin to read what there is of [start, end) from disk."""
+        """Have what there is of [start, end) read from disk. Not what is near the end: another process may write
+        there."""
+        end = min(end, self.max_offset - TAIL_BYTES)
         for offset in range(start // self.file_bytes * self.file_bytes, end, self.file_bytes):
             file = self.find(offset)
             if file is not None:
                 position = max(start - offset, 0)
-                file.read_soon(position, end - offset - position)
+                file.read_large(position, end - offset - position)
 
     def peek(self, offset: int, length: int) -> bytes:
         """What a file has there now, written or not; fewer bytes where it went, or is shorter than it was."""

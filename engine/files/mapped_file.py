@@ -233,11 +233,22 @@ class MappedFile(FilePositions):
 
     def read_soon(self, position: int, length: int) -> None:
         """Have the kernel begin to read what there is of these bytes from disk: somebody is about to look at them."""
+        for found, start, size in self._unread(position, length):
+            found.read_soon(start, size)
+
+    def read_large(self, position: int, length: int) -> None:
+        """The same in another thread, and into large pages: for bytes that nobody writes any more, since of such a page
+        all is written to disk when one byte has changed."""
+        for part in self._unread(position, length):
+            threading.Thread(target=_read_large, args=part, name="read-ahead").start()
+
+    def _unread(self, position: int, length: int) -> Iterator[tuple[FileMap, int, int]]:
+        """The map with what there is of these bytes, if it is not in memory."""
         with suppress(ReadError):  # who looks is told
             found = self._map().map
-            length = min(length, len(memoryview(found)) - position)
-            if length > 0:
-                found.read_soon(position, length)
+            size = min(length, len(memoryview(found)) - position)
+            if size > 0 and not found.is_read(position, size):
+                yield found, position, size
 
     def _map(self) -> Mapped:
         with self._lock:
@@ -582,6 +593,10 @@ class MappedFile(FilePositions):
             self._descriptor.close()
         if self._open_files is not None:
             self._open_files.discard(self)
+
+
+def _read_large(found: FileMap, position: int, length: int) -> None:
+    found.read_large(position, length)
 
 
 def used_end(file: MappedFile, start: int = 0) -> int:

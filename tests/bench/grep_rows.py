@@ -1,14 +1,17 @@
 """Searching bodies by `mountctl grep`, beside `rg` over the same bodies in one file (rows grep)."""
 
+import os
 import resource
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from engine import MessageStore
-from tests.bench.measure import LeftOutError, Pairs, interleave
+from engine.files.mapped_file import next_data
+from tests.bench.measure import LeftOutError, Pairs, interleave, seconds
 from tests.bench.room import Room
 from tests.bench.rows import Row
 from tests.bench.workload import LINES_A_PUT, TOPIC, body
@@ -59,6 +62,35 @@ def grep(words: Sequence[str], mounted: bool, room: Room) -> Pairs:
         return sides(queue.parents[1])
 
 
+def forget(path: Path) -> None:
+    """Have the page cache forget a file, or all that is below a folder. LeftOutError: it does not."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file():
+            descriptor = os.open(file, os.O_RDONLY)
+            os.fsync(descriptor)  # what is not on disk is not forgotten
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            with suppress(BlockingIOError):
+                written = next_data(descriptor, 0, file.stat().st_size)  # zeros are made without the disk
+                if os.preadv(descriptor, [bytearray(1)], written, os.RWF_NOWAIT):
+                    raise LeftOutError(f"{file.name} stays in the page cache")
+            os.close(descriptor)
+
+
+def cold(words: Sequence[str], room: Room) -> Pairs:
+    """Both find the same in files that are on disk alone: how long it takes."""
+    rg = shutil.which("rg")
+    if rg is None:
+        raise LeftOutError("no rg here (apt install ripgrep)")
+    store = room.store("searched", partial(make_both, room.scale.streamed))
+
+    def side(forgotten: Path, *command: str | Path) -> float:
+        forget(forgotten)
+        return seconds(partial(cpu_of, command))
+
+    ours = partial(side, store, MOUNTCTL, "grep", store, *words, TOPIC)
+    return interleave(ours, partial(side, store / "bodies", rg, *words, store / "bodies"), room.scale.rounds)
+
+
 def row(name: str, work: str, *words: str, mounted: bool = False) -> Row:
     return Row(f"grep {name}", work, RG, "s CPU", 2, partial(grep, words, mounted), at_most=True)
 
@@ -66,7 +98,8 @@ def row(name: str, work: str, *words: str, mounted: bool = False) -> Row:
 ROWS = (
     row("rare", "`mountctl grep` of a text in one message", '"id":123456,'),
     row("mounted", "the same, the store mounted", '"id":123456,', mounted=True),
-    row("any case", "the same with `-i`", "-i", '"ID":123456,'),
+    Row("grep cold", "the same, not in the page cache", RG, "s", 2, partial(cold, ['"id":123456,']), at_most=True),
+    row("any case", "`mountctl grep -i` of a text in one message", "-i", '"ID":123456,'),
     row("count", "`mountctl grep -c` of a text in a third of the messages", "-c", "Error"),
     row("print", "the same, printed", "Error"),
     row("regex", "`mountctl grep -c` of a regular expression", "-c", '"id":[0-9]*7,"level":"(WARN|Error)"'),

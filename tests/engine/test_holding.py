@@ -120,7 +120,7 @@ def test_compressed_bodies_are_searched_as_they_are_read(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("limits")
 def test_damage_costs_the_message_that_it_hit(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", SMALL) as store:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
         places = [store.put(Message("T", b"needle %02d" % number), 0).physical_offset for number in range(40)]
     log = tmp_path / "store" / "commitlog" / f"{0:020d}"
     raw = bytearray(log.read_bytes())
@@ -147,19 +147,36 @@ def test_nothing_is_found_of_a_topic_that_was_deleted(tmp_path: Path) -> None:
 
 def test_the_disk_reads_the_next_records_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.queue.HELD_ROWS", 16)
+    monkeypatch.setattr("engine.files.file_queue.TAIL_BYTES", 1000)
     asked: list[tuple[int, int]] = []
 
-    def read_soon(self: MappedFile, position: int, length: int) -> None:
-        if self.path.parent.name == "commitlog":
-            asked.append((self.start + position, self.start + position + length))
+    def read_large(self: MappedFile, position: int, length: int) -> None:
+        asked.append((self.start + position, self.start + position + length))
 
-    monkeypatch.setattr(MappedFile, "read_soon", read_soon)
+    monkeypatch.setattr(MappedFile, "read_large", read_large)
     with opened(tmp_path / "store") as store:
-        ends = [store.put(Message("T", b"needle %d" % number), 0).physical_offset for number in range(200)]
+        places = [store.put(Message("T", b"needle %d" % number), 0).physical_offset for number in range(200)]
         finding = store.holding("T", 0, 0, 1 << 40, [b"needle"])
         next(finding)
-        assert asked[0][0] == ends[0]
-        assert asked[-1][1] > ends[31]
-        assert asked[-1][1] <= ends[32]
+        assert asked[0][0] == places[0]
+        assert places[31] < asked[-1][1] <= places[32]
         list(finding)
-        assert all(any(begin <= end < until for begin, until in asked) for end in ends)
+        written = store.physical_end - 1000  # what comes then is not put into large pages
+        assert max(until for _, until in asked) == written
+        assert all(any(begin <= at < until for begin, until in asked) for at in places if at < written)
+
+
+def test_an_entry_that_leads_to_another_message_shows_what_reading_shows(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
+        for number in range(20):
+            store.put(Message("T", b"needle %02d" % number), 0)
+            store.put(Message("U", b"needle of U"), 0)
+    queue = tmp_path / "store" / "consumequeue" / "T" / "0" / f"{0:020d}"
+    raw = bytearray(queue.read_bytes())
+    raw[5 * 20 : 6 * 20] = raw[6 * 20 : 7 * 20]
+    other = (tmp_path / "store" / "consumequeue" / "U" / "0" / f"{0:020d}").read_bytes()
+    raw[9 * 20 : 10 * 20] = other[9 * 20 : 10 * 20]
+    queue.write_bytes(raw)
+    with MessageStore.open(tmp_path / "store", replace(SMALL, mode=OpenMode.FOLLOW)) as store:
+        assert held(store, "T", b"needle") == read(store, "T", b"needle")
+        assert held(store, "T", b"of U") == []

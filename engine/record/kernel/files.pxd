@@ -8,6 +8,8 @@ cdef class FileMap:
     cdef int descriptor
     cdef bint is_writable
 
+    cdef void *page_of(self, Py_ssize_t start, Py_ssize_t size, Py_ssize_t *pages_size) except NULL
+
 
 cdef class Mapped:
     cdef readonly FileMap map

@@ -13,6 +13,8 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_SetFromErrno
 from libc.stdint cimport int64_t
 
+import mmap as mapping
+
 from engine.errors import TruncatedFileError, UnreadableRangeError
 from engine.record.kernel.layout cimport BYTES_AHEAD, prefetch
 from engine.record.kernel.pages cimport Pages
@@ -23,10 +25,13 @@ cdef extern from "<fcntl.h>" nogil:
 
 cdef extern from "<sys/mman.h>" nogil:
     int mincore(void *memory, size_t size, unsigned char *held)
-    int MADV_WILLNEED
+    int MADV_WILLNEED, MADV_HUGEPAGE
 
 cdef enum:
-    PAGE_BYTES = 4096  # or more: then more is read
+    MADV_POPULATE_READ = 22  # Linux 5.14
+
+
+cdef Py_ssize_t PAGE_BYTES = mapping.PAGESIZE
 
 
 cdef class FileMap:
@@ -65,17 +70,36 @@ cdef class FileMap:
         if madvise(self.memory, self.size, advice) != 0:
             PyErr_SetFromErrno(OSError)
 
-    def read_soon(self, Py_ssize_t start, Py_ssize_t size):
-        """Have the kernel begin to read these bytes from disk, unless their first and last page are in memory.
-        IndexError."""
-        cdef Py_ssize_t page = start // PAGE_BYTES * PAGE_BYTES, last = (start + size - 1) // PAGE_BYTES * PAGE_BYTES
-        cdef unsigned char has_first = 0, has_last = 0
+    cdef void *page_of(self, Py_ssize_t start, Py_ssize_t size, Py_ssize_t *pages_size) except NULL:
+        """Where the page of byte `start` is, and how long are that one and those of `size` bytes. IndexError."""
         if start < 0 or size < 1 or start > self.size - size:
             raise IndexError(f"[{start}, + {size}) of {self.size} bytes")
-        mincore(<char *> self.memory + page, 1, &has_first)
-        mincore(<char *> self.memory + last, 1, &has_last)
-        if not has_first & has_last & 1:
-            madvise(<char *> self.memory + page, last + PAGE_BYTES - page, MADV_WILLNEED)  # what fails is read later
+        pages_size[0] = size + start % PAGE_BYTES
+        return <char *> self.memory + (start - start % PAGE_BYTES)
+
+    def is_read(self, Py_ssize_t start, Py_ssize_t size):
+        """Whether the first and the last page of these bytes are in memory, as far as is known. IndexError."""
+        cdef Py_ssize_t pages_size
+        cdef char *page = <char *> self.page_of(start, size, &pages_size)
+        cdef unsigned char first = 1, last = 1
+        mincore(page, 1, &first)
+        mincore(page + (pages_size - 1) // PAGE_BYTES * PAGE_BYTES, 1, &last)
+        return self.descriptor < 0 or bool(first & last & 1)
+
+    def read_soon(self, Py_ssize_t start, Py_ssize_t size):
+        """Have the kernel begin to read these bytes from disk. IndexError."""
+        cdef Py_ssize_t pages_size
+        cdef void *page = self.page_of(start, size, &pages_size)
+        madvise(page, pages_size, MADV_WILLNEED)  # what fails is read when somebody looks
+
+    def read_large(self, Py_ssize_t start, Py_ssize_t size):
+        """Read these bytes from disk, into pages as large as the file system has: to look at these costs few faults.
+        Other threads run meanwhile. IndexError."""
+        cdef Py_ssize_t pages_size
+        cdef void *page = self.page_of(start, size, &pages_size)
+        with nogil:
+            madvise(page, pages_size, MADV_HUGEPAGE)
+            madvise(page, pages_size, MADV_POPULATE_READ)
 
     def file_bytes(self):
         """How long the file is now; -1 when nobody can say. Memory of its own is as long as it is."""

@@ -198,7 +198,21 @@ def test_a_key_in_a_file_that_is_cut_meanwhile_kills_nobody(tmp_path: Path, belo
 @pytest.mark.parametrize(("start", "size"), [(-1, 2), (0, 0), (0, PAGE + 1), (1, PAGE), (1 << 62, 1 << 62), (5, -1)])
 def test_only_bytes_of_a_map_are_read_ahead(start: int, size: int) -> None:
     memory = FileMap(-1, PAGE, writable=True, private=True)
-    for first, length in ((0, PAGE), (PAGE - 1, 1)):
-        memory.read_soon(first, length)
-    with pytest.raises(IndexError, match=f"of {PAGE} bytes"):
-        memory.read_soon(start, size)
+    for read in (memory.is_read, memory.read_soon, memory.read_large):
+        for first, length in ((0, PAGE), (PAGE - 1, 1)):
+            read(first, length)
+        with pytest.raises(IndexError, match=f"of {PAGE} bytes"):
+            read(start, size)
+
+
+def test_bytes_that_were_read_ahead_are_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (3 << 20))
+    descriptor = os.open(path, os.O_RDWR)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    memory = FileMap(descriptor, 3 << 20, writable=False, private=False)
+    os.close(descriptor)
+    memory.read_large(5000, (3 << 20) - 5000)
+    assert memory.is_read(5000, (3 << 20) - 5000)
+    assert bytes(memory) == path.read_bytes()
