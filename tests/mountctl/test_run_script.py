@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -19,7 +22,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("shell", "script"), [("sh", "run"), ("sh", ".ci/setup.sh"), ("sh", ".ci/lock"), ("bash", ".ci/run")]
+    ("shell", "script"),
+    [("sh", "run"), ("sh", ".ci/setup.sh"), ("sh", ".ci/lock"), ("sh", ".ci/deb.sh"), ("bash", ".ci/run")],
 )
 def test_scripts_parse(shell: str, script: str) -> None:
     subprocess.run([shell, "-n", PROJECT / script], check=True)
@@ -28,7 +32,7 @@ def test_scripts_parse(shell: str, script: str) -> None:
 def test_without_a_verb_it_lists_the_verbs() -> None:
     words = run()
     assert words.returncode == 0
-    for verb in ("setup", "demo", "test", "lint", "interop", "bench", "walk", "durability"):
+    for verb in ("setup", "demo", "test", "lint", "deb", "interop", "bench", "walk", "durability"):
         assert f"\n  {verb} " in words.stdout
 
 
@@ -68,6 +72,25 @@ def test_who_only_mounts_gets_no_test_tools_and_the_versions_that_are_tested() -
     wanted = {re.split("[<>=]", text)[0] for text in project["dependencies"]}
     assert wanted <= names
     assert not names & {"pytest", "mypy", "hypothesis", "pyspark", "pyarrow", "pandas", "py-spy", "polars", "duckdb"}
+
+
+def test_the_debian_package_has_all_that_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/fsstore").symlink_to(sys.prefix)  # the environment, which takes minutes to make
+    subprocess.run([PROJECT / ".ci/deb.sh", "layout", tmp_path], check=True)
+    share = tmp_path / "usr/share"
+    assert os.readlink(tmp_path / "usr/bin/mountctl") == "/usr/lib/fsstore/bin/mountctl"
+    assert os.readlink(tmp_path / "usr/sbin/mount.fsstore") == "../bin/mountctl"
+    assert (
+        gzip.decompress((share / "man/man1/mountctl.1.gz").read_bytes()) == (PROJECT / "docs/mountctl.1").read_bytes()
+    )
+    assert "complete " in (share / "bash-completion/completions/mountctl").read_text()
+    assert (share / "zsh/vendor-completions/_mountctl").read_text().startswith("#compdef mountctl")
+    assert "complete " in (share / "fish/vendor_completions.d/mountctl.fish").read_text()
+    assert "Apache License" in (share / "doc/fsstore/copyright").read_text()
+    unit = (share / "doc/fsstore/examples/mq.service").read_text()
+    assert (unit.startswith("[Unit]\n"), unit.count("/usr/bin/mountctl"), "`" in unit) == (True, 2, False)
+    assert unit.endswith("WantedBy=multi-user.target\n")
 
 
 def test_setup_takes_no_other_profile() -> None:

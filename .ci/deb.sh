@@ -1,0 +1,91 @@
+#!/bin/sh
+# Builds build/deb/fsstore_VERSION_ARCH.deb for this release of Debian or Ubuntu and its Python: the project, with what
+# .ci/requirements.txt locks, in an environment of its own, /usr/lib/fsstore, which nothing else uses or changes.
+# Behind `./run deb`; `.ci/deb.sh layout TREE` lays out what is beside the environment, given that one in TREE.
+set -eu
+cd "$(dirname "$0")/.."
+home=usr/lib/fsstore
+python=$(readlink -f /usr/bin/python3) # what it is by now: another one does not find the environment's packages
+work=$PWD/build/deb
+tree=${2:-$work/tree}
+
+pip() { "$work/builder/bin/python" -m pip --disable-pip-version-check -q "$@"; }
+completion() { "$tree/$home/bin/python" -m mountctl completion "$1"; }
+
+# What is locked, and this project, compiled for the system's Python.
+wheels() {
+    "$python" -m venv "$work/builder"
+    pip install --require-hashes -r .ci/build.txt
+    pip wheel --no-deps --no-build-isolation --require-hashes -r .ci/requirements.txt -w "$work/wheels"
+    mkdir "$work/source" # of its own: what was compiled here before may be another Python's
+    cp -R LICENSE MANIFEST.in README.md pyproject.toml docs engine fsstore mountctl "$work/source"
+    find "$work/source/engine" \( -name '*.so' -o -name '*.c' -o -name __pycache__ \) -prune -exec rm -rf {} +
+    pip wheel --no-deps --no-build-isolation "$work/source" -w "$work/wheels"
+}
+
+# An environment that has these wheels and no pip, and works where the package puts it.
+environment() {
+    "$python" -m venv --without-pip "$tree/$home"
+    pip --python "$tree/$home/bin/python" install --no-index --no-deps --no-compile "$work"/wheels/*.whl
+    find "$tree/$home/bin" -type f ! -name mountctl -delete
+    sed -i "1s|.*|#!/$home/bin/python|" "$tree/$home/bin/mountctl"
+    sed -i '/^command = /d' "$tree/$home/pyvenv.cfg"
+    rm -rf "$tree/$home/share" "$tree/$home/include"
+    "$python" -m compileall -q -s "$tree" -p / "$tree/$home/lib"
+}
+
+# Everything but the environment.
+layout() {
+    share=$tree/usr/share
+    mkdir -p "$tree/usr/bin" "$tree/usr/sbin" "$share/man/man1" "$share/bash-completion/completions" \
+        "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d" "$share/doc/fsstore/examples"
+    ln -s "/$home/bin/mountctl" "$tree/usr/bin/mountctl"
+    ln -s ../bin/mountctl "$tree/usr/sbin/mount.fsstore"
+    gzip -9nc docs/mountctl.1 >"$share/man/man1/mountctl.1.gz"
+    completion bash >"$share/bash-completion/completions/mountctl"
+    completion zsh >"$share/zsh/vendor-completions/_mountctl"
+    completion fish >"$share/fish/vendor_completions.d/mountctl.fish"
+    cp LICENSE "$share/doc/fsstore/copyright"
+    sed -n '/^\[Unit\]$/,/^```$/{/^```$/d;s|/usr/local/bin|/usr/bin|;p}' docs/operations.md \
+        >"$share/doc/fsstore/examples/mq.service"
+}
+
+# The packages of the libraries that what is compiled there loads, and of this very Python.
+depends() {
+    find "$tree/$home" -name '*.so' -exec ldd {} + | awk '$3 ~ "^/(usr/)?lib/" {sub(".*/", "*/", $3); print $3}' |
+        sort -u | xargs dpkg -S | cut -d: -f1 | sort -u | tr '\n' ',' | sed 's/,/, /g'
+    echo "fuse3, ${python##*/}"
+}
+
+control() {
+    cat <<TEXT
+Package: fsstore
+Version: $(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+Section: utils
+Priority: optional
+Architecture: $(dpkg --print-architecture)
+Maintainer: ${DEBFULLNAME:-$(id -un)} <${DEBEMAIL:-$(id -un)@$(hostname)}>
+Installed-Size: $(du -sk "$tree" | cut -f1)
+Depends: $(depends)
+Description: message store that you mount
+ A message store whose files are Apache RocketMQ's, and a filesystem over it.
+TEXT
+}
+
+if [ "${1:-}" = layout ]; then
+    layout
+    exit
+fi
+"$python" -c 'import ensurepip, os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+    { echo "deb: needs the system's own Python: apt install python3-dev python3-venv" >&2; exit 1; }
+umask 022
+rm -rf "$work"
+mkdir -p "$tree/DEBIAN"
+wheels
+environment
+layout
+control >"$work/control"
+mv "$work/control" "$tree/DEBIAN/control"
+dpkg-deb --root-owner-group -Zxz --build "$tree" "$work" >/dev/null
+rm -rf "$work/builder" "$work/wheels" "$work/source" "$tree"
+echo "$work"/*.deb
