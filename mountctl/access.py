@@ -107,10 +107,18 @@ class Shown:
         return {**shown, "properties": self.properties, **body}
 
 
+PARTS: dict[str, Callable[[Shown], Iterable[str]]] = {
+    "keys": lambda message: filter(None, message.attributes.get("keys", "").split(" ")),
+    "tags": lambda message: [message.attributes.get("tags", "")],
+    "properties": lambda message: [f"{name}={value}" for name, value in message.properties.items()],
+}
+"""What can be searched of a message beside its body."""
+
+
 @dataclass(frozen=True)
 class Bodies:
-    """Bodies of messages of a queue, which may be in the mapped log: they are copied when they are wanted. `numbers`
-    says which of the texts that were asked for it holds first, -1 where that was not looked at."""
+    """Bodies, or other texts, of messages of a queue, which may be in the mapped log: they are copied when they are
+    wanted. `numbers` says which of the texts that were asked for it holds first, -1 where that was not looked at."""
 
     offsets: Array
     numbers: Array
@@ -179,6 +187,9 @@ class Access(Protocol):
     ) -> Iterator[Bodies]:
         """Messages at [start, end), some at a time, oldest first; damaged ones are left out. At least those whose body
         holds one of `texts` (with `any_case` ASCII letters of either case are the same)."""
+
+    def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
+        """As `bodies`, one of PARTS of the messages: a text a row, so a message may have several rows, or none."""
 
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         """Every message that carries `key`, matched whole, each once, with its attributes."""

@@ -8,13 +8,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from engine import (
+    Block,
+    ByteColumn,
     ConsumerOffsetError,
     Message,
     MessageStore,
     OpenMode,
     ReadError,
     RecoveryProgress,
+    SliceColumn,
     StoreConfig,
     StoredMessage,
     StoreLockedError,
@@ -112,6 +117,13 @@ class OpenedStore:
         for held in self._store.holding(topic, queue, start, max(end - start, 0), texts, any_case):
             yield Bodies(held.offsets, held.numbers, held.bodies)
 
+    def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
+        first = max(start, self.bounds(topic, queue).min_offset)
+        for begin in range(first, end, READ_TOGETHER):
+            for block in self._store.blocks(topic, queue, begin, min(READ_TOGETHER, end - begin)):
+                counts, texts = _texts(block, part)
+                yield Bodies(np.repeat(block.queue_offset, counts), np.full(len(texts), -1), texts)
+
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         places = {(queue, offset) for found in self._store.key_places(topic, key) for queue, offset in found.tolist()}
         for queue, offset in sorted(places):
@@ -154,6 +166,20 @@ class OpenedStore:
 
     def delete_topic(self, topic: str) -> None:
         self._store.delete_topic(topic)
+
+
+def _texts(block: Block, part: str) -> tuple[Any, SliceColumn]:
+    """How many texts each message of a block has (int64, shape (n,)), and those; as PARTS has them."""
+    properties = block.properties
+    if part == "keys":
+        starts, keys = block.keys()
+        return np.diff(starts), keys
+    if part == "tags":
+        return np.ones(len(block), np.int64), properties.value(b"TAGS")
+    names, values = properties.names, properties.values
+    leads = [names.texts[code] + b"=" for code in range(len(names.texts))]
+    pairs = [leads[code] + values[item] for item, code in enumerate(names.codes.tolist())]
+    return np.diff(properties.row_starts), ByteColumn.of(pairs).slices
 
 
 def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> Shown:

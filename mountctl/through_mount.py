@@ -35,7 +35,7 @@ from engine import (
 from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, offset_name, parse_match
 from fsstore.tree.xattrs import PREFIX
-from mountctl.access import Bodies, Labels, Placed, Queue, Shown, Topic, whole_lines
+from mountctl.access import PARTS, Bodies, Labels, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 
@@ -83,6 +83,11 @@ class MountedStore:
     ) -> Iterator[Bodies]:
         for message in self.messages(topic, queue, start, max(end - start, 0), attributes=False):
             yield Bodies(np.array([message.offset]), np.array([-1]), ByteColumn.of([message.body]).slices)
+
+    def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
+        for message in self.messages(topic, queue, start, max(end - start, 0), attributes=True):
+            texts = [text.encode() for text in PARTS[part](message)]
+            yield Bodies(np.full(len(texts), message.offset), np.full(len(texts), -1), ByteColumn.of(texts).slices)
 
     def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown | None:
         """The message there; None for one that is damaged, or has expired since."""

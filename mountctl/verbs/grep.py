@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from heapq import merge
 from itertools import groupby, islice
 
 import click
 
-from mountctl.access import Access, Bodies, Shown, parse_target
+from mountctl.access import PARTS, Access, Bodies, Shown, parse_target
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
@@ -27,11 +28,6 @@ FEW = 8
 """Where more than one in so many messages matches, all are read together."""
 SAMPLE = 8_192
 """Messages that tell which of several texts is the rarest."""
-_PARTS: dict[str, Callable[[Shown], Iterable[str]]] = {
-    "keys": lambda message: message.attributes.get("keys", "").split(),
-    "tags": lambda message: [message.attributes.get("tags", "")],
-    "properties": lambda message: [f"{name}={value}" for name, value in message.properties.items()],
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class Search:
 
     def texts(self, message: Shown) -> list[bytes]:
         """What is searched of a message; with its attributes, if that is more than the body."""
-        texts = [text.encode() for part in sorted(self.parts & _PARTS.keys()) for text in _PARTS[part](message)]
+        texts = [text.encode() for part in sorted(self.parts & PARTS.keys()) for text in PARTS[part](message)]
         return [*texts, message.body] if "body" in self.parts else texts
 
     def takes(self, message: Shown) -> bool:
@@ -66,7 +62,7 @@ class Search:
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing, and end at the first match.")
 @click.option("-H", "--where", is_flag=True, help="Print TOPIC/QUEUE/OFFSET first; so it is for several topics.")
 @click.option(
-    "--in", "parts", multiple=True, type=click.Choice(["body", *_PARTS]), help="What is searched; else the body."
+    "--in", "parts", multiple=True, type=click.Choice(["body", *PARTS]), help="What is searched; else the body."
 )
 @click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @takes_selection
@@ -163,6 +159,13 @@ def _matches(
         yield list(filter(search.takes, messages_with_key(access, ranges, selection)))
         return
     for chosen in ranges:
+        if "body" not in search.parts and not search.invert:
+            for message in filter(
+                selection.takes, _with_attributes(access, chosen, _with_part(access, chosen, search))
+            ):
+                if search.takes(message):
+                    yield [message]
+            continue
         if search.parts != {"body"}:
             for message in filter(search.takes, messages_in(access, chosen, selection, attributes=True)):
                 yield [message]
@@ -174,6 +177,13 @@ def _matches(
                 yield [message]
         else:
             yield from found
+
+
+def _with_part(access: Access, chosen: Range, search: Search) -> Iterator[int]:
+    """Offsets of the messages of a range that may be wanted: one of their texts is."""
+    parts = (access.texts(chosen.topic, chosen.queue, chosen.start, chosen.end, part) for part in search.parts)
+    found = ((int(texts.offsets[row]) for texts in part for row in search.pattern.rows(texts)) for part in parts)
+    return (offset for offset, _ in groupby(merge(*found)))
 
 
 def _with_body(access: Access, chosen: Range, search: Search) -> Iterator[Found]:

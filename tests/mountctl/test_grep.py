@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +41,13 @@ def found_by_cat(place: Path, words: str, *, invert: bool = False) -> set[tuple[
     }
 
 
+PARTS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "keys": lambda one: [key for key in one.get("keys", "").split(" ") if key],
+    "tags": lambda one: [one.get("tags", "")],
+    "properties": lambda one: [f"{name}={value}" for name, value in one["properties"].items()],
+}
+
+
 def places(lines: str) -> set[tuple[str, int, int]]:
     return {(one["topic"], one["queue"], one["offset"]) for one in map(json.loads, lines.splitlines())}
 
@@ -62,6 +72,31 @@ def place(way: str, every: int, site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     if way == "through its mount":
         monkeypatch.setattr("mountctl.reach.writer_of", lambda store: None)
     return site.mounted().mountpoint
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_beside_bodies_is_found_as_cat_shows_it(
+    way: str, site: Site, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(site.store, create=True) as store:
+        for number in range(40):
+            keys = [f"K-{number}", f"b{number % 3}", "a\tb"][: number % 4]
+            properties = {"A": f"v{number}", "Größe": "ü\nb2"} if number % 5 else {}
+            store.put(Message("t", b"b1", keys, f"tag{number % 6}" * (number % 2), properties), number % 2)
+    if way == "through its mount":
+        monkeypatch.setattr("mountctl.reach.writer_of", lambda store: None)
+    place = site.store if way == "unmounted" else site.mounted().mountpoint
+    shown = [json.loads(line) for line in succeed("cat", place, "t", "--json").splitlines()]
+    for pattern in ("b[12]$", "^$", "^b", "=v1", "tag[13]", "ü", "^K-3", "none"):
+        wanted = [one for one in shown if any(re.search(pattern, text, re.MULTILINE) for text in PARTS[part](one))]
+        for invert, counted in (((), len(wanted)), (("-v",), len(shown) - len(wanted))):
+            assert mountctl("grep", place, "-c", *invert, pattern, "t", "--in", part).stdout == f"{counted}\n"
+        found = mountctl("grep", place, pattern, "t", "--json", "--in", part).stdout
+        assert places(found) == places("".join(json.dumps(one) + "\n" for one in wanted))
+        first = mountctl("grep", place, pattern, "t", "-m1", "--format", "%q %o", "--in", part).stdout
+        assert first == "".join(f"{one['queue']} {one['offset']}\n" for one in wanted[:1])
+    both = mountctl("grep", place, "-c", "K-7|tag1", "t", "--in", "keys", "--in", "tags", "--tag", "tag1").stdout
+    assert both == f"{sum(one.get('tags') == 'tag1' for one in shown)}\n"
 
 
 def test_grep_finds_what_cat_shows(place: Path, every: int) -> None:
