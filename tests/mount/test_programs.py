@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import mounted, publish, sh
+from tests.mount.harness import mounted, publish, sh, until
 
 WORKS = {
     "rsync --inplace": ("rsync --inplace ~/lines 0/append", "a\nb\n"),
@@ -88,6 +88,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         if mode == "FOLLOW":
             (tmp_path / "beside").mkdir()
             with mounted(tmp_path / "beside", store=mount.store, config={"mode": mode}) as other:
+                until("its keys are known", (other.root / "t/keys/K").is_symlink)  # a moment after it is mounted
                 yield other.root
             return
     with mounted(tmp_path, store=mount.store, config={"mode": mode}) as other:
