@@ -4,21 +4,22 @@ import os
 import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from engine import MessageStore
 from engine.files.mapped_file import next_data
 from tests.bench.measure import LeftOutError, Pairs, interleave, seconds
-from tests.bench.room import Room
+from tests.bench.room import POLL_SECONDS, Room
 from tests.bench.rows import Row
 from tests.bench.workload import LINES_A_PUT, TOPIC, body
 from tests.interop.mounts import MOUNTCTL
 
 RG = "rg, one file"
 QUEUES = 4
+FORGET_LIMIT_SECONDS = 30
 LEVELS = (b"INFO", b"WARN", b"Error")
 
 
@@ -64,16 +65,26 @@ def grep(words: Sequence[str], mounted: bool, room: Room) -> Pairs:
 
 def forget(path: Path) -> None:
     """Have the page cache forget a file, or all that is below a folder. LeftOutError: it does not."""
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        if file.is_file():
-            descriptor = os.open(file, os.O_RDONLY)
-            os.fsync(descriptor)  # what is not on disk is not forgotten
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            with suppress(BlockingIOError):
-                written = next_data(descriptor, 0, file.stat().st_size)  # zeros are made without the disk
-                if os.preadv(descriptor, [bytearray(1)], written, os.RWF_NOWAIT):
-                    raise LeftOutError(f"{file.name} stays in the page cache")
-            os.close(descriptor)
+    for file in filter(Path.is_file, path.rglob("*") if path.is_dir() else [path]):
+        limit = time.monotonic() + FORGET_LIMIT_SECONDS  # somebody may have it mapped who is about to end
+        while not is_forgotten(file):
+            if time.monotonic() > limit:
+                raise LeftOutError(f"{file.name} stays in the page cache")
+            time.sleep(POLL_SECONDS)
+
+
+def is_forgotten(file: Path) -> bool:
+    """Ask the page cache to forget a file; whether it did."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # what is not on disk is not forgotten
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        written = next_data(descriptor, 0, file.stat().st_size)  # zeros are made without the disk
+        return not os.preadv(descriptor, [bytearray(1)], written, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def cold(words: Sequence[str], room: Room) -> Pairs:
