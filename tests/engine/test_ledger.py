@@ -196,7 +196,7 @@ def test_damage_costs_the_message_that_it_hit_however_it_is_read(tmp_path: Path,
         assert bodies(store, "T", 0) == whole
         assert np.flatnonzero(~store.headers("T", 0, 0, 100)["ok"]).tolist() in ([hit], [])  # no CRC is checked
         assert sum(map(len, store.blocks("T", 0, 0, 100))) == len(whole)
-        held = list(store.holding("T", 0, 0, 100, [b"e", whole[0][:1]]))
+        held = list(store.holding("T", 0, 0, 100, [b" "]))
         assert [one.bodies[row] for one in held for row in range(len(one.bodies))] == whole
         assert bytes(store.stream("T", 0).read(0, 1 << 20)) == b"".join(one + b"\n" for one in whole)
         assert store.bounds("T", 0).max_offset == 100
