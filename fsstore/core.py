@@ -518,6 +518,8 @@ class Filesystem:
         self._context.survival.restarts = handed_over.restarts
         self._context.survival.planned_restarts = handed_over.planned_restarts
         self._computed.begin = handed_over.computed_begin
+        appearance = self._context.appearance
+        appearance.started_ns = handed_over.started_ns(appearance.started_ns)
         handed_over.requests.settle(self._store.physical_end)
         self._inherited = dict(handed_over.handles.all())
         self._next_handle = handed_over.handles.last + 1

@@ -4,8 +4,8 @@ The server's keeper (mountctl/daemon.py) holds the memory and the /dev/fuse desc
 of it goes with the mount. In words of 8 bytes of the machine's own order:
 
     header    magic, version, restarts, next number, handles used, end of the heap, lengths of the INIT request and of
-              its reply, last handle, begin of computed numbers, planned restarts, did the last server leave in order;
-              and both requests at AGREED_BYTES
+              its reply, last handle, begin of computed numbers, planned restarts, did the last server leave in order,
+              time when the first one began; and both requests at AGREED_BYTES
     requests  REQUESTS of: unique (0: free), state, physical offset                   what is not idempotent
     handles   HANDLES of: handle (0: free), inode, flags, state (a record, or 0)      what is open
     heap      records in cells of 64 bytes: length in cells, kind (0: free), 6 words, bytes
@@ -56,7 +56,7 @@ RESENT = 1 << 63
 """Set in `unique` of a request that the kernel sends once more."""
 
 _MAGIC, _VERSION, _RESTARTS, _NEXT_NUMBER, _HANDLES_USED = range(5)
-_HEAP_END, _REQUEST_BYTES, _REPLY_BYTES, _LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT = range(5, 12)
+_HEAP_END, _REQUEST_BYTES, _REPLY_BYTES, _LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT, _STARTED = range(5, 13)
 _REQUESTS_BEGIN = (1 << 16) // 8
 _HANDLES_BEGIN = _REQUESTS_BEGIN + REQUESTS * REQUEST_WORDS
 _HEAP_BEGIN = _HANDLES_BEGIN + HANDLES * HANDLE_WORDS
@@ -125,6 +125,11 @@ class Handover:
         self.was_left = bool(words[_IS_LEFT])
         words[_IS_LEFT] = 0
         words[_PLANNED if self.was_left else _RESTARTS] += 1
+
+    def started_ns(self, now_ns: int) -> int:
+        """When the first server began; the first one says `now_ns`."""
+        self._words[_STARTED] = self._words[_STARTED] or now_ns
+        return self._words[_STARTED]
 
     @property
     def computed_begin(self) -> int:

@@ -24,10 +24,10 @@ class Appearance:
     """Makes the Attributes of one mount. Holds what all its files share: owner, modes, timeouts."""
 
     def __init__(self, options: FilesystemOptions, mode: OpenMode, started_ns: int) -> None:
-        """`started_ns`: the time shown on what has none of its own."""
         self._uid = options.uid
         self._gid = options.gid
-        self.started_ns = self._started_ns = started_ns
+        self.started_ns = started_ns
+        """The time shown on what has none of its own."""
         self._append_mode = stat.S_IFREG | options.append_mode
         self._directory_mode = stat.S_IFDIR | options.directory_mode
         self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else NOTIFIED_S
@@ -52,7 +52,7 @@ class Appearance:
 
     def directory(self, inode: int, *, mtime_ms: int | None = None, computed: bool = False) -> Attributes:
         """A directory; with `mtime_ms`, one that gets younger. `computed`: its name may mean nothing tomorrow."""
-        mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return Attributes(
             inode,
             self._directory_mode,
@@ -68,13 +68,13 @@ class Appearance:
     def append(self, inode: int, shown_inode: int, size: int, *, writable: bool) -> Attributes:
         """An `append` file. Never cached: each look-up is to give a number of its own."""
         mode = self._append_mode if writable else self._append_mode & ~0o222
-        return self._uncached(inode, mode, size, self._started_ns)._replace(shown_inode=shown_inode)
+        return self._uncached(inode, mode, size, self.started_ns)._replace(shown_inode=shown_inode)
 
     def drop_directory(self, inode: int, changed_ns: int | None) -> Attributes:
         """A directory that takes files: from whoever may publish, and each leaves the others' alone."""
         mode = self._directory_mode | self._append_mode & 0o222
         mode |= stat.S_ISVTX if mode & 0o022 else 0
-        mtime_ns = self._started_ns if changed_ns is None else changed_ns
+        mtime_ns = self.started_ns if changed_ns is None else changed_ns
         return Attributes(inode, mode, 0, mtime_ns, 2, self._uid, self._gid, self._name_timeout, 0)
 
     def dropped(self, inode: int, size: int, mtime_ns: int, mode: int, uid: int | None, gid: int | None) -> Attributes:
@@ -94,16 +94,16 @@ class Appearance:
         """A `<queue>.log`; its name means another inode when it becomes idle, grows again, or begins later. The kernel
         is notified when the size of an idle one changes, whoever writes."""
         known = NOTIFIED_S if is_idle else self._growing_timeout
-        mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, known, shown_inode)
 
     def name_of_file(self, shown_inode: int) -> Attributes:
         """A name in a listing, which says no more than that it is a file: a kernel looks it up."""
-        return self._uncached(0, stat.S_IFREG | 0o444, 0, self._started_ns)._replace(shown_inode=shown_inode)
+        return self._uncached(0, stat.S_IFREG | 0o444, 0, self.started_ns)._replace(shown_inode=shown_inode)
 
     def link(self, inode: int, target: bytes, mtime_ms: int | None = None) -> Attributes:
         """A symbolic link; what it points to may be another message the next moment."""
-        mtime_ns = self._started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return self._uncached(inode, stat.S_IFLNK | 0o777, len(target), mtime_ns)
 
     def report(self, inode: int, size: int, mtime_ns: int) -> Attributes:
@@ -113,15 +113,15 @@ class Appearance:
     def offset(self, inode: int, size: int, changed_ns: int | None, *, writable: bool) -> Attributes:
         """Where a consumer group goes on."""
         mode = stat.S_IFREG | (0o644 if writable else 0o444)
-        return self._uncached(inode, mode, size, self._started_ns if changed_ns is None else changed_ns)
+        return self._uncached(inode, mode, size, self.started_ns if changed_ns is None else changed_ns)
 
     def control(self, inode: int) -> Attributes:
         """The file that takes commands, from the owner alone; to be read, for who copies all there is, but empty."""
-        return self._uncached(inode, stat.S_IFREG | 0o600, 0, self._started_ns)
+        return self._uncached(inode, stat.S_IFREG | 0o600, 0, self.started_ns)
 
     def access_log(self, inode: int) -> Attributes:
         """The file that tells who does what, to the owner alone."""
-        return self._uncached(inode, stat.S_IFREG | 0o400, 0, self._started_ns)
+        return self._uncached(inode, stat.S_IFREG | 0o400, 0, self.started_ns)
 
     def cacheable_absence(self) -> Attributes:
         """The answer for a name that can never exist."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore
+from tests.mount.harness import sh
 from tests.mountctl.conftest import Site, eventually, is_mounted, mountctl, succeed
 
 
@@ -171,6 +172,14 @@ def test_what_is_open_to_be_read_goes_on(mounted: Site, mounted_queue: Path) -> 
             path.stat().st_ino
             for path in (mounted_queue.parent, mounted_queue, mounted_queue / "append", stream, keyed)
         ] == numbers
+
+
+def test_a_walk_meets_the_times_that_it_met_before(mounted: Site) -> None:
+    names = ". t t/0 t/append t/keys t/drop @store @store/groups @store/control @parquet"
+    before = sh(f"stat --cached=never -c '%n %.9Y %.9Z' {names}", mounted.mountpoint)
+    kill(mounted)
+    assert sh(f"stat --cached=never -c '%n %.9Y %.9Z' {names}", mounted.mountpoint) == before
+    sh(f"tar -cf {mounted.log.with_suffix('.tar')} .", mounted.mountpoint)  # ends with 1 where something changed
 
 
 def test_a_listing_in_progress_goes_on(mounted: Site, mounted_queue: Path) -> None:
