@@ -10,6 +10,7 @@ explained by another entry as well, nor where the queue's entries lead to other 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,7 +71,7 @@ class MetDamage:
 
     def __init__(self) -> None:
         self._damaged: set[int] = set()
-        self._mended: dict[int, Place] = {}
+        self._mended: OrderedDict[int, Place] = OrderedDict()  # whose first one is found at once
 
     @property
     def damaged(self) -> int:
@@ -90,7 +91,7 @@ class MetDamage:
     def note_mended(self, physical_offset: int, place: Place) -> None:
         """The record there was shown by the entry at `place`."""
         if physical_offset not in self._mended and len(self._mended) >= MOST_NOTED:
-            self._mended.pop(next(iter(self._mended)), None)
+            self._mended.popitem(last=False)
         self._mended[physical_offset] = place
 
     def place_of(self, physical_offset: int) -> Place | None:
