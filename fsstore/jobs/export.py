@@ -44,6 +44,10 @@ class ExportError(RuntimeError):
         self.reason = reason
 
 
+class NoTopicError(ExportError):
+    """A topic that is wanted is not there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What to export: topics (None: all) and times, epoch milliseconds, [from_ms, until_ms)."""
@@ -378,7 +382,7 @@ def _found(root: str, wanted: Wanted) -> list[Range]:
     there: Bounds = bounds(root)
     missing = set(wanted.topics or ()) - there.keys()
     if missing:
-        raise ExportError(f"there is no topic {min(missing)!r}: there are {', '.join(sorted(there)) or 'none yet'}")
+        raise NoTopicError(f"no topic {min(missing)!r}: there are: {', '.join(sorted(there)) or 'none yet'}")
     found = [
         Range(topic, queue, _offset_at(root, topic, queue, wanted.from_ms, begin, end),
               end if wanted.until_ms is None else _offset_at(root, topic, queue, wanted.until_ms, begin, end))

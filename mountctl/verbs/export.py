@@ -44,7 +44,7 @@ def command(
       mountctl export /mnt/mq november --topic orders --from 2026-11-01 --until 2026-12-01
     """
     require_arrow()
-    from fsstore.jobs.export import Export, ExportError, Wanted
+    from fsstore.jobs.export import Export, ExportError, NoTopicError, Wanted
 
     from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
     require_outside_mounts(absolute(folder))
@@ -56,7 +56,8 @@ def command(
             with _runner(on_spark, master) as runner, progress(quiet, counts=True) as show:
                 units = export.run(runner, lambda done, total: show("exporting", done, total))
     except ExportError as error:
-        raise CommandError(error.reason, exit_code=os.EX_DATAERR) from None
+        code = os.EX_USAGE if isinstance(error, NoTopicError) else os.EX_DATAERR
+        raise CommandError(error.reason, exit_code=code) from None
     except OSError as error:
         if not error.errno or error.filename:
             raise

@@ -360,6 +360,13 @@ def test_an_export_that_has_no_room_says_where_and_goes_on(mount: Mounted, tmp_p
     assert len(messages(tmp_path / "a")) == ORDERS
 
 
+def test_an_export_of_no_topic_says_which_there_are(mount: Mounted, tmp_path: Path) -> None:
+    done = mountctl("export", mount.root, tmp_path / "a", "--topic", "ordres")
+    assert done.returncode == 64
+    assert done.stderr.startswith("mountctl: no topic 'ordres': there are: ")
+    assert not (tmp_path / "a").exists()
+
+
 def test_an_export_into_a_mount_is_refused_before_it_makes_a_topic(mount: Mounted) -> None:
     done = mountctl("export", mount.root, mount.root / "archive")
     assert (done.returncode, "where a folder is a topic: name a directory elsewhere" in done.stderr) == (64, True)
