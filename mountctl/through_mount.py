@@ -224,6 +224,11 @@ class MountedStore:
             return CommandError(f"a line is over the limit of {limit:,} bytes", "publish it shorter", os.EX_DATAERR)
         if error.errno == errno.ENOENT and queue is not None and not (self._root / topic / str(queue)).is_dir():
             return TopicNotFoundError(topic, queue)
+        if error.errno == errno.EINVAL:
+            from fsstore.jobs.publishing import why_refused
+
+            if reason := why_refused(str(self._root)):
+                return CommandError(reason, exit_code=os.EX_DATAERR)
         return error
 
     def create_topic(self, topic: str, queues: int) -> None:

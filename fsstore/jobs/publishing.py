@@ -50,6 +50,13 @@ def publish_once(batch: Batch, task: int, lines: Iterable[bytes], *, is_repeated
     return next(numbers)
 
 
+def why_refused(root: str) -> str:
+    """Why this process's last write was refused, which only `@store/refusals` says in words; empty: not known."""
+    lines = (Path(root) / "@store/refusals").read_text().splitlines()
+    own = [words[5] for line in lines if len(words := line.split(" ", 5)) == 6 and words[1] == str(os.getpid())]
+    return own[-1] if own else ""
+
+
 class BulkAppend:
     """Publishes many lines of JSON a write, to a topic's queues in turn, and goes on with the same write when its
     daemon has come back."""
@@ -119,14 +126,9 @@ class BulkAppend:
         except OSError as error:
             self._close()
             if error.errno in _SAID_BY_THE_MOUNT:
-                raise OSError(error.errno, f"{error.strerror}: {self._reason()}", self._paths[0]) from None
+                reason = why_refused(self._root) or "@store/refusals says why"
+                raise OSError(error.errno, f"{error.strerror}: {reason}", self._paths[0]) from None
             raise
-
-    def _reason(self) -> str:
-        """Why the last write was refused: only a mount's `@store/refusals` says it in words."""
-        lines = (Path(self._root) / "@store/refusals").read_text().splitlines()
-        own = [words[5] for line in lines if len(words := line.split(" ", 5)) == 6 and words[1] == str(os.getpid())]
-        return own[-1] if own else "@store/refusals says why"
 
     def _sync(self) -> None:
         """Everything that was published before, to any queue, is on disk."""

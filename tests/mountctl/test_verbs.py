@@ -243,6 +243,7 @@ def test_put_publishes_every_byte_up_to_the_limit(place: Path, tmp_path: Path) -
         (["orders", "x", "--tag", "a\x01b"], "", 65, "illegal message: a property has no name, or holds the"),
         (["orders", "x", "--key", "k" * 40_000], "", 65, "properties of 40,005 bytes is over the limit of 32,767"),
         (["orders", "--key", "a b"], "x\n", 65, "illegal message: keys are a list of texts that are not empty"),
+        (["orders", "x", "--property", "DELAY=x"], "", 65, "illegal message: DELAY is 'x', which is no delay level"),
         (["orders/9", "x"], "", 64, "topic 'orders' has no queue 9"),
         (["or ders", "x"], "", 65, "illegal message: topic 'or ders'"),
         (["orders"], "x" * ((4 << 20) + 1), 65, "over the limit of 4,194,304"),
