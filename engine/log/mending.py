@@ -129,7 +129,7 @@ class Mender:
             mended = self._with(record, entry, frame[0])  # one of its further places leads to it
             place = Place(entry.topic, entry.queue_id, entry.queue_offset)
             return mended if mended is not None and place in further_places(mended.message) else None
-        except ReadError:
+        except (ReadError, OverflowError):  # a damaged record may have made a queue with a number that none can say
             return None
 
     def _with(self, record: memoryview, entry: Entry, word: Word) -> Mended | None:

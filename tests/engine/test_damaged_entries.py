@@ -4,6 +4,7 @@ no number."""
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,3 +113,16 @@ def test_a_damaged_number_of_a_new_queues_first_message_stops_no_opening(tmp_pat
         assert bytes(store.get("U", 0, 0).body) == b"first"  # its entry knows the number
         assert [bytes(message.body) for message in store.read("T", 0, 0)] == [b"0", b"1"]
         assert store.put(Message("U", b"third"), 0).queue_offset == 2
+
+
+def test_a_damaged_queue_number_that_made_a_queue_of_its_own_is_damage(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SMALL, create=True) as store:
+        place = [store.put(Message("T", b"%d" % number), 0).physical_offset for number in range(COUNT)][1]
+    change(tmp_path / "commitlog" / f"{0:020d}", place + 12, 0xFF)  # it is below 0 then
+    shutil.rmtree(tmp_path / "consumequeue")
+    with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
+        assert bytes(store.get("T", 0, 2).body) == b"2"
+        (made,) = set(store.queues_by_topic()["T"]).difference(range(4))
+        with pytest.raises(DamagedRecordError):
+            store.get("T", made, 1)
+        assert list(store.read("T", made, 0)) == []
