@@ -89,6 +89,10 @@ def command(place: str, query: str, begin: str | None, end: str | None, as_csv: 
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
             raise CommandError(str(error).splitlines()[0], f"there are topics: {topics}", os.EX_USAGE) from None
+        except RuntimeError as error:
+            if str(error) != "Query interrupted":  # which is what DuckDB makes of Ctrl-C
+                raise
+            raise KeyboardInterrupt from None
         except duckdb.IOException as error:
             raise CommandError(str(error), exit_code=os.EX_IOERR) from None
         except duckdb.Error as error:

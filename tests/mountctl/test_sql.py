@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +15,7 @@ import pytest
 
 from engine import FileSizes, Message, MessageStore, StoreConfig
 from tests.mount.harness import Mounted, mounted
-from tests.mountctl.conftest import mountctl, succeed
+from tests.mountctl.conftest import DEADLINE_SECONDS, eventually, mountctl, succeed
 
 LINES = ['{"user": "ann", "n": 1}', '{"user": "bob", "n": 2}', "no JSON, but ü", "a,b\t\x1b[31m"]
 
@@ -96,3 +100,21 @@ def test_files_of_other_times_are_not_opened(tmp_path: Path) -> None:
 def test_a_store_that_is_not_mounted_is_refused(tmp_path: Path) -> None:
     succeed("init", tmp_path / "store")
     assert "mount it first" in mountctl("sql", tmp_path / "store", "select 1").stderr
+
+
+def test_a_query_is_interrupted_in_one_line(mount: Mounted) -> None:
+    query = "select count(*) from range(100000000000)"
+    command: list[str | Path] = [sys.executable, "-m", "mountctl", "sql", mount.root, query]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
+
+        def is_at_it() -> bool:
+            user_ticks = int(Path(f"/proc/{asking.pid}/stat").read_text().rpartition(")")[2].split()[11])
+            return user_ticks > 3 * os.sysconf("SC_CLK_TCK")  # of its own time: it starts within one second
+
+        try:
+            eventually(is_at_it, "the query runs")
+            asking.send_signal(signal.SIGINT)
+            assert asking.communicate(timeout=DEADLINE_SECONDS) == ("", "mountctl: interrupted\n")
+        finally:
+            asking.kill()
+    assert asking.returncode == 130
