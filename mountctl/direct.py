@@ -40,9 +40,8 @@ READ_TOGETHER = 65_536
 @contextmanager
 def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) -> Iterator[OpenedStore]:
     """The store at `path`. A reader of a store that another process writes follows it, and changes nothing."""
-    if not any(path.iterdir()) and not settings.log_paths:
-        reason = f"nothing is mounted at {path}, and no store is in it"
-        raise CommandError(reason, f"`mountctl mount STORE {path}`, or name the store", os.EX_NOINPUT)
+    if not settings.log_paths:
+        require_files(path)
     raise_open_files()
     modes = [OpenMode.WRITE] if writing else [OpenMode.FOLLOW] if following else [OpenMode.READ_ONLY, OpenMode.FOLLOW]
     with progress() as show:  # until it is open: what is printed then has the terminal for itself
@@ -58,6 +57,13 @@ def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) 
             store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[1], progress=report)))
     with store:
         yield OpenedStore(store)
+
+
+def require_files(path: Path) -> None:
+    """CommandError: a folder is empty, so it is no store, and perhaps a mount point."""
+    if not any(path.iterdir()):
+        reason = f"nothing is mounted at {path}, and no store is in it"
+        raise CommandError(reason, f"`mountctl mount STORE {path}`, or name the store", os.EX_NOINPUT)
 
 
 class OpenedClaim:

@@ -5,23 +5,31 @@
 
 Who reads much (`beside`) follows a mounted store, too, if its files can be read here: a message costs no request then.
 
-Both answer alike, so that a person need not know which it is.
+Both answer alike, so that a person need not know which it is. Jobs that need a tree of files (`reach_mount`) get the
+store's mount, or one of their own for as long as they run.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine import StoreError, writer_of
 from mountctl.access import Access
-from mountctl.direct import opened
+from mountctl.direct import opened, require_files
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
-from mountctl.places import Mount, Place, require_answer
+from mountctl.places import Mount, Place, find, mount_at, require_answer
 from mountctl.through_mount import MountedStore
+
+LOOK_SECONDS = 0.01
+"""How often to look whether a mount of one's own is there."""
 
 
 @contextmanager
@@ -55,6 +63,46 @@ def reach_to_consume(place: Place, settings: StoreSettings) -> Iterator[tuple[Ac
     with reach(place, settings, writing=True) as access, ExitStack() as stack:
         is_mounted = place.mount is not None and not place.mount.read_only
         yield access, stack.enter_context(reach(place, settings, beside=True)) if is_mounted else access
+
+
+@contextmanager
+def reach_mount(text: str, *, writing: bool = False, on_cluster: bool = False) -> Iterator[Path]:
+    """A mount point of the store that a person means while the block runs: where it is mounted, or a mount that goes
+    with the block, read-only unless `writing`, following a store that another process writes; not `on_cluster`, whose
+    hosts would not have it. CommandError."""
+    place = find(text)
+    mount = place.mount
+    if mount is None and on_cluster:
+        raise CommandError(f"{text} is not mounted", f"mount it first, on each host: mountctl mount {text} MOUNTPOINT")
+    if mount is None:
+        with _mounted_meanwhile(place.store, writing) as mountpoint:
+            yield mountpoint
+        return
+    require_answer(mount)
+    if writing and mount.read_only:
+        raise CommandError(f"{mount.mountpoint} is read-only", "name a mount that can be written", os.EX_NOPERM)
+    yield mount.mountpoint
+
+
+@contextmanager
+def _mounted_meanwhile(store: Path, writing: bool) -> Iterator[Path]:
+    """A mount in a folder of its own, served by a process that ends with this one. CommandError with its words."""
+    require_files(store)
+    mode = [] if writing else ["--follow" if writer_of(store) else "--read-only"]
+    with tempfile.TemporaryDirectory(prefix="mountctl-") as folder, tempfile.TemporaryFile("w+") as said:
+        serve = [sys.executable, "-P", "-m", "mountctl", "mount", "--foreground", *mode, str(store), folder]
+        server = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *serve], stderr=said, process_group=0)
+        try:
+            while mount_at(Path(folder)) is None:
+                if server.poll() is not None:
+                    said.seek(0)
+                    words = [line for line in said.read().splitlines() if line.startswith("mountctl: ")]
+                    raise CommandError(words[-1].removeprefix("mountctl: "), exit_code=server.returncode)
+                time.sleep(LOOK_SECONDS)
+            yield Path(folder)
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def require_access(mount: Mount) -> None:

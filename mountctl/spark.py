@@ -1,4 +1,4 @@
-"""What the verbs that move many messages at once need: pyarrow, a mount, and a Spark session where one is asked for."""
+"""What the verbs that move many messages at once need: pyarrow, and a Spark session where one is asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mountctl.errors import CommandError
-from mountctl.places import find, require_answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,15 +69,3 @@ def _silent() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def mountpoint_of(text: str, *, writing: bool = False) -> Path:
-    """The mount that a person means: jobs read and write through it, on every host that works for them."""
-    place = find(text)
-    if place.mount is None:
-        raise CommandError(f"{text} is not mounted", f"mount it first: mountctl mount {text} MOUNTPOINT")
-    require_answer(place.mount)
-    if writing and place.mount.read_only:
-        reason = f"{place.mount.mountpoint} is read-only"
-        raise CommandError(reason, "name a mount that can be written", os.EX_NOPERM)
-    return place.mount.mountpoint

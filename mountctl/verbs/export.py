@@ -1,4 +1,4 @@
-"""mountctl export: the messages of a mounted store as a Parquet dataset."""
+"""mountctl export: the messages of a store as a Parquet dataset."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from mountctl.access import parse_time
 from mountctl.errors import CommandError
 from mountctl.output import plural, progress
 from mountctl.places import absolute, require_outside_mounts
-from mountctl.spark import mountpoint_of, require_arrow, spark_session
+from mountctl.reach import reach_mount
+from mountctl.spark import require_arrow, spark_session
 
 if TYPE_CHECKING:
     from fsstore.jobs.export import Runner, Unit
 
 
 @click.command("export", short_help="Write messages to a Parquet dataset.")
-@click.argument("place", metavar="MOUNT")
+@click.argument("place")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be given again.")
 @click.option("--from", "begin", metavar="TIME", help="Only what was stored at or after this time.")
@@ -33,7 +34,7 @@ def command(
     place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, on_spark: bool,
     master: str | None, quiet: bool,
 ) -> None:  # fmt: skip
-    """Write the messages of MOUNT to DIR, a Parquet dataset partitioned by topic and date (UTC).
+    """Write the messages of PLACE to DIR, a Parquet dataset partitioned by topic and date (UTC).
 
     What is written is read again, and compared by counts and checksums. The same command brings what is new since, and
     goes on after an interruption. A TIME is epoch milliseconds or ISO 8601.
@@ -48,13 +49,13 @@ def command(
 
     from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
     require_outside_mounts(absolute(folder))
-    mountpoint = mountpoint_of(place)
     try:
-        export = Export(mountpoint, folder, Wanted(topics or None, from_ms, until_ms))
-        units = []
-        if not export.is_done:
-            with _runner(on_spark, master) as runner, progress(quiet, counts=True) as show:
-                units = export.run(runner, lambda done, total: show("exporting", done, total))
+        with reach_mount(place, on_cluster=master is not None) as mountpoint:
+            export = Export(mountpoint, folder, Wanted(topics or None, from_ms, until_ms))
+            units = []
+            if not export.is_done:
+                with _runner(on_spark, master) as runner, progress(quiet, counts=True) as show:
+                    units = export.run(runner, lambda done, total: show("exporting", done, total))
     except ExportError as error:
         code = os.EX_USAGE if isinstance(error, NoTopicError) else os.EX_DATAERR
         raise CommandError(error.reason, exit_code=code) from None

@@ -15,8 +15,8 @@ from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import plural, progress
 from mountctl.places import find
-from mountctl.reach import reach
-from mountctl.spark import mountpoint_of, require_arrow, spark_session
+from mountctl.reach import reach, reach_mount
+from mountctl.spark import require_arrow, spark_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ _BODY, _KEY, _TAGS = "body", "key", "tags"
 
 @click.command("import", short_help="Publish the records of files.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.argument("place", metavar="MOUNT")
+@click.argument("place")
 @click.option("-t", "--topic", required=True, help="The topic to publish to; made where there is none.")
 @click.option("-k", "--key", metavar="COLUMN", help="The column, or field, that is a message's key.")
 @click.option("--tag", metavar="COLUMN", help="The column that is a message's tag.")
@@ -45,7 +45,7 @@ def command(
     files: tuple[Path, ...], place: str, topic: str, key: str | None, tag: str | None, body: str | None,
     kind: str | None, on_spark: bool, master: str | None, quiet: bool,
 ) -> None:  # fmt: skip
-    """Publish each record of FILES (JSON lines, CSV with a header, Parquet) to a topic of MOUNT.
+    """Publish each record of FILES (JSON lines, CSV with a header, Parquet) to a topic of PLACE.
 
     A line of JSON is a body as it stands; a record of CSV or Parquet becomes a JSON object, unless --body names one
     column. All records are looked at before one is published: what can be no message is refused, with its file and
@@ -56,20 +56,22 @@ def command(
       mountctl import orders.jsonl /mnt/mq --topic orders --key id
       mountctl import prices.csv /mnt/mq --topic prices --key article --tag currency
     """
+    if Path(place).is_file():
+        raise CommandError(f"{place} is a file", "the store or its mount comes last", os.EX_USAGE)
     require_arrow()
     from fsstore.jobs.records import Fields, RecordError, RecordsError, kind_of
 
-    mountpoint = mountpoint_of(place, writing=True)
     if problem := topic_problem(topic):
         raise IllegalTopicError(topic, problem)
     fields = Fields(body, key, tag)
     try:
         chosen = kind or kind_of(files)
-        _examine(files, chosen, fields, topic, mountpoint, quiet)
-        if on_spark or master is not None:
-            count = _with_spark(files, chosen, fields, mountpoint, topic, master, quiet)
-        else:
-            count = _here(files, chosen, fields, mountpoint, topic, quiet)
+        with reach_mount(place, writing=True, on_cluster=master is not None) as mountpoint:
+            _examine(files, chosen, fields, topic, mountpoint, quiet)
+            if on_spark or master is not None:
+                count = _with_spark(files, chosen, fields, mountpoint, topic, master, quiet)
+            else:
+                count = _here(files, chosen, fields, mountpoint, topic, quiet)
     except RecordsError as error:
         code = os.EX_DATAERR if isinstance(error, RecordError) else os.EX_USAGE
         raise CommandError(error.reason, error.remedy, code) from None

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,10 +19,10 @@ from fsstore.parquet.format import FIELDS, Type
 from mountctl.access import parse_time
 from mountctl.errors import CommandError
 from mountctl.output import print_json_line, print_table
-from mountctl.spark import mountpoint_of
+from mountctl.reach import reach_mount
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, Statement
 
 ALL = "messages"
 """The view of all topics, where none has that name."""
@@ -48,14 +49,14 @@ _TYPES = {
 
 
 @click.command("sql", short_help="Ask in SQL; topics are tables.")
-@click.argument("place", metavar="MOUNT")
+@click.argument("place")
 @click.argument("query", metavar="QUERY")
 @click.option("--from", "begin", metavar="TIME", help="Only what was stored at or after this time.")
 @click.option("--until", "end", metavar="TIME", help="Only what was stored before this time.")
 @click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one a line.")
 def command(place: str, query: str, begin: str | None, end: str | None, as_csv: bool, as_json: bool) -> None:
-    """Ask MOUNT a QUERY in DuckDB's SQL. Each topic is a table, and `messages` all of them.
+    """Ask PLACE, a store or its mount, a QUERY in DuckDB's SQL. Each topic is a table, and `messages` all of them.
 
     Columns: those of @parquet, with body as text (null where it is none), bytes as it is stored, and json where it is
     JSON: json->>'$.user'. A name that is no word stands in double quotes: "%DLQ%billing". With --from and --until files
@@ -72,9 +73,8 @@ def command(place: str, query: str, begin: str | None, end: str | None, as_csv: 
         import duckdb
     except ImportError:
         raise CommandError("DuckDB is not installed", "pip install 'fsstore[sql]'") from None
-    mountpoint = mountpoint_of(place)
     between = Between(*(None if text is None else parse_time(text) for text in (begin, end)))
-    with duckdb.connect() as connection:
+    with reach_mount(place) as mountpoint, duckdb.connect() as connection:
         try:
             connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
             statements = connection.extract_statements(query)
@@ -83,20 +83,27 @@ def command(place: str, query: str, begin: str | None, end: str | None, as_csv: 
             *first, last = statements
             for statement in first:
                 _make_views(connection, mountpoint, statement.query, between)
-                connection.execute(statement)
+                _execute(connection, statement)
             _make_views(connection, mountpoint, last.query, between)
             _print(connection, last.query, as_csv=as_csv, as_json=as_json)
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
             raise CommandError(str(error).splitlines()[0], f"there are topics: {topics}", os.EX_USAGE) from None
-        except RuntimeError as error:
-            if str(error) != "Query interrupted":  # which is what DuckDB makes of Ctrl-C
-                raise
-            raise KeyboardInterrupt from None
         except duckdb.IOException as error:
             raise CommandError(str(error), exit_code=os.EX_IOERR) from None
         except duckdb.Error as error:
             raise CommandError(str(error), exit_code=os.EX_USAGE) from None
+
+
+def _execute(connection: DuckDBPyConnection, statement: str | Statement) -> DuckDBPyConnection:
+    """Run a statement in another thread, for Ctrl-C: DuckDB looks for it now and then only, and never in some joins."""
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(connection.execute, statement)
+        try:
+            return answer.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
 
 
 def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, between: Between) -> None:
@@ -146,15 +153,15 @@ def _quoted(name: str) -> str:
 def _print(connection: DuckDBPyConnection, query: str, *, as_csv: bool, as_json: bool) -> None:
     """Rows with their cells as DuckDB writes them; nothing for a statement that has none."""
     if not re.match(r"\s*(select|with|from|values|describe|show|summarize|pivot|table)\b", query, re.IGNORECASE):
-        connection.execute(query)
+        _execute(connection, query)
         return
     rows_of = f"({query.rstrip().rstrip(';')}\n)"
     if as_json:
-        found = connection.execute(f"select to_json(found)::varchar from {rows_of} found")
+        found = _execute(connection, f"select to_json(found)::varchar from {rows_of} found")
         for (row,) in _rows(found):
             print_json_line(json.loads(row))
         return
-    found = connection.execute(f"select columns(*)::varchar from {rows_of}")
+    found = _execute(connection, f"select columns(*)::varchar from {rows_of}")
     names = [column[0] for column in found.description]
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")

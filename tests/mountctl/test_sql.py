@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from engine import FileSizes, Message, MessageStore, StoreConfig
+from mountctl.places import mounts
 from tests.mount.harness import Mounted, mounted
 from tests.mountctl.conftest import DEADLINE_SECONDS, eventually, mountctl, succeed
 
 LINES = ['{"user": "ann", "n": 1}', '{"user": "bob", "n": 2}', "no JSON, but ü", "a,b\t\x1b[31m"]
+
+ENDLESS = "select count(*) from range(1000000) a, range(1000000) b"
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +100,40 @@ def test_files_of_other_times_are_not_opened(tmp_path: Path) -> None:
         assert asked(mount, "select count(*) as n from orders") == [{"n": 100}]
 
 
-def test_a_store_that_is_not_mounted_is_refused(tmp_path: Path) -> None:
-    succeed("init", tmp_path / "store")
-    assert "mount it first" in mountctl("sql", tmp_path / "store", "select 1").stderr
+def test_a_store_that_is_not_mounted_is_mounted_meanwhile(tmp_path: Path) -> None:
+    store, query = tmp_path / "store", "select body from orders order by body"
+    succeed("init", store)
+    succeed("put", store, "orders", "1", "2")
+    assert succeed("sql", store, query).split() == ["body", "1", "2"]
+    with MessageStore.open(store):  # by another writer: it is followed
+        assert succeed("sql", store, query, "--csv").split() == ["body", "1", "2"]
+    assert not [mount for mount in mounts() if mount.store == store]
+    succeed("put", store, "orders", "3")  # nobody has it
+
+
+def test_what_is_no_store_is_refused_in_the_words_of_mount(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("no store")
+    refused = mountctl("sql", tmp_path, "select 1")
+    assert (refused.returncode, refused.stderr) == (
+        65, f"mountctl: {tmp_path} is not a message store: there is no commitlog folder, but 'notes'\n",
+    )  # fmt: skip
+    (tmp_path / "notes").unlink()
+    refused = mountctl("sql", tmp_path, "select 1")
+    assert (refused.returncode, list(tmp_path.iterdir())) == (66, [])
+
+
+def test_a_query_that_is_killed_leaves_no_mount(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    succeed("init", store)
+    command: list[str | Path] = [sys.executable, "-m", "mountctl", "sql", store, ENDLESS]
+    with subprocess.Popen(command) as asking:
+        eventually(lambda: any(mount.store == store for mount in mounts()), "it is mounted")
+        asking.kill()
+    eventually(lambda: not any(mount.store == store for mount in mounts()), "it is unmounted")
 
 
 def test_a_query_is_interrupted_in_one_line(mount: Mounted) -> None:
-    query = "select count(*) from range(100000000000)"
-    command: list[str | Path] = [sys.executable, "-m", "mountctl", "sql", mount.root, query]
+    command: list[str | Path] = [sys.executable, "-m", "mountctl", "sql", mount.root, ENDLESS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asking:
 
         def is_at_it() -> bool:

@@ -267,6 +267,23 @@ def test_an_export_can_be_imported(
     assert bodies == Counter(row[3] for row in contents(mount.root / "@parquet", "orders"))
 
 
+def test_a_store_that_is_not_mounted_is_exported_and_imported(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    succeed("init", store)
+    succeed("put", store, "orders", "a", "b")
+    assert succeed("export", store, archive).startswith("2 messages in 1 file")
+    succeed("put", store, "orders", "c")
+    assert succeed("export", store, archive).startswith("1 message in 1 file added")  # though mounted elsewhere
+    columns = ("--body", "body", "--topic", "copy")
+    assert succeed("import", archive, store, *columns) == "3 messages published to copy\n"
+    assert sorted(succeed("cat", store, "copy").splitlines()) == ["a", "b", "c"]
+    (tmp_path / "b.csv").write_text("id\n1\n")
+    refused = mountctl("import", store, tmp_path / "b.csv", "--topic", "copy")
+    assert "the store or its mount comes last" in refused.stderr
+    refused = mountctl("export", store, archive, "--master", "spark://nowhere:7077")
+    assert "mount it first, on each host" in refused.stderr
+
+
 def test_records_of_any_type_become_json(mount: Mounted, tmp_path: Path) -> None:
     when = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
     row = {"n": 7, "t": when, "b": b"\xff", "l": [1, 2], "s": {"x": None}, "f": 0.5, "none": None}
