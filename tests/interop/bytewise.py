@@ -70,7 +70,7 @@ def compressed_before(put: Put) -> Put:
 
 def write_at_their_times(path: Path, puts: list[Put], results: list[dict[str, Any]]) -> None:
     clock = SetClock()
-    with MessageStore.open(path, our_config(SMALL, clock=clock)) as store:
+    with MessageStore.open(path, our_config(SMALL, clock=clock), create=True) as store:
         for put, result in zip(puts, results, strict=True):
             clock.now_ms = result["store_time_ms"]
             put_one(store, put)
