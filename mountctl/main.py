@@ -78,9 +78,11 @@ def _few_threads() -> Iterator[None]:
     loaded in this block, unless it is told not to."""
     told = OPENBLAS_THREADS in os.environ
     os.environ.setdefault(OPENBLAS_THREADS, "1")
-    yield
-    if not told:
-        del os.environ[OPENBLAS_THREADS]  # what a verb starts is told nothing
+    try:
+        yield
+    finally:
+        if not told:
+            del os.environ[OPENBLAS_THREADS]  # what a verb starts is told nothing
 
 
 class Verbs(click.Group):

@@ -12,10 +12,10 @@ store's mount, or one of their own for as long as they run.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,10 +26,8 @@ from mountctl.direct import opened, require_files
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.places import Mount, Place, find, mount_at, require_answer
+from mountctl.preflight import fusermount
 from mountctl.through_mount import MountedStore
-
-LOOK_SECONDS = 0.01
-"""How often to look whether a mount of one's own is there."""
 
 
 @contextmanager
@@ -93,16 +91,32 @@ def _mounted_meanwhile(store: Path, writing: bool) -> Iterator[Path]:
         serve = [sys.executable, "-P", "-m", "mountctl", "mount", "--foreground", *mode, str(store), folder]
         server = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *serve], stderr=said, process_group=0)
         try:
-            while mount_at(Path(folder)) is None:
-                if server.poll() is not None:
-                    said.seek(0)
-                    words = [line for line in said.read().splitlines() if line.startswith("mountctl: ")]
-                    raise CommandError(words[-1].removeprefix("mountctl: "), exit_code=server.returncode)
-                time.sleep(LOOK_SECONDS)
+            if not _is_served(server, Path(folder)):
+                said.seek(0)
+                words = [line for line in said.read().splitlines() if line.startswith("mountctl: ")]
+                reason = words[-1].removeprefix("mountctl: ") if words else f"{store} can't be mounted"
+                raise CommandError(reason, exit_code=max(server.returncode, 0) or os.EX_UNAVAILABLE)
             yield Path(folder)
         finally:
             server.terminate()
             server.wait()
+            if mount_at(Path(folder)) is not None:  # it was killed
+                subprocess.run([fusermount(), "-u", "-z", folder], capture_output=True, check=False)
+
+
+def _is_served(server: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Wait until `folder` is a mount point; False where the process that is to serve it ends before."""
+    with open("/proc/self/mounts", "rb") as table, ExitStack() as stack:
+        process = os.pidfd_open(server.pid)
+        stack.callback(os.close, process)
+        changes = select.poll()
+        changes.register(table, select.POLLERR | select.POLLPRI)  # which is how the kernel tells of a mount
+        changes.register(process, select.POLLIN)
+        while mount_at(folder) is None:
+            if server.poll() is not None:
+                return False
+            changes.poll()
+    return True
 
 
 def require_access(mount: Mount) -> None:

@@ -239,8 +239,8 @@ class MappedFile(FilePositions):
     def read_large(self, position: int, length: int) -> None:
         """The same in another thread, and into large pages: for bytes that nobody writes any more, since of such a page
         all is written to disk when one byte has changed."""
-        for part in self._unread(position, length):
-            threading.Thread(target=_read_large, args=part, name="read-ahead").start()
+        for found, start, size in self._unread(position, length):
+            threading.Thread(target=found.read_large, args=(start, size), name="read-ahead").start()
 
     def _unread(self, position: int, length: int) -> Iterator[tuple[FileMap, int, int]]:
         """The map with what there is of these bytes, if it is not in memory."""
@@ -593,10 +593,6 @@ class MappedFile(FilePositions):
             self._descriptor.close()
         if self._open_files is not None:
             self._open_files.discard(self)
-
-
-def _read_large(found: FileMap, position: int, length: int) -> None:
-    found.read_large(position, length)
 
 
 def used_end(file: MappedFile, start: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""The records of files (JSON lines, CSV, Parquet) as messages, with pyarrow."""
+"""Records as messages: lines of JSON, and those of files (JSON lines, CSV, Parquet), which pyarrow opens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from datetime import date, time
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-
-from fsstore.jobs.keys import keys_in
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 BATCH_RECORDS = 4_096
 LINE_BYTES = 64 << 20
@@ -133,12 +131,11 @@ def _tell_more(tell: Tell, before: int, more: int) -> None:
 
 def parts_of(body: object, key: object, tags: object) -> _Parts:
     """A message of what a record says. ValueError: its key can be none."""
-    try:
-        keys = keys_in(key, _text)
-    except ValueError as error:
-        raise ValueError(f"its key is {error}") from None
+    keys = key if isinstance(key, list) else [] if key is None else [key]
+    if any(one is None or isinstance(one, list | dict) for one in keys):
+        raise ValueError("its key is neither a text nor a number")
     made = body if isinstance(body, bytes) else b"" if body is None else _text(body).encode()
-    return made, keys, "" if tags is None else _text(tags)
+    return made, list(map(_text, keys)), "" if tags is None else _text(tags)
 
 
 def size_of(file: Path) -> int:
@@ -181,6 +178,8 @@ def _plain(value: object) -> str:
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """What a file says, and the file as it is on disk."""
+    import pyarrow as pa  # the file's own: a line of JSON needs none
+
     with file.open("rb") as raw, pa.input_stream(raw, compression=COMPRESSIONS.get(file.suffix)) as stream:
         yield io.BufferedReader(stream, 1 << 20), raw
 
@@ -249,6 +248,9 @@ def _of_csv(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Reco
 
 
 def _dataset(file: Path) -> ds.Dataset:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
     try:
         return ds.dataset(str(file), format="parquet", partitioning="hive")
     except (pa.ArrowInvalid, OSError) as error:

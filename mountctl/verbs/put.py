@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import click
 
 from engine import IllegalMessageError, Message, MessageTooLargeError, check_message
-from fsstore.jobs.keys import keys_in
+from fsstore.jobs.records import Fields, of_line, parts_of
 from fsstore.tree.json_messages import parse_json_message
 from fsstore.tree.names import AppendOptions
 from mountctl.access import Access, Labels, Placed, parse_target, tell_new_topic, whole_lines
@@ -174,15 +173,9 @@ class _KeyField:
     def keys_of(self, body: bytes) -> list[str]:
         """The keys that a message says: none where the field is missing or null. IllegalMessageError."""
         try:
-            record = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise IllegalMessageError(f"not JSON: {error}") from error
-        if not isinstance(record, dict):
-            raise IllegalMessageError("not a JSON object")
-        try:
-            keys = keys_in(record.get(self._name))
+            _, keys, _ = parts_of(*of_line(body, Fields(key=self._name)))
         except ValueError as error:
-            raise IllegalMessageError(f"its {self._name} is {error}") from None
+            raise IllegalMessageError(str(error)) from None
         self._messages += 1
         self._keyless += not keys
         return keys

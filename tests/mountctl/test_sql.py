@@ -122,12 +122,20 @@ def test_what_is_no_store_is_refused_in_the_words_of_mount(tmp_path: Path) -> No
     assert (refused.returncode, list(tmp_path.iterdir())) == (66, [])
 
 
-def test_a_query_that_is_killed_leaves_no_mount(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["the query", "its mount"])
+def test_a_query_that_is_killed_leaves_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     store = tmp_path / "store"
     succeed("init", store)
     command: list[str | Path] = [sys.executable, "-m", "mountctl", "sql", store, ENDLESS]
     with subprocess.Popen(command) as asking:
         eventually(lambda: any(mount.store == store for mount in mounts()), "it is mounted")
+        if killed == "its mount":
+            (pid,) = Path(f"/proc/{asking.pid}/task/{asking.pid}/children").read_text().split()
+            os.kill(int(pid), signal.SIGKILL)
+            asking.send_signal(signal.SIGINT)
+            asking.wait(DEADLINE_SECONDS)
+            assert not list(tmp_path.glob("mountctl-*"))
         asking.kill()
     eventually(lambda: not any(mount.store == store for mount in mounts()), "it is unmounted")
 
