@@ -32,7 +32,7 @@ from engine.read.reader import COLUMN_ROWS, Reader
 from engine.read.stream import QueueStream
 from engine.record.batch import Lines
 from engine.record.byte_columns import SliceColumn
-from engine.record.columns import Columns, find_properties, read_bodies, read_columns, topics_of
+from engine.record.columns import Columns, columns_of, find_properties, read_bodies, topics_of
 from engine.record.compression import COMPRESSED_FLAG
 from engine.record.hashes import java_hashes
 from engine.record.kernel.scan import read_sizes
@@ -380,9 +380,10 @@ class Queue:
         parts = []
         entries = queue.entries(first, max(start + count - first, 0))
         for run in self._records.runs(queue, first, entries, COLUMN_ROWS):
-            columns = read_columns(run.records, self._reader.body_limit_bytes)
+            good, bodies = read_bodies(run.records, self._reader.body_limit_bytes)
+            self._records.note_unread(run, good)
+            columns = columns_of(run.records, good, bodies)
             columns.headers["queue_offset"] = np.arange(run.first, run.first + len(columns))
-            self._records.note_unread(run, columns.headers["ok"])
             parts.append(columns)
         self._reader.messages += sum(map(len, parts))
         return Columns.concatenate(parts)

@@ -129,10 +129,9 @@ def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, 
     return good, SliceColumn(joined.data, joined.offsets[:-1], np.diff(joined.offsets))
 
 
-def read_columns(records: LocatedRecords, body_limit_bytes: int) -> Columns:
-    """The messages of `records`; one that is damaged, or cannot be decompressed, is not `ok`."""
-    good, bodies = read_bodies(records, body_limit_bytes)
-    headers = records.headers.copy()
+def columns_of(records: LocatedRecords, good: Array, bodies: SliceColumn) -> Columns:
+    """The messages of `records` that are `good`, with the bodies that `read_bodies` found. Takes the headers over."""
+    headers = records.headers
     headers["ok"], headers["body_size"] = good, bodies.sizes
     keys, tags = (
         ByteColumn(*gather(records.log, starts, np.where(good, sizes, 0)))

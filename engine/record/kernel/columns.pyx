@@ -9,14 +9,14 @@ may change meanwhile. Other threads run meanwhile.
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 import os
 
 import numpy as np
 
 from engine.record.kernel.layout cimport (
-    BYTES_AHEAD, NAME_END, ROWS_AHEAD, VALUE_END, bytes_at, java_hash, prefetch, put_little_i32,
+    BYTES_AHEAD, NAME_END, ROWS_AHEAD, VALUE_END, bytes_at, find_byte, java_hash, prefetch, put_little_i32,
 )
 
 cdef extern from *:
@@ -74,7 +74,7 @@ cdef class Ranges:
             for row in range(self.count):
                 if not 0 <= self.sizes[row] <= self.data.shape[0]:
                     break
-                found += (self.sizes[row] + item_bytes - 1) // item_bytes
+                found += self.sizes[row] if item_bytes == 1 else (self.sizes[row] + item_bytes - 1) // item_bytes
             else:
                 row = self.count
         self.require(row)
@@ -118,12 +118,6 @@ def gather(data, starts, sizes, int lead=NO_LEAD, target=None):
     ranges.require(row)
     offsets[row] = at
     return found, target
-
-
-cdef inline bytes_at find_byte(bytes_at at, bytes_at end, int byte) noexcept nogil:
-    """Where it is first, `end` where it is not."""
-    cdef const void *found = memchr(at, byte, end - at)
-    return end if found == NULL else <bytes_at> found
 
 
 cdef inline bint next_item(bytes_at *at, bytes_at end, Text *name, Text *value) noexcept nogil:

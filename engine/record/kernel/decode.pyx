@@ -8,7 +8,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint32_t
-from libc.string cimport memchr, memcmp
+from libc.string cimport memcmp
 
 from engine.errors import DamagedRecordError, ReadError
 from engine.record.compression import BODY_LIMIT_BYTES, decompressed_body
@@ -17,10 +17,15 @@ from engine.record.kernel.append cimport QueueEnd
 from engine.record.kernel.files cimport FilePositions, FilesByStart, Mapped
 from engine.record.kernel.layout cimport (
     BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BYTES, INNER_BATCH_FLAGS, IPV6_MORE_BYTES,
-    LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_V2, NAME_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT,
-    STORE_IPV6_FLAG, SYS_FLAG_AT, UNQUEUED_FLAG, VALUE_END, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed, plus,
+    LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_V2, NAME_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, ROWS_AHEAD,
+    STORE_IPV6_FLAG, SYS_FLAG_AT, UNQUEUED_FLAG, VALUE_END, bytes_at, crc32_of, find_byte, get_i16, get_i32, get_i64,
+    is_framed, plus, prefetch,
 )
 from engine.record.kernel.pages cimport Pages
+
+cdef extern from "Python.h":
+    object PyMemoryView_FromObject(object exporter)
+    Py_buffer *PyMemoryView_GET_BUFFER(object view)
 
 cdef enum:
     FLAG_AT = 16
@@ -335,6 +340,8 @@ def read_run(
     cdef StoredMessage message
     cdef int64_t row, position, alone = 0, bytes_read = 0
     for row in range(places.shape[0]):
+        if row + ROWS_AHEAD < places.shape[0]:
+            prefetch(pages.data + plus(places[row + ROWS_AHEAD], -file_start), USUAL_BYTES)
         position = plus(places[row], -file_start)
         if row > 0 and (not 0 <= position < file_bytes or bytes_read >= most_bytes):
             break
@@ -354,7 +361,7 @@ def read_run(
     return messages, alone, bytes_read
 
 
-@cython.freelist(64)
+@cython.freelist(512)
 @cython.no_gc
 cdef class StoredMessage:
     """A message in the store: a view of its record that decodes each part when it is asked for. Immutable.
@@ -388,7 +395,13 @@ cdef class StoredMessage:
 
     cdef object _view(self, int64_t start, int64_t end):
         cdef int64_t first = self._at - self._pages.data
-        return (<object> self._pages._buffer.obj)[first + start:first + end]
+        found = PyMemoryView_FromObject(<object> self._pages._buffer.obj)
+        cdef Py_buffer *part = PyMemoryView_GET_BUFFER(found)
+        if part.ndim != 1 or part.itemsize != 1:
+            return found[first + start:first + end]
+        part.buf = self._pages.at(first + start, end - start)
+        part.len = part.shape[0] = end - start
+        return found
 
     cdef bytes _bytes(self, int64_t start, int64_t end):
         return PyBytes_FromStringAndSize(<const char *> self._at + start, end - start)
@@ -483,7 +496,7 @@ cdef class StoredMessage:
     def keys(self):
         """The words of KEYS."""
         cdef Value keys = self._find(KEYS, 4), key
-        cdef list found = []
+        cdef list found = [text(key)] if next_word(&keys, &key) else []
         while next_word(&keys, &key):
             found.append(text(key))
         return found
@@ -517,23 +530,16 @@ cdef bytes_at UNIQUE_KEY = b"UNIQ_KEY"
 cdef bytes_at INNER_COUNT = b"INNER_NUM"
 
 
-cdef inline int64_t find_byte(bytes_at at, unsigned char byte, int64_t size) noexcept nogil:
-    """Where the first such byte is, `size` for none."""
-    cdef bytes_at found = <bytes_at> memchr(at, byte, size)
-    return size if found == NULL else found - at
-
-
 cdef Value find_value(bytes_at at, int64_t size, bytes_at name, int64_t name_size) noexcept nogil:
     """The value of that name in properties as stored; the last one that is not empty, empty when there is none."""
     cdef Value found
-    cdef int64_t item
+    cdef bytes_at end = at + size, item_end, value
     found.at, found.size = at, 0
-    while size > 0:
-        item = find_byte(at, VALUE_END, size)
-        if item > name_size + 1 and at[name_size] == NAME_END and memcmp(at, name, name_size) == 0:
-            found.at, found.size = at + name_size + 1, item - name_size - 1
-        at += item + 1
-        size -= item + 1
+    while at < end:
+        item_end, value = find_byte(at, end, VALUE_END), at + name_size + 1
+        if value < item_end and at[name_size] == NAME_END and memcmp(at, name, name_size) == 0:
+            found.at, found.size = value, item_end - value
+        at = item_end + 1
     return found
 
 
@@ -541,7 +547,7 @@ cdef bint next_word(Value *words, Value *word) noexcept nogil:
     """Take the next of words between spaces; whether there was one."""
     cdef int64_t size
     while words.size > 0:
-        size = find_byte(words.at, c" ", words.size)
+        size = find_byte(words.at, words.at + words.size, c" ") - words.at
         word.at, word.size = words.at, size
         words.at += size + 1
         words.size -= size + 1
@@ -571,16 +577,15 @@ def decode_properties(raw not None):
     """All properties with a name and a value, in stored order; the last of equal names wins. Never fails."""
     cdef Pages pages = Pages.__new__(Pages, raw)
     cdef Value name, value
-    cdef int64_t at = 0, item
+    cdef bytes_at at = pages.data, end = pages.data + pages.size, item_end
     cdef dict decoded = {}
-    while at < pages.size:
-        item = find_byte(pages.data + at, VALUE_END, pages.size - at)
-        name.at = pages.data + at
-        name.size = find_byte(name.at, NAME_END, item)
-        value.at, value.size = name.at + name.size + 1, item - name.size - 1
+    while at < end:
+        item_end = find_byte(at, end, VALUE_END)
+        name.at, name.size = at, find_byte(at, item_end, NAME_END) - at
+        value.at, value.size = at + name.size + 1, item_end - at - name.size - 1
         if name.size > 0 and value.size > 0:
             decoded[text(name)] = text(value)
-        at += item + 1
+        at = item_end + 1
     return decoded
 
 

@@ -11,6 +11,8 @@ cdef extern from *:
     #if !__has_include(<isa-l/crc.h>)
     #error "the kernel needs ISA-L's headers: apt install libisal-dev (isa-l-devel, isa-l-dev elsewhere)"
     #endif
+    #include <endian.h>
+    #include <string.h>
     #include <isa-l/crc.h>
     static inline uint32_t crc32_of(uint32_t value, const unsigned char *data, uint64_t size) {
     #ifdef __SANITIZE_ADDRESS__ /* which does not watch what a library reads */
@@ -21,9 +23,27 @@ cdef extern from *:
     static inline void prefetch(const unsigned char *at, int64_t size) {
         for (int64_t line = 0; line < size; line += 64) __builtin_prefetch((const char *) ((uintptr_t) at + line));
     }
+    /* For what is mostly found within some words: a call takes longer than that. */
+    static inline const unsigned char *find_byte(const unsigned char *at, const unsigned char *end, unsigned char byte) {
+        const uint64_t ones = 0x0101010101010101u;
+        for (int word = 0; word < 8; word++, at += 8) {
+            uint64_t bytes;
+            if (end - at < 8) {
+                while (at < end && *at != byte) at++;
+                return at;
+            }
+            memcpy(&bytes, at, 8);
+            bytes = le64toh(bytes) ^ ones * byte; /* zero where it is */
+            bytes = (bytes - ones) & ~bytes & ones << 7; /* the lowest bit is right, those above may not be */
+            if (bytes) return at + (__builtin_ctzll(bytes) >> 3);
+        }
+        const void *found = memchr(at, byte, end - at);
+        return found ? found : end;
+    }
     """
     uint32_t crc32_of(uint32_t value, const unsigned char *data, uint64_t size) nogil
     void prefetch(const unsigned char *at, int64_t size) nogil  # of any address: it never fails
+    bytes_at find_byte(bytes_at at, bytes_at end, unsigned char byte) nogil  # `end` where it is not
 
 cdef extern from "<endian.h>" nogil:
     uint16_t be16toh(uint16_t value)

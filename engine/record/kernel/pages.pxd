@@ -1,3 +1,7 @@
+cimport cython
+
+
+@cython.final
 cdef class Pages:
     cdef Py_buffer _buffer
     cdef unsigned char *data

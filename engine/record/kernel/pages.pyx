@@ -1,8 +1,10 @@
 """Pages: mapped memory with one owner. Whoever keeps a pointer into a map keeps this object."""
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
 
+@cython.final
 cdef class Pages:
     """A buffer's memory, which stays where it is for as long as this lives: the map goes with the last of its views.
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from engine.record.byte_columns import ByteColumn
 from engine.record.columns import (
     Columns,
+    columns_of,
     damaged_rows,
     find_properties,
     lost_sector_rows,
     read_bodies,
-    read_columns,
     topics_of,
 )
 from engine.record.hashes import index_hash, java_hashes, tags_hash
@@ -46,6 +46,12 @@ def sizes_at(log: bytes | bytearray, *positions: int) -> tuple[list[int], list[i
     return store_sizes.tolist(), body_sizes.tolist()
 
 
+def columns_at(log: Array, positions: Array, physical_offsets: Array, *, limit_bytes: int = LIMIT) -> Columns:
+    """The messages there, as columns."""
+    records = locate(log, positions, physical_offsets)
+    return columns_of(records, *read_bodies(records, limit_bytes))
+
+
 def texts_at(log: bytearray, starts: Array, sizes: Array) -> list[str]:
     """What stands there."""
     return [log[start : start + size].decode() for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
@@ -69,7 +75,7 @@ def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) 
     keys, tags = find_properties(records, [KEYS, TAGS])
     assert [split_keys(text) for text in texts_at(log, *keys)] == [message.keys for message in read]
     assert texts_at(log, *tags) == [message.tags for message in read]
-    columns = read_columns(records, LIMIT)
+    columns = columns_at(*located(log, positions))
     assert [columns.bodies[row] for row in range(len(columns))] == [bytes(message.body) for message in read]
     assert [columns.keys[row].decode() for row in range(len(columns))] == texts_at(log, *keys)
     assert [columns.tags[row].decode() for row in range(len(columns))] == texts_at(log, *tags)
@@ -271,14 +277,14 @@ def test_compressed_bodies_are_decompressed_within_the_limit() -> None:
     good, bodies = read_bodies(records, 100)
     assert good.tolist() == [True, True, False, False]
     assert [bodies[row] for row in range(4)] == [b"a" * 100, b"plain", b"", b""]
-    assert read_columns(records, 100).headers["body_size"].tolist() == [100, 5, 0, 0]
+    assert columns_at(*located(log, positions), limit_bytes=100).headers["body_size"].tolist() == [100, 5, 0, 0]
     assert sizes_at(log, *positions) == (records.headers["store_size"].tolist(), [-1, 5, -1, -1])
 
 
 def test_columns_are_concatenated() -> None:
     log, positions = log_of([Message("T", b"one", ["k"], "t"), Message("T", b"two"), Message("T", b"three", ["l"])])
-    whole = read_columns(locate(*located(log, positions)), LIMIT)
-    parts = [read_columns(locate(*located(log, part)), LIMIT) for part in (positions[:1], [], positions[1:])]
+    whole = columns_at(*located(log, positions))
+    parts = [columns_at(*located(log, part)) for part in (positions[:1], [], positions[1:])]
     joined = Columns.concatenate(parts)
     assert joined.headers.tolist() == whole.headers.tolist()
     for name in ("bodies", "keys", "tags"):

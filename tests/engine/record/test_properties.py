@@ -27,6 +27,16 @@ def test_what_was_encoded_is_decoded_but_for_empty_values(
     assert decode_properties(raw + b"\x02") == decode_properties(raw)  # as older and newer versions end it
 
 
+@pytest.mark.parametrize("filling", ["a", "\u00e9", "\x00", "\x03", "\x7f", "\u0101"])
+def test_names_and_values_of_every_length_end_where_they_end(filling: str) -> None:
+    for length in (*range(1, 90), 500):
+        name, value = filling * length, filling * (90 - length % 89)
+        raw = f"{name}\x01{value}\x02KEYS\x01{value}\x02{value}\x01{name}".encode()
+        assert decode_properties(raw) == {name: value, "KEYS": value, value: name}
+        assert find_property(raw, name.encode()) == decode_properties(raw)[name].encode()
+        assert find_property(raw, KEYS) == value.encode()
+
+
 def test_keys_and_tags_come_first_then_the_mapping_in_its_order() -> None:
     raw = encode_properties(["a", "b"], "t", {"z": "1", "UNIQ_KEY": "u", "empty": ""})
     assert raw == b"KEYS\x01a b\x02TAGS\x01t\x02z\x011\x02UNIQ_KEY\x01u\x02empty\x01"

@@ -60,6 +60,25 @@ def test_the_worked_example_is_written_byte_for_byte() -> None:
     assert key_hashes(record) == [(0, 1162408323), (0, 1829193424)]
 
 
+def test_parts_of_a_record_are_views_as_slices_of_it_are() -> None:
+    view = memoryview(b"before" + EXAMPLE + b"after")[6:]
+    message = decode_record(view, 1048576)
+    at = EXAMPLE.index(b"Hello RocketMQ")
+    for found, wanted in [
+        (message.body, view[at : at + 14]),
+        (message.record, view[: len(EXAMPLE)]),
+        (message.raw_properties, view[len(EXAMPLE) - len(message.raw_properties) : len(EXAMPLE)]),
+    ]:
+        assert (found, found.obj, found.format, found.shape) == (wanted, wanted.obj, wanted.format, wanted.shape)
+        assert (found.nbytes, found.strides, found.readonly) == (wanted.nbytes, wanted.strides, wanted.readonly)
+        assert (found.contiguous, found[-1], found[1:3], found[::-2]) == (True, wanted[-1], wanted[1:3], wanted[::-2])
+        with pytest.raises(IndexError):
+            found[len(wanted)]
+    empty = encoder.encode(Message("T", b""), 0, now_ms=0)
+    body = decode_record(memoryview(bytes(empty.buffer)), 0).body
+    assert (len(body), body.tolist(), bytes(body), body.contiguous) == (0, [], b"", True)
+
+
 def test_the_worked_example_is_read_field_by_field() -> None:
     message = decode_record(memoryview(EXAMPLE + b"what follows"), 1048576)
     assert bytes(message.body) == bytes(message.stored_body) == b"Hello RocketMQ"
