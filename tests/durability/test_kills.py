@@ -13,11 +13,11 @@ QUEUE = ("orders", 0)
 SENT = [Request("orders", [(1, 1), (1, 2)]), Request("orders", [(1, 3)])]
 
 
-def test_twenty_kills_lose_nothing(tmp_path: Path) -> None:
-    rounds = run(tmp_path, kills=20, seed=20)
+def test_ten_kills_lose_nothing(tmp_path: Path) -> None:
+    rounds = run(tmp_path, kills=10, seed=20)
     assert rounds.wrong == []
-    assert rounds.tally.acknowledged > 1_000
-    assert rounds.rolled_files > 20
+    assert rounds.tally.acknowledged > 500
+    assert rounds.rolled_files > 10
     assert rounds.attacks > 0  # how many is the load's to say
     assert rounds.tally.torn_requests == 0
 
