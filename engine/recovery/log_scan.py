@@ -155,13 +155,18 @@ class LogScan:
             self._before = found.number
             self.number = found.number or self.number
         following = file.start + file.size
-        if stop is ScanStop.BLANK and (self._files_after(following) or self._claimed_end(following) > following):
+        if stop is ScanStop.BLANK and self._reaches(following):
             self._lose(DamagedRange(self.end, following, DamageKind.BLANK.value, DamageKind.BLANK, self._latest_ms))
             self.end = following
             return following
         if stop is ScanStop.BLANK:
             return None
         return self._resume(max(self.end, position), problem or stop.value)  # damage may stand before `position`
+
+    def _reaches(self, file_end: int) -> bool:
+        """Whether the log fills the file that ends there: it is known to, or goes on in the next."""
+        is_known = self._limit is not None and self._limit >= file_end
+        return is_known or bool(self._files_after(file_end)) or self._claimed_end(file_end) > file_end
 
     def _scan(
         self, file: MappedFile, view: memoryview, position: int, before: EntryNumber | None, *, verify: bool = True
@@ -319,7 +324,7 @@ class LogScan:
                     if self._framing.goes_on(view[end:], self._before):
                         return file.start + end
                     break
-                if self._framing.is_blank(view[end:]) and self._files_after(file.start + len(view)):
+                if self._framing.is_blank(view[end:]) and self._reaches(file.start + len(view)):
                     return file.start + end
                 position = end
             start = file.start + position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from engine import (
     CheckProgress,
+    IllegalMessageError,
     Message,
     MessageStore,
     NotAStoreError,
@@ -30,8 +32,8 @@ from engine import (
 )
 from engine.log.index_file import IndexFile
 from engine.record.hashes import index_hash
-from tests.engine.records import keyed
-from tests.engine.storetools import SMALL, HastyDisk, contents, nothing_left_open, opened
+from tests.engine.records import encoder, keyed
+from tests.engine.storetools import SMALL, HastyDisk, contents, killed, nothing_left_open, opened, require_clean
 from tests.golden import NAMES, golden
 
 pytestmark = pytest.mark.usefixtures("hasty_disk")
@@ -346,6 +348,33 @@ def test_a_check_sees_an_index_file_between_two_writes(store: Path, monkeypatch:
         assert list(map(str, problems)) == []
         assert wait(writes, timeout=10).not_done == set()
         assert len(writes) > 0
+
+
+@pytest.mark.parametrize("next_file", ["none", "empty", "whole"])
+def test_a_log_that_ends_with_a_full_file_is_whole(tmp_path: Path, next_file: str) -> None:
+    """What would have begun the next file was refused; a power cut may take that file's size, or its name."""
+    border = 8192
+    with killed(tmp_path / "store", tmp_path / "left") as store:
+        while store.physical_end < border - 400:
+            store.put(Message("T", b"x" * 100), 0)
+        planted = encoder.encode(Message("T", b"body" * 100), 0, 1)
+        planted.place(0, border + 88, 1)
+        with pytest.raises(IllegalMessageError):
+            store.put(Message("T", bytes(planted.buffer)), 0)
+        store.flush()
+        assert store.physical_end == store.durable_end == border
+    last = tmp_path / "left" / "commitlog" / f"{border:020d}"
+    assert last.stat().st_size == border
+    if next_file == "none":
+        last.unlink()
+    elif next_file == "empty":
+        os.truncate(last, 0)
+    with MessageStore.open(tmp_path / "left", SMALL) as store:
+        assert store.physical_end == border
+        require_clean(store.check())
+        assert store.put(Message("T", b"next"), 0).physical_offset == border
+        require_clean(store.check())
+    require_clean(check_store(tmp_path / "left"))
 
 
 def test_a_check_of_an_open_store_leaves_out_what_comes_meanwhile(store: Path) -> None:
