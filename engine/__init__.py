@@ -113,7 +113,6 @@ from engine.settings.notes import CheckNote
 from engine.settings.topics_file import MAX_QUEUES
 from engine.store import Hold, MessageStore
 from engine.write.drop_box import DropBox, DroppedFile
-from engine.write.writer import Stored
 
 __all__ = [
     "BROKER_SIZES",
@@ -187,7 +186,6 @@ __all__ = [
     "StoreListener",
     "StoreLockedError",
     "StoreStats",
-    "Stored",
     "StoredMessage",
     "TakesLongError",
     "TopicError",

@@ -44,7 +44,7 @@ from engine.results import PutRange, PutResult, QueueBounds
 
 if TYPE_CHECKING:
     from engine.read.offset_index import OffsetIndexes
-    from engine.write.writer import Refusal, Stored, Writer
+    from engine.write.writer import Refusal, Writer
 
 Array = np.ndarray[Any, Any]
 
@@ -162,14 +162,13 @@ class Queue:
         keys: Sequence[str] = (),
         tags: str = "",
         properties: Mapping[str, str] = NO_PROPERTIES,
-        stored: Stored | None = None,
     ) -> PutRange:
         """Store each line as a message, all or none: as `MessageStore.put_lines`. TopicNotFoundError."""
         queue = self._consume_queue
         if queue is None or queue.is_stale:
             queue = self._current()
         writer = self._writer or self._require_writer()
-        return writer.put_lines(self.topic, lines, self.queue_id, keys, tags, properties, stored, queue)
+        return writer.put_lines(self.topic, lines, self.queue_id, keys, tags, properties, queue)
 
     def _not_of(self, topic: str) -> IllegalMessageError:
         return IllegalMessageError(f"it is of topic {topic!r}, and the queue of {self.topic!r}")

@@ -63,7 +63,7 @@ from engine.settings.notes import CheckNote, read_check_note
 from engine.write.drop_box import DropBox, boxes_below
 from engine.write.durability import Durability
 from engine.write.retention import Cleaner, DiskUse, disk_use
-from engine.write.writer import Refusal, Stored, Writer
+from engine.write.writer import Refusal, Writer
 
 Hold = FileHold
 """Keeps the commit-log file under one physical offset readable; release it, or use it as a context manager."""
@@ -415,17 +415,14 @@ class MessageStore:
         keys: Sequence[str] = (),
         tags: str = "",
         properties: Mapping[str, str] = NO_PROPERTIES,
-        stored: Stored | None = None,
     ) -> PutRange:
         """Store each line as a message, all or none: `put_batch`, much faster.
 
         `lines` is a buffer of whole lines, or a sequence of lines: each ends in a newline, which is dropped; empty
-        ones are skipped. `stored` may be called, under the store's lock, with topic and queues when the lines are in
-        the log, where a killed process does not lose them, and before they can be read: so that a writer need not wait
-        for that. Errors as `put`.
+        ones are skipped. Errors as `put`.
         """
         writer = self._writer or self._require_write_side().writer
-        return writer.put_lines(topic, lines, queue, keys, tags, properties, stored)
+        return writer.put_lines(topic, lines, queue, keys, tags, properties)
 
     def when_placing(self, call: Callable[[int], None]) -> None:
         """Have `call` told the physical offset of each put right before it is published, by the thread that puts. Who

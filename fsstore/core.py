@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import NoReturn, TypeVar
 
-from engine import Expired, MessageStore, Stored, StoreError
+from engine import Expired, MessageStore, StoreError
 from fsstore.handover import HandleEntry, Handover
 from fsstore.interface import (
     NOBODY,
@@ -345,13 +345,12 @@ class Filesystem:
         if oldest is not None:
             self._unopened.pop(oldest).release()
 
-    def write(self, handle: int, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+    def write(self, handle: int, position: int, data: bytes, owner: int = NOBODY) -> int:
         """Publish what one write request completes: all is taken, or none and it raises. See `OpenFile.write`.
 
         The physical offset to wait for before it is answered, or NOTHING_TO_WAIT_FOR; so do flush, fsync, fsyncdir.
-        `stored` may be called meanwhile: nothing can go wrong any more that the writer has to know.
         """
-        return self._files[handle].write(position, data, owner, stored)
+        return self._files[handle].write(position, data, owner)
 
     def flush(self, handle: int, owner: int = NOBODY) -> int:
         """What close(2) reports: publishes an unterminated line or a `frame=file` message, where `owner` wrote it."""
@@ -514,7 +513,6 @@ class Filesystem:
         """Go on where another server was, if there was one, and note what the next one needs. Before the first request.
         The numbers that the other one gave out: what the kernel knows of them may be outdated."""
         self._handed_over = handed_over
-        self._context.survival.is_on = True
         self._context.survival.restarts = handed_over.restarts
         self._context.survival.planned_restarts = handed_over.planned_restarts
         self._computed.begin = handed_over.computed_begin

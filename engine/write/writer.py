@@ -10,9 +10,9 @@ do: nothing more is written, and the next opening makes them agree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from engine.log.topic_view import TopicView
 
 T = TypeVar("T")
-
-Stored: TypeAlias = Callable[[str, Sequence[int]], None]
-"""Called with a topic and those of its queues that get messages, when these are in the log and not dispatched yet."""
 
 STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
 """What a store says of a record in its properties. A message that comes from another store still has them, and they
@@ -200,7 +197,7 @@ class Writer(PutEnd):
         if any(messages[row].topic != topic for row in range(0, len(messages), ENCODED_AT_ONCE)):
             raise IllegalMessageError("the messages of a batch have different topics")
         queue_ids = [queue.queue_id] if queue is not None else self._targets(topic, queue_id, len(messages))
-        return self._put_encoded(topic, batches, len(messages), queue_ids, None, queue)
+        return self._put_encoded(topic, batches, len(messages), queue_ids, queue)
 
     def put_lines(
         self,
@@ -210,7 +207,6 @@ class Writer(PutEnd):
         keys: Sequence[str],
         tags: str,
         properties: Mapping[str, str],
-        stored: Stored | None,
         queue: ConsumeQueue | None = None,
     ) -> PutRange:
         """Store each line, all or none. `queue` as of `put`."""
@@ -223,7 +219,7 @@ class Writer(PutEnd):
         if not count:
             return self._nothing(topic, queue_id)
         queue_ids = [queue.queue_id] if queue is not None else self._targets(topic, queue_id, count)
-        return self._put_encoded(topic, batches, count, queue_ids, stored, queue)
+        return self._put_encoded(topic, batches, count, queue_ids, queue)
 
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
         """The queues that `count` messages go to, in turn."""
@@ -239,11 +235,10 @@ class Writer(PutEnd):
         batches: Sequence[EncodedBatch],
         count: int,
         queue_ids: Sequence[int],
-        callback: Stored | None,
         queue: ConsumeQueue | None,
     ) -> PutRange:
-        """Store encoded batches as one, row r of `count` in queue_ids[r % their number]; `callback` before it is
-        dispatched. `queue` is the only one's, where it was looked up already."""
+        """Store encoded batches as one, row r of `count` in queue_ids[r % their number]; `queue` is the only one's,
+        where it was looked up already."""
         parts = [part for batch in batches if len(batch) for part in batch.cut(self._log.largest_bytes)]
         if (queue is None or queue.is_stale) and self._queues.get(topic, queue_ids[0]) is None:
             self._make_topic(topic)
@@ -256,12 +251,8 @@ class Writer(PutEnd):
                 if len(distributed) == 1
                 else self._log.append_all(distributed, firsts)
             )
-            try:
-                if callback is not None:
-                    callback(topic, queue_ids)
-            finally:  # what is in the log is dispatched, even if the callback fails
-                for part, (physical_offset, store_time_ms) in zip(distributed, stored, strict=True):
-                    self._dispatcher.put_run(part.placed(topic, physical_offset, store_time_ms))
+            for part, (physical_offset, store_time_ms) in zip(distributed, stored, strict=True):
+                self._dispatcher.put_run(part.placed(topic, physical_offset, store_time_ms))
         self.messages += count
         self.bytes += sum(part.size for part in parts)
         physical_offset, store_time_ms = stored[0]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial, update_wrapper
 from typing import Any
@@ -55,13 +55,12 @@ class RequestHandlers:
     nothing. Thread safety: one thread.
 
     `published` is called after each request that may have published, to tell the kernel which sizes have grown before
-    the writer is answered; `growing`, with topic and queues, before a writer is answered early. `waiting` is called for
-    a request that waits for the disk, and what it returns, if anything, when that is answered.
+    the writer is answered. `waiting` is called for a request that waits for the disk, and what it returns, if anything,
+    when that is answered.
     """
 
     def __init__(self, core: Filesystem, store: MessageStore, channel: Channel) -> None:
         self.published: Callable[[], None] = lambda: None
-        self.growing: Callable[[str, Sequence[int]], None] = lambda topic, queues: None
         self.waiting: Callable[[int], Callable[[int], None] | None] = lambda unique: None
         self.by_opcode: dict[int, Handler] = {
             Opcode.LOOKUP: self.lookup,
@@ -194,28 +193,11 @@ class RequestHandlers:
         self._channel.send_with(wire.header(unique, len(data)), data)
 
     def write(self, unique: int, _: int, request: memoryview) -> None:
-        """A writer of lines is answered when they are in the log: they are dispatched while its next request is made.
-
-        Nobody sees the difference, since no other request is taken before. A failure after the answer is logged as any
-        other, and the kernel drops its reply; the store takes no more then, and says why.
-        """
         handle, position, size, _, owner, flags = wire.WRITE.unpack_from(request, ARGUMENTS)
         if flags & os.O_APPEND and not self._core.takes_positions(handle):
             position = AT_END
-        reply = wire.taken(unique, size)
-        is_answered = False
-
-        def answer(topic: str, queues: Sequence[int]) -> None:
-            nonlocal is_answered
-            self.growing(topic, queues)
-            self._send(reply)
-            is_answered = True
-
-        physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]), owner, answer)
-        if is_answered:
-            self.published()
-        else:
-            self._finish(unique, physical_end, reply)
+        physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]), owner)
+        self._finish(unique, physical_end, wire.taken(unique, size))
 
     def flush(self, unique: int, _: int, request: memoryview) -> None:
         if not self._flush_is_needed:

@@ -149,7 +149,6 @@ class Mount:
         expiry = Expiry(self._core, self._channel)
         invalidation = Invalidation(self._core, self._channel, expiry)
         handlers.published = invalidation.notify_kernel
-        handlers.growing = invalidation.growing
         loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow, self._core.ending)
         requests = RequestLog(self._core, self._channel, handlers.by_opcode)
         relay.log, handlers.waiting = requests, requests.waiting

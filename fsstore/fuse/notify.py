@@ -13,7 +13,7 @@ import logging
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 import trio
@@ -71,11 +71,6 @@ class Invalidation(StoreListener):
             return
         with suppress(trio.RunFinishedError):
             trio.from_thread.run_sync(self._expiry.log_rewritten, physical_end, trio_token=self._token)
-
-    def growing(self, topic: str, queues: Sequence[int]) -> None:
-        """Drop the attributes of queues that are about to grow: nothing is answered until they have."""
-        self._grown.extend((topic, queue) for queue in queues)
-        self.notify_kernel()
 
     def notify_kernel(self) -> None:
         """Drop the kernel's attributes of everything that grew since they were answered."""

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from engine import IllegalMessageError, MessageTooLargeError, Queue, Stored, StoreError
+from engine import IllegalMessageError, MessageTooLargeError, Queue, StoreError
 from fsstore.handover import KEPT_BYTES, HandleState
 from fsstore.interface import (
     AT_END,
@@ -151,12 +151,12 @@ class AppendHandle(OpenFile):
         """Bytes of the file, as the writer thinks of it; 0 where O_APPEND leaves nothing to think of."""
         return 0 if self.appends else self._end
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
         if self._refusal:
             self._must_make_sense()
         self.appends = position == AT_END
         try:
-            end = self._take(position, data, None if self._sync else stored)
+            end = self._take(position, data)
         except (StoreError, OSError) as error:
             self._blame(self._frames_in(data), error)
             if not isinstance(error, MessageTooLargeError | IllegalMessageError):
@@ -297,7 +297,7 @@ class AppendHandle(OpenFile):
         """Whether a frame that is too long makes the rest of the handle's bytes meaningless."""
         return True
 
-    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
+    def _take(self, position: int, data: bytes) -> int:
         """Publish what `data` completes, then keep the rest; the physical offset after it, 0 for nothing."""
         raise NotImplementedError
 
@@ -337,17 +337,17 @@ class PassingHandle(AppendHandle):
         super().resume(state)
         self._next = ()  # nobody knows: the next write says
 
-    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
+    def _take(self, position: int, data: bytes) -> int:
         if position == AT_END:
             position = self._next[-1] if self._next else 0
         elif self._next and position not in self._next:
             text = f"a write begins at {position:,}, but the last one ended at {self._end:,}: write in order, or append"
             raise self._refuse_from_now(errno.ESPIPE, text)
-        end = self._take_next(data, stored)
+        end = self._take_next(data)
         self._next = (position + len(data),)
         return end
 
-    def _take_next(self, data: bytes, stored: Stored | None) -> int:
+    def _take_next(self, data: bytes) -> int:
         """As `_take`."""
         raise NotImplementedError
 
@@ -361,7 +361,7 @@ class LineHandle(PassingHandle):
         super().__init__(publisher, sync, released)
         self._framer = LineFramer(publisher.line_limit_bytes)
 
-    def _take_next(self, data: bytes, stored: Stored | None) -> int:
+    def _take_next(self, data: bytes) -> int:
         framer, publisher = self._framer, self._publisher
         size = len(data)
         if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line: what a shell's echo writes
@@ -374,7 +374,7 @@ class LineHandle(PassingHandle):
             raise
         memory.resize(max(memory.size, rest_bytes))
         try:
-            end = publisher.lines_of(framer, data, stored)
+            end = publisher.lines_of(framer, data)
             framer.keep_rest_of(data)
         except SlowWork:
             raise  # there is to be room for the rest when it is done
@@ -411,7 +411,7 @@ class WriteHandle(PassingHandle):
 
     __slots__ = ()
 
-    def _take_next(self, data: bytes, stored: Stored | None) -> int:
+    def _take_next(self, data: bytes) -> int:
         if len(data) > WHOLE_WRITE_BYTES:
             raise MessageTooLargeError("write", len(data), WHOLE_WRITE_BYTES)
         return self._publisher.one(data, len(data))
@@ -462,7 +462,7 @@ class FileHandle(AppendHandle):
     def _end(self) -> int:
         return self._published_bytes + len(self._body)
 
-    def _take(self, position: int, data: bytes, stored: Stored | None) -> int:
+    def _take(self, position: int, data: bytes) -> int:
         body = self._body
         if position == AT_END:
             position = len(body)

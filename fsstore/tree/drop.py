@@ -539,7 +539,7 @@ class DropHandle(OpenFile):
     def read(self, position: int, size: int) -> bytes:
         return os.pread(self.descriptor, size, position)
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: object = None) -> int:
+    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
         """As `OpenFile.write`. A file of which a write fails is cut to nothing, so that no part of it is published."""
         if position == AT_END:
             position = os.fstat(self.descriptor).st_size

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from engine import ConsumerOffsetError, Stored, TakesLongError, group_problem, in_haste
+from engine import ConsumerOffsetError, TakesLongError, group_problem, in_haste
 from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened, SlowWork
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.names import can_be_name, from_name, parse_queue, parse_time_ms, to_name
@@ -191,7 +191,7 @@ class OffsetHandle(OpenFile):
     def read(self, position: int, size: int) -> bytes:
         return self._file.text()[position : position + size]
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
         self._file.commit(data)
         return NOTHING_TO_WAIT_FOR
 

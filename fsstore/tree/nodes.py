@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine import MessageStore, OpenMode, Stored
+from engine import MessageStore, OpenMode
 from fsstore.handover import LARGEST_DATA_BYTES, HandleState
 from fsstore.interface import (
     NOBODY,
@@ -63,11 +63,11 @@ class OpenFile:
     def read(self, position: int, size: int) -> Data:
         return b""
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
         """Take all of one write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR.
 
         `position` is where in the file it begins, or AT_END; `owner` says which process's table of descriptors it came
-        through. `stored` may be called meanwhile: the writer need not wait for more.
+        through.
         """
         raise FilesystemError(errno.EBADF)
 
@@ -192,10 +192,9 @@ class Node:
 class Survival:
     """What is special where a mount outlives its server."""
 
-    __slots__ = ("is_on", "planned_restarts", "restarts", "stored_until", "was_begun")
+    __slots__ = ("planned_restarts", "restarts", "stored_until", "was_begun")
 
     def __init__(self) -> None:
-        self.is_on = False
         self.restarts = 0
         """How often a server that was killed was replaced."""
         self.planned_restarts = 0

@@ -22,7 +22,6 @@ from engine import (
     Message,
     MessageTooLargeError,
     Queue,
-    Stored,
     StoreError,
     check_message,
     split_text,
@@ -82,10 +81,6 @@ class LineFramer:
         """Of those lines."""
         end = data.rfind(b"\n") + 1
         return end + len(self.pending) if end else 0
-
-    def is_whole(self, data: bytes) -> bool:
-        """Whether it is nothing but whole lines."""
-        return not self.pending and data.endswith(b"\n")
 
     def keep_rest_of(self, data: bytes) -> None:
         """Take `data`, whose lines have been dealt with: keep what follows the last newline."""
@@ -200,24 +195,22 @@ class Publisher:
             return self._in_thread(lambda: self._one(frame), request_bytes, is_long=is_long)
         return self._one(frame)
 
-    def lines_of(self, framer: LineFramer, request: bytes, stored: Stored | None) -> int:
+    def lines_of(self, framer: LineFramer, request: bytes) -> int:
         """Publish the lines that a request completes, all or none; the physical offset after them, 0 for no message.
-        Errors as `_in_thread`; `stored` is called where it is done at once."""
+        Errors as `_in_thread`."""
         size = framer.completed_bytes_with(request)
         if not size:
             return 0
         if self._survival.stored_until:
             return self._survival.stored_until
-        if self._survival.is_on and not framer.is_whole(request):
-            stored = None  # a kill between the answer and `keep_rest_of` would lose the rest
         count = lines_in(request)
         is_long = size > self._long_bytes or count > (LONG_JSON_LINES if self._is_json else LONG_LINES)
         if is_long or self._done is not None or self._long_puts.is_under_way:
-            put = partial(self._lines_of, framer, request, count, None)
+            put = partial(self._lines_of, framer, request, count)
             return self._in_thread(put, len(request), is_long=is_long)
-        return self._lines_of(framer, request, count, stored)
+        return self._lines_of(framer, request, count)
 
-    def _lines_of(self, framer: LineFramer, request: bytes, count: int, stored: Stored | None) -> int:
+    def _lines_of(self, framer: LineFramer, request: bytes, count: int) -> int:
         """Publish the `count` lines that a request completes."""
         if self._queue is None:
             self._must_exist()
@@ -228,7 +221,7 @@ class Publisher:
             finally:
                 free_slowly(lines)
         else:
-            end = self._text(framer.text_with(request), stored)
+            end = self._text(framer.text_with(request))
         self.frames += count
         return end
 
@@ -301,14 +294,14 @@ class Publisher:
         self.frames += 1
         return put.physical_end
 
-    def _text(self, lines: bytes, stored: Stored | None) -> int:
+    def _text(self, lines: bytes) -> int:
         options, queue = self._options, self._queue
         keys, tags = options.keys, options.tags
         try:
             if queue is not None:
-                put = queue.put_lines(lines, keys=keys, tags=tags, stored=stored)
+                put = queue.put_lines(lines, keys=keys, tags=tags)
             else:
-                put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags, stored=stored)
+                put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags)
         except MessageTooLargeError:
             limit = self.store.config.max_message_bytes
             self.blamed = next((row for row, line in enumerate(split_text(lines), 1) if len(line) - 1 > limit), 0)

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable
 
-from engine import Stored
 from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, DoneInThread, FilesystemError, Opened
 from fsstore.tree.inodes import Maker, NodeKey, shown_report_inode
 from fsstore.tree.memory_budget import Holding, Purpose
@@ -192,7 +191,7 @@ class ControlHandle(OpenFile):
     def published_to(self) -> str:
         return "@store/control"
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY, stored: Stored | None = None) -> int:
+    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
         """Do one command. EINVAL when it is none; errors of the command as they are. SlowWork: it waits for the
         disk."""
         store, changes = self._context.store, self._context.changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -95,23 +95,6 @@ def test_the_store_stops_and_no_mark_claims_what_was_not_dispatched(
     assert (path / "abort").exists()
     assert not (path / "fsstore" / "clean.json").exists()
     require_all(left, SMALL)
-    require_all(path, SMALL)
-
-
-def test_a_writer_who_was_answered_before_dispatch_finds_its_lines_at_the_next_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, told = tmp_path / "store", []
-
-    def stored(topic: str, queues: Sequence[int]) -> None:
-        told.append((topic, list(queues)))
-
-    with MessageStore.open(path, SMALL, create=True) as store:
-        store.put(Message("T", b"old"), 0)
-        FailingOnce(store, monkeypatch, late=False)
-        with pytest.raises(ReadOnlyStoreError):
-            store.put_lines("T", b"new\n", 0, keys=["K"], stored=stored)
-        assert told == [("T", [0])]
     require_all(path, SMALL)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,36 +70,6 @@ def test_lines_are_messages_without_their_newline_and_empty_ones_are_skipped(tmp
         assert (nothing.count, nothing.physical_offset) == (0, nothing.physical_end)
         with pytest.raises(IllegalMessageError):
             store.put_lines("T", b"no newline", 0)
-
-
-def test_who_waits_for_no_more_hears_that_lines_are_in_the_log_before_they_can_be_read(tmp_path: Path) -> None:
-    heard: list[tuple[str, list[int], int, list[bytes]]] = []
-
-    def stored(topic: str, queues: Sequence[int]) -> None:
-        heard.append((topic, list(queues), store.physical_end, bodies(store, topic, 0)))
-
-    with opened(tmp_path / "store") as store:
-        store.put(Message("T", b"first"), 0)
-        store.put_lines("T", b"\n\n", 0, stored=stored)
-        with pytest.raises(IllegalMessageError):
-            store.put_lines("T", b"no newline", 0, stored=stored)
-        assert heard == []
-        put = store.put_lines("T", b"one\ntwo\n", 0, stored=stored)
-        assert heard == [("T", [0], put.physical_end, [b"first"])]
-        assert bodies(store, "T", 0) == [b"first", b"one", b"two"]
-        store.put_lines("T", b"a\nb\nc\n", stored=stored)
-        assert heard[-1][1] == [0, 1, 2]
-
-
-def test_lines_in_the_log_are_dispatched_although_who_hears_of_them_fails(tmp_path: Path) -> None:
-    def failing(topic: str, queues: Sequence[int]) -> None:
-        raise OSError(errno.ENODEV, "unmounted")
-
-    with opened(tmp_path / "store") as store:
-        with pytest.raises(OSError, match="unmounted"):
-            store.put_lines("T", b"one\ntwo\n", 0, stored=failing)
-        store.put(Message("T", b"three"), 0)
-        assert bodies(store, "T", 0) == [b"one", b"two", b"three"]
 
 
 def test_a_batch_larger_than_a_file_is_stored_whole(tmp_path: Path) -> None:

@@ -167,12 +167,9 @@ class FakeStore:
         keys: Sequence[str] = (),
         tags: str = "",
         properties: Mapping[str, str] = {},
-        stored: Callable[[str, Sequence[int]], None] | None = None,
     ) -> PutRange:
         assert lines.endswith(b"\n"), "whole lines only"
         bodies = [line for line in lines.split(b"\n") if line]
-        if stored is not None and not self.put_error:
-            stored(topic, [queue or 0])
         return self.put_batch([Message(topic, body, keys, tags, properties) for body in bodies], queue)
 
     def keep(self, message: Message, queue: int | None = None) -> FakeMessage:
@@ -373,10 +370,9 @@ class FakeQueue:
         *,
         keys: Sequence[str],
         tags: str,
-        stored: Callable[[str, Sequence[int]], None] | None,
     ) -> PutRange:
         self.bounds()
-        return self._store.put_lines(self.topic, lines, self.queue_id, keys=keys, tags=tags, stored=stored)
+        return self._store.put_lines(self.topic, lines, self.queue_id, keys=keys, tags=tags)
 
     def bounds(self) -> QueueBounds:
         return self._store.bounds(self.topic, self.queue_id)

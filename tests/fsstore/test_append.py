@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine import FlushFailedError, IllegalMessageError, MessageTooLargeError, ReadOnlyStoreError, StoreFullError
-from fsstore.interface import AT_END, NOBODY, WHOLE_WRITE_BYTES, FilesystemError
+from fsstore.interface import AT_END, WHOLE_WRITE_BYTES, FilesystemError
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FakeStore
 
@@ -109,20 +109,6 @@ def test_an_unknown_option_is_not_found_even_when_it_is_to_be_created(mount: Mou
     assert refused_with(lambda: mount.fs.lookup(queue, name.encode())) == errno.ENOENT
     number = errno.ENOENT if "@" in name else errno.EPERM
     assert refused_with(lambda: mount.fs.refuse_creation(queue, name.encode())) == number
-
-
-# when a writer may be answered
-
-
-@pytest.mark.parametrize("flag", [0, os.O_SYNC])
-def test_who_writes_lines_and_does_not_wait_for_the_disk_may_be_answered_before_they_are_dispatched(
-    mount: Mount, flag: int
-) -> None:
-    heard: list[tuple[str, list[int]]] = []
-    handle = mount.open("orders/1/append", os.O_WRONLY | flag).handle
-    for data in (b"hal", b"f\nand another\nhal", b"\n\n"):
-        mount.fs.write(handle, AT_END, data, NOBODY, lambda topic, queues: heard.append((topic, list(queues))))
-    assert heard == ([] if flag else [("orders", [1])] * 2)
 
 
 # what must wait for the disk

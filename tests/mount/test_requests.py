@@ -17,7 +17,7 @@ import pyfuse3
 import pytest
 import trio
 
-from engine import DamagedRecordError, MessageStore, OpenMode, Stored, StoreFullError
+from engine import DamagedRecordError, MessageStore, OpenMode, StoreFullError
 from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.handlers import RequestHandlers
@@ -207,51 +207,6 @@ def test_the_kernel_hears_of_growth_before_the_writer_hears_of_success() -> None
     with pytest.raises(ValueError, match="too many"):
         growing.ask(Opcode.WRITE)
     assert [bool(sent) for sent in growing.kernel.replies] == [False, True]
-
-
-class EarlyCore:
-    """A core whose write tells that its messages are stored, and then does what it is given."""
-
-    opens_unasked = False
-
-    def __init__(self, kernel: Kernel, then: Callable[[], int]) -> None:
-        self._kernel = kernel
-        self._then = then
-
-    def write(self, handle: int, position: int, data: bytes, owner: int, stored: Stored) -> int:
-        stored("orders", [2, 3])
-        self._kernel.replies.append(b"dispatched")
-        return self._then()
-
-
-def early_writer(then: Callable[[], int]) -> tuple[RequestHandlers, Kernel]:
-    """Handlers over an EarlyCore; what they tell the kernel of growth is among its replies."""
-    kernel = Kernel()
-    core, channel = cast(Filesystem, EarlyCore(kernel, then)), cast(Channel, kernel)
-    handlers = RequestHandlers(core, cast(MessageStore, ScriptedStore()), channel)
-    handlers.growing = lambda topic, queues: kernel.send(f"{topic} {queues} will grow".encode())
-    handlers.published = lambda: kernel.send(b"told")
-    return handlers, kernel
-
-
-WRITE_OF_FOUR = struct.pack("=IIQQ16xQQI20x", 84, Opcode.WRITE, UNIQUE, INODE, 5, 0, 4) + b"line"
-TAKEN_FOUR = struct.pack("=IiQII", 24, 0, UNIQUE, 4, 0)
-
-
-def test_a_writer_of_stored_lines_is_answered_once_and_before_they_are_dispatched() -> None:
-    handlers, kernel = early_writer(lambda: 0)
-    handlers.write(UNIQUE, INODE, memoryview(WRITE_OF_FOUR))
-    assert kernel.replies == [b"orders [2, 3] will grow", TAKEN_FOUR, b"dispatched", b"told"]
-
-
-def test_a_failure_behind_the_answer_is_not_lost() -> None:
-    def fail() -> int:
-        raise DamagedRecordError(0, "consume queue")
-
-    handlers, kernel = early_writer(fail)
-    with pytest.raises(DamagedRecordError):
-        handlers.write(UNIQUE, INODE, memoryview(WRITE_OF_FOUR))
-    assert kernel.replies.count(TAKEN_FOUR) == 1
 
 
 def test_a_store_that_nobody_writes_asks_for_no_flush() -> None:
