@@ -29,7 +29,7 @@ from engine.errors import (
     OptionError,
     UnsupportedStoreError,
 )
-from engine.files.file_scan import SAMPLED_QUEUES, FoundFile, log_files, numbered_files, queue_folders
+from engine.files.file_scan import SAMPLED_QUEUES, FoundFile, log_files, numbered_files, queue_folders, written_ns
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile, next_data, next_hole, used_end
 from engine.files.paths import open_file, open_folder, require_file
@@ -37,6 +37,7 @@ from engine.log.checkpoint import read_checkpoint
 from engine.log.entries import ENTRY_STRUCT
 from engine.record.record import read_header
 from engine.record.scan import ScanStop, scan_records
+from engine.recovery.marks import read_recovery_point
 from engine.settings.config_file import backup_of
 from engine.settings.shape_files import read_sizes, read_used_paths
 
@@ -193,8 +194,9 @@ def _used_paths(layout: StoreLayout) -> dict[str, tuple[Path, ...]]:
 
 
 def _refuse_no_log(layout: StoreLayout) -> None:
-    """A log that is elsewhere has left its queues and its checkpoint here."""
-    queues = queue_folders(layout.consume_queues)
+    """A log that is elsewhere has left its queues and its checkpoint here. So has one whose first file had not reached
+    the disk when the power failed: then our own mark says that nothing had."""
+    queues = queue_folders(layout.consume_queues) if not _never_reached_disk(layout) else ()
     evidence = next((layout.shown(queue) for queue in queues if _newest_entries(queue)), None)
     if evidence is None and layout.checkpoint.is_file() and read_checkpoint(layout.checkpoint).physic_ms:
         evidence = "checkpoint"
@@ -210,6 +212,12 @@ def _refuse_no_log(layout: StoreLayout) -> None:
         what = f"no file of the commit log is in {folders}, but {evidence} speaks of one"
         otherwise = "if the log is lost, remove consumequeue, index and checkpoint to begin a new one"
         raise MissingLogError(layout.root, evidence, what, otherwise)
+
+
+def _never_reached_disk(layout: StoreLayout) -> bool:
+    """Whether nothing of the log was on disk for certain when we wrote the store last, and nobody else has since."""
+    point = read_recovery_point(layout.coverage)
+    return point is not None and point.physical_end == 0 and point.lock_mtime_ns == written_ns(layout.lock)
 
 
 def _refuse_absent_folders(layout: StoreLayout, used: list[Path]) -> None:

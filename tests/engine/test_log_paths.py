@@ -28,7 +28,7 @@ from engine import (
     with_options,
 )
 from engine.files.file_scan import LogPaths
-from tests.engine.storetools import SMALL, HastyDisk, bodies, contents, nothing_left_open, require_clean
+from tests.engine.storetools import SMALL, HastyDisk, bodies, contents, killed, nothing_left_open, require_clean
 from tests.golden55 import Golden55, golden55, require_same, traces
 
 FILE_BYTES = SMALL.sizes.commit_log_bytes if SMALL.sizes else 0
@@ -127,6 +127,38 @@ def require_refused(path: Path, config: StoreConfig, words: str) -> None:
             way()
         assert words in str(refusal.value)
         assert traces(path.parent) == before
+
+
+@pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY, OpenMode.FOLLOW])
+def test_a_power_cut_may_take_the_first_file_of_a_log(tmp_path: Path, mode: OpenMode) -> None:
+    left = tmp_path / "left"
+    with killed(tmp_path / "store", left) as store:
+        store.create_topic("T", 2)
+        store.put(Message("T", b"never on disk", ["K"]), 0)
+    for file in (left / "commitlog").iterdir():
+        file.unlink()
+    with MessageStore.open(left, replace(SMALL, mode=mode)) as opened:
+        assert opened.queues_by_topic() == {"T": [0, 1]}
+        assert bodies(opened, "T", 0) == []
+        if mode is OpenMode.WRITE:
+            assert opened.put(Message("T", b"first"), 0).queue_offset == 0
+            require_clean(opened.check())
+    if mode is OpenMode.WRITE:
+        require_clean(check_store(left))
+
+
+@pytest.mark.parametrize("what", ["it was on disk", "another writer came"])
+def test_a_log_that_was_there_is_missed(tmp_path: Path, what: str) -> None:
+    left = tmp_path / "left"
+    with killed(tmp_path / "store", left) as store:
+        store.put(Message("T", b"body"), 0)
+        if what == "it was on disk":
+            store.flush()
+    if what == "another writer came":
+        (left / "lock").write_bytes(b"lock")
+    for file in (left / "commitlog").iterdir():
+        file.unlink()
+    require_refused(left, SMALL, "speaks of one")
 
 
 def ways(path: Path, config: StoreConfig) -> dict[str, Callable[[], object]]:
