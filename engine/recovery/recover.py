@@ -330,6 +330,8 @@ class _Recovery:
                 return trusted_end
             self._drop_index("it is not as it was left")
             return begin
+        if not self._clean and self._drop_expired_keys():
+            return begin
         start = index_start(self._log, index, trusted_end)
         if start == begin < trusted_end:
             self._drop_index("it does not hold every key")
@@ -337,6 +339,16 @@ class _Recovery:
             # a rebuild that was killed may have stored some of that record's keys
             index.truncate(index.last_physical_offset, self._log.stored_ms)
         return start
+
+    def _drop_expired_keys(self) -> bool:
+        """Drop the files of keys whose records are gone: a power cut may have left them torn, and nothing shows it.
+        Whether that is all of the index."""
+        index, begin = self._parts.index, self._log.min_offset
+        if 0 <= index.last_physical_offset < begin:
+            self._drop_index("all of its records are gone")
+            return True
+        index.delete_expired(begin)
+        return False
 
     def _drop_index(self, reason: str) -> None:
         if self._parts.index.files or self._parts.index.foreign:
