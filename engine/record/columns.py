@@ -114,14 +114,14 @@ def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
 def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, SliceColumn]:
     """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
     those, decompressed; the others' are empty. What is not compressed is not copied, if nothing is."""
-    good = records.headers["ok"] & ~damaged_rows(records)
     starts, sizes = records.bodies
-    stored = SliceColumn(records.log, starts, np.where(good, sizes, 0))
-    is_compressed = good & (records.headers["sys_flag"] & COMPRESSED_FLAG != 0)
+    good = records.headers["ok"] & whole_bodies(records.log, starts, sizes, records.places["body_crc"])
+    stored = SliceColumn(records.log, starts, _of_good(good, sizes))
+    is_compressed = records.headers["sys_flag"] & COMPRESSED_FLAG != 0
     if not is_compressed.any():
         return good, stored
     bodies = [stored[row] for row in range(len(stored))]
-    for row in np.flatnonzero(is_compressed).tolist():
+    for row in np.flatnonzero(good & is_compressed).tolist():
         body = try_decompress(bodies[row], int(records.headers["sys_flag"][row]), body_limit_bytes)
         good[row] = body is not None
         bodies[row] = bytes(body or b"")
@@ -129,12 +129,17 @@ def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, 
     return good, SliceColumn(joined.data, joined.offsets[:-1], np.diff(joined.offsets))
 
 
+def _of_good(good: Array, sizes: Array) -> Array:
+    """`sizes`, but 0 of what is not `good`."""
+    return sizes if good.all() else np.where(good, sizes, 0)
+
+
 def columns_of(records: LocatedRecords, good: Array, bodies: SliceColumn) -> Columns:
     """The messages of `records` that are `good`, with the bodies that `read_bodies` found. Takes the headers over."""
     headers = records.headers
     headers["ok"], headers["body_size"] = good, bodies.sizes
     keys, tags = (
-        ByteColumn(*gather(records.log, starts, np.where(good, sizes, 0)))
+        ByteColumn(*gather(records.log, starts, _of_good(good, sizes)))
         for starts, sizes in find_properties(records, [KEYS, TAGS])
     )
     return Columns(headers, bodies.packed(), keys, tags)

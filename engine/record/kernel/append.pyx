@@ -40,7 +40,7 @@ cdef enum:
     ENTRY_BYTES = 20
     LONG_BYTES = 64 << 10  # from there on a system call writes it, while other threads run
     NO_BLOCK = -1
-    MOST_TEXT_BLOCKS = 1 << 16  # which nobody takes
+    MOST_TEXT_BLOCKS = 1 << 17  # which nobody takes: of 134 million messages
 
 cpdef enum:
     BLOCK_MESSAGES = 1024  # of an offset index (13)
