@@ -399,7 +399,7 @@ cdef class StoredMessage:
         cdef Py_buffer *part = PyMemoryView_GET_BUFFER(found)
         if part.ndim != 1 or part.itemsize != 1:
             return found[first + start:first + end]
-        part.buf = self._pages.at(first + start, end - start)
+        part.buf = self._pages.at(first + start, end - start)  # as a slice is made, without objects for its ends
         part.len = part.shape[0] = end - start
         return found
 
