@@ -276,6 +276,12 @@ class _Recovery:
         parts, log = self._parts, self._log
         log.files.drop_empty()
         self._look_for_multi_dispatch(trusted_end)
+        entries = sum(queue.max_offset - queue.first_offset for queue in parts.queues) if not log.files.files else 0
+        if entries:
+            self._notes.append(
+                "no file of the commit log is there, as after a power cut before it reached the disk:"
+                f" queues lose {entries:,} entries that led there"
+            )
         parts.queues.truncate(trusted_end)
         parts.index.truncate(self._index_end(trusted_end), parts.log.stored_ms)
         start = max(min(trusted_end, self._index_from(trusted_end)), log.min_offset)
