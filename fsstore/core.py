@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn, TypeVar
 
 from engine import Expired, MessageStore, StoreError
+from fsstore.accounts import Accounts
 from fsstore.handover import HandleEntry, Handover
 from fsstore.interface import (
     NOBODY,
@@ -50,6 +51,7 @@ from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.metrics import (
     RequestFigures,
+    account_metrics,
     as_openmetrics,
     metrics_of,
     process_metrics,
@@ -104,6 +106,8 @@ class Filesystem:
         self._computed = ComputedInodes()
         self.memory = MemoryBudget()
         """For what clients make the daemon hold."""
+        self.accounts = Accounts(options.uid)
+        """What each user may take of what all share."""
         changes: DoneInThread[None] = DoneInThread()
         self._context = Context(
             store,
@@ -117,6 +121,7 @@ class Filesystem:
             LongPuts(),
             Survival(),
             Refusals(clock_ns),
+            self.accounts,
         )
         self._messages = MessageFiles(store, appearance, self._computed, self.memory)
         tree = Tree(self._context, self._messages)
@@ -160,6 +165,7 @@ class Filesystem:
                     "bytes": self.memory.used,
                     "refused": self.memory.refused,
                 },
+                "accounts": {kind.value: its._asdict() for kind, its in self.accounts.figures().items()},
             }
             return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
 
@@ -169,6 +175,7 @@ class Filesystem:
             more = (
                 *process_metrics(self._started_ns / 1e9, seen_s),
                 *refusal_metrics(context.refusals.counts),
+                *account_metrics(self.accounts.figures()),
                 *request_metrics(self.requests, COMPLAINTS.by_errno),
             )
             return metrics_of(store, COMPLAINTS, self.memory, context.survival, more)

@@ -152,13 +152,14 @@ MAY_IMPORT = {
         "mount_table": set(),
         "handover": set(),
         "interface": {"options"},
-        "tree": {"handover", "interface"},
+        "accounts": {"interface"},
+        "tree": {"accounts", "handover", "interface"},
         "parquet": {"options", "interface", "tree"},
         "arrow": {"parquet"},
         "jobs": {"interface", "parquet"},
         "spark": {"parquet", "jobs"},
-        "core": {"handover", "interface", "tree", "parquet"},
-        "fuse": {"options", "mount_table", "handover", "interface", "tree", "core"},
+        "core": {"accounts", "handover", "interface", "tree", "parquet"},
+        "fuse": {"options", "mount_table", "accounts", "handover", "interface", "tree", "core"},
     },
 }
 """Packages and modules of a room, from the bottom up, and what each may import of those below. What is not named may

@@ -149,7 +149,8 @@ class Mount:
         expiry = Expiry(self._core, self._channel)
         invalidation = Invalidation(self._core, self._channel, expiry)
         handlers.published = invalidation.notify_kernel
-        loop = RequestLoop(self._channel, handlers.by_opcode, relay, self._options.max_slow, self._core.ending)
+        core, max_slow = self._core, self._options.max_slow
+        loop = RequestLoop(self._channel, handlers.by_opcode, relay, max_slow, core.ending, core.accounts)
         requests = RequestLog(self._core, self._channel, handlers.by_opcode)
         relay.log, handlers.waiting = requests, requests.waiting
 

@@ -82,6 +82,8 @@ def operation_name(opcode: int) -> str:
 
 REQUEST = Struct("=IIQQ")
 """length, opcode, unique, node"""
+REQUEST_OF_USER = Struct("=IIQQI")
+"""The same, and the uid of who asks"""
 CALLER = Struct("=III")
 """uid, gid, pid of who asks"""
 CALLER_BEGIN = 24

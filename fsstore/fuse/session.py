@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from fsstore.accounts import Accounts
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
-from fsstore.fuse.protocol import REPLY, REQUEST, Opcode, failed
+from fsstore.fuse.protocol import REPLY, REQUEST, REQUEST_OF_USER, Opcode, failed
 from fsstore.handover import Keeper, RequestJournal, pin, touch
 from fsstore.interface import Data, Kind, Pieces, SlowWork
 from fsstore.options import MountError
@@ -232,6 +233,7 @@ class RequestLoop:
         relay: Relay,
         max_slow: int,
         ending: Callable[[], None],
+        accounts: Accounts,
     ) -> None:
         """What `handlers` (by opcode) don't know is the relay's. At most `max_slow` threads do slow work of any kind
         that is not in THREADS; `ending` is called when no more requests are taken, to hurry those threads: the loop
@@ -241,6 +243,7 @@ class RequestLoop:
         self._relay = relay
         self._threads = {kind: trio.CapacityLimiter(THREADS.get(kind, max_slow)) for kind in Kind}
         self._ending = ending
+        self._accounts = accounts
         self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
         """Called with each failure, its errno and the request, before that is answered."""
         self.figures = RequestFigures()
@@ -275,10 +278,11 @@ class RequestLoop:
                 self._take(request, nursery)
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
-        _, opcode, unique, inode = REQUEST.unpack_from(request)
+        _, opcode, unique, inode, user = REQUEST_OF_USER.unpack_from(request)
         if inode in self._queued:
             self._queued[inode].append(bytes(request))
             return
+        self._accounts.caller = user
         counts = self.figures.counts
         count = counts[opcode] = counts[opcode] + 1
         handler = self._handlers.get(opcode)
@@ -317,18 +321,20 @@ class RequestLoop:
 
     async def _after(self, slow: SlowWork, handler: Handler, request: memoryview, nursery: trio.Nursery) -> None:
         """Do slow work in a thread, then try again; there may be more to do."""
-        _, _, unique, inode = REQUEST.unpack_from(request)
+        _, _, _, inode = REQUEST.unpack_from(request)
         try:
-            await self._work(slow, handler, unique, inode, request)
+            await self._work(slow, handler, request)
         finally:
             self._slow.remove(inode)
         if slow.is_in_turn:
             self._take_queued(inode, nursery)
 
-    async def _work(self, slow: SlowWork, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
+    async def _work(self, slow: SlowWork, handler: Handler, request: memoryview) -> None:
+        _, _, unique, inode, user = REQUEST_OF_USER.unpack_from(request)
         while True:
             try:
                 await trio.to_thread.run_sync(slow.work, limiter=self._threads[slow.kind])
+                self._accounts.caller = user
                 handler(unique, inode, request)
             except SlowWork as more:
                 slow = more.with_traceback(None)  # it would hold this frame, and be held by it

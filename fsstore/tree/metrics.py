@@ -19,6 +19,7 @@ from importlib.metadata import version
 from itertools import accumulate
 
 from engine import CheckNote, MessageStore, StoreStats
+from fsstore.accounts import Resource, ResourceFigures
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.nodes import Survival
@@ -162,6 +163,25 @@ def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
     yield from _header("fsstore_refused_total", "counter", "Publications that were refused, by reason")
     for reason, count in counts.items():
         yield f"fsstore_refused_total{{{_labels(reason=reason)}}} {count}"
+
+
+_OF_ACCOUNTS = {
+    "limit": ("gauge", "How much there is for all users together"),
+    "used": ("gauge", "How much of it is held"),
+    "users": ("gauge", "How many users hold some"),
+    "largest": ("gauge", "What the user holds who holds most"),
+    "refused": ("counter", "Requests that asked for more than their user's share"),
+}
+"""What the figures of `ResourceFigures` say."""
+
+
+def account_metrics(figures: Mapping[Resource, ResourceFigures]) -> Iterator[str]:
+    """Of what users share."""
+    for field, (kind, what) in _OF_ACCOUNTS.items():
+        name = f"fsstore_account_{field}" + "_total" * (kind == "counter")
+        yield from _header(name, kind, what)
+        for of, its in figures.items():
+            yield f"{name}{{{_labels(resource=of.value)}}} {getattr(its, field)}"
 
 
 def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine import MessageStore, OpenMode
+from fsstore.accounts import Accounts
 from fsstore.handover import LARGEST_DATA_BYTES, HandleState
 from fsstore.interface import (
     NOBODY,
@@ -223,6 +224,8 @@ class Context:
     long_puts: LongPuts
     survival: Survival
     refusals: Refusals
+    accounts: Accounts
+    """What each user may take of what all share."""
 
     @property
     def opens_unasked(self) -> bool:

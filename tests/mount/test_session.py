@@ -11,12 +11,14 @@ from typing import cast
 
 import trio
 
+from fsstore.accounts import Accounts
 from fsstore.fuse.protocol import Opcode, done
 from fsstore.fuse.rare import Relay
 from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
 from fsstore.interface import FilesystemError, Kind, SlowWork
 from fsstore.tree.metrics import SAMPLE_OF
 
+OWNER = 10
 KNOWN = 999
 """An opcode that the handler under test is for."""
 
@@ -25,10 +27,8 @@ class ScriptedChannel:
     """Brings requests one after the other; ends when so many replies were sent."""
 
     def __init__(self, requests: list[tuple[int, ...]], replies: int) -> None:
-        """Each an opcode, its number, and its inode if that is not 1."""
-        self._requests = [
-            struct.pack("=IIQQ16x", 40, opcode, unique, *(inode or [1])) for opcode, unique, *inode in requests
-        ]
+        """Each an opcode, its number, then its inode if that is not 1, and its user if that is not OWNER."""
+        self._requests = [struct.pack("=IIQQI12x", 40, *some, *(1, OWNER)[len(some) - 2 :]) for some in requests]
         self._left = replies
         self.replies: list[bytes] = []
         self.waits_ms: list[int] = []
@@ -69,7 +69,7 @@ def serve(
     def handler(unique: int, _: int, __: memoryview) -> None:
         handle(unique)
 
-    loop = RequestLoop(cast(Channel, channel), {opcode: handler}, cast(Relay, NoRelay()), 2, ending)
+    loop = RequestLoop(cast(Channel, channel), {opcode: handler}, cast(Relay, NoRelay()), 2, ending, Accounts(OWNER))
     trio.run(loop.run)
     return channel.replies
 
@@ -81,7 +81,7 @@ def loop_over(channel: ScriptedChannel, handle: Callable[[int], None]) -> Reques
         handle(unique)
 
     handlers: dict[int, Handler] = {KNOWN: handler, KNOWN + 1: handler}
-    return RequestLoop(cast(Channel, channel), handlers, cast(Relay, NoRelay()), 2, lambda: None)
+    return RequestLoop(cast(Channel, channel), handlers, cast(Relay, NoRelay()), 2, lambda: None, Accounts(OWNER))
 
 
 def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_once() -> None:
@@ -113,6 +113,23 @@ def test_requests_for_an_inode_wait_while_something_is_published_through_it() ->
 
     assert serve(channel, handle) == [done(5), done(1), done(2), done(3), done(4)]
     assert asked == [1, 5, 1, 2, 3, 3, 4]
+
+
+def test_handlers_know_whose_request_they_answer_also_after_slow_work() -> None:
+    channel = ScriptedChannel([(KNOWN, 7, 1, 1001), (KNOWN, 8, 2, 1002)], 2)
+    callers: list[tuple[int, int]] = []
+    is_done = threading.Event()
+
+    def handle(unique: int) -> None:
+        callers.append((unique, loop._accounts.caller))
+        if callers.count((7, 1001)) == 1 and unique == 7:
+            raise SlowWork(lambda: is_done.wait(30))
+        channel.send(done(unique))
+        is_done.set()
+
+    loop = loop_over(channel, handle)
+    trio.run(loop.run)
+    assert callers == [(7, 1001), (8, 1002), (7, 1001)]
 
 
 def test_slow_work_that_fails_is_answered_with_its_errno() -> None:
