@@ -13,6 +13,7 @@ HELPERS = {
     "figures",
     "bodies",
     "cases",
+    "faultfs",
     "ledger",
     "parsers",
     "publishers",
