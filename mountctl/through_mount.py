@@ -34,7 +34,7 @@ from engine import (
 )
 from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, offset_name, parse_match
-from fsstore.tree.xattrs import PREFIX
+from fsstore.tree.xattrs import FIELD_NAMES, PREFIX, PROPERTY_PREFIX
 from mountctl.access import PARTS, Bodies, Labels, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.places import Mount
@@ -293,8 +293,14 @@ def _queue(number: int, bounds: dict[str, int]) -> Queue:
 
 
 def _attributes(path: Path) -> dict[str, str]:
-    names = (name for name in os.listxattr(path) if name.startswith(PREFIX))
-    return {name.removeprefix(PREFIX): os.getxattr(path, name).decode("utf-8", "replace") for name in names}
+    found = {}
+    for name in (*FIELD_NAMES, *(name for name in os.listxattr(path) if name.startswith(PROPERTY_PREFIX))):
+        try:
+            found[name.removeprefix(PREFIX)] = os.getxattr(path, name).decode("utf-8", "replace")
+        except OSError as error:
+            if error.errno != errno.ENODATA:
+                raise
+    return found
 
 
 def _batches(messages: Iterable[Message]) -> Iterator[list[tuple[Message, bytes]]]:

@@ -80,6 +80,8 @@ class RequestHandlers:
             Opcode.FLUSH: self.flush,
             Opcode.FSYNC: self.fsync,
             Opcode.RELEASE: self.release,
+            Opcode.GETXATTR: self.getxattr,
+            Opcode.LISTXATTR: self.listxattr,
             Opcode.OPENDIR: self.opendir,
             Opcode.READDIR: self.readdir,
             Opcode.READDIRPLUS: self.readdirplus,
@@ -131,6 +133,16 @@ class RequestHandlers:
     def readlink(self, unique: int, inode: int, _: memoryview) -> None:
         target = self._core.readlink(inode)
         self._send(wire.header(unique, len(target)) + target)
+
+    def getxattr(self, unique: int, inode: int, request: memoryview) -> None:
+        (room,) = wire.XATTR.unpack_from(request, ARGUMENTS)
+        value = self._core.getxattr(inode, bytes(request[ARGUMENTS + wire.XATTR.size : -1]))
+        self._send(wire.xattr(unique, value, room))
+
+    def listxattr(self, unique: int, inode: int, request: memoryview) -> None:
+        (room,) = wire.XATTR.unpack_from(request, ARGUMENTS)
+        names = b"".join(name + b"\0" for name in self._core.listxattr(inode))
+        self._send(wire.xattr(unique, names, room))
 
     def mkdir(self, unique: int, inode: int, request: memoryview) -> None:
         self._send(wire.entry(unique, self._core.mkdir(inode, bytes(request[wire.MADE_NAME : -1]))))

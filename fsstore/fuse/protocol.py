@@ -10,6 +10,7 @@ what we answer ourselves is here; the rest is libfuse's to know.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 from struct import Struct
 
@@ -37,6 +38,8 @@ class Opcode(IntEnum):
     WRITE = 16
     RELEASE = 18
     FSYNC = 20
+    GETXATTR = 22
+    LISTXATTR = 23
     FLUSH = 25
     INIT = 26
     OPENDIR = 27
@@ -60,8 +63,6 @@ class RareOpcode(IntEnum):
     LINK = 13
     STATFS = 17
     SETXATTR = 21
-    GETXATTR = 22
-    LISTXATTR = 23
     REMOVEXATTR = 24
     ACCESS = 34
     POLL = 40
@@ -113,6 +114,8 @@ SETATTR = Struct("=I4xQQ8xQQ8xII4xI4xII")
 """setattr: which are valid, handle, size, atime, mtime, their nanoseconds, mode, uid, gid"""
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_BY_HANDLE = (1 << bit for bit in range(7))
 SET_ATIME_NOW, SET_MTIME_NOW = 1 << 7, 1 << 8
+XATTR = Struct("=I4x")
+"""getxattr, listxattr: bytes that the answer may have, 0 for how many it has; a name follows in the former"""
 LOOKUPS = Struct("=Q")
 """forget: how many look-ups"""
 FORGOTTEN = Struct("=QQ")
@@ -132,6 +135,7 @@ _ATTRIBUTES = Struct("=IiQQII" + ATTRIBUTES_FORMAT)
 _OPENED = Struct("=IiQQII")
 _CREATED = Struct("=IiQ" + ENTRY_FORMAT + "QII")
 _TAKEN = Struct("=IiQII")
+_XATTR_SIZE = Struct("=IiQI4x")
 DIRENT = Struct("=QQII")
 """inode, where to go on, length of the name, file type; the name follows, padded to 8 bytes"""
 
@@ -163,9 +167,9 @@ _DROP_AT_EACH_MTIME = 1 << 12  # what changes otherwise than at its end is never
 _PARALLEL = 1 << 18  # look-ups and listings of one directory need not wait for one another
 
 
-def failed(unique: int, errno: int) -> bytes:
-    """The reply that refuses."""
-    return REPLY.pack(REPLY.size, -errno, unique)
+def failed(unique: int, number: int) -> bytes:
+    """The reply that refuses, with that errno."""
+    return REPLY.pack(REPLY.size, -number, unique)
 
 
 def done(unique: int) -> bytes:
@@ -241,6 +245,13 @@ def opened_directory(unique: int, directory: OpenedDirectory) -> bytes:
 def taken(unique: int, size: int) -> bytes:
     """The reply to a write of `size` bytes."""
     return _TAKEN.pack(_TAKEN.size, 0, unique, size, 0)
+
+
+def xattr(unique: int, value: bytes, room: int) -> bytes:
+    """The reply to getxattr and listxattr: `value`; its size where `room` is 0, ERANGE where it has more bytes."""
+    if not room:
+        return _XATTR_SIZE.pack(_XATTR_SIZE.size, 0, unique, len(value))
+    return header(unique, len(value)) + value if len(value) <= room else failed(unique, errno.ERANGE)
 
 
 def attributes_changed(inode: int) -> bytes:

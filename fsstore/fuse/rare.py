@@ -196,16 +196,6 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
     def poll(self, _inode: int, _handle: int, _poll_handle: object, _: object) -> NoReturn:
         raise FilesystemError(errno.ENOSYS)  # the kernel then answers by itself, as for any regular file
 
-    # extended attributes
-
-    @answered
-    def getxattr(self, inode: int, name: bytes, _: object) -> bytes:
-        return self._core.getxattr(inode, name)
-
-    @answered
-    def listxattr(self, inode: int, _: object) -> list[bytes]:
-        return self._core.listxattr(inode)
-
     # what is refused: each by its own handler, because a missing one reads "Function not implemented"
 
     @answered

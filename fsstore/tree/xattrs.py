@@ -37,6 +37,11 @@ _NUMBERS: dict[str, Callable[[StoredMessage], int]] = {
 _FIELDS: dict[str, Callable[[StoredMessage], str | int]] = {**_TEXTS, **_NUMBERS}
 NUMBERS = frozenset(_NUMBERS)
 """Names of those that are numbers, in decimal."""
+FIELD_NAMES = tuple(PREFIX + name for name in _FIELDS)
+"""Full names of all attributes but the properties."""
+_LISTED = ("keys", "tags", "unique_key", "queue_offset", "born_time", "store_time", "born_host")
+"""Fields that a list names. `ls -l` offers 152 bytes for the list of each file, and asks twice more where that is too
+little: the list of a message with a key and a tag fits."""
 
 
 def attributes_of(message: StoredMessage) -> dict[str, bytes]:
@@ -47,10 +52,12 @@ def attributes_of(message: StoredMessage) -> dict[str, bytes]:
 
 
 def list_names(message: StoredMessage) -> list[bytes]:
-    """Names to list: those that a name can hold, as many as fit a list."""
+    """Names to list: the most wanted fields that have a value, and the properties. Left out are names that the kernel
+    does not take, and what is beyond its largest list. The other fields answer by their names."""
     names: list[bytes] = []
     room = LIST_MAX_BYTES
-    for name in (name.encode() for name in attributes_of(message)):
+    fields = [PREFIX + name for name in _LISTED if _FIELDS[name](message) != ""]
+    for name in (name.encode() for name in (*fields, *(PROPERTY_PREFIX + name for name in message.properties))):
         fits = len(name) <= NAME_MAX_BYTES and b"\0" not in name and len(name) + 1 <= room
         if fits:
             names.append(name)

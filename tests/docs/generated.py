@@ -45,6 +45,7 @@ def signature(name: str, thing: Any) -> str:
     shown = re.sub(
         r"<[\w -]*(?:function|method) ([\w.<>]+) at 0x\w+>", r"\1", re.sub(r"(: |-> )'([^']*)'", r"\1\2", shown)
     )
+    shown = re.sub(r"pathlib\._\w+\.Path", "pathlib.Path", shown)  # where Python 3.13 says that it is defined
     return name + re.sub(r"\((self|cls)(, )?", "(", shown)
 
 

@@ -25,10 +25,12 @@ from engine import (
     TopicNotFoundError,
 )
 from engine.log.consume_queues import ConsumeQueues
+from engine.record.header import INNER_BATCH, NEEDS_UNWRAPPING
 from tests.engine.storetools import SMALL, opened
 
 FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
 COUNT = 100
+SYS_FLAG_AT = 36
 
 
 @pytest.fixture
@@ -52,6 +54,24 @@ def text(queue: Queue) -> bytes:
     """The whole stream."""
     stream = queue.stream()
     return bytes(stream.read(0, stream.size))
+
+
+def test_flags_of_a_batch_alone_make_no_batch(tmp_path: Path) -> None:
+    """A damaged or foreign record may have both flags and still hold one message: all ways of reading agree on it."""
+    with opened(tmp_path / "other") as store:
+        store.create_topic("orders", 1)
+        put = store.put(Message("orders", b"the body"), 0)
+        physical_offset = put.physical_offset
+    [log] = (tmp_path / "other" / "commitlog").iterdir()
+    with log.open("r+b") as file:
+        file.seek(physical_offset + SYS_FLAG_AT)
+        file.write((INNER_BATCH | NEEDS_UNWRAPPING).to_bytes(4, "big"))
+    with opened(tmp_path / "other") as store:
+        queue = store.queue("orders", 0)
+        assert [sizes.tolist() for sizes in queue.record_sizes(0, 1)] == [[put.store_size], [len(b"the body")]]
+        assert queue.headers(0, 1)["store_size"].tolist() == [put.store_size]
+        assert bodies(queue) == [b"the body"]
+        assert text(queue) == b"the body\n"
 
 
 def outcome(call: Callable[[], object]) -> tuple[type[StoreError], str]:

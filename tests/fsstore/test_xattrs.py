@@ -42,17 +42,18 @@ def inode(mount: Mount, store: FakeStore) -> int:
         ("property.city", "Köln"),
     ],
 )
-def test_each_fact_is_an_attribute_and_listed(mount: Mount, inode: int, name: str, value: str) -> None:
+def test_each_fact_is_an_attribute(mount: Mount, inode: int, name: str, value: str) -> None:
     full_name = f"user.mq.{name}".encode()
     if name != "body_crc":
         assert mount.fs.getxattr(inode, full_name) == value.encode()
     assert mount.fs.getxattr(inode, full_name).isdigit() == value.isdigit()
-    assert full_name in mount.fs.listxattr(inode)
 
 
 def test_every_listed_attribute_can_be_read(mount: Mount, inode: int) -> None:
     names = mount.fs.listxattr(inode)
-    assert len(names) == len(set(names)) == 18
+    listed = {"keys", "tags", "unique_key", "queue_offset", "born_time", "store_time", "born_host"}
+    listed |= {f"property.{name}" for name in ("KEYS", "UNIQ_KEY", "city")}
+    assert sorted(names) == sorted(f"user.mq.{name}".encode() for name in listed)
     assert all(mount.fs.getxattr(inode, name) for name in names)
 
 

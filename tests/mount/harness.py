@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fsstore.fuse.mount import device_of
+from fsstore.tree.xattrs import FIELD_NAMES
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -168,6 +169,15 @@ def bodies(queue: Path) -> list[bytes]:
 def offset_names(queue: Path) -> list[str]:
     """The message files that a listing shows, in its order."""
     return [name for name in os.listdir(queue) if name.isdigit()]
+
+
+def extended_attributes(message: Path) -> dict[str, str]:
+    """All attributes of a message by full name: the fields, which answer by their names, and what its list names."""
+    found = {}
+    for name in {*FIELD_NAMES, *os.listxattr(message)}:
+        with suppress(OSError):
+            found[name] = os.getxattr(message, name).decode()
+    return found
 
 
 def sh(command: str, folder: Path) -> str:

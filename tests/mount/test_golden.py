@@ -12,7 +12,7 @@ import pytest
 
 from engine import Host
 from tests.golden import NAMES, Golden, golden
-from tests.mount.harness import Mounted, mounted, offset_names
+from tests.mount.harness import Mounted, extended_attributes, mounted, offset_names
 
 FIELDS = {
     "queue_offset": "queueOffset",
@@ -65,7 +65,7 @@ def assert_messages(mount: Mounted, store: Golden) -> None:
         assert path.read_bytes() == body, path
         found = path.stat()
         assert (found.st_size, found.st_mtime_ns) == (len(body), dumped["storeTimestamp"] * 1_000_000), path
-        assert {name: os.getxattr(path, name).decode() for name in os.listxattr(path)} == attributes(dumped), path
+        assert extended_attributes(path) == attributes(dumped), path
 
 
 def body_of(dumped: dict[str, Any]) -> bytes:

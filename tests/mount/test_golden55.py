@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.golden55 import CLIENTS_OWN, Golden55, golden55
-from tests.mount.harness import Mounted, mounted, offset_names, refused_with
+from tests.mount.harness import Mounted, extended_attributes, mounted, offset_names, refused_with
 
 FIELDS = {
     "queue_offset": "mqo",
@@ -43,7 +43,7 @@ def assert_message(mount: Mounted, line: dict[str, Any]) -> None:
     body = path.read_bytes()
     assert (len(body), hashlib.sha256(body).hexdigest()) == (line["len"], line["sha"]), path
     assert path.stat().st_mtime_ns == line["store"] * 1_000_000, path
-    found = {name: os.getxattr(path, name).decode() for name in os.listxattr(path)}
+    found = extended_attributes(path)
     expected = {f"user.mq.{name}": str(line[field]) for name, field in FIELDS.items() if line[field]}
     properties = {name: value for name, value in line["props"].items() if name not in CLIENTS_OWN}
     expected |= {f"user.mq.property.{name}": value for name, value in properties.items()}

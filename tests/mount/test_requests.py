@@ -31,6 +31,7 @@ from fsstore.interface import (
     Attributes,
     DirectoryEntry,
     FilesystemError,
+    FilesystemSpace,
     MessageColumns,
     MessageNames,
     Opened,
@@ -154,6 +155,24 @@ def test_a_write_answers_how_much_was_taken_and_waits_for_the_disk() -> None:
     arguments = struct.pack("=QQI20x", 5, 0, 4) + b"line"
     for physical_end in (0, 100):
         assert struct.unpack("=II", result_of(Frequent(physical_end).ask(Opcode.WRITE, arguments))) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "answer", "name", "value"),
+    [
+        (Opcode.GETXATTR, b"paid", b"user.mq.tags\0", b"paid"),
+        (Opcode.LISTXATTR, [b"user.mq.tags", b"user.mq.keys"], b"", b"user.mq.tags\0user.mq.keys\0"),
+    ],
+)
+def test_extended_attributes_are_answered_as_far_as_there_is_room(
+    opcode: Opcode, answer: object, name: bytes, value: bytes
+) -> None:
+    def ask(room: int) -> bytes:
+        return Frequent(answer).ask(opcode, struct.pack("=I4x", room) + name)
+
+    assert result_of(ask(0)) == struct.pack("=I4x", len(value))
+    assert result_of(ask(len(value))) == value
+    assert ask(len(value) - 1) == struct.pack("=IiQ", 16, -errno.ERANGE, UNIQUE)
 
 
 class NotingCore:
@@ -320,8 +339,6 @@ RARE: list[tuple[str, tuple[object, ...]]] = [
     ("rmdir", (1, b"name", None)),
     ("symlink", (1, b"name", b"target", None)),
     ("link", (INODE, 1, b"name", None)),
-    ("getxattr", (INODE, b"user.name", None)),
-    ("listxattr", (INODE, None)),
     ("setxattr", (INODE, b"user.name", b"value", None)),
     ("removexattr", (INODE, b"user.name", None)),
 ]
@@ -342,7 +359,19 @@ def test_every_rare_request_answers_refusals_and_outlives_defects(
 
 def test_every_request_of_pyfuse3_is_answered_here_or_there() -> None:
     frequent = {"lookup", "forget", "getattr", "readlink", "open", "read", "write", "flush", "fsync", "release"}
-    frequent |= {"mkdir", "opendir", "readdir", "releasedir", "fsyncdir", "setattr", "create", "unlink", "rename"}
+    frequent |= {
+        "mkdir",
+        "opendir",
+        "readdir",
+        "releasedir",
+        "fsyncdir",
+        "setattr",
+        "create",
+        "unlink",
+        "rename",
+        "getxattr",
+        "listxattr",
+    }
     unasked = {"init", "stacktrace", "access", "supports_dot_lookup", "enable_writeback_cache", "enable_acl"}
     theirs = {name for name in vars(pyfuse3.Operations) if not name.startswith("_")} - unasked
     assert theirs - {"poll"} == frequent | {name for name, _ in RARE}
@@ -391,8 +420,9 @@ def test_a_file_that_is_made_is_described_and_open() -> None:
 
 def test_slow_work_is_done_before_the_answer() -> None:
     done: list[int] = []
-    twice = rare(SlowWork(lambda: done.append(1)), SlowWork(lambda: done.append(2)), [b"user.name"])
-    assert answer_to(twice.listxattr, INODE, None) == [b"user.name"]
+    space = FilesystemSpace(4096, 1, 1, 1, 1, 1, 255)
+    twice = rare(SlowWork(lambda: done.append(1)), SlowWork(lambda: done.append(2)), space)
+    assert answer_to(twice.statfs, None).f_namemax == 255
     assert done == [1, 2]
 
 

@@ -10,39 +10,35 @@ from pathlib import Path
 
 from tests.mount.harness import Mounted, publish, refused_with, sh
 
-FIELDS = {
-    "keys",
-    "tags",
-    "msg_id",
-    "queue_offset",
-    "physical_offset",
-    "store_size",
-    "born_time",
-    "store_time",
-    "born_host",
-    "store_host",
-    "sys_flag",
-    "flag",
-    "reconsume_times",
-    "body_crc",
-    "property.KEYS",
-    "property.TAGS",
-    "property.colour",
+LISTED = {
+    *("keys", "tags", "queue_offset", "born_time", "store_time", "born_host"),
+    *("property.KEYS", "property.TAGS", "property.colour"),
 }
+BY_NAME = {"msg_id", "physical_offset", "store_size", "store_host", "sys_flag", "flag", "reconsume_times", "body_crc"}
 
 
 def test_metadata_are_attributes(queue: Path) -> None:
-    """4.1 `getfattr -d` shows a message's metadata as `user.mq.*`, and its properties as `user.mq.property.*`."""
+    """4.1 `getfattr -d` shows a message's key, tag, times and place as `user.mq.*`, and its properties as
+    `user.mq.property.*`. The other fields are shown by their names: `msg_id`, `physical_offset`, `store_size`,
+    `store_host`, `sys_flag`, `flag`, `reconsume_times` and `body_crc`."""
     record = {"body": "one", "keys": "K", "tags": "T", "properties": {"colour": "red"}}
     publish(queue / "append@format=json", json.dumps(record).encode() + b"\n")
     shown = dict(line.split("=", 1) for line in sh("getfattr -d 0", queue).splitlines() if "=" in line)
-    assert set(shown) == {f"user.mq.{name}" for name in FIELDS}
+    assert set(shown) == {f"user.mq.{name}" for name in LISTED}
+    assert all(os.getxattr(queue / "0", f"user.mq.{name}") for name in BY_NAME)
     assert [shown[f"user.mq.{name}"] for name in ("keys", "tags", "queue_offset", "property.colour")] == [
         '"K"',
         '"T"',
         '"0"',
         '"red"',
     ]
+
+
+def test_a_list_fits_what_ls_offers_for_it(queue: Path) -> None:
+    """4.6 The attributes of a message with a key and a tag are listed in the 152 bytes that `ls -l` offers: it asks
+    once a file."""
+    publish(queue / "append@format=json", b'{"body": "one", "keys": "ORDER-17", "tags": "paid"}\n')
+    assert sum(len(name) + 1 for name in os.listxattr(queue / "0")) <= 152
 
 
 def test_attributes_that_are_not_there(queue: Path) -> None:
@@ -61,7 +57,7 @@ def test_names_that_are_too_long(queue: Path) -> None:
     names = os.listxattr(queue / "0")
     assert f"user.mq.property.{'m' * 238}" in names
     assert not [name for name in names if "nnn" in name]
-    assert "user.mq.msg_id" in names
+    assert "user.mq.store_time" in names
 
 
 def test_owner_and_modes(mount: Mounted, topic: Path) -> None:

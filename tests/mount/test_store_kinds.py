@@ -16,7 +16,7 @@ from engine import Message, MessageStore, OpenMode, StoreConfig
 from mountctl.main import cli
 from tests.engine.test_store_kinds import COMPACTED, DERIVED, NAMES, Broker, batches, state, wrapped
 from tests.golden55 import Golden55, expected, golden55
-from tests.mount.harness import Mounted, mounted, offset_names, until
+from tests.mount.harness import Mounted, extended_attributes, mounted, offset_names, until
 
 LATEST_SECONDS = 1.0
 """How far a follower may be behind the log."""
@@ -43,7 +43,7 @@ def require_file(mount: Mounted, line: dict[str, Any]) -> None:
     body, found = path.read_bytes(), path.stat()
     assert hashlib.sha256(body).hexdigest() == line["sha"]
     assert (found.st_size, found.st_mtime_ns) == (line["len"], line["store"] * 1_000_000)
-    said = {name.removeprefix("user.mq."): os.getxattr(path, name).decode() for name in os.listxattr(path)}
+    said = {name.removeprefix("user.mq."): value for name, value in extended_attributes(path).items()}
     properties = expected(line)["props"]
     assert {name: value for name, value in said.items() if name.startswith("property.")} == {
         f"property.{name}": value for name, value in properties.items()

@@ -18,6 +18,7 @@ from engine import MessageStore, OpenMode, StoreConfig, with_broker_conf
 from mountctl.errors import CommandError
 from mountctl.options import parse, parse_properties, settings_of
 from tests.golden55 import CLIENTS_OWN, Golden55, golden55, traces
+from tests.mount.harness import extended_attributes
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, clear, eventually, mountctl, succeed
 
 
@@ -69,7 +70,7 @@ def require_same_files(mountpoint: Path, given: Golden55) -> None:
 
 
 def attributes(path: Path) -> dict[str, str]:
-    return {name.removeprefix("user.mq."): os.getxattr(path, name).decode() for name in os.listxattr(path)}
+    return {name.removeprefix("user.mq."): value for name, value in extended_attributes(path).items()}
 
 
 def expected_attributes(line: dict[str, Any]) -> dict[str, str]:

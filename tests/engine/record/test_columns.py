@@ -5,7 +5,7 @@ from __future__ import annotations
 import lz4.frame
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.record.byte_columns import ByteColumn
@@ -19,7 +19,7 @@ from engine.record.columns import (
     topics_of,
 )
 from engine.record.hashes import index_hash, java_hashes, tags_hash
-from engine.record.header import BLANK_MAGIC
+from engine.record.header import BLANK_MAGIC, INNER_BATCH, NEEDS_UNWRAPPING
 from engine.record.kernel.scan import read_sizes
 from engine.record.located import locate, strays
 from engine.record.message import Message
@@ -375,7 +375,10 @@ def test_hosts_that_the_end_cuts_off_are_of_no_record(family: int) -> None:
     st.lists(messages(few_topics), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 119), st.integers(0, 255)), max_size=6),
 )
-def test_read_sizes_finds_all_that_is_located(stored: list[Message], damage: list[tuple[int, int, int]]) -> None:
+@example([Message("orders", b"body")], [(0, 39, INNER_BATCH | NEEDS_UNWRAPPING)])
+def test_read_sizes_finds_all_that_is_located_but_batches(
+    stored: list[Message], damage: list[tuple[int, int, int]]
+) -> None:
     log, positions = log_of(stored)
     for row, position, value in damage:
         at = positions[row % len(positions)] + position
@@ -383,7 +386,10 @@ def test_read_sizes_finds_all_that_is_located(stored: list[Message], damage: lis
             log[at] = value
     headers = locate(*located(log, positions)).headers
     store_sizes, body_sizes = read_sizes(as_array(log), np.array(positions))
-    ok = headers["ok"]
+    may_be_batch = headers["sys_flag"] & INNER_BATCH != 0
+    may_be_batch &= headers["sys_flag"] & NEEDS_UNWRAPPING != 0
+    assert not store_sizes[headers["ok"] & may_be_batch].any()
+    ok = headers["ok"] & ~may_be_batch
     assert store_sizes[ok].tolist() == headers["store_size"][ok].tolist()
     assert body_sizes[ok].tolist() == headers["body_size"][ok].tolist()
     assert ((store_sizes >= 0) & (np.array(positions) + store_sizes <= len(log))).all()
