@@ -5,7 +5,9 @@ of it goes with the mount. In words of 8 bytes of the machine's own order:
 
     header    magic, version, restarts, next number, handles used, end of the heap, lengths of the INIT request and of
               its reply, last handle, begin of computed numbers, planned restarts, did the last server leave in order,
-              time when the first one began; and both requests at AGREED_BYTES
+              time when the first one began, time of this server's first answer; both requests at AGREED_BYTES, and at
+              WORKING_BYTES what its threads are working on: WORKERS of unique (0: nothing); what was worked on when the
+              last servers died: WORKERS of unique (0: none), signal, deaths in a row
     requests  REQUESTS of: unique (0: free), state, physical offset                   what is not idempotent
     handles   HANDLES of: handle (0: free), inode, flags, state (a record, or 0)      what is open
     heap      records in cells of 64 bytes: length in cells, kind (0: free), 6 words, bytes
@@ -25,9 +27,12 @@ import json
 import logging
 import mmap
 import os
+import signal
 import socket
 import sys
 import threading
+import time
+from array import array
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -37,11 +42,13 @@ from typing import NamedTuple
 log = logging.getLogger(__name__)
 
 MAGIC = 0x5245564F444E4148
-VERSION = 1
+VERSION = 2
 MEMORY_BYTES = 1 << 30
 """What is never touched takes no memory."""
 AGREED_BYTES = 1 << 12
 LARGEST_AGREED_BYTES = 1 << 10
+WORKING_BYTES, WORKERS = 1 << 13, 64
+_HEADER_BYTES = 1 << 16
 REQUESTS, REQUEST_WORDS = 4096, 4
 HANDLES, HANDLE_WORDS = 1 << 20, 4
 CELL_BYTES = 64
@@ -56,8 +63,11 @@ RESENT = 1 << 63
 """Set in `unique` of a request that the kernel sends once more."""
 
 _MAGIC, _VERSION, _RESTARTS, _NEXT_NUMBER, _HANDLES_USED = range(5)
-_HEAP_END, _REQUEST_BYTES, _REPLY_BYTES, _LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT, _STARTED = range(5, 13)
-_REQUESTS_BEGIN = (1 << 16) // 8
+_HEAP_END, _REQUEST_BYTES, _REPLY_BYTES, _LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT, _STARTED, _ANSWERED = range(5, 14)
+_WORKING = WORKING_BYTES // 8
+_SUSPECTS = _WORKING + WORKERS
+_SUSPECTS_END = _SUSPECTS + 3 * WORKERS
+_REQUESTS_BEGIN = _HEADER_BYTES // 8
 _HANDLES_BEGIN = _REQUESTS_BEGIN + REQUESTS * REQUEST_WORDS
 _HEAP_BEGIN = _HANDLES_BEGIN + HANDLES * HANDLE_WORDS
 _CELL_WORDS = CELL_BYTES // 8
@@ -67,6 +77,14 @@ _BEGUN, _PLACED, _STORED, _DONE = 1, 2, 3, 4
 
 class HandoverError(Exception):
     """What was handed over can't be understood, or the kernel's agreement is another one."""
+
+
+CRASHES = frozenset((signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT))
+"""Signals by which a program ends through a defect."""
+CRASHES_TO_REFUSE, KILLS_TO_REFUSE = 2, 3
+"""A request that was worked on at so many deaths in a row is refused."""
+QUICK_KILL_NS = 1_000_000_000
+"""A SIGKILL counts against a request within this time after the server's first answer, or before that answer."""
 
 
 class Handover:
@@ -79,6 +97,8 @@ class Handover:
         memory = memoryview(mmap.mmap(descriptor, MEMORY_BYTES))
         self._bytes = memory
         self._words = words = memory.cast("Q")
+        self.working = words[_WORKING:_SUSPECTS]
+        """Of each thread of the server, which request it works on, by `unique` without RESENT; 0: none."""
         self.was_left = False
         """Whether it was taken over from a server that left in order."""
         heap = Heap(words, memory)
@@ -105,6 +125,43 @@ class Handover:
             words[_MAGIC] = MAGIC
         return descriptor
 
+    # for the keeper, while no server runs or another one may
+
+    @classmethod
+    def has_answered(cls, descriptor: int) -> bool:
+        """Whether the server that serves, or died last, has answered a request. To be asked before `note_death`."""
+        return any(os.pread(descriptor, 8, _ANSWERED * 8))
+
+    @classmethod
+    def note_death(cls, descriptor: int, signal_number: int) -> None:
+        """The server was killed by a signal: count that death against what its threads were working on, and forget
+        when it answered first. No other server has taken over yet."""
+        with mmap.mmap(descriptor, _HEADER_BYTES) as memory, memoryview(memory) as view, view.cast("Q") as words:
+            known = _suspects(words)
+            is_blamed = signal_number in CRASHES or (signal_number == signal.SIGKILL and _is_quick(words[_ANSWERED]))
+            rows: list[int] = []
+            for unique in {one for one in words[_WORKING:_SUSPECTS] if one and is_blamed}:
+                last, count = known.get(unique, (0, 0))
+                goes_on = (last == signal.SIGKILL) == (signal_number == signal.SIGKILL)
+                rows += [unique, signal_number, count + 1 if goes_on else 1]
+            words[_ANSWERED] = 0
+            rows += [0] * (_SUSPECTS_END - _SUSPECTS - len(rows))
+            words[_WORKING:_SUSPECTS_END] = memoryview(array("Q", [0] * WORKERS + rows))
+
+    # for a server
+
+    def answered(self, now_ns: int) -> None:
+        """The server sends its first answer, at a time of CLOCK_MONOTONIC."""
+        self._words[_ANSWERED] = now_ns
+
+    def poisonous(self) -> dict[int, str]:
+        """Requests, by `unique` without RESENT, to be refused since servers died of them, and how these died."""
+        return {
+            unique: f"{count} daemons in a row were killed by {signal.Signals(last).name} while they worked on it"
+            for unique, (last, count) in _suspects(self._words).items()
+            if count >= (KILLS_TO_REFUSE if last == signal.SIGKILL else CRASHES_TO_REFUSE)
+        }
+
     @property
     def restarts(self) -> int:
         """How often a killed server was replaced."""
@@ -123,7 +180,7 @@ class Handover:
         """Count one more restart, of the one kind or the other."""
         words = self._words
         self.was_left = bool(words[_IS_LEFT])
-        words[_IS_LEFT] = 0
+        words[_IS_LEFT] = words[_ANSWERED] = 0
         words[_PLANNED if self.was_left else _RESTARTS] += 1
 
     def started_ns(self, now_ns: int) -> int:
@@ -162,6 +219,17 @@ class Handover:
         self._bytes[begin : begin + len(reply)] = reply
         self._words[_REPLY_BYTES] = len(reply)
         self._words[_REQUEST_BYTES] = len(request)
+
+
+def _is_quick(answered_ns: int) -> bool:
+    """Whether a server that dies now has served for so short a time that what it worked on may be to blame."""
+    return not answered_ns or time.monotonic_ns() - answered_ns <= QUICK_KILL_NS
+
+
+def _suspects(words: memoryview) -> dict[int, tuple[int, int]]:
+    """Signal of the last death, and deaths in a row, by what was worked on at each of them."""
+    rows = iter(words[_SUSPECTS:_SUSPECTS_END].tolist())
+    return {unique: (last, count) for unique, last, count in zip(rows, rows, rows, strict=True) if unique}
 
 
 class Heap:

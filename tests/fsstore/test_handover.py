@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from fsstore.handover import HANDLES, KEPT_BYTES, RESENT, HandleEntry, HandleState, Handover, HandoverError, NodeText
+from fsstore.handover import (
+    HANDLES,
+    KEPT_BYTES,
+    QUICK_KILL_NS,
+    RESENT,
+    HandleEntry,
+    HandleState,
+    Handover,
+    HandoverError,
+    NodeText,
+)
 
 TEXT = NodeText("TopicDirectory", "orders", None, None)
 
@@ -27,6 +39,53 @@ def test_what_was_agreed_with_the_kernel_is_there(memory: int) -> None:
     first.computed_begin = 1 << 40
     again = Handover(memory)
     assert (again.agreed, again.restarts, again.computed_begin) == ((b"request", b"reply"), 1, 1 << 40)
+
+
+def test_the_first_answer_is_known_until_the_death_is_noted(memory: int) -> None:
+    first = Handover(memory)
+    assert not Handover.has_answered(memory)
+    first.answered(time.monotonic_ns())
+    assert Handover.has_answered(memory)
+    Handover.note_death(memory, signal.SIGSEGV)
+    assert not Handover.has_answered(memory)
+
+
+@pytest.mark.parametrize(
+    ("signals", "are_refused"),
+    [
+        ((signal.SIGSEGV,), False),
+        ((signal.SIGSEGV, signal.SIGBUS), True),
+        ((signal.SIGKILL, signal.SIGKILL), False),
+        ((signal.SIGKILL, signal.SIGKILL, signal.SIGKILL), True),
+        ((signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGKILL), False),
+        ((signal.SIGSEGV, signal.SIGTERM, signal.SIGSEGV), False),
+    ],
+)
+def test_what_servers_die_of_is_refused(memory: int, signals: tuple[int, ...], are_refused: bool) -> None:
+    for number in signals:
+        server = Handover(memory)
+        assert not server.poisonous()
+        server.working[0], server.working[5] = 1234, 4321
+        server.answered(time.monotonic_ns())
+        Handover.note_death(memory, number)
+    assert set(Handover(memory).poisonous()) == ({1234, 4321} if are_refused else set())
+
+
+def test_only_what_is_worked_on_at_each_death_is_refused(memory: int) -> None:
+    for unique in (10, 12, 10):
+        server = Handover(memory)
+        server.working[0], server.working[1] = unique, 99
+        Handover.note_death(memory, signal.SIGABRT)
+    assert set(Handover(memory).poisonous()) == {99}
+
+
+def test_a_server_that_served_for_long_is_not_killed_by_a_request(memory: int) -> None:
+    for _ in range(3):
+        server = Handover(memory)
+        server.working[0] = 10
+        server.answered(time.monotonic_ns() - 2 * QUICK_KILL_NS)
+        Handover.note_death(memory, signal.SIGKILL)
+    assert not Handover(memory).poisonous()
 
 
 def test_memory_of_another_version_is_refused(memory: int) -> None:
