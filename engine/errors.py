@@ -238,12 +238,15 @@ class FlushFailedError(StoreError):
 
 @dataclass(eq=False)
 class NoDescriptorError(StoreError):
-    """The process, or the system, has no descriptor left to open `path`. Nothing was lost; a later try may work."""
+    """The process, or the system, has no descriptor or no memory left to open `path`. Nothing was lost; a later try may
+    work."""
 
     path: Path
+    lacks_memory: bool = False
 
     def __str__(self) -> str:
-        return f"no file descriptor is left to open {self.path}: allow the process more (ulimit -n), then try again"
+        lacking, option = ("memory", "-v") if self.lacks_memory else ("file descriptor", "-n")
+        return f"no {lacking} is left to open {self.path}: allow the process more (ulimit {option}), then try again"
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -74,6 +75,13 @@ def flush_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptorEr
     return FlushFailedError(path, error.strerror or str(error))
 
 
+def opening_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptorError:
+    """What is raised when `path` could not be made, opened or mapped for writing; only FlushFailedError is final."""
+    if error.errno == errno.ENOMEM:
+        return NoDescriptorError(path, lacks_memory=True)
+    return flush_error(path, error)
+
+
 def allocate(descriptor: int, path: Path, size_bytes: int, disk: Disk) -> None:
     """`Disk.allocate`, with a full disk as StoreFullError."""
     try:
@@ -84,31 +92,39 @@ def allocate(descriptor: int, path: Path, size_bytes: int, disk: Disk) -> None:
         raise
 
 
-def create_allocated(path: Path, size_bytes: int, disk: Disk, *, sync: bool) -> int:
+def create_allocated(
+    path: Path,
+    size_bytes: int,
+    disk: Disk,
+    *,
+    sync: bool,
+    prepare: Callable[[int], None] = lambda descriptor: None,
+) -> int:
     """Make a file of zeros, really allocated; its descriptor, open for reading and writing.
 
     The name appears when the file is whole (where the filesystem knows unnamed files), so a process that dies meanwhile
     leaves no half file; neither does a full disk: StoreFullError. `sync` makes the size durable before the name is
-    there. An empty file that exists already is taken over. FileExistsError when it is not empty; ObstructedError when
-    it is a folder.
+    there. `prepare` gets the descriptor before the file has its name: when it raises, no file is left. An empty file
+    that exists already is taken over. FileExistsError when it is not empty; ObstructedError when it is a folder.
     """
     if path.is_dir():
         raise ObstructedError(path, "file")
     if not os.path.lexists(path):
         try:
-            return _create_unnamed(path, size_bytes, disk, sync)
+            return _create_unnamed(path, size_bytes, disk, sync, prepare)
         except OSError as error:
             if error.errno not in NO_UNNAMED_FILES:
                 raise
-    return _create_in_place(path, size_bytes, disk, sync)
+    return _create_in_place(path, size_bytes, disk, sync, prepare)
 
 
-def _create_unnamed(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int:
+def _create_unnamed(path: Path, size_bytes: int, disk: Disk, sync: bool, prepare: Callable[[int], None]) -> int:
     descriptor = create_unnamed(path.parent)
     try:
         allocate(descriptor, path, size_bytes, disk)
         if sync:
             disk.sync(descriptor, path)
+        prepare(descriptor)
         give_name(descriptor, path)
     except BaseException:
         os.close(descriptor)
@@ -116,7 +132,7 @@ def _create_unnamed(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int:
     return descriptor
 
 
-def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int:
+def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool, prepare: Callable[[int], None]) -> int:
     try:
         descriptor = create_file(path)
     except FileExistsError:
@@ -128,6 +144,7 @@ def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool) -> int
             allocate(descriptor, path, size_bytes, disk)
             if sync:
                 disk.sync(descriptor, path)
+            prepare(descriptor)
         except BaseException:
             unlink(path)
             raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -297,13 +298,16 @@ class FileQueue(FilesByStart):
     def _take(self, start: int) -> MappedFile:
         if self.access is not Access.WRITE:
             return self._source.take(start)
-        names = [changed for folder in self.paths.writable for changed in make_directory(folder)]
+        for folder in self.paths.writable:
+            self._note_names(make_directory(folder))  # before anything fails: no later call finds them new
         file = self._source.take(start)
         if not self._source.names_durable:
-            names.append(file.path.parent)
-        with self._change_lock:
-            self._unsynced_names += names
+            self._note_names([file.path.parent])
         return file
+
+    def _note_names(self, directories: Sequence[Path]) -> None:
+        with self._change_lock:
+            self._unsynced_names += directories
 
     def commit(self, least_pages: int = 0) -> int:
         """Copy the write buffer to its file and publish, as `MappedFile.commit`; the new `max_offset`.

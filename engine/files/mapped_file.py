@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from engine.files.disk import Disk, allocate, create_allocated
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_file, unlink
+from engine.files.read_ahead import READ_AHEAD
 from engine.record.kernel.files import FileMap, FilePositions, Mapped
 
 PAGE_BYTES = 4096
@@ -186,16 +188,18 @@ class MappedFile(FilePositions):
     ) -> MappedFile:
         """Make the file: really allocated, all zeros, nothing written. Its name is not durable yet, its size if `sync`.
 
-        StoreFullError, OSError. PRIVATE makes no file, only memory.
+        StoreFullError, OSError: no file is left. PRIVATE makes no file, only memory.
         """
         file = cls(path, size, access, start=start, disk=disk)
         file.set_end(0)
         if access is Access.PRIVATE:
             file._keep_memory(b"")
         else:
-            descriptor = create_allocated(path, size, file._disk, sync=sync)
-            file._descriptor.take(descriptor)
-            file._keep_map(FileMap(descriptor, size, writable=True, private=False))
+
+            def map_it(descriptor: int) -> None:
+                file._keep_map(FileMap(descriptor, size, writable=True, private=False))
+
+            file._descriptor.take(create_allocated(path, size, file._disk, sync=sync, prepare=map_it))
         file._target = memoryview(file._map().map)
         return file
 
@@ -237,10 +241,10 @@ class MappedFile(FilePositions):
             found.read_soon(start, size)
 
     def read_large(self, position: int, length: int) -> None:
-        """The same in another thread, and into large pages: for bytes that nobody writes any more, since of such a page
-        all is written to disk when one byte has changed."""
+        """The same on the thread for it, unless that has much to do, and into large pages: for bytes that nobody writes
+        any more, since of such a page all is written to disk when one byte has changed."""
         for found, start, size in self._unread(position, length):
-            threading.Thread(target=found.read_large, args=(start, size), name="read-ahead").start()
+            READ_AHEAD.ask(partial(found.read_large, start, size))
 
     def _unread(self, position: int, length: int) -> Iterator[tuple[FileMap, int, int]]:
         """The map with what there is of these bytes, if it is not in memory."""

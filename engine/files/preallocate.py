@@ -12,11 +12,12 @@ The transient store pool holds write buffers for the commit log:
 
 from __future__ import annotations
 
+import errno
 import mmap
 import threading
 from pathlib import Path
 
-from engine.errors import StoreClosedError, StoreError
+from engine.errors import StoreClosedError
 from engine.files.disk import Disk
 from engine.files.file_queue import FileSource
 from engine.files.file_scan import LogPaths
@@ -40,14 +41,15 @@ class Preallocator(FileSource):
         self._wanted: set[int] = set()
         self._making: int | None = None
         self._ready: dict[int, MappedFile] = {}
-        self._failed: dict[int, StoreError | OSError] = {}
+        self._failed: dict[int, BaseException] = {}
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="fsstore-allocate", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # from the first demand on
 
     def take(self, start: int) -> MappedFile:
-        """As `FileSource.take`; asks for the file after it, too. StoreClosedError after `close`."""
+        """As `FileSource.take`; asks for the file after it, too. Whatever made the thread fail is raised here.
+        StoreClosedError after `close`."""
         with self._changed:
+            self._start()
             self._failed.clear()
             self._want(start)
             self._changed.wait_for(lambda: self._closed or start in self._ready or start in self._failed)
@@ -68,12 +70,22 @@ class Preallocator(FileSource):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         leftover, self._ready = self._ready, {}
         for file in leftover.values():
             file.retire()
         for directory in {file.path.parent for file in leftover.values()}:
             self._disk.sync_directory(directory)
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closed:
+            thread = threading.Thread(target=self._run, name="fsstore-allocate", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, "no thread can be started to make a file") from error
+            self._thread = thread
 
     def _want(self, start: int) -> None:
         if start not in self._ready and start != self._making:
@@ -82,10 +94,10 @@ class Preallocator(FileSource):
 
     def _run(self) -> None:
         while (start := self._next_wanted()) is not None:
-            made: MappedFile | StoreError | OSError
+            made: MappedFile | BaseException
             try:
                 made = self._make_durably(start)
-            except (StoreError, OSError) as error:
+            except BaseException as error:  # whatever it is: who takes the file waits for it
                 made = error
             self._finish(start, made)
 
@@ -98,7 +110,7 @@ class Preallocator(FileSource):
             self._wanted.discard(self._making)
             return self._making
 
-    def _finish(self, start: int, made: MappedFile | StoreError | OSError) -> None:
+    def _finish(self, start: int, made: MappedFile | BaseException) -> None:
         with self._changed:
             self._making = None
             if isinstance(made, MappedFile):
@@ -114,7 +126,7 @@ class Preallocator(FileSource):
                 file.warm()
                 file.sync()
             self._disk.sync_directory(file.path.parent)
-        except (StoreError, OSError):
+        except BaseException:
             file.retire()
             raise
         return file

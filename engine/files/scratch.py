@@ -1,8 +1,9 @@
 """Scratch directories: files of one process, which nobody else reads and which go when it ends.
 
-    PARENT/<prefix><random>/lock      locked as long as the process lives
+    PARENT/<prefix><random>/      locked (flock) as long as the process lives
 
-What a killed one left behind is removed by the next that starts there.
+What a killed one left behind is removed by the next that starts there. A directory may be removed between its making
+and its locking: whoever made it sees that it has no name any more, and makes another one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from engine.files.disk import make_directory
 
 _LOCK = "lock"
+"""In directories of earlier versions: this file is locked, and not the directory."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -29,22 +31,46 @@ class ScratchDirectory:
         parent = Path(os.path.realpath(parent))
         make_directory(parent)
         remove_abandoned(parent, prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        self.descriptor = os.open(self.path, _FOLDER)
+        made = None
+        while made is None:
+            made = _make_locked(parent, prefix)
+        self.path, self.descriptor = made
         """The directory, opened: what somebody puts in its place is not written to."""
-        made = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._lock = os.open(_LOCK, made, 0o600, dir_fd=self.descriptor)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
         if os.geteuid() == 0:  # in a store of another user's, who can then remove what a killed daemon left
             owner = parent.stat()
-            for descriptor in (self._lock, self.descriptor):
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            os.fchown(self.descriptor, owner.st_uid, owner.st_gid)
 
     def close(self) -> None:
         """Remove it with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
         os.close(self.descriptor)
+
+
+def _make_locked(parent: Path, prefix: str) -> tuple[Path, int] | None:
+    """A new directory and its descriptor, locked; None when another process has just taken it for abandoned."""
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    descriptor = -1
+    try:
+        descriptor = os.open(path, _FOLDER)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # who has it removes the directory, and lets it go
+    except FileNotFoundError:
+        return None
+    except BaseException:
+        if descriptor >= 0:
+            os.close(descriptor)
+        os.rmdir(path)
+        raise
+    if not _is_at(path, descriptor):
+        os.close(descriptor)
+        return None
+    return path, descriptor
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
@@ -61,11 +87,15 @@ def remove_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _remove_if_unlocked(directory: Path, opened: int) -> None:
-    lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
+    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
+    except FileNotFoundError:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not stat.S_ISREG(os.fstat(lock).st_mode):
-            return
-        shutil.rmtree(directory, ignore_errors=True)
+        if stat.S_ISREG(os.fstat(lock).st_mode):
+            shutil.rmtree(directory, ignore_errors=True)
     finally:
         os.close(lock)

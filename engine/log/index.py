@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
-from engine.files.disk import Disk, flush_error, is_full_disk, make_directory
+from engine.files.disk import Disk, flush_error, is_full_disk, make_directory, opening_error
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
 from engine.log.index_file import IndexFile, IndexHeader, index_file_bytes
@@ -154,7 +154,7 @@ class Index(KeyIndex):
         except OSError as error:
             if is_full_disk(error):
                 raise StoreFullError(path, size_bytes) from error
-            raise flush_error(path, error) from error
+            raise opening_error(path, error) from error
         file.file.set_end(file.file.size)
         if previous is not None:
             file.inherit(previous.header)
@@ -166,7 +166,7 @@ class Index(KeyIndex):
         try:
             file.file.writable()
         except OSError as error:
-            raise flush_error(file.file.path, error) from error
+            raise opening_error(file.file.path, error) from error
         return file
 
     def flush(self) -> None:

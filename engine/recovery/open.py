@@ -73,7 +73,8 @@ class StoreFiles:
 
 
 def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreFiles:
-    """Open the store at `layout` with these sizes. Nothing is changed on disk, no position is known yet. OSError."""
+    """Open the store at `layout` with these sizes. Nothing is changed on disk, no position is known yet. OSError:
+    nothing stays open."""
     writes = access is Access.WRITE
     source = None
     if writes and config.preallocate:
@@ -82,20 +83,27 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
     if writes and config.transient_pool_buffers:
         pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
     open_files = OpenFiles()
-    files = FileQueue(
-        layout.commit_log,
-        sizes.commit_log_bytes,
-        access,
-        disk=config.disk,
-        source=source,
-        pool=pool,
-        open_files=open_files,
-        framing=layout.framing,
-    )
-    queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
-    queues.load()
-    index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk)
-    index.load()
+    with ExitStack() as stack:
+        if source is not None:
+            stack.callback(source.close)
+        files = FileQueue(
+            layout.commit_log,
+            sizes.commit_log_bytes,
+            access,
+            disk=config.disk,
+            source=source,
+            pool=pool,
+            open_files=open_files,
+            framing=layout.framing,
+        )
+        stack.callback(files.close)
+        queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
+        stack.callback(queues.close)
+        queues.load()
+        index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk)
+        stack.callback(index.close)
+        index.load()
+        stack.pop_all()
     return StoreFiles(
         layout,
         access,
@@ -224,8 +232,11 @@ def _open_following(layout: StoreLayout, config: StoreConfig) -> Opened:
     table = read_topics(layout, config)
     kind = kind_of(layout, table)
     choice = choose_at(layout, config)
-    parts = open_store_files(layout, config, choice.sizes, Access.READ)
-    parts.queues.recover(scan=False)
+    with ExitStack() as stack:
+        parts = open_store_files(layout, config, choice.sizes, Access.READ)
+        stack.callback(parts.close)
+        parts.queues.recover(scan=False)
+        stack.pop_all()
     return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice, kind)
 
 

@@ -317,6 +317,30 @@ def test_a_full_disk_leaves_no_half_file(path: Path, number: int, empty_file_the
     MappedFile.create(path, SIZE, Access.WRITE, disk=disk).close()
 
 
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_file_that_cannot_be_mapped_is_not_left_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, unnamed: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    def refuse_unnamed(*_: object, **__: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "only names here")
+
+    if not unnamed:
+        monkeypatch.setattr("engine.files.disk.create_unnamed", refuse_unnamed)
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.files.mapped_file.FileMap", refuse)
+        with pytest.raises(OSError, match="no memory"):
+            MappedFile.create(path, SIZE, Access.WRITE)
+    assert not path.exists()
+    assert len(os.listdir("/proc/self/fd")) == before
+    file = MappedFile.create(path, SIZE, Access.WRITE)
+    assert file.append(b"goes on") == 0
+    file.close()
+
+
 def test_a_file_with_bytes_in_it_is_never_taken_over(path: Path) -> None:
     path.write_bytes(b"somebody's")
     with pytest.raises(FileExistsError):

@@ -17,6 +17,7 @@ from engine.files.file_queue import FileSource
 from engine.files.file_scan import file_name
 from engine.files.mapped_file import Access
 from engine.files.preallocate import Preallocator
+from tests.engine.storetools import nothing_left_open
 
 SIZE = 64 << 10
 
@@ -112,6 +113,49 @@ def test_an_unforeseen_error_is_raised_too(tmp_path: Path) -> None:
     source = Preallocator(tmp_path / "missing", SIZE, Disk())
     with pytest.raises(FileNotFoundError):
         source.take(0)
+    source.close()
+
+
+def test_what_the_thread_fails_with_is_raised_to_the_taker_and_the_next_demand_is_served(tmp_path: Path) -> None:
+    class Forgetful(Disk):
+        memory_left = False
+
+        def sync_directory(self, path: Path) -> None:
+            if not self.memory_left:
+                raise MemoryError("no more")
+
+    disk = Forgetful()
+    source = Preallocator(tmp_path, SIZE, disk)
+    with pytest.raises(MemoryError):
+        source.take(0)
+    assert os.listdir(tmp_path) == []
+    disk.memory_left = True
+    assert source.take(0).start == 0
+    source.close()
+
+
+def test_no_thread_runs_before_a_file_is_wanted(tmp_path: Path) -> None:
+    with nothing_left_open():
+        Preallocator(tmp_path, SIZE, Disk())
+    source = Preallocator(tmp_path, SIZE, Disk())
+    source.close()
+    with pytest.raises(StoreClosedError):
+        source.take(0)
+
+
+def test_without_a_thread_to_be_had_the_taker_is_told_and_the_next_one_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source = Preallocator(tmp_path, SIZE, Disk())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="no thread can be started") as caught:
+            source.take(0)
+    assert caught.value.errno == errno.EAGAIN
+    assert source.take(0).start == 0
     source.close()
 
 
