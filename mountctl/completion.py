@@ -2,13 +2,15 @@
 takes.
 
 click asks; this module knows what stands for what, by the names of the verbs' arguments. Nothing here may take long, or
-say anything: what can't be found is not proposed.
+say anything: what can't be found is not proposed. Shells put a proposal into the command line without quoting it, and
+the owner of a store chooses the names in it. Only names in which a shell finds nothing to do are proposed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,9 @@ from mountctl.places import find, mounts
 
 ASKED = "_MOUNTCTL_COMPLETE"
 """The variable by which a shell's script asks."""
+
+_INERT = re.compile(r"[A-Za-z0-9_%./:@,+=-]*")
+"""What no shell expands, splits or runs."""
 
 Proposals = Callable[[click.Context, str], Iterator[CompletionItem]]
 
@@ -108,7 +113,12 @@ def _quietly(proposals: Proposals) -> Callable[[click.Context, str], list[Comple
     def proposed(context: click.Context, incomplete: str) -> list[CompletionItem]:
         found: list[CompletionItem] = []
         with suppress(OSError, CommandError, KeyError, TypeError, ValueError):
-            found.extend(proposals(context, incomplete))
+            found.extend(item for item in proposals(context, incomplete) if _is_safe(item))
         return found
 
     return proposed
+
+
+def _is_safe(item: CompletionItem) -> bool:
+    """Whether it may stand in a command line as it is. Directories are the shell's own proposals, which it quotes."""
+    return item.type != "plain" or _INERT.fullmatch(item.value) is not None

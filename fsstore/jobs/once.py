@@ -2,8 +2,11 @@
 
 Each write of a batch is published whole or not at all, and its first message says so, in the same record:
 
-    UNIQ_KEY      spark.<application>.<batch>       by which `keys/<it>@all` leads to all writes of a batch
-    SPARK_WRITE   <task>/<messages>/<write>         how many lie behind one another in a queue, and a name for them
+    UNIQ_KEY      spark.<application>.<batch>          by which `keys/<it>@all` leads to all writes of a batch
+    SPARK_WRITE   <task>/<messages>/<write>/<proof>    how many lie behind one another in a queue, and a name for them
+
+Any publisher may store such a message. The proof is a keyed hash of the rest, by a token that only the job knows, so
+that nobody else makes one; of two with one name, which is how one would be copied, the first in the log counts.
 
 So what was published is known from the store alone, whoever died when. A task that is tried again, or runs twice at the
 same time, leaves out what the writes of that task have, and waits until no other try of it publishes; a batch that is
@@ -23,16 +26,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.jobs.mount import Range, bounds, cut, if_there, range_path, within
 
 _WRITE = "SPARK_WRITE"
-_WRITTEN = re.compile(r"([0-9]{1,9})/([0-9]{1,9})/([0-9a-f]+)")
+_WRITTEN = re.compile(r"([0-9]{1,9})/([0-9]{1,6})/([0-9a-f]+)/([0-9a-f]{32})")
 _APPLICATION = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
-MARK_BYTES = 300
+MOST_MESSAGES = WHOLE_WRITE_BYTES // len(b'{"body":""}\n')
+"""Of one write."""
+MARK_BYTES = 340
 """Of what says what a write is."""
 
 
@@ -51,13 +58,16 @@ class Batch(NamedTuple):
     topic: str
     application: str
     number: int
+    token: str
 
     @classmethod
-    def of(cls, root: str, topic: str, application: str, number: int) -> Batch:
-        """ValueError: no name for an application."""
+    def of(cls, root: str, topic: str, application: str, number: int, token: str) -> Batch:
+        """`token` is known to the job alone, and the same each time. ValueError: no application's name, or no token."""
         if not _APPLICATION.fullmatch(application):
             raise ValueError(f"app_id must be up to 100 letters, digits, dots, dashes and underscores: {application!r}")
-        return cls(root, topic, application, int(number))
+        if not token:
+            raise ValueError("app_id needs a token, with which nobody else can say that rows of a batch are published")
+        return cls(root, topic, application, int(number), token)
 
     @property
     def _key(self) -> str:
@@ -65,20 +75,37 @@ class Batch(NamedTuple):
 
     def marked(self, lines: list[bytes], task: int, name: str) -> list[bytes]:
         """Lines of JSON to be published in one write, with what says that they are: up to MARK_BYTES more."""
-        properties = json.dumps({"UNIQ_KEY": self._key, _WRITE: f"{task}/{len(lines)}/{name}"}).encode()
+        write = f"{task}/{len(lines)}/{name}"
+        properties = json.dumps({"UNIQ_KEY": self._key, _WRITE: f"{write}/{self._proof(write)}"}).encode()
         return [lines[0][:-1] + b', "properties": ' + properties + b"}", *lines[1:]]
+
+    def _proof(self, write: str) -> str:
+        key = blake2b(self.token.encode()).digest()
+        return blake2b(f"{self.topic}/{self._key}/{write}".encode(), key=key, digest_size=16).hexdigest()
 
     def writes(self) -> list[Write]:
         """What is published of it. Waits for the mount while its daemon is gone."""
         folder = Path(self.root, self.topic, "keys", f"{self._key}@all")
-        found = []
+        found: dict[str, tuple[int, Write]] = {}
         for name in if_there(self.root, lambda: os.listdir(folder)) or ():
-            written = if_there(self.root, lambda: os.getxattr(folder / name, f"user.mq.property.{_WRITE}"))  # noqa: B023
-            match = _WRITTEN.fullmatch((written or b"").decode())
-            if match is not None:
-                queue, begin = map(int, name.split("-"))
-                found.append(Write(Range(self.topic, queue, begin, begin + int(match[2])), int(match[1]), match[3]))
-        return found
+            write = self._write_at(folder / name)
+            at = if_there(self.root, lambda: os.getxattr(folder / name, "user.mq.physical_offset"))  # noqa: B023
+            if write is not None and at is not None:
+                copy = int(at), write
+                found[write.name] = min(copy, found.get(write.name, copy))
+        return [write for _, write in found.values()]
+
+    def _write_at(self, message: Path) -> Write | None:
+        """The write that begins with a message; None: it begins none of this job's."""
+        written = if_there(self.root, lambda: os.getxattr(message, f"user.mq.property.{_WRITE}"))
+        match = _WRITTEN.fullmatch((written or b"").decode("utf-8", "replace"))
+        if match is None or int(match[2]) > MOST_MESSAGES:
+            return None
+        said, _, proof = match[0].rpartition("/")
+        if not compare_digest(proof, self._proof(said)):
+            return None
+        queue, begin = map(int, message.name.split("-"))
+        return Write(Range(self.topic, queue, begin, begin + int(match[2])), int(match[1]), match[3])
 
     @contextmanager
     def only_try(self, task: int) -> Iterator[None]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def write_topic(
     df: DataFrame, mount: str | os.PathLike[str], topic: str, *, body: str = "body", key: str | None = None,
-    tags: str | None = None, app_id: str | None = None, batch_id: int | None = None,
+    tags: str | None = None, app_id: str | None = None, batch_id: int | None = None, token: str | None = None,
 ) -> int:  # fmt: skip
     """Publish each row of `df` to `topic`; returns how many there were. The topic is made where there is none.
 
@@ -36,11 +36,17 @@ def write_topic(
             write_topic(batch, mount, "alerts", key="user", app_id="alerts-job", batch_id=number)
 
         alerts.writeStream.foreachBatch(publish).start()
+
+    `token` is what nobody else knows: without it another publisher of the topic could say that rows of a batch are
+    published. In a streaming query it is the query's id, which stands in its checkpoint; elsewhere give one.
     """
     if (app_id is None) != (batch_id is None):
         raise ValueError("app_id and batch_id go together")
     root = str(Path(mount).absolute())
-    batch = None if app_id is None or batch_id is None else Batch.of(root, topic, app_id, batch_id)
+    batch = None
+    if app_id is not None and batch_id is not None:
+        token = token or df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        batch = Batch.of(root, topic, app_id, batch_id, token or "")
     make_topic(root, topic)
     lines = df.select(f.to_json(_message(df, body, key, tags)).cast("binary").alias("line"))
     is_repeated = batch is not None and bool(batch.writes())

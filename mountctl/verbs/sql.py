@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ALL = "messages"
 """The view of all topics, where none has that name."""
+OUTPUTS = (".parquet", ".csv", ".json")
+"""How a file that takes the rows may end: DuckDB writes what that says."""
 ROWS_AT_ONCE = 1_000
 
 
@@ -55,20 +57,34 @@ _TYPES = {
 @click.option("--until", "end", metavar="TIME", help="Only what was stored before this time.")
 @click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one a line.")
-def command(place: str, query: str, begin: str | None, end: str | None, as_csv: bool, as_json: bool) -> None:
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the rows to FILE: .parquet, .csv or .json.",
+)
+@click.option("--unsafe", is_flag=True, help="Let QUERY read and write files and the network as you may.")
+def command(
+    place: str, query: str, begin: str | None, end: str | None, as_csv: bool, as_json: bool, output: Path | None,
+    unsafe: bool,
+) -> None:  # fmt: skip
     """Ask PLACE, a store or its mount, a QUERY in DuckDB's SQL. Each topic is a table, and `messages` all of them.
 
     Columns: those of @parquet, with body as text (null where it is none), bytes as it is stored, and json where it is
     JSON: json->>'$.user'. A name that is no word stands in double quotes: "%DLQ%billing". With --from and --until files
-    of other times are not opened; a TIME is epoch milliseconds or ISO 8601.
+    of other times are not opened; a TIME is epoch milliseconds or ISO 8601. QUERY reads these tables alone: other files
+    and the network are closed to it, unless --unsafe opens them.
 
     \b
     Examples:
       mountctl sql /mnt/mq 'select queue, count(*), max(store_time) from orders group by queue'
       mountctl sql /mnt/mq "select json->>'$.user' as user, count(*) from orders group by user" --csv
+      mountctl sql /mnt/mq "from orders where tags = 'paid'" --output paid.parquet
     """
-    if as_csv and as_json:
-        raise CommandError("--csv and --json exclude each other", exit_code=os.EX_USAGE)
+    if as_csv + as_json + (output is not None) > 1:
+        raise CommandError("--csv, --json and --output exclude each other", exit_code=os.EX_USAGE)
+    if output is not None and output.suffix not in OUTPUTS:
+        raise CommandError(f"{output} says no format", f"name a file that ends with {', '.join(OUTPUTS)}", os.EX_USAGE)
     try:
         import duckdb
     except ImportError:
@@ -77,6 +93,8 @@ def command(place: str, query: str, begin: str | None, end: str | None, as_csv: 
     with reach_mount(place) as mountpoint, duckdb.connect() as connection:
         try:
             connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
+            if not unsafe:
+                _close_to_all_else(connection, mountpoint, output)
             statements = connection.extract_statements(query)
             if not statements:
                 raise CommandError("the query is empty", "see `mountctl sql --help`", os.EX_USAGE)
@@ -85,14 +103,30 @@ def command(place: str, query: str, begin: str | None, end: str | None, as_csv: 
                 _make_views(connection, mountpoint, statement.query, between)
                 _execute(connection, statement)
             _make_views(connection, mountpoint, last.query, between)
-            _print(connection, last.query, as_csv=as_csv, as_json=as_json)
+            if output is not None:
+                into = f"{_text(str(output.absolute()))} (use_tmp_file false)"  # no other file may be written
+                _execute(connection, f"copy ({_bare(last.query)}\n) to {into}")
+            else:
+                _print(connection, last.query, as_csv=as_csv, as_json=as_json)
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
             raise CommandError(str(error).splitlines()[0], f"there are topics: {topics}", os.EX_USAGE) from None
+        except duckdb.PermissionException as error:
+            remedy = "--unsafe lets a query use files and the network, --output FILE writes the rows to a file"
+            raise CommandError(str(error).splitlines()[0], remedy, os.EX_NOPERM) from None
         except duckdb.IOException as error:
             raise CommandError(str(error), exit_code=os.EX_IOERR) from None
         except duckdb.Error as error:
             raise CommandError(str(error), exit_code=os.EX_USAGE) from None
+
+
+def _close_to_all_else(connection: DuckDBPyConnection, mountpoint: Path, output: Path | None) -> None:
+    """From here on a query reads files of `@parquet` and writes `output`. It can't open anything else again."""
+    paths = [] if output is None else [_text(str(output.absolute()))]
+    connection.execute(f"set allowed_directories = [{_text(f'{mountpoint}/@parquet/')}]")
+    connection.execute(f"set allowed_paths = [{', '.join(paths)}]")
+    connection.execute("set python_enable_replacements = false")  # a table of no view's name is none of ours
+    connection.execute("set enable_external_access = false; set lock_configuration = true")
 
 
 def _execute(connection: DuckDBPyConnection, statement: str | Statement) -> DuckDBPyConnection:
@@ -155,7 +189,7 @@ def _print(connection: DuckDBPyConnection, query: str, *, as_csv: bool, as_json:
     if not re.match(r"\s*(select|with|from|values|describe|show|summarize|pivot|table)\b", query, re.IGNORECASE):
         _execute(connection, query)
         return
-    rows_of = f"({query.rstrip().rstrip(';')}\n)"
+    rows_of = f"({_bare(query)}\n)"
     if as_json:
         found = _execute(connection, f"select to_json(found)::varchar from {rows_of} found")
         for (row,) in _rows(found):
@@ -169,6 +203,11 @@ def _print(connection: DuckDBPyConnection, query: str, *, as_csv: bool, as_json:
         writer.writerows(_rows(found))
     else:
         print_table(names, [["" if cell is None else cell for cell in row] for row in _rows(found)])
+
+
+def _bare(query: str) -> str:
+    """A statement without its semicolon."""
+    return query.rstrip().rstrip(";")
 
 
 def _rows(found: DuckDBPyConnection) -> Iterator[tuple[str, ...]]:

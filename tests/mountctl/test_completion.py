@@ -1,7 +1,8 @@
-"""What a shell is told when somebody presses Tab."""
+"""What a shell is told at the Tab key."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -44,6 +45,22 @@ def test_topics_and_queues_of_the_place_are_completed(place: Path, monkeypatch: 
     assert proposed(monkeypatch, "copy", "/none", "x", place, "or") == ["orders"]
     for words in (("/none", "o"), (str(place), "nosuch/"), (str(place), "orders/9/")):
         assert proposed(monkeypatch, "cat", *words) == []
+
+
+HOSTILE = ("bills;touch pwned", "zz$(touch pwned)", "a|b", "`x`", "two words", "\x1b[31m", "star*", "quote'", 'dquote"')
+
+
+def test_names_that_a_shell_would_run_are_not_proposed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(site.store)
+    topics = site.store / "config/topics.json"
+    known = json.loads(topics.read_text())
+    entry = known["topicConfigTable"]["orders"]
+    known["topicConfigTable"] |= {name: {**entry, "topicName": name} for name in HOSTILE}
+    topics.write_text(json.dumps(known))
+    offsets = site.store / "config/consumerOffset.json"
+    offsets.write_text(json.dumps({"offsetTable": {f"orders@{name}": {"0": 1} for name in (*HOSTILE, "billing")}}))
+    assert proposed(monkeypatch, "cat", site.store, "") == ["orders"]
+    assert proposed(monkeypatch, "consume", site.store, "orders", "-g", "") == ["billing"]
 
 
 def test_groups_of_the_place_are_completed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,3 +155,44 @@ def test_a_query_is_interrupted_in_one_line(mount: Mounted) -> None:
         finally:
             asking.kill()
     assert asking.returncode == 130
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select content from read_text('{secret}')",
+        "select content from read_text('{mount}/@parquet/../../{secret}')",
+        "from '{secret}'",
+        "copy orders to '{written}'",
+        "attach '{written}' as other",
+        "install httpfs",
+        "set enable_external_access = true",
+        "export database '{written}'",
+        "from mountpoint",
+    ],
+)
+def test_a_query_reads_the_topics_and_nothing_else(mount: Mounted, tmp_path: Path, query: str) -> None:
+    secret, written = tmp_path / "secret.csv", tmp_path / "written"
+    secret.write_text("password\nhunter2\n")
+    refused = mountctl("sql", mount.root, query.format(secret=secret, mount=mount.root, written=written))
+    assert refused.returncode in (os.EX_NOPERM, os.EX_USAGE)
+    assert "hunter2" not in refused.stdout + refused.stderr
+    assert not written.exists()
+
+
+def test_unsafe_opens_files_to_a_query(mount: Mounted, tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text("fruit,price\napple,3\n")
+    query = f"select price from '{tmp_path}/prices.csv'"
+    assert mountctl("sql", mount.root, query).returncode == os.EX_NOPERM
+    assert json.loads(succeed("sql", mount.root, query, "--unsafe", "--json")) == {"price": 3}
+
+
+def test_rows_go_to_a_file_of_the_format_that_its_name_says(mount: Mounted, tmp_path: Path) -> None:
+    query = "select body, queue from orders where queue = 0 order by queue_offset limit 1;"
+    for _ in range(2):  # a file that is there is replaced
+        assert succeed("sql", mount.root, query, "--output", tmp_path / "rows.json") == ""
+    assert json.loads((tmp_path / "rows.json").read_text()) == {"body": LINES[0], "queue": 0}
+    succeed("sql", mount.root, query, "--output", tmp_path / "rows.parquet")
+    found = succeed("sql", mount.root, f"from '{tmp_path}/rows.parquet'", "--json", "--unsafe")
+    assert [json.loads(line) for line in found.splitlines()] == [{"body": LINES[0], "queue": 0}]
+    assert mountctl("sql", mount.root, query, "--output", tmp_path / "rows").returncode == os.EX_USAGE

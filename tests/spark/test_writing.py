@@ -120,7 +120,7 @@ def test_a_batch_that_died_halfway_is_published_once_when_it_is_repeated(
         "array('k', cast(id % 7 as string)) as keys",
     )
     dying = frame.mapInArrow(die_once, frame.schema)
-    once: dict[str, Any] = {"key": "keys", "app_id": "job-1", "batch_id": 17}
+    once: dict[str, Any] = {"key": "keys", "app_id": "job-1", "batch_id": 17, "token": "t"}
     with pytest.raises(Exception, match="killed"):
         write_topic(dying, mount.root, "once", **once)
     assert 0 < len(in_topic(mount, "once")) < 60_000
@@ -136,7 +136,7 @@ LINES = [b'{"body": "%d", "keys": "k"}' % (number % 30_000) for number in range(
 
 def test_tries_of_a_task_publish_its_rows_once_also_at_the_same_time(mount: Mounted) -> None:
     mount.topic("tries")
-    batch = Batch.of(str(mount.root), "tries", "job", 1)
+    batch = Batch.of(str(mount.root), "tries", "job", 1, "token")
 
     def broken_off() -> Iterator[bytes]:
         yield from LINES[:50_000]
@@ -148,7 +148,7 @@ def test_tries_of_a_task_publish_its_rows_once_also_at_the_same_time(mount: Moun
     code = """
 from tests.spark.test_writing import LINES, Batch, publish_once
 import sys
-publish_once(Batch.of(sys.argv[1], "tries", "job", 1), 3, LINES, is_repeated=False)
+publish_once(Batch.of(sys.argv[1], "tries", "job", 1, "token"), 3, LINES, is_repeated=False)
 """
     command = [sys.executable, "-c", code, str(mount.root)]
     tries = [subprocess.Popen(command, cwd=PROJECT) for _ in range(2)]
@@ -166,25 +166,64 @@ def test_a_write_whose_answer_was_lost_is_not_repeated(mount: Mounted, monkeypat
         raise OSError(errno.ENOTCONN, "the daemon has died")
 
     monkeypatch.setattr("fsstore.jobs.publishing.os.write", lose_the_answer)
-    publish_once(Batch.of(str(mount.root), "answers", "job", 1), 0, LINES[:10], is_repeated=False)
+    publish_once(Batch.of(str(mount.root), "answers", "job", 1, "token"), 0, LINES[:10], is_repeated=False)
     assert len(in_topic(mount, "answers")) == 10
 
 
 def test_a_mount_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "@store").mkdir()  # without `control`
     with pytest.raises(OSError, match="Read-only"):
-        publish_once(Batch.of(str(tmp_path), "orders", "job", 1), 0, LINES[:1], is_repeated=False)
+        publish_once(Batch.of(str(tmp_path), "orders", "job", 1, "token"), 0, LINES[:1], is_repeated=False)
 
 
-def test_a_mark_that_lies_hides_no_row(mount: Mounted) -> None:
-    properties = {"UNIQ_KEY": "spark.job.1", "SPARK_WRITE": "0/999999999/abc"}
-    path = mount.topic("lies") / "0/append@format=json"
-    path.write_text(json.dumps({"body": "7", "keys": "other", "properties": properties}) + "\n")
-    publish_once(Batch.of(str(mount.root), "lies", "job", 1), 0, LINES[:10], is_repeated=True)
-    assert in_topic(mount, "lies") == sorted([*map(str, range(10)), "7"])
+def test_marks_of_others_hide_no_row(mount: Mounted) -> None:
+    """A forged mark, and one that is copied from a write of the job, stand before rows that others published."""
+    batch, others = Batch.of(str(mount.root), "lies", "job", 1, "token"), Batch.of("", "lies", "job", 1, "guessed")
+    append = mount.topic("lies") / "0/append@format=json"
+    lines = LINES[:10]
+    publish_once(batch, 0, lines[:2], is_repeated=False)
+    [genuine] = mount.root.glob("lies/keys/spark.job.1@all/*")
+    copied = os.getxattr(genuine, "user.mq.property.SPARK_WRITE").decode()
+    marks = [copied, "0/999999999/abc", f"0/10/abc/{'0' * 32}"]
+    forged = [
+        json.dumps({"body": "?", "properties": {"UNIQ_KEY": "spark.job.1", "SPARK_WRITE": mark}}) for mark in marks
+    ]
+    for line in [*map(str.encode, forged), *others.marked(lines[2:3], 0, "abc")]:
+        append.write_bytes(b"".join(part + b"\n" for part in (line, *lines)))
+    assert [write.name for write in batch.writes()] == [copied.split("/")[2]]
+    before = in_topic(mount, "lies")
+    publish_once(batch, 0, lines, is_repeated=True)
+    assert in_topic(mount, "lies") == sorted([*before, *map(str, range(2, 10))])
 
 
-@pytest.mark.parametrize("once", [{"app_id": "a b", "batch_id": 1}, {"app_id": "job"}, {"batch_id": 7}])
+def test_a_streams_batch_is_published_once_by_the_token_of_its_checkpoint(
+    spark: SparkSession, mount: Mounted, tmp_path: Path
+) -> None:
+    mount.topic("events")
+    (mount.root / "events/0/append").write_text("a\nb\n")
+
+    def publish(batch: DataFrame, number: int) -> None:
+        for _ in range(2):  # as after a failure
+            write_topic(batch, mount.root, "copied", app_id="copier", batch_id=number)
+
+    stream = source(spark, mount.root, subscribe="events", startingOffsets="earliest").writeStream.foreachBatch(publish)
+    query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    assert query.start().awaitTermination(60)
+    assert in_topic(mount, "copied") == ["a", "b"]
+    token = json.loads((tmp_path / "checkpoint/metadata").read_text())["id"]
+    assert Batch.of(str(mount.root), "copied", "copier", 0, token).writes()
+    assert Batch.of(str(mount.root), "copied", "copier", 0, "another").writes() == []
+
+
+@pytest.mark.parametrize(
+    "once",
+    [
+        {"app_id": "a b", "batch_id": 1, "token": "t"},
+        {"app_id": "job"},
+        {"batch_id": 7},
+        {"app_id": "job", "batch_id": 7},
+    ],
+)
 def test_batches_that_could_not_be_told_apart_are_refused(spark: SparkSession, once: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="app_id"):
         write_topic(spark.range(1).selectExpr("'b' as body"), "/nowhere", "refused", **once)
