@@ -32,6 +32,7 @@ from fsstore.interface import (
     FilesystemError,
     FilesystemOptions,
     FilesystemSpace,
+    Kind,
     Opened,
     OpenedDirectory,
     SlowWork,
@@ -45,7 +46,7 @@ from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
 from fsstore.tree.drop import DropDirectory, DropFile, DropHandle, Wanted
 from fsstore.tree.groups import GroupsDirectory
-from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable
+from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable, NodeKey
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
@@ -108,7 +109,7 @@ class Filesystem:
         """For what clients make the daemon hold."""
         self.accounts = Accounts(options.uid)
         """What each user may take of what all share."""
-        changes: DoneInThread[None] = DoneInThread()
+        changes: DoneInThread[None] = DoneInThread(Kind.WAITING)
         self._context = Context(
             store,
             appearance,
@@ -381,6 +382,12 @@ class Filesystem:
         self._inherited.pop(handle, None)
         handed_over.handles.drop(handle)
 
+    def let_go(self, handle: int) -> None:
+        """Forget a handle whose closing is what servers died of: what it holds is left as it is."""
+        self._inherited.pop(handle, None)
+        if self._handed_over is not None:
+            self._handed_over.handles.drop(handle)
+
     # directories
 
     def opendir(self, inode: int) -> OpenedDirectory:
@@ -479,6 +486,8 @@ class Filesystem:
                 path = f"{message.topic}/{message.queue_id}/{message.queue_offset:020d}"
         elif (node := self._inodes.nodes.get(inode)) is not None:
             path = self._inodes.pinned_name(inode) or node.path
+        elif (key := self._inodes.inherited(inode)) is not None:
+            path = _path_of(key)
         return path or f"inode:{inode}"
 
     # why something was not published
@@ -536,7 +545,12 @@ class Filesystem:
 
     def _is_needed_at_once(self, inode: int) -> bool:
         """Whether it matters from the first request on who has a file open: to log for it, or since it is written."""
-        return inode == self.access_log_inode or self._inodes.kind(inode) is DropFile
+        return inode == self.access_log_inode or self._is_of(inode, DropFile)
+
+    def _is_of(self, inode: int, *kinds: type | None) -> bool:
+        """Whether another server gave a number to a node of such a kind; None: it was asked for since."""
+        key = self._inodes.inherited(inode)
+        return (None if key is None else key.kind) in kinds
 
     def settle(self) -> None:
         """Before the first request, after `survive`: publish the files that were about to be when the last server
@@ -626,7 +640,7 @@ class Filesystem:
         entry = self._inherited.get(handle)
         if entry is None or entry.inode >= COMPUTED:
             return None
-        if self._inodes.kind(entry.inode) not in (None, AppendFile, DropFile):  # not worth to be made again
+        if not self._is_of(entry.inode, None, AppendFile, DropFile):  # not worth to be made again
             return None
         with suppress(FilesystemError, StoreError):
             if isinstance(self._inodes.nodes[entry.inode], AppendFile | DropFile):
@@ -730,6 +744,13 @@ def _reason_of(error: BaseException) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error) if isinstance(error, StoreError) else "a defect of this program: the daemon's log tells"
+
+
+def _path_of(key: NodeKey) -> str:
+    """The path of a node that was not made again, as far as its key tells."""
+    name = key.detail[0] if isinstance(key.detail, tuple) and key.detail else None
+    parts = (key.topic, key.queue, name)
+    return "/".join(str(part) for part in parts if part is not None)
 
 
 def _require_length(name: bytes) -> None:

@@ -98,7 +98,7 @@ class Handover:
         self._bytes = memory
         self._words = words = memory.cast("Q")
         self.working = words[_WORKING:_SUSPECTS]
-        """Of each thread of the server, which request it works on, by `unique` without RESENT; 0: none."""
+        """Of each thread of the server, which request it works on, by `unique`; 0: none."""
         self.was_left = False
         """Whether it was taken over from a server that left in order."""
         heap = Heap(words, memory)
@@ -140,7 +140,7 @@ class Handover:
             known = _suspects(words)
             is_blamed = signal_number in CRASHES or (signal_number == signal.SIGKILL and _is_quick(words[_ANSWERED]))
             rows: list[int] = []
-            for unique in {one for one in words[_WORKING:_SUSPECTS] if one and is_blamed}:
+            for unique in {one & ~RESENT for one in words[_WORKING:_SUSPECTS] if one and is_blamed}:
                 last, count = known.get(unique, (0, 0))
                 goes_on = (last == signal.SIGKILL) == (signal_number == signal.SIGKILL)
                 rows += [unique, signal_number, count + 1 if goes_on else 1]
@@ -154,7 +154,7 @@ class Handover:
         """The server sends its first answer, at a time of CLOCK_MONOTONIC."""
         self._words[_ANSWERED] = now_ns
 
-    def poisonous(self) -> dict[int, str]:
+    def poisoned(self) -> dict[int, str]:
         """Requests, by `unique` without RESENT, to be refused since servers died of them, and how these died."""
         return {
             unique: f"{count} daemons in a row were killed by {signal.Signals(last).name} while they worked on it"

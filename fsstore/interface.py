@@ -81,6 +81,8 @@ class Kind(Enum):
     """What takes long to publish; one at a time: it takes memory."""
     PUBLISHING_LITTLE = "publishing little"
     """What is published quickly, but for the log's lock, which PUBLISHING may have."""
+    WAITING = "waiting"
+    """What waits for the disk or for another thread, and does nothing else."""
 
 
 class SlowWork(Exception):
@@ -94,6 +96,11 @@ class SlowWork(Exception):
         super().__init__("an answer that takes a thread")
         self.work = work
         self.kind = kind
+
+    @property
+    def waits(self) -> bool:
+        """Whether most of the work is to wait, so that a daemon that dies meanwhile does not die of it."""
+        return self.kind in (Kind.WAITING, Kind.PUBLISHING_LITTLE)
 
     @property
     def is_in_turn(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial, update_wrapper
 from typing import Any
@@ -36,12 +36,15 @@ from fsstore.fuse.protocol import (
     WRITTEN_BYTES,
     Opcode,
 )
+from fsstore.fuse.request_log import MOST_PATH_CHARACTERS, below
 from fsstore.fuse.session import Channel, Handler
 from fsstore.handover import RESENT, RequestJournal
 from fsstore.interface import AT_END, FilesystemError, MessageColumns, MessageNames, SlowWork
 from fsstore.tree.drop import Wanted
+from fsstore.tree.inodes import COMPUTED
 from fsstore.tree.listing import MOST_DESCRIBED
 from fsstore.tree.nodes import Creation
+from fsstore.tree.refusals import escaped
 
 FEWEST_ROWS = 64
 """So many messages are asked of a listing at least: the core reads ahead by what was asked."""
@@ -273,6 +276,10 @@ class RequestHandlers:
         elif opcode == Opcode.MKDIR and number != errno.EEXIST:
             self._core.note_refused_name(inode, bytes(request[wire.MADE_NAME : -1]), pid, number, error)
 
+    def instead_of(self, poisoned: Mapping[int, str]) -> dict[int, Handler]:
+        """What answers requests that servers died of, given how these died: by `unique` without RESENT."""
+        return {}
+
     def ioctl(self, unique: int, _: int, __: memoryview) -> None:
         """Python asks of each file that it opens whether it is a terminal. The kernel says ENOTTY then."""
         self._send(wire.failed(unique, errno.ENOSYS))
@@ -399,6 +406,23 @@ class JournaledHandlers(RequestHandlers):
         finally:
             self._handle = 0
             journal.enter(0)
+
+    def instead_of(self, poisoned: Mapping[int, str]) -> dict[int, Handler]:
+        refuse = self.refuse_poisoned
+        return {unique: update_wrapper(partial(refuse, why), refuse) for unique, why in poisoned.items()}
+
+    def refuse_poisoned(self, why: str, unique: int, inode: int, request: memoryview) -> None:
+        """EIO for a request that servers died of, unless its messages are in the log: that is answered as stored."""
+        _, opcode, _, _ = REQUEST.unpack_from(request)
+        if self._journal.is_stored(self._journal.slots.get(unique & ~RESENT, 0)):
+            self.by_opcode[opcode](unique, inode, request)
+            return
+        if opcode in (Opcode.RELEASE, Opcode.RELEASEDIR):
+            self._core.let_go(HANDLE.unpack_from(request, ARGUMENTS)[0])
+        uid, _, pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)
+        path = f"inode:{inode}" if inode >= COMPUTED else self._core.path_of(inode)  # to read is what may kill
+        what = f"{wire.operation_name(opcode)} of {escaped(below(path, opcode, request), MOST_PATH_CHARACTERS)}"
+        raise FilesystemError(errno.EIO, f"{what} by user {uid}, process {pid}, is refused: {why}")
 
     def _was_done(self, unique: int, slot: int, handle: int, request: memoryview) -> bool:
         """Whether the last server did a request: it is answered then."""

@@ -159,6 +159,9 @@ class Mount:
             requests.failed(number, request)
 
         loop.refused = refused
+        if self._keeper is not None:
+            loop.working = self._keeper.memory.working
+            loop.poisoned = handlers.instead_of(self._keeper.memory.poisoned())
         loop.figures = self._core.requests
         loop.figures.name_of = wire.operation_name
         sizes = SizeNotifier(self._core.streams, self._channel, loop.holds)

@@ -126,7 +126,7 @@ class RequestLog:
         _, opcode, unique, inode = REQUEST.unpack_from(request)
         if self._plain and unique not in self._begun:
             uid, gid, pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)
-            path = self._path(opcode, inode, request)
+            path = below(self._core.path_of(inode), opcode, request)
             position, size = _place_of(opcode, request)
             name = wire.operation_name(opcode)
             began_s, time_ns = time.perf_counter(), time.time_ns()
@@ -146,14 +146,6 @@ class RequestLog:
         """A request waits for the disk: call this with its errno when it is answered, from any thread."""
         entry = self._begun.pop(unique, None)
         return None if entry is None else partial(self._add, entry)
-
-    def _path(self, opcode: int, inode: int, request: bytes | memoryview) -> str:
-        path = self._core.path_of(inode)
-        if opcode not in _NAMED:
-            return path
-        begin = ARGUMENTS + _NAME_BEGIN.get(opcode, 0)
-        name = os.fsdecode(bytes(request[begin:]).split(b"\0", 1)[0])
-        return name if path == "/" else f"{path}/{name}"
 
     # lines
 
@@ -212,6 +204,15 @@ class RequestLog:
         for unique in [unique for unique in self._parked if unique & ~RESENT == interrupted & ~RESENT]:
             del self._parked[unique]
             self._channel.send(wire.failed(unique, errno.EINTR))
+
+
+def below(path: str, opcode: int, request: bytes | memoryview) -> str:
+    """What a request is about: the path of its inode, or a name in that directory."""
+    if opcode not in _NAMED:
+        return path
+    begin = ARGUMENTS + _NAME_BEGIN.get(opcode, 0)
+    name = os.fsdecode(bytes(request[begin:]).split(b"\0", 1)[0])
+    return name if path == "/" else f"{path}/{name}"
 
 
 def _place_of(opcode: int, request: bytes | memoryview) -> tuple[int | None, int | None]:

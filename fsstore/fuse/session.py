@@ -21,8 +21,9 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from fsstore.accounts import Accounts
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.fuse.protocol import REPLY, REQUEST, REQUEST_OF_USER, Opcode, failed
-from fsstore.handover import Keeper, RequestJournal, pin, touch
+from fsstore.handover import RESENT, WORKERS, Keeper, RequestJournal, pin, touch
 from fsstore.interface import Data, Kind, Pieces, SlowWork
 from fsstore.options import MountError
 from fsstore.tree.metrics import SAMPLE_OF, RequestFigures
@@ -65,6 +66,8 @@ class Channel:
         self._buffer = bytearray(wire.LARGEST_REQUEST_BYTES)
         pin(self._buffer)
         self._requests: RequestJournal | None = None
+        self._first_answer: Callable[[int], None] | None = None
+        """To be called with the time of the first answer."""
         self._view = memoryview(self._buffer)
         self._buffers = [self._buffer]
         self._poll = select.poll()
@@ -102,6 +105,7 @@ class Channel:
     def survive(self, keeper: Keeper) -> None:
         """Have the mount outlive this process, and note which requests were answered."""
         self._requests = keeper.memory.requests
+        self._first_answer = keeper.memory.answered
         if keeper.inherited is None:
             keeper.keep(self._descriptor)
 
@@ -145,8 +149,15 @@ class Channel:
             os.write(self._descriptor, reply)
         except (FileNotFoundError, ConnectionAbortedError):
             pass  # `suppress` would cost half as much as the reply
+        if self._first_answer is not None:
+            self._note_first_answer()
         if self._requests is not None and self._requests.slots:
             self._requests.free(REPLY.unpack_from(reply)[2])
+
+    def _note_first_answer(self) -> None:
+        noted, self._first_answer = self._first_answer, None
+        if noted is not None:
+            noted(time.monotonic_ns())
 
     def send_with(self, head: bytes, data: Data) -> None:
         """As `send`, for a reply in pieces: `data` is not copied on our side."""
@@ -159,6 +170,8 @@ class Channel:
             os.writev(self._descriptor, (head, *pieces))
         except (FileNotFoundError, ConnectionAbortedError):
             return
+        if self._first_answer is not None:
+            self._note_first_answer()
 
     def send_late(self, reply: bytes) -> None:
         """As `send`, from any thread, also after the end."""
@@ -246,6 +259,12 @@ class RequestLoop:
         self._accounts = accounts
         self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
         """Called with each failure, its errno and the request, before that is answered."""
+        self.working: list[int] | memoryview[int] = [0] * WORKERS
+        """The request that each thread works on: the loop's, pyfuse3's, and those at slow work. What was answered may
+        stay there: it does not come again."""
+        self._idle_workers = list(range(2, WORKERS))
+        self.poisoned: Mapping[int, Handler] = {}
+        """By `unique` without RESENT: instead of the handlers, for requests that servers died of."""
         self.figures = RequestFigures()
         self._slow: list[int] = []
         self._queued: dict[int, deque[bytes]] = {}  # requests that wait for another one's turn, by inode
@@ -270,6 +289,7 @@ class RequestLoop:
                 await trio.lowlevel.checkpoint()
                 left = TURN_REQUESTS
             if not self._channel.is_ready(0 if is_busy else LINGER_MS):
+                self.working[0] = 0
                 await self._channel.wait()
                 left = TURN_REQUESTS
             left -= 1
@@ -286,14 +306,19 @@ class RequestLoop:
         counts = self.figures.counts
         count = counts[opcode] = counts[opcode] + 1
         handler = self._handlers.get(opcode)
+        if self.poisoned:
+            handler = self.poisoned.get(unique & ~RESENT, handler)
         if handler is None:
+            self.working[1] = unique
             self._relay.forward(bytes(request))
             return
         if count % SAMPLE_OF == 1:
             handler = self._timed(opcode, handler)
+        self.working[0] = unique
         try:
             handler(unique, inode, request)
         except SlowWork as slow:
+            self.working[0] = 0
             self._slow.append(inode)
             if slow.is_in_turn:
                 self._queued[inode] = deque()
@@ -333,16 +358,32 @@ class RequestLoop:
         _, _, unique, inode, user = REQUEST_OF_USER.unpack_from(request)
         while True:
             try:
-                await trio.to_thread.run_sync(slow.work, limiter=self._threads[slow.kind])
+                work = slow.work if slow.waits else partial(self._work_on, unique, slow.work)
+                await trio.to_thread.run_sync(work, limiter=self._threads[slow.kind])
                 self._accounts.caller = user
+                self.working[0] = unique
                 handler(unique, inode, request)
             except SlowWork as more:
+                self.working[0] = 0
                 slow = more.with_traceback(None)  # it would hold this frame, and be held by it
             except Exception as error:
                 self._refuse(error, handler, unique, request)
                 return
             else:
                 return
+
+    def _work_on(self, unique: int, work: Callable[[], object]) -> None:
+        """Do work for a request in a thread; with more threads at once than there are words, some are not noted."""
+        worker = self._idle_workers.pop() if self._idle_workers else None
+        if worker is None:
+            work()
+            return
+        self.working[worker] = unique
+        try:
+            work()
+        finally:
+            self.working[worker] = 0
+            self._idle_workers.append(worker)
 
     def _take_queued(self, inode: int, nursery: trio.Nursery) -> None:
         """In their order; the first that has a turn of its own has the others after it."""

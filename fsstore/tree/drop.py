@@ -236,7 +236,7 @@ class Box:
     def wait_for(self, file: DroppedFile) -> None:
         """SlowWork while a thread makes it a message."""
         if file in self._live and self._live[file].is_sending:
-            raise SlowWork(lambda: _pause.wait(WAIT_S))
+            raise SlowWork(lambda: _pause.wait(WAIT_S), Kind.WAITING)
 
     def status(self, file: DroppedFile) -> os.stat_result:
         """Size and times."""
@@ -526,7 +526,7 @@ class DropHandle(OpenFile):
         self._writing = writing
         self._refusal = 0
         self._is_closed = False
-        self._syncs: DoneInThread[None] = DoneInThread()
+        self._syncs: DoneInThread[None] = DoneInThread(Kind.WAITING)
         self._limit_bytes = node.limit_bytes
         live = node.box.live(node.file)
         live.handles.append(self)

@@ -220,10 +220,10 @@ class InodeTable(Generic[N]):
             self._records.add(inode, _text_of(name), is_named=True)
         return node
 
-    def kind(self, inode: int) -> type | None:
-        """What kind of node another server gave a number to, if it was not asked for since."""
+    def inherited(self, inode: int) -> NodeKey | None:
+        """The key of a node that another server gave a number to, if it was not asked for since."""
         inherited = self._inherited.get(inode)
-        return None if inherited is None else inherited[1].kind
+        return None if inherited is None else inherited[1]
 
     def find(self, name: NodeKey) -> int | None:
         """The number of the node known by `name`, if there is one."""

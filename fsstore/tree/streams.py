@@ -175,7 +175,7 @@ class IdleStream(StreamFile):
 
     def described(self, newest_ms: int | None) -> Attributes:
         if not self._is_settled.is_set():
-            raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S))
+            raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S), Kind.WAITING)
         self._answered(self)
         size = self.known_bytes
         self._context.inodes.note(self.inode, size)

@@ -64,11 +64,11 @@ def test_the_first_answer_is_known_until_the_death_is_noted(memory: int) -> None
 def test_what_servers_die_of_is_refused(memory: int, signals: tuple[int, ...], are_refused: bool) -> None:
     for number in signals:
         server = Handover(memory)
-        assert not server.poisonous()
+        assert not server.poisoned()
         server.working[0], server.working[5] = 1234, 4321
         server.answered(time.monotonic_ns())
         Handover.note_death(memory, number)
-    assert set(Handover(memory).poisonous()) == ({1234, 4321} if are_refused else set())
+    assert set(Handover(memory).poisoned()) == ({1234, 4321} if are_refused else set())
 
 
 def test_only_what_is_worked_on_at_each_death_is_refused(memory: int) -> None:
@@ -76,7 +76,7 @@ def test_only_what_is_worked_on_at_each_death_is_refused(memory: int) -> None:
         server = Handover(memory)
         server.working[0], server.working[1] = unique, 99
         Handover.note_death(memory, signal.SIGABRT)
-    assert set(Handover(memory).poisonous()) == {99}
+    assert set(Handover(memory).poisoned()) == {99}
 
 
 def test_a_server_that_served_for_long_is_not_killed_by_a_request(memory: int) -> None:
@@ -85,7 +85,7 @@ def test_a_server_that_served_for_long_is_not_killed_by_a_request(memory: int) -
         server.working[0] = 10
         server.answered(time.monotonic_ns() - 2 * QUICK_KILL_NS)
         Handover.note_death(memory, signal.SIGKILL)
-    assert not Handover(memory).poisonous()
+    assert not Handover(memory).poisoned()
 
 
 def test_memory_of_another_version_is_refused(memory: int) -> None:

@@ -12,9 +12,10 @@ from typing import cast
 import trio
 
 from fsstore.accounts import Accounts
-from fsstore.fuse.protocol import Opcode, done
+from fsstore.fuse.protocol import Opcode, done, failed
 from fsstore.fuse.rare import Relay
 from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
+from fsstore.handover import RESENT
 from fsstore.interface import FilesystemError, Kind, SlowWork
 from fsstore.tree.metrics import SAMPLE_OF
 
@@ -130,6 +131,46 @@ def test_handlers_know_whose_request_they_answer_also_after_slow_work() -> None:
     loop = loop_over(channel, handle)
     trio.run(loop.run)
     assert callers == [(7, 1001), (8, 1002), (7, 1001)]
+
+
+def test_what_a_thread_works_on_is_noted_and_what_it_waits_for_is_not() -> None:
+    channel = ScriptedChannel([(KNOWN, 7), (KNOWN, 8)], 2)
+    noted: list[tuple[int, ...]] = []
+    works = {
+        7: [Kind.ANY, Kind.WAITING],
+        8: [Kind.PUBLISHING_LITTLE],
+    }
+
+    def note() -> None:
+        noted.append(tuple(loop.working[:1]) + tuple(one for one in loop.working[2:] if one))
+
+    def handle(unique: int) -> None:
+        note()
+        if works[unique]:
+            raise SlowWork(note, works[unique].pop(0))
+        channel.send(done(unique))
+
+    loop = loop_over(channel, handle)
+    trio.run(loop.run)
+    assert sorted(set(noted)) == [(0,), (0, 7), (7,), (8,)]
+
+
+def test_what_servers_died_of_is_answered_by_another_handler() -> None:
+    channel = ScriptedChannel([(KNOWN, 7 | RESENT), (KNOWN, 8 | RESENT)], 2)
+    asked: list[int] = []
+
+    def handle(unique: int) -> None:
+        asked.append(unique & ~RESENT)
+        channel.send(done(unique))
+
+    def refuse(unique: int, _: int, __: memoryview) -> None:
+        raise FilesystemError(errno.EIO)
+
+    loop = loop_over(channel, handle)
+    loop.poisoned = {7: refuse}
+    trio.run(loop.run)
+    assert asked == [8]
+    assert channel.replies[0] == failed(7 | RESENT, errno.EIO)
 
 
 def test_slow_work_that_fails_is_answered_with_its_errno() -> None:
