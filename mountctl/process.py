@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import resource
 import threading
 import time
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # from glibc's malloc.h
@@ -61,18 +63,19 @@ class _MallocInfo(ctypes.Structure):
 
 def _trim(libc: ctypes.CDLL) -> None:
     """Trim when the process has much more memory than is in use, and more than trimming left the last time."""
-    least = _unused_bytes(libc)
-    while True:
-        time.sleep(_TRIM_INTERVAL_SECONDS)
-        least = min(least, _unused_bytes(libc))
-        if _unused_bytes(libc) - least > _SPARE_BYTES:
-            libc.malloc_trim(_SPARE_BYTES)
-            least = _unused_bytes(libc)
+    with Path("/proc/self/statm").open("rb", buffering=0) as statm:  # for good: there may be no descriptor left one day
+        least = _unused_bytes(libc, statm)
+        while True:
+            time.sleep(_TRIM_INTERVAL_SECONDS)
+            least = min(least, _unused_bytes(libc, statm))
+            if _unused_bytes(libc, statm) - least > _SPARE_BYTES:
+                libc.malloc_trim(_SPARE_BYTES)
+                least = _unused_bytes(libc, statm)
 
 
-def _unused_bytes(libc: ctypes.CDLL) -> int:
+def _unused_bytes(libc: ctypes.CDLL, statm: FileIO) -> int:
     """Private memory that is not allocated by way of glibc: its holes, and what Python has mapped itself."""
-    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    _, resident, shared, *_ = map(int, os.pread(statm.fileno(), 256, 0).split())
     info = libc.mallinfo2()
     in_use: int = info.uordblks + info.hblkhd
     return (resident - shared) * mmap.PAGESIZE - in_use

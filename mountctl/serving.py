@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import TypeAlias
 
 from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, Retention, StoreConfig, StoreError
 from fsstore import ServeOptions, serve
@@ -22,7 +23,7 @@ from fsstore.handover import Keeper
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file, tell_systemd
 from mountctl.errors import one_line
 from mountctl.options import MountRequest
-from mountctl.output import human_seconds, human_size, throttled
+from mountctl.output import human_seconds, human_size, throttled, visible
 from mountctl.process import raise_open_files, start_trimming
 
 log = logging.getLogger("mountctl")
@@ -38,7 +39,7 @@ def serve_request(
 
     The caller has held back SIGHUP (`daemon.hold_hangups`).
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr()
     faulthandler.enable(sys.stderr)
     raise_open_files()
     start_trimming()
@@ -61,6 +62,29 @@ def serve_request(
     if keeper is not None and keeper.is_left:
         keeper.memory.leave()
     log.info("closed %s", request.store)
+
+
+SysExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class LogFormatter(logging.Formatter):
+    """A record is one line, whatever names from disk and words of publishers are in it; a traceback is indented."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: SysExcInfo) -> str:
+        return "\n".join(f"  {visible(line)}" for line in super().formatException(ei).split("\n"))
+
+
+def log_to_stderr() -> None:
+    """Have this process log there, from INFO on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
 def prepare(request: MountRequest, handed_over: int) -> None:

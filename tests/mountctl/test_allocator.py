@@ -94,3 +94,25 @@ def test_pieces_that_are_freed_leave_no_holes() -> None:
         assert process.returncode == 0
         private_mib[how] = [int(line) for line in said.split()]
     assert max(private_mib["given back"]) <= 100 < min(private_mib["kept in the heap"])
+
+
+TRIMS = """
+import os, resource, threading, time
+from mountctl import process
+process._TRIM_INTERVAL_SECONDS = 0.01
+process.start_trimming()
+(trimming,) = (thread for thread in threading.enumerate() if thread.name == "allocator-trim")
+asked, measure = threading.Semaphore(0), process._unused_bytes
+process._unused_bytes = lambda *arguments: (asked.release(), measure(*arguments))[1]
+asked.acquire()
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+for _ in range(5):
+    asked.acquire()
+print(trimming.is_alive(), flush=True)
+os._exit(0)
+"""
+
+
+def test_memory_is_trimmed_also_without_a_descriptor_left() -> None:
+    done = subprocess.run([sys.executable, "-c", TRIMS], check=True, timeout=60, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
