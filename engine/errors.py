@@ -14,7 +14,8 @@ StoreError
 │   ├── ReadOnlyStoreError        opened read-only, following, or stopped after a failed flush
 │   ├── StoreFullError            no space for the next file
 │   ├── IllegalMessageError       the message cannot be written in this format
-│   └── MessageTooLargeError      body, properties or topic over their limit
+│   ├── MessageTooLargeError      body, properties or topic over their limit
+│   └── TopicPermissionError      `perm` of the topic in topics.json has no write bit
 ├── BackupError                   a directory can't become, or go on being, a backup of the store
 ├── QueueGapError                 an entry would leave a hole in its consume queue
 ├── FlushFailedError              bytes may not be on disk; final for this open store
@@ -206,6 +207,17 @@ class MessageTooLargeError(WriteError):
 
     def __str__(self) -> str:
         return f"{self.what} of {self.size_bytes:,} bytes is over the limit of {self.limit_bytes:,}"
+
+
+@dataclass(eq=False)
+class TopicPermissionError(WriteError):
+    """`permission`, which is `perm` of `topic` in config/topics.json, has no write bit (2)."""
+
+    topic: str
+    permission: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} takes no messages: its perm in config/topics.json is {self.permission}, without 2"
 
 
 @dataclass(eq=False)

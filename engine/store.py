@@ -317,6 +317,14 @@ class MessageStore:
         """Whether that topic has that queue; cheap, never raises."""
         return self._topics.has_queue(topic, queue)
 
+    def require_writable(self, topic: str) -> None:
+        """TopicPermissionError for a topic whose `perm` in config/topics.json lets nobody publish."""
+        self._topics.require_writable(topic)
+
+    def is_writable(self, topic: str) -> bool:
+        """Whether the `perm` of a topic lets messages be published to it; so it is where nothing is said of it."""
+        return topic not in self._topics.table.unwritable
+
     def queue(self, topic: str, queue: int) -> Queue:
         """One queue, to hold for as long as it is used: its calls look nothing up. TopicNotFoundError."""
         self._topics.require_queue(topic, queue)
@@ -395,7 +403,8 @@ class MessageStore:
         """Store one message; it is readable when this returns (durable: see `wait_durable`).
 
         `queue` None takes the topic's queues in turn. An unknown topic is made, as a broker does. TopicNotFoundError
-        (no such queue), MessageTooLargeError, IllegalMessageError, StoreFullError, ObstructedError, ReadOnlyStoreError.
+        (no such queue), TopicPermissionError, MessageTooLargeError, IllegalMessageError, StoreFullError,
+        ObstructedError, ReadOnlyStoreError.
         """
         return (self._writer or self._require_write_side().writer).put(message, queue)
 

@@ -41,6 +41,8 @@ class Resource(StrEnum):
     """Names that a user made up and the kernel knows: `append@OPTIONS`, `keys/KEY@all`."""
     SLOW_THREADS = "slow_threads"
     """Threads at slow work: who asks for more waits."""
+    REQUESTS = "requests"
+    """Requests that were read and wait for their turn: who has more waits in the kernel."""
 
 
 class Bound(NamedTuple):
@@ -59,20 +61,21 @@ REFUSALS = {
     Resource.HANDOVER_BYTES: errno.ENOBUFS,
     Resource.NAMES: errno.ENOBUFS,
     Resource.SLOW_THREADS: errno.EAGAIN,
+    Resource.REQUESTS: errno.EAGAIN,
 }
-"""The errno of who asks for too much; for threads, requests wait instead."""
+"""The errno of who asks for too much. Nobody sees EAGAIN: those requests wait."""
 
 SHARE_OF_DESCRIPTORS = 8
 """The pool is one of so many parts of the process's descriptors: a store takes three quarters of them."""
 MOST_DESCRIPTORS = 16_384
-FEWEST_THREADS = 2
 
 BOUNDS = {
     Resource.STAGED_FILES: Bound(65_536, 64),
     Resource.HELD_BYTES: Bound(256 << 20, 1 << 20),
     Resource.HANDOVER_BYTES: Bound(512 << 20, 1 << 20),
     Resource.NAMES: Bound(1 << 18, 256),
-    Resource.SLOW_THREADS: Bound(16, FEWEST_THREADS),
+    Resource.SLOW_THREADS: Bound(16, 2),
+    Resource.REQUESTS: Bound(512, 8),
 }
 
 
@@ -128,32 +131,29 @@ class Accounts:
         self.caller = owner
         """Whose request is being answered: the request loop's thread alone sets and reads it."""
 
+    def is_privileged(self, user: int) -> bool:
+        """Whether that is root or the mount's owner."""
+        return user in self._privileged
+
     def take(self, user: int, kind: Resource, amount: int = 1) -> None:
         """Add `amount` (0 or more) to what a user holds. FilesystemError with the resource's errno: it would be more
         than the user's share, and nothing has changed."""
-        if self.try_take(user, kind, amount):
-            return
         with self._lock:
             pool = self._pools[kind]
+            held, share = pool.held.get(user, 0), self._share(user, pool)
+            if held + amount <= share:
+                self._add(pool, user, amount)
+                return
             pool.refused += 1
-            held, share = pool.held.get(user, 0), max(self._share(user, pool), 0)
         what = kind.value.replace("_", " ")
-        reason = f"user {user} holds {held:,} {what} and asks for {amount:,} more: the share is {share:,} now"
+        reason = f"user {user} holds {held:,} {what} and asks for {amount:,} more: the share is {max(share, 0):,} now"
         raise FilesystemError(REFUSALS[kind], reason)
 
-    def try_take(self, user: int, kind: Resource, amount: int = 1) -> bool:
-        """As `take`, for who waits or makes room instead of being refused: whether it succeeded."""
+    def has_room(self, user: int, kind: Resource, amount: int = 1) -> bool:
+        """Whether `take` would succeed this moment."""
         with self._lock:
             pool = self._pools[kind]
-            fits = pool.held.get(user, 0) + amount <= self._share(user, pool)
-            if fits:
-                self._add(pool, user, amount)
-            return fits
-
-    def set_bound(self, kind: Resource, bound: Bound) -> None:
-        """There is so much of a resource, known later than the rest."""
-        with self._lock:
-            self._pools[kind].bound = bound
+            return pool.held.get(user, 0) + amount <= self._share(user, pool)
 
     def inherit(self, user: int, kind: Resource, amount: int = 1) -> None:
         """As `take`, for what a user held before this server began: never refused."""
@@ -175,7 +175,7 @@ class Accounts:
             return {kind: _figures_of(pool) for kind, pool in self._pools.items()}
 
     def _share(self, user: int, pool: _Pool) -> int:
-        if user in self._privileged:
+        if self.is_privileged(user):
             return pool.bound.limit - pool.used + pool.held.get(user, 0)
         return pool.share(user)
 

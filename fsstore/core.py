@@ -185,13 +185,18 @@ class Filesystem:
         directory.add_report("config.json", lambda: to_json(config_of(store, options)))
         directory.add_report("metrics", metrics_text, is_slow=True)
         directory.add_report("openmetrics", lambda: as_openmetrics(metrics_text()), is_slow=True)
-        directory.add_report("refusals", context.refusals.text)
+        directory.add_report("refusals", self._refusals_text, is_private=True)
         if not self.opens_unasked:  # what is read there grows
             directory.add(b"accesslog", self._access_log_file, is_listed=False)  # `grep -r` would wait there for ever
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
         return directory
+
+    def _refusals_text(self) -> bytes:
+        """Those that the user whose request this is may see."""
+        user = self.accounts.caller
+        return self._context.refusals.text(None if self.accounts.is_privileged(user) else user)
 
     @property
     def read_only(self) -> bool:
@@ -500,13 +505,13 @@ class Filesystem:
         if isinstance(error, StillRefusedError):
             self._context.refusals.count(number)
         else:
-            self._context.refusals.note(pid, file.published_to, file.refused_lines, number, _reason_of(error))
+            self._note_refusal(pid, file.published_to, file.refused_lines, number, _reason_of(error))
 
     def note_refused_open(self, inode: int, pid: int, number: int, error: BaseException) -> None:
         """As `note_refused`, for a file that was to be opened and written."""
         node = self._inodes.nodes.get(inode)
         if isinstance(node, AppendFile):
-            self._context.refusals.note(pid, node.path, "", number, _reason_of(error))
+            self._note_refusal(pid, node.path, "", number, _reason_of(error))
 
     def note_refused_name(self, parent_inode: int, name: bytes, pid: int, number: int, error: BaseException) -> None:
         """As `note_refused`, for a name below a directory: an `append@…` that was looked up, or what was to be made."""
@@ -521,7 +526,12 @@ class Filesystem:
         else:
             problem = append_problem(name)
             reason, kind = (problem, RefusalKind.NAME) if problem else ("no such topic or queue", RefusalKind.NO_TOPIC)
-        self._context.refusals.note(pid, path, "", number, reason, kind)
+        self._note_refusal(pid, path, "", number, reason, kind)
+
+    def _note_refusal(
+        self, pid: int, path: str, lines: str, number: int, reason: str, kind: RefusalKind | None = None
+    ) -> None:
+        self._context.refusals.note(self.accounts.caller, pid, path, lines, number, reason, kind)
 
     # what outlives this process
 

@@ -56,6 +56,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.OpenError: os.EX_UNAVAILABLE,
         engine.ConfigFileError: os.EX_CONFIG,
         engine.ReadOnlyStoreError: os.EX_NOPERM,
+        engine.TopicPermissionError: os.EX_NOPERM,
         engine.StoreFullError: os.EX_IOERR,
         engine.WriteError: os.EX_DATAERR,
         engine.FlushFailedError: os.EX_IOERR,

@@ -284,8 +284,6 @@ class MappedFile(FilePositions):
             else:
                 writable, private = self.access is not Access.READ, self.access is Access.PRIVATE
                 self._keep_map(FileMap(descriptor, length, writable=writable, private=private))
-        except OSError as error:  # as for a file that is larger than any address space
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
         finally:
             os.close(descriptor)  # the map keeps a duplicate of its own
 

@@ -26,7 +26,6 @@ from engine.files.watch import Watch
 from engine.haste import uncollected
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import Entries
-from engine.settings.topics_file import MAX_QUEUES
 
 Key = tuple[str, int]
 
@@ -97,16 +96,7 @@ class ConsumeQueues:
             self._watches = {name: self._watches.get(name) or Watch(self.directory / name) for name in names}
         for name, watch in self._watches.items():
             if watch.changed():
-                self._topic_ids[name] = self._queue_ids(self.directory / name)
-
-    def _queue_ids(self, directory: Path) -> set[int]:
-        """Ids of the queues of a topic. Of more than a topic is given, which a store from elsewhere may hold, those
-        count that have a file; a follower, whom the folder's time tells of no first file, takes all."""
-        names = folders_in(directory)
-        ids = {int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name}
-        if len(ids) > MAX_QUEUES and self.access is not Access.READ:
-            return {queue_id for queue_id in ids if os.listdir(f"{directory}/{queue_id}")}
-        return ids
+                self._topic_ids[name] = _queue_ids(self.directory / name)
 
     def topics(self) -> list[str]:
         """Topics with at least one queue, sorted."""
@@ -400,3 +390,8 @@ class ConsumeQueues:
             queue.is_stale = True
             queue.close()
         self.by_key.clear()
+
+
+def _queue_ids(directory: Path) -> set[int]:
+    names = folders_in(directory)
+    return {int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name}

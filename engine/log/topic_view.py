@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from engine.errors import TopicExistsError, TopicNotFoundError
+from engine.errors import TopicExistsError, TopicNotFoundError, TopicPermissionError
 from engine.log.consume_queues import ConsumeQueues
 from engine.settings.topics_file import TopicTable
 
@@ -56,6 +56,12 @@ class TopicView:
         """TopicNotFoundError, naming the queue when only that is missing."""
         if not self.has_queue(topic, queue_id):
             raise TopicNotFoundError(topic, queue_id if self.has(topic) else None)
+
+    def require_writable(self, topic: str) -> None:
+        """TopicPermissionError for a topic that takes no messages."""
+        if topic in self.table.unwritable:
+            config = self.table.get(topic)
+            raise TopicPermissionError(topic, 0 if config is None else config.permission)
 
     def writable_ids(self, topic: str) -> list[int]:
         """The queues that messages without one are distributed over; none when the topic is unknown."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigFileError, ObstructedError
-from engine.files.disk import Disk, make_directory, replace_file
+from engine.files.disk import Disk, is_whole_number, make_directory, replace_file
 from engine.files.paths import read_file
 from engine.record.header import MAX_OFFSET
 
@@ -85,9 +85,9 @@ def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
 def next_version(version: Any, now_ms: int) -> dict[str, Any]:
     """The `dataVersion` after that one: a broker sees by it that a file changed."""
     known = version if isinstance(version, dict) else {}
-    counter = known.get("counter")
-    is_known = isinstance(counter, int) and 0 <= counter < MAX_OFFSET
-    return {**known, "counter": counter + 1 if is_known else 1, "timestamp": now_ms}  # type: ignore[operator]
+    counter: Any = known.get("counter")
+    is_known = is_whole_number(counter) and 0 <= counter < MAX_OFFSET
+    return {**known, "counter": counter + 1 if is_known else 1, "timestamp": now_ms}
 
 
 def backup_of(path: Path) -> Path:

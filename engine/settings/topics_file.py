@@ -65,6 +65,8 @@ class TopicTable:
         self._lock = threading.Lock()
         self._content: dict[str, Any] = {}
         self._topics: dict[str, TopicConfig] = {}
+        self.unwritable: set[str] = set()
+        """Topics that take no messages; the same object always, not to be changed."""
         self._version: Version | None = None
         self.problem: ConfigFileError | None = None
         self.reload()
@@ -93,7 +95,8 @@ class TopicTable:
             except ConfigFileError as error:
                 self.problem = error.with_traceback(None)  # else it keeps whoever asked, and what they have mapped
                 return False
-            self._topics, self._version, self.problem = parse_topics(self._content), version, None
+            self._version, self.problem = version, None
+            self._show(self._content)
             return self._topics != before
 
     def names(self) -> list[str]:
@@ -154,7 +157,15 @@ class TopicTable:
             with suppress(StoreError, OSError):  # the name may be that of the new file already
                 write_config(self._path, self._content, self._disk)
             raise
-        self._content, self._topics = content, parse_topics(content)
+        self._content = content
+        self._show(content)
+
+    def _show(self, content: Mapping[str, Any]) -> None:
+        """The topics are those of `content` from now on."""
+        self._topics = parse_topics(content)
+        unwritable = {topic for topic, config in self._topics.items() if not config.is_writable}
+        self.unwritable |= unwritable
+        self.unwritable &= unwritable
 
 
 def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:

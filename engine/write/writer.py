@@ -113,7 +113,10 @@ class Writer(PutEnd):
     ) -> None:
         """`refusal` says whether anything may be written."""
         encoder = RecordEncoder(config.store_host, config.max_message_bytes)
-        super().__init__(encoder, log, log.lock, queues.by_key, dispatcher, config.clock, refusal, SPECIAL_PROPERTIES)
+        unwritable = topics.table.unwritable
+        super().__init__(
+            encoder, log, log.lock, queues.by_key, dispatcher, config.clock, refusal, SPECIAL_PROPERTIES, unwritable
+        )
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
@@ -127,7 +130,8 @@ class Writer(PutEnd):
     # one message
 
     def _put_unusual(self, message: Message, queue_id: int | None, queue: ConsumeQueue | None) -> PutResult:
-        """Store one message that is special, or whose queue was not used before."""
+        """Store one message that is special, or whose queue was not used before, or refuse it."""
+        self._topics.require_writable(message.topic)
         if self.is_special(message.properties):
             return self._put_special([message], queue_id)[0]
         topic = message.topic
@@ -191,6 +195,7 @@ class Writer(PutEnd):
         if not messages:
             return self._nothing("", queue_id)
         topic, now_ms = messages[0].topic, self._config.clock()
+        self._topics.require_writable(topic)
         batches = [self._encoder.encode_batch(some, now_ms, SPECIAL_PROPERTIES) for some in _runs(messages)]
         if sum(map(len, batches)) < len(messages):
             return _range_of(self._put_special(messages, queue_id))
@@ -210,6 +215,7 @@ class Writer(PutEnd):
         queue: ConsumeQueue | None = None,
     ) -> PutRange:
         """Store each line, all or none. `queue` as of `put`."""
+        self._topics.require_writable(topic)
         if properties and any(name in properties for name in SPECIAL_PROPERTIES):
             messages = [Message(topic, body, keys, tags, properties) for body in line_bodies(lines)]
             return self.put_batch(messages, queue_id, queue)

@@ -25,6 +25,7 @@ ERRNOS: dict[type[engine.StoreError], int] = {
     engine.StoreFullError: errno.ENOSPC,
     engine.IllegalMessageError: errno.EINVAL,
     engine.MessageTooLargeError: errno.EFBIG,
+    engine.TopicPermissionError: errno.EACCES,
     engine.FlushFailedError: errno.EIO,
     engine.NoDescriptorError: errno.ENFILE,
     engine.ObstructedError: errno.EIO,

@@ -66,7 +66,7 @@ class AppendFile(Node):
 
     def attributes(self) -> Attributes:
         """By its name it is always empty, since that leads to an inode which nobody has open."""
-        writable = not self._context.read_only
+        writable = not self._context.read_only and self._context.store.is_writable(self._topic)
         size = max((handle.size for handle in self._handles), default=0)
         return self._context.appearance.append(self.inode, self.shown_inode, size, writable=writable)
 
@@ -78,6 +78,7 @@ class AppendFile(Node):
     def _opened_to_write(self, flags: int) -> AppendHandle:
         self._context.must_be_writable()
         store = self._context.store
+        store.require_writable(self._topic)
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
         publisher = Publisher(self._context, self._topic, self._queue, self._options, self._generation, self)
         handle = _HANDLES[self._options.frame](publisher, sync, self._released)

@@ -65,6 +65,11 @@ class Appearance:
             self._name_timeout if mtime_ms is None else self._mtime_timeout,
         )
 
+    def owners_directory(self, inode: int) -> Attributes:
+        """A directory that its owner alone may make something in."""
+        found = self.directory(inode)
+        return found._replace(mode=found.mode & ~0o022)
+
     def append(self, inode: int, shown_inode: int, size: int, *, writable: bool) -> Attributes:
         """An `append` file. Never cached: each look-up is to give a number of its own."""
         mode = self._append_mode if writable else self._append_mode & ~0o222
@@ -106,13 +111,16 @@ class Appearance:
         mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return self._uncached(inode, stat.S_IFLNK | 0o777, len(target), mtime_ns)
 
-    def report(self, inode: int, size: int, mtime_ns: int) -> Attributes:
-        """A file whose text is made when its name is looked up."""
-        return self._uncached(inode, stat.S_IFREG | 0o444, size, mtime_ns)
+    def report(self, inode: int, size: int, mtime_ns: int, reader: int | None = None) -> Attributes:
+        """A file whose text is made when its name is looked up; with `reader`, for that user alone."""
+        if reader is None:
+            return self._uncached(inode, stat.S_IFREG | 0o444, size, mtime_ns)
+        return self._uncached(inode, stat.S_IFREG | 0o400, size, mtime_ns)._replace(uid=reader)
 
     def offset(self, inode: int, size: int, changed_ns: int | None, *, writable: bool) -> Attributes:
-        """Where a consumer group goes on."""
-        mode = stat.S_IFREG | (0o644 if writable else 0o444)
+        """Where a consumer group goes on. Its owner's alone where it can be written: who can open it can lock it, and
+        would hold the queue."""
+        mode = stat.S_IFREG | (0o600 if writable else 0o444)
         return self._uncached(inode, mode, size, self.started_ns if changed_ns is None else changed_ns)
 
     def control(self, inode: int) -> Attributes:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine import DropBox, DroppedFile, StoreError
+from fsstore.accounts import ROOT
 from fsstore.handover import HandleState
 from fsstore.interface import (
     AT_END,
@@ -361,7 +362,7 @@ class Box:
         path, text = f"{self.path}/{file.name}", f"it is not published, and stays there: {error}"
         COMPLAINTS.tell(log, logging.WARNING, (self._complain.__qualname__, self.key, type(error)), f"{path}: {text}")
         number = error.errno if isinstance(error, OSError) and error.errno else 0
-        self._context.refusals.note(0, path, "", number, text, None if number else RefusalKind.MALFORMED)
+        self._context.refusals.note(ROOT, 0, path, "", number, text, None if number else RefusalKind.MALFORMED)
 
 
 _pause = threading.Event()
@@ -414,6 +415,7 @@ class DropDirectory(Directory):
     def make(self, name: bytes, how: Creation) -> tuple[Node, OpenFile, Opened]:
         """Make a file, or open the one that is there meanwhile. EEXIST."""
         self._context.must_be_writable()
+        self._context.store.require_writable(self._key[0])
         box = self.box
         box.clean()
         existing = box.files.get(from_name(name))
@@ -482,6 +484,7 @@ class DropFile(Node):
         writing = flags & os.O_ACCMODE != os.O_RDONLY
         if writing:
             self._context.must_be_writable()
+            self._context.store.require_writable(self.box.key[0])
         self.box.wait_for(self.file)
         handle = DropHandle(self, self.box.open(self.file, writing=writing), writing=writing)
         if flags & os.O_TRUNC and writing:

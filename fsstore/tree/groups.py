@@ -4,7 +4,8 @@ A write says where: an offset, `@first`, `@last` or `@<time>`. It is kept in the
 it returns. A group, and a topic in it, are made by `mkdir`; what has no offset yet is known to this daemon alone.
 
 Each file has one number as long as a kernel knows it, and flock(2) on it is the kernel's own: so consumers of a group
-share its queues, and what one held is free when it dies, however it does.
+share its queues, and what one held is free when it dies, however it does. flock(2) takes no right to write, so who
+may not write an offset may not open it either.
 """
 
 from __future__ import annotations
@@ -27,14 +28,44 @@ DEPTH = 3
 _OPENED = Opened(0, True, False, None)
 Parts = tuple[str, ...]
 
+MOST_MADE = 1_000
+"""Groups, topics and queues that were made and have no offset yet: so many are known, the newest."""
+
+
+class Made:
+    """What was made and has no offset yet, MOST_MADE at most: the oldest is forgotten then."""
+
+    def __init__(self) -> None:
+        self._made: dict[Parts, None] = {}
+
+    def __contains__(self, parts: Parts) -> bool:
+        return parts in self._made
+
+    def add(self, parts: Parts) -> None:
+        """It was made just now."""
+        self._made.pop(parts, None)
+        self._made[parts] = None
+        if len(self._made) > MOST_MADE:
+            del self._made[next(iter(self._made))]
+
+    def noted(self, parts: Parts) -> None:
+        """The offset of a queue is noted, and leads to all above it."""
+        for length in range(1, len(parts) + 1):
+            self._made.pop(parts[:length], None)
+
+    def below(self, parts: Parts) -> set[str]:
+        """Names right below."""
+        depth = len(parts)
+        return {one[depth] for one in self._made if len(one) > depth and one[:depth] == parts}
+
 
 class GroupsDirectory(Directory):
     """`groups`, a group, or a topic in a group: as deep as `parts` is long."""
 
-    def __init__(self, context: Context, parts: Parts = (), made: set[Parts] | None = None) -> None:
+    def __init__(self, context: Context, parts: Parts = (), made: Made | None = None) -> None:
         super().__init__(context)
         self._parts = parts
-        self._made: set[Parts] = set() if made is None else made
+        self._made = Made() if made is None else made
         if not parts:
             context.inodes.makers += [
                 Maker(GroupsDirectory, lambda key: self.child(cast("Parts", key.detail)), _as_parts),
@@ -45,6 +76,9 @@ class GroupsDirectory(Directory):
     @property
     def path(self) -> str:
         return "/".join(("@store/groups", *self._parts))
+
+    def attributes(self) -> Attributes:
+        return self._context.appearance.owners_directory(self.inode)
 
     def lookup(self, name: bytes) -> Attributes:
         part = from_name(name)
@@ -78,12 +112,11 @@ class GroupsDirectory(Directory):
 
     def _children(self) -> set[str]:
         """What is at this depth: groups by name, a group's topics, or a topic's queues; empty when it has gone."""
-        parts, depth = self._parts, len(self._parts)
+        parts = self._parts
         found: Mapping[str, object] = _offsets(self._context)
         for part in parts:
             found = cast("Mapping[str, Mapping[str, object]]", found).get(part, {})
-        made = {one[depth] for one in self._made if len(one) > depth and one[:depth] == parts}
-        return {*map(str, found), *made}
+        return {*map(str, found), *self._made.below(parts)}
 
     def mkdir(self, name: bytes) -> None:
         self._context.must_be_writable()
@@ -119,7 +152,7 @@ class SealedOffset(SealedReport):
 class OffsetFile(Node):
     """Where a group goes on in a queue; empty when that was never said."""
 
-    def __init__(self, context: Context, parts: Parts, made: set[Parts]) -> None:
+    def __init__(self, context: Context, parts: Parts, made: Made) -> None:
         self._context = context
         self._parts = parts
         self._made = made
@@ -158,6 +191,7 @@ class OffsetFile(Node):
         store = self._context.store
         offset = self._meant(request.strip())
         self._context.changes.do((self._parts, request), lambda: store.commit_offset(group, topic, int(queue), offset))
+        self._made.noted(self._parts)
 
     def _meant(self, text: bytes) -> int:
         group, topic, queue_id = self._parts

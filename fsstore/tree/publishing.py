@@ -143,6 +143,7 @@ class Publisher:
         "_refusals",
         "_survival",
         "_topic",
+        "_user",
         "_waiting",
         "blamed",
         "frames",
@@ -174,6 +175,7 @@ class Publisher:
         self._long_puts = context.long_puts
         self._survival = context.survival
         self._refusals = context.refusals
+        self._user = context.accounts.caller
         self._done: Future[int] | None = None
         self._topic = topic
         self._queue = queue
@@ -268,7 +270,7 @@ class Publisher:
 
     def note_refusal(self, reason: str) -> None:
         """List why nothing was published where nobody is there to be told."""
-        self._refusals.note(0, self.path, str(self.frames + 1), 0, reason)
+        self._refusals.note(self._user, 0, self.path, str(self.frames + 1), 0, reason)
 
     @property
     def _target(self) -> str:

@@ -3,7 +3,8 @@
     2026-11-24T01:02:03.456Z 4711 orders/0/append@format=json 7 EINVAL illegal message: not JSON: …
     time                     pid  path                        line errno and reason
 
-What stands there comes from publishers: it is escaped, and cut. Only what is refused costs anything.
+What stands there comes from publishers: it is escaped, and cut; each user sees the lines of their own requests, root
+and the mount's owner see all. Only what is refused costs anything.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Kind(StrEnum):
     POSITION = "position"
     """Bytes at a position that can't be written any more."""
     READ_ONLY = "read_only"
+    PERMISSION = "permission"
+    """The topic takes no messages."""
     NO_SPACE = "no_space"
     NO_MEMORY = "no_memory"
     FAILED = "failed"
@@ -46,6 +49,7 @@ KINDS = {
     errno.ESPIPE: Kind.POSITION,
     errno.EPERM: Kind.POSITION,
     errno.EROFS: Kind.READ_ONLY,
+    errno.EACCES: Kind.PERMISSION,
     errno.ENOSPC: Kind.NO_SPACE,
     errno.EDQUOT: Kind.NO_SPACE,
     errno.ENOBUFS: Kind.NO_MEMORY,
@@ -58,25 +62,28 @@ class Refusals:
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
-        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._lines: deque[tuple[int, str]] = deque(maxlen=MOST_LINES)
         self.counts: dict[str, int] = dict.fromkeys(Kind, 0)
 
     def count(self, number: int, kind: Kind | None = None) -> None:
         """Count one that is not listed: it follows from an earlier one."""
         self.counts[kind or KINDS.get(number, Kind.OTHER)] += 1
 
-    def note(self, pid: int, path: str, lines: str, number: int, reason: str, kind: Kind | None = None) -> None:
-        """List and count one. `pid` and `number` are 0 where there is none; `lines` says which of those that were
-        written through the handle, and is empty where that means nothing."""
+    def note(
+        self, user: int, pid: int, path: str, lines: str, number: int, reason: str, kind: Kind | None = None
+    ) -> None:
+        """List and count one of a user's. `pid` and `number` are 0 where there is none; `lines` says which of those
+        that were written through the handle, and is empty where that means nothing."""
         self.count(number, kind)
         name = errno.errorcode.get(number, "-")
         where = escaped(path, MOST_PATH_CHARACTERS).replace(" ", "\\x20")
         why = escaped(reason, MOST_REASON_CHARACTERS)
-        self._lines.append(f"{time_text(self._clock_ns())} {pid or '-'} {where} {lines or '-'} {name} {why}\n")
+        line = f"{time_text(self._clock_ns())} {pid or '-'} {where} {lines or '-'} {name} {why}\n"
+        self._lines.append((user, line))
 
-    def text(self) -> bytes:
-        """As the file shows them, the oldest first."""
-        return "".join(self._lines).encode()
+    def text(self, user: int | None) -> bytes:
+        """A user's (None: all) as the file shows them, the oldest first."""
+        return "".join(line for its_user, line in self._lines if user in (None, its_user)).encode()
 
 
 def escaped(text: str, most: int) -> str:

@@ -37,9 +37,12 @@ class StoreDirectory(Directory):
             self._unlisted.add(name)
         self._context.inodes.pin(node, "@store/" + name.decode())
 
-    def add_report(self, name: str, render: Callable[[], bytes], *, is_slow: bool = False) -> None:
-        """Show what `render` makes as `name`; `is_slow`: in a thread, since it asks every queue."""
-        self.add(name.encode(), ReportFile(self._context, name, render, is_slow=is_slow))
+    def add_report(
+        self, name: str, render: Callable[[], bytes], *, is_slow: bool = False, is_private: bool = False
+    ) -> None:
+        """Show what `render` makes as `name`; `is_slow`: in a thread, since it asks every queue; `is_private`: for the
+        user whose request it is, alone."""
+        self.add(name.encode(), ReportFile(self._context, name, render, is_slow=is_slow, is_private=is_private))
 
     def lookup(self, name: bytes) -> Attributes:
         node = self._entries.get(name)
@@ -51,7 +54,8 @@ class StoreDirectory(Directory):
         if not isinstance(report, ReportFile):  # of another version
             raise FilesystemError(errno.ESTALE)
         now_ns = self._context.clock_ns()
-        return SealedReport(self._context, report.path, report.text(), changed_ns=now_ns, is_other=True)
+        reader = report.reader
+        return SealedReport(self._context, report.path, report.text(), changed_ns=now_ns, is_other=True, reader=reader)
 
     def describe(self, name: bytes) -> Attributes:
         node = self._entries[name]
@@ -69,11 +73,14 @@ class ReportFile(Node):
     So what is copied is whole, whatever happens meanwhile.
     """
 
-    def __init__(self, context: Context, name: str, render: Callable[[], bytes], *, is_slow: bool) -> None:
+    def __init__(
+        self, context: Context, name: str, render: Callable[[], bytes], *, is_slow: bool, is_private: bool
+    ) -> None:
         made = DoneInThread[bytes]()
         self._context = context
         self._name = name
         self._is_slow = is_slow
+        self._is_private = is_private
         self.text: Callable[[], bytes] = (lambda: made.do((), render)) if is_slow else render
         """What it says at this moment."""
         self._last: SealedReport | None = None
@@ -83,6 +90,11 @@ class ReportFile(Node):
     @property
     def path(self) -> str:
         return f"@store/{self._name}"
+
+    @property
+    def reader(self) -> int | None:
+        """The user who alone may read what is shown in this request; None: everybody may."""
+        return self._context.accounts.caller if self._is_private else None
 
     def attributes(self) -> Attributes:
         """Of the report as it is now. SlowWork where that asks every queue."""
@@ -95,9 +107,10 @@ class ReportFile(Node):
             last_ns, last_end = self._last_look
             if now_ns - last_ns < LOOK_NS and physical_end == last_end:
                 return last
-        text = self.text()
-        if last is None or text != last.text:
-            last = SealedReport(self._context, self.path, text, changed_ns=self._changed_ns_of(text))
+        text, reader = self.text(), self.reader
+        if last is None or text != last.text or reader != last.reader:
+            changed_ns = self._changed_ns_of(text)
+            last = SealedReport(self._context, self.path, text, changed_ns=changed_ns, reader=reader)
             self._context.inodes.add(last, NodeKey(SealedReport, detail=self._name))
             self._last = last
         last.was_opened = False
@@ -116,11 +129,21 @@ class ReportFile(Node):
 class SealedReport(Node):
     """A report as it was when its name was looked up."""
 
-    def __init__(self, context: Context, path: str, text: bytes, *, changed_ns: int, is_other: bool = False) -> None:
-        """`changed_ns`: since when it is so. `is_other`: what another server made for its number is not known. ENOBUFS:
-        too many are known."""
+    def __init__(
+        self,
+        context: Context,
+        path: str,
+        text: bytes,
+        *,
+        changed_ns: int,
+        is_other: bool = False,
+        reader: int | None = None,
+    ) -> None:
+        """`changed_ns`: since when it is so. `is_other`: what another server made for its number is not known.
+        `reader`: the user who alone may read it. ENOBUFS: too many are known."""
         self._context = context
         self.text = text
+        self.reader = reader
         self.was_opened = False
         """Since it was looked up."""
         self._path = path
@@ -139,7 +162,7 @@ class SealedReport(Node):
         return self._context.inodes.nodes.get(self.inode) is self
 
     def attributes(self) -> Attributes:
-        found = self._context.appearance.report(self.inode, len(self.text), self._changed_ns)
+        found = self._context.appearance.report(self.inode, len(self.text), self._changed_ns, self.reader)
         return found._replace(shown_inode=shown_report_inode(self._path))
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
@@ -201,7 +224,7 @@ class ControlHandle(OpenFile):
                 if survival.was_begun and topic not in store.topics():
                     return NOTHING_TO_WAIT_FOR
                 changes.do((id(self), data), lambda: store.delete_topic(topic))
-            case {"create_topic": str(topic), "queues": int(queues), **others} if not others:
+            case {"create_topic": str(topic), "queues": int(queues), **others} if not others and queues is not True:
                 if survival.was_begun and topic in store.topics():
                     return NOTHING_TO_WAIT_FOR
                 changes.do((id(self), data), lambda: store.create_topic(topic, queues))

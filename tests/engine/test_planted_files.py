@@ -15,17 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import (
-    MAX_QUEUES,
-    Message,
-    MessageStore,
-    ObstructedError,
-    OpenMode,
-    StoreConfig,
-    StoreError,
-    check_store,
-    repair_store,
-)
+from engine import Message, MessageStore, ObstructedError, OpenMode, StoreError, check_store, repair_store
 from engine.files.disk import Disk, replace_file
 from engine.files.paths import MOST_LINKS, create_file, make_folder, open_file, read_file, remove_tree, rename, unlink
 from tests.engine.storetools import SMALL, bodies, contents, nothing_left_open, opened, require_clean
@@ -405,24 +395,3 @@ def test_errors_of_planted_files_are_errors_of_the_store() -> None:
     error = ObstructedError(Path("/store/lock"), "file", "a FIFO")
     assert isinstance(error, StoreError)
     assert str(error) == "/store/lock is a FIFO: the store needs a file of that name, so move away what is there"
-
-
-def test_folders_of_queues_without_a_file_are_no_queues_where_there_are_too_many(path: Path) -> None:
-    for queue in range(1, MAX_QUEUES + 10):
-        (path / f"consumequeue/T/{queue}").mkdir()
-    with opened(path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
-        assert store.queues("T") == [0, 1, 2, 3]  # as topics.json says
-        assert bodies(store, "T", 0) == [b"kept"]
-    shutil.copy(path / "consumequeue/T/0" / SEGMENTS[1][-20:], path / f"consumequeue/T/{MAX_QUEUES + 5}")
-    with MessageStore.open(path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
-        assert store.queues("T") == [0, 1, 2, 3, MAX_QUEUES + 5]
-
-
-def test_a_file_that_no_memory_can_hold_is_named(path: Path) -> None:
-    log = path / SEGMENTS[0]
-    os.truncate(log, 15 << 40)
-    for forgotten in ("config/sizes.json", "fsstore/clean.json"):
-        (path / forgotten).unlink(missing_ok=True)
-    with pytest.raises(OSError, match="Cannot allocate memory") as refused:
-        MessageStore.open(path, StoreConfig(mode=OpenMode.READ_ONLY)).close()
-    assert refused.value.filename == str(log)

@@ -32,6 +32,7 @@ from engine import (
     StoreStats,
     TopicExistsError,
     TopicNotFoundError,
+    TopicPermissionError,
     check_message,
 )
 
@@ -77,6 +78,7 @@ class FakeStore:
         self.config = StoreConfig(mode=mode, max_message_bytes=max_message_bytes)
         self.sync_flush = False
         self.read_only_reason: str | None = None
+        self.unwritable: set[str] = set()
         self.flush_failure: FlushFailedError | None = None
         self.put_error: StoreError | None = None
         self.damaged: set[int] = set()
@@ -114,6 +116,13 @@ class FakeStore:
 
     def has_queue(self, topic: str, queue: int) -> bool:
         return queue in self._topics.get(topic, {})
+
+    def is_writable(self, topic: str) -> bool:
+        return topic not in self.unwritable
+
+    def require_writable(self, topic: str) -> None:
+        if topic in self.unwritable:
+            raise TopicPermissionError(topic, 4)
 
     def queue(self, topic: str, queue: int) -> FakeQueue:
         self._messages(topic, queue)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from engine import OpenMode, StoreError, StoreFullError
+from engine import OpenMode, StoreError, StoreFullError, TopicPermissionError
 from fsstore.fuse.errors import errno_for
 from fsstore.interface import AT_END, ROOT_INODE, FilesystemError, SlowWork
 from fsstore.tree.memory_budget import BUDGET_BYTES, Purpose
 from fsstore.tree.refusals import MOST_LINES, MOST_PATH_CHARACTERS, MOST_REASON_CHARACTERS, Kind, Refusals, escaped
-from tests.fsstore.conftest import Mount, patiently
+from tests.fsstore.conftest import OPTIONS, Mount, patiently
 from tests.fsstore.fakestore import FakeStore
 
 PID = 4711
@@ -249,6 +250,37 @@ def test_slow_work_is_no_refusal(mount: Mount) -> None:
 def test_each_errno_has_a_kind() -> None:
     refusals = Refusals(lambda: 0)
     for number in errno.errorcode:
-        refusals.note(0, "orders/append", "", number, "why")
+        refusals.note(0, 0, "orders/append", "", number, "why")
     assert sum(refusals.counts.values()) == len(errno.errorcode)
     assert set(refusals.counts) == set(Kind)
+
+
+def test_each_user_sees_their_own_and_the_owner_sees_all(mount: Mount) -> None:
+    for user, secret in ((1001, b"hunter1"), (1002, b"hunter2")):
+        mount.fs.accounts.caller = user
+        assert Writer(mount, "orders/append@format=json").write(b'{"%s": 1}\n' % secret) == errno.EINVAL
+    seen = {}
+    for user in (1001, 1002, 1003, 0, OPTIONS.uid):
+        mount.fs.accounts.caller = user
+        seen[user] = re.findall("hunter.", mount.cat("@store/refusals").decode())
+        shown = mount.stat("@store/refusals")
+        assert (shown.uid, shown.mode) == (user, stat.S_IFREG | 0o400)
+    assert seen == {1001: ["hunter1"], 1002: ["hunter2"], 1003: [], 0: ["hunter1", "hunter2"], 1234: seen[0]}
+
+
+def test_a_topic_that_takes_no_messages(mount: Mount, store: FakeStore) -> None:
+    assert mount.stat("orders/append").mode & 0o777 == mount.stat("orders/0/append").mode & 0o777 == 0o644
+    store.unwritable.add("orders")
+    for path in ("orders/append", "orders/0/append"):
+        shown = mount.stat(path)
+        assert shown.mode & 0o777 == 0o444
+        with pytest.raises(TopicPermissionError) as refused:
+            mount.fs.open(shown.inode, os.O_WRONLY)
+        mount.fs.note_refused_open(shown.inode, PID, errno_for(refused.value, "open"), refused.value)
+        assert lines_of(mount)[-1].split(" ", 5)[2:] == [
+            path,
+            "-",
+            "EACCES",
+            "topic 'orders' takes no messages: its perm in config/topics.json is 4, without 2",
+        ]
+    assert counted(mount, "permission") == 2

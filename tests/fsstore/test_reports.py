@@ -8,15 +8,16 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
 
-from engine import Message, StoreStats
+from engine import Message, MessageStore, StoreStats
 from fsstore.core import Filesystem
 from fsstore.interface import FilesystemError, SlowWork
 from fsstore.tree.metrics import _COUNTERS, _GAUGES
+from fsstore.tree.nodes import Creation
 from fsstore.tree.status import status_of
 from fsstore.tree.store_reports import LOOK_NS
 from tests.fsstore.conftest import OPTIONS, Mount, patiently, refused_with
@@ -80,7 +81,7 @@ def note_a_refusal(mount: Mount) -> None:
 @pytest.mark.parametrize("name", ["status.json", "config.json", "metrics", "openmetrics", "refusals"])
 def test_a_report_stays_as_it_was_looked_up(mount: Mount, store: FakeStore, name: str) -> None:
     attributes = mount.stat(f"@store/{name}")
-    assert attributes.mode == stat.S_IFREG | 0o444
+    assert attributes.mode == stat.S_IFREG | (0o400 if name == "refusals" else 0o444)
     assert (attributes.entry_timeout, attributes.attr_timeout) == (0, 0)
     opened = mount.fs.open(attributes.inode, os.O_RDONLY)
     assert opened.direct_io
@@ -136,7 +137,7 @@ def test_consumer_offsets_are_numbers_under_group_topic_queue(mount: Mount, stor
     assert mount.cat("@store/groups/%RETRY%billing/orders/0") == b"1\n"
     store.offsets["%RETRY%billing"]["orders"][0] = 12
     assert mount.cat("@store/groups/%RETRY%billing/orders/0") == b"12\n"
-    assert mount.stat("@store/groups/%RETRY%billing/orders/0").mode == stat.S_IFREG | 0o644
+    assert mount.stat("@store/groups/%RETRY%billing/orders/0").mode == stat.S_IFREG | 0o600
 
 
 @pytest.mark.parametrize("path", ["g", "%RETRY%billing/t", "%RETRY%billing/orders/2", "%RETRY%billing/orders/x"])
@@ -148,6 +149,37 @@ def test_a_group_that_is_gone_is_not_found_by_inode_either(mount: Mount, store: 
     inode = mount.stat("@store/groups/%RETRY%billing/orders/0").inode
     store.offsets = {}
     assert refused_with(lambda: mount.fs.getattr(inode)) == errno.ENOENT
+
+
+def test_the_newest_groups_without_an_offset_are_known(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsstore.tree.groups.MOST_MADE", 3)
+    groups = mount.stat("@store/groups").inode
+    for number in range(5):
+        mount.fs.mkdir(groups, b"group-%d" % number)
+    assert mount.ls("@store/groups") == ["%RETRY%billing", "group-2", "group-3", "group-4"]
+    mount.fs.mkdir(mount.stat("@store/groups/group-4").inode, b"orders")
+    assert mount.ls("@store/groups") == ["%RETRY%billing", "group-3", "group-4"]
+
+
+def test_a_group_with_an_offset_is_known_by_that(open_store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsstore.tree.groups.MOST_MADE", 3)
+    open_store.put(Message("orders", b"body"), 0)
+    mount = Mount(open_store)
+    groups = mount.stat("@store/groups").inode
+    patiently(mount.fs.mkdir, groups, b"kept")
+    patiently(mount.fs.mkdir, mount.stat("@store/groups/kept").inode, b"orders")
+    how = Creation(os.O_WRONLY | os.O_CREAT, 0o600, 0, 0)
+    _, opened = patiently(mount.fs.create, mount.stat("@store/groups/kept/orders").inode, b"0", how)
+    patiently(mount.fs.write, opened.handle, 0, b"1")
+    for number in range(5):
+        patiently(mount.fs.mkdir, groups, b"group-%d" % number)
+    assert mount.cat("@store/groups/kept/orders/0") == b"1\n"
+
+
+def test_only_the_owner_makes_groups_whatever_the_mode_of_directories(store: FakeStore) -> None:
+    mount = Mount(store.as_store(), replace(OPTIONS, directory_mode=0o777))
+    modes = [mount.stat(path).mode & 0o777 for path in ("orders", "@store/groups", "@store/groups/%RETRY%billing")]
+    assert modes == [0o777, 0o755, 0o755]
 
 
 def test_control_deletes_a_topic(mount: Mount, store: FakeStore) -> None:
@@ -184,6 +216,8 @@ def test_control_makes_a_topic_with_as_many_queues_as_asked(mount: Mount, store:
         (b'{"create_topic": "orders", "queues": 2}', errno.EEXIST),
         (b'{"create_topic": "letters"}', errno.EINVAL),
         (b'{"create_topic": "letters", "queues": "2"}', errno.EINVAL),
+        (b'{"create_topic": "letters", "queues": true}', errno.EINVAL),
+        (b'{"flush": 1}', errno.EINVAL),
         (b"[]", errno.EINVAL),
         (b"rm -rf", errno.EINVAL),
         (b"[" * 100_000, errno.EINVAL),

@@ -194,6 +194,15 @@ def sh(command: str, folder: Path) -> str:
     return done.stdout.decode()
 
 
+def as_user(user: int, command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A shell command of another user (root may have one run), in a folder of a mount with `allow_other`; paths in it
+    are relative: the way to the folder may be closed to that user."""
+    who = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return subprocess.run(
+        [*who, "sh", "-c", command], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
 def refused_with(use: Callable[..., object], *arguments: Any) -> int:
     """The errno of the OSError that `use(*arguments)` raises."""
     try:

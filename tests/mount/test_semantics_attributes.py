@@ -61,7 +61,8 @@ def test_names_that_are_too_long(queue: Path) -> None:
 
 
 def test_owner_and_modes(mount: Mounted, topic: Path) -> None:
-    """4.4 Everything belongs to the mounting user; messages and streams have mode 0444."""
+    """4.4 Everything belongs to the mounting user, but for files in `drop` (10) and `@store/refusals` (5.14); messages
+    and streams have mode 0444."""
     publish(topic / "0" / "append", b"one\n")
     for path in (mount.root, topic, topic / "0", topic / "0.log", topic / "0" / "0", topic / "append", topic / "keys"):
         assert (path.stat().st_uid, path.stat().st_gid) == (os.getuid(), os.getgid())

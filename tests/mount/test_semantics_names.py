@@ -259,7 +259,8 @@ def test_a_group_goes_on_where_somebody_wrote(mount: Mounted, topic: Path, tmp_p
 
 def test_consumers_of_a_group_share_its_queues(mount: Mounted, topic: Path) -> None:
     """3.18 `mkdir` makes a group, and a topic in it; a file made there is the offset of a queue. `flock` of it says who
-    consumes that queue, and is free when that process is gone."""
+    consumes that queue, and is free when that process is gone. Where it can be written it is its owner's alone (0600):
+    who can't write it can't open it, so not lock it."""
     groups = mount.root / "@store/groups"
     group = groups / f"sharing-{topic.name}"
     group.mkdir()
@@ -268,6 +269,8 @@ def test_consumers_of_a_group_share_its_queues(mount: Mounted, topic: Path) -> N
     (group / topic.name).mkdir()
     assert refused_with((group / topic.name / "9").touch) == errno.ENOENT
     offset = group / topic.name / "0"
+    offset.touch()
+    assert (offset.stat().st_mode & 0o777, offset.stat().st_uid) == (0o600, os.getuid())
     program = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print('held', flush=True); "
     program += "time.sleep(60)"
     holder = subprocess.Popen([sys.executable, "-c", program, offset], stdout=subprocess.PIPE)

@@ -371,7 +371,10 @@ def private_bytes(pid: int) -> int:
 
 def test_reasons(mount: Mounted, queue: Path) -> None:
     """5.14 `@store/refusals` says of the newest 256 refused publications, a line each: when, which process, which
-    `append`, which line of those written through that open file, the errno, and the reason."""
+    `append`, which line of those written through that open file, the errno, and the reason. A user sees the lines of
+    their own requests, in a file of mode 0400 that belongs to them; root and the mounting user see all."""
+    shown_as = (mount.root / "@store/refusals").stat()
+    assert (shown_as.st_uid, shown_as.st_mode & 0o777) == (os.getuid(), 0o400)
     began = time.time()
     with (queue / "append@format=json").open("wb", buffering=0) as file:
         file.write(b'{"body": "fine"}\n')
@@ -393,3 +396,33 @@ def test_reasons(mount: Mounted, queue: Path) -> None:
     ]
     metrics = (mount.root / "@store" / "metrics").read_text()
     assert re.search(r'^fsstore_refused_total{reason="malformed"} [1-9]', metrics, re.MULTILINE)
+
+
+def test_a_topic_that_takes_no_messages(tmp_path: Path) -> None:
+    """5.15 Publishing to a topic whose `perm` in `topics.json` has no write bit (2) is EACCES, by the `append` of the
+    topic or of a queue, and by `drop`; its `append` has no write bit either. Without the read bit (4) it is read all
+    the same: who may read is the mount's mode."""
+    with mounted(tmp_path) as mount:
+        topic = mount.topic("orders")
+        publish(topic / "0/append", b"one\n")
+    permit(mount.store, 4)
+    with mounted(tmp_path, store=mount.store) as mount:
+        for append in (topic / "append", topic / "0/append"):
+            assert refused_with(os.open, append, os.O_WRONLY | os.O_APPEND) == errno.EACCES
+            assert append.stat().st_mode & 0o222 == 0
+        for box in (topic / "drop", topic / "0/drop"):
+            assert refused_with(os.open, box / "file", os.O_WRONLY | os.O_CREAT) == errno.EACCES
+        assert "orders takes no messages" in (mount.root / "@store/refusals").read_text().replace("'", "")
+        assert bodies(topic / "0") == [b"one"]
+    permit(mount.store, 2)
+    with mounted(tmp_path, store=mount.store) as mount:
+        publish(topic / "0/append", b"two\n")
+        assert bodies(topic / "0") == [b"one", b"two"]
+
+
+def permit(store: Path, permission: int) -> None:
+    """Have topics.json say so of `orders`."""
+    path = store / "config/topics.json"
+    content = json.loads(path.read_text())
+    content["topicConfigTable"]["orders"]["perm"] = permission
+    path.write_text(json.dumps(content))

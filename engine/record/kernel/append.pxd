@@ -40,6 +40,7 @@ cdef class DispatchEnd:
 cdef class PutEnd:
     cdef object _clock, _refusal, _acquire, _release, _special
     cdef dict _by_key
+    cdef set _unwritable
     cdef Encoder _encoder
     cdef LogEnd _log
     cdef DispatchEnd _dispatcher

@@ -208,20 +208,21 @@ cdef class PutEnd:
 
     def __init__(
         self, Encoder encoder not None, LogEnd log not None, lock, dict by_key not None, DispatchEnd dispatcher not None,
-        clock, refusal, tuple special not None,
+        clock, refusal, tuple special not None, set unwritable not None,
     ):
         """`by_key` are the queues by topic and id, `special` the names of properties that change where or how a message
-        is stored; `refusal.error` says why nothing may be written."""
+        is stored; `refusal.error` says why nothing may be written, `unwritable` are the topics that take no messages."""
         self._encoder, self._log, self._by_key, self._dispatcher = encoder, log, by_key, dispatcher
         self._acquire, self._release = lock.acquire, lock.release
         self._clock, self._refusal, self._special = clock, refusal, special
+        self._unwritable = unwritable
 
     def put(self, message, queue_id, QueueEnd queue=None):
         """Store one message. `queue` is that of `queue_id`, where it was looked up already."""
         cdef tuple fields = astuple(message)
         if queue is None:
             queue = self._by_key.get((fields[0], queue_id))
-        if queue is None or has_any(fields[4], self._special):
+        if queue is None or has_any(fields[4], self._special) or (self._unwritable and fields[0] in self._unwritable):
             return self._put_unusual(message, queue_id, queue)
         return self.store(message, self._encoder.encoded(fields, queue_id, time_of(self._clock)), queue_id, queue)
 
