@@ -47,6 +47,11 @@ class Disk:
         """Return when the open file's bytes and size are on disk. Leaves other threads running (no GIL)."""
         os.fdatasync(descriptor)
 
+    def write_again(self, descriptor: int, path: Path, position: int, size: int) -> None:
+        """Have these bytes of the open file, as readers see them, be written to disk by the next sync, also where the
+        kernel takes them for written."""
+        os.pwrite(descriptor, os.pread(descriptor, size, position), position)
+
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory are on disk."""
         descriptor = open_folder(path)

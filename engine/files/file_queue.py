@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -360,6 +361,25 @@ class FileQueue(FilesByStart):
             elif durable_from is not None and durable_from < file.start + self.file_bytes:
                 file.sync()
         self._sync_directories()
+
+    def cached_ranges(self, offset: int) -> list[tuple[int, int]]:
+        """Offset ranges [start, end), from `offset` on, of what the kernel has in memory of files that may be written,
+        each within one file: see `MappedFile.cached_ranges`."""
+        found = []
+        for file in self._files:
+            if file.access is Access.WRITE and offset < file.start + self.file_bytes:
+                with suppress(ReadError):
+                    ranges = file.cached_ranges(max(offset - file.start, 0))
+                    found += [(file.start + start, file.start + end) for start, end in ranges]
+        return found
+
+    def write_again(self, ranges: Sequence[tuple[int, int]], end: int) -> None:
+        """Have offset ranges, as `cached_ranges` gave them, be on disk after the next sync, as far as they lie before
+        `end`. OSError."""
+        for first, last in ranges:
+            file = self.find(first)
+            if file is not None and first < end:
+                file.write_again(first - file.start, min(last, end) - file.start)
 
     def _remove(self, file: MappedFile) -> None:
         """Remove the file's name, as `MappedFile.retire`; that of one which may not be written is removed, too."""

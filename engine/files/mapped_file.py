@@ -35,6 +35,7 @@ PAGE_BYTES = 4096
 ZERO_CHUNK_BYTES = 1 << 20
 _ZEROS = bytes(ZERO_CHUNK_BYTES)
 WARM_CHUNK_BYTES = 1 << 20
+REWRITTEN_BYTES = 256 << 10
 LARGE_BYTES = 64 << 10
 """From there on a system call is cheaper than a page fault for each 4 KiB, and lets other threads run meanwhile."""
 
@@ -99,6 +100,23 @@ class WriteDescriptor:
         except OSError as error:
             self._failure = error
             raise
+
+    def write_again(self, start: int, end: int) -> None:
+        """Have bytes [start, end) be on disk after the next sync, whatever the disk refused before. OSError."""
+        number = self.open()
+        for position in range(start, end, REWRITTEN_BYTES):
+            self._write_again(number, position, min(REWRITTEN_BYTES, end - position))
+        self._failure = None
+
+    def _write_again(self, number: int, position: int, size: int) -> None:
+        try:
+            self._disk.write_again(number, self._path, position, size)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            for page in range(position, position + size, PAGE_BYTES):
+                with suppress(OSError):  # a page that can't be read is on no disk, and not in memory either
+                    self._disk.write_again(number, self._path, page, min(PAGE_BYTES, position + size - page))
 
     def close(self) -> None:
         """Give it back until it is needed again."""
@@ -489,6 +507,24 @@ class MappedFile(FilePositions):
                 yield start, position
         finally:
             os.close(descriptor)
+
+    def cached_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
+        """Positions [start, end) of the pages that the kernel has in memory, from `position` on: only there may the
+        file's bytes be others than those on disk. ReadError, OSError."""
+        found = self._map().map
+        size = len(memoryview(found))
+        if position < size:
+            first = position - position % PAGE_BYTES
+            held = np.frombuffer(found.cached(first, size - first), np.uint8) & 1
+            edges = np.flatnonzero(np.diff(held, prepend=0, append=0)) * PAGE_BYTES + first
+            for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+                yield max(start, position), min(end, size)
+
+    def write_again(self, start: int, end: int) -> None:
+        """WRITE: have bytes [start, end) be on disk after the next sync, also where an earlier one failed: the kernel
+        may keep what it could not write as if it had. OSError."""
+        with self._sync_lock:
+            self._descriptor.write_again(start, end)
 
     def sync(self) -> None:
         """Bring what is readable now to disk, then move `flushed`. OSError leaves `flushed` alone, and is raised again

@@ -12,6 +12,7 @@ it was written. Its messages' numbers stay taken.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from engine.log.dispatch import Dispatcher
     from engine.recovery.open import StoreFiles
 
+REWRITTEN_ZEROS = 16 << 20
+"""So far behind the log's end zeros are written again, too. What lies further was never cut: it would be more than a
+writer has under way."""
 TRUSTED_FILES = 3
 """After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
 
@@ -189,6 +193,8 @@ class _Recovery:
         self._notes: list[str] = []
         self._claims = Claims()
         self._multi_dispatch = parts.multi_dispatch
+        self._unproved: list[tuple[int, int]] = []
+        """Of the log behind what is known to be on disk: what the kernel had in memory before it was looked at."""
         self._log_scan: LogScan
 
     def run(self, rebuild_index: bool, began: float) -> Recovered:
@@ -196,6 +202,8 @@ class _Recovery:
         if rebuild_index:
             self._drop_index("its sizes")
         trusted_end = self._point.physical_end if self._point else self._rocketmq_start()
+        if parts.access is Access.WRITE and not self._clean:
+            self._unproved = log.files.cached_ranges(trusted_end)
         parts.queues.recover(scan=True)
         parts.queues.remove_deleted(parts.deleted.until, self._forget)
         self._claims = claims_at_rest(
@@ -406,12 +414,26 @@ class _Recovery:
         self._take_numbers()
         parts.index.truncate(end, parts.log.stored_ms)
         if parts.access is Access.WRITE and self._log.files.last is not None:
-            self._log.files.truncate(end, durable_from=min(trusted_end, end))
+            self._bring_to_disk(end, min(trusted_end, end))
         if parts.access is Access.PRIVATE:
             parts.index.flush()  # from where keys wait into the files, which are in memory, too
         newest = self._newest()
         self._log.resume(end, newest.store_time_ms if newest else 0)
         parts.queues.expire(self._log.min_offset)
+
+    def _bring_to_disk(self, end: int, durable_from: int) -> None:
+        """Cut the log at `end` for good. What a process left behind that died may look written to the kernel, and be
+        nowhere but in memory, if the disk refused it once: it is written again before a sync counts. OSError."""
+        files = self._log.files
+        end_of_file = end - end % files.file_bytes + files.file_bytes
+        for tries_left in (1, 0):
+            try:
+                files.write_again(self._unproved, min(end + REWRITTEN_ZEROS, end_of_file))
+                files.truncate(end, durable_from)
+                return
+            except OSError as error:
+                if not tries_left or error.errno != errno.EIO:
+                    raise  # else perhaps the failure that nobody was told before: all is written once more
 
     def _write_tombstones(self) -> None:
         """Frame records that lost a sector at a power cut: their CRC is right, and readers must not take them for

@@ -3,10 +3,10 @@
     python -m tests.durability.powerloss [--images 10000] [--seed 1]
 
 A run works on a small store for three sessions (single puts, batches, lines dealt over queues, several topics, large
-bodies, a hostile publisher, waits for the disk, full flushes, retention, a deleted topic, clean ends, with and without
-a write buffer and files made ahead), while a recorder notes what was synced when. From its moments images are built
-that a power cut could have left; each is opened, read whole, checked and written to. The power of some fails again
-while they recover.
+bodies, a hostile publisher, waits for the disk, full flushes, retention, a deleted topic, clean ends, a flush that the
+disk refuses and that the process dies of, with and without a write buffer and files made ahead), while a recorder notes
+what was synced when. From its moments images are built that a power cut could have left; each is opened, read whole,
+checked and written to. The power of some fails again while they recover.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from engine import (
     DamagedRecordError,
     ExpiredMessageError,
     FileSizes,
+    FlushFailedError,
     FlushPolicy,
     Message,
     MessageStore,
     Problem,
     ProblemKind,
+    ReadOnlyStoreError,
     Retention,
     StoreConfig,
     StoredMessage,
@@ -142,8 +144,23 @@ class Workload:
     def run(self, rounds: int) -> None:
         """Do it all."""
         for session in range(SESSIONS):
+            if session and self._random.random() < 0.7:
+                self._refused_session(session)
             with MessageStore.open(self._path, self._config(session), create=True) as store:
                 self._session(store, rounds, last=session == SESSIONS - 1)
+
+    def _refused_session(self, session: int) -> None:
+        """The disk refuses a flush once, and the process dies of it. What it had written is still to be read."""
+        store = MessageStore.open(self._path, self._config(session))
+        with suppress(FlushFailedError, ReadOnlyStoreError):
+            for _ in range(self._random.randrange(2, 12)):
+                self._random.choice((self._put, self._batch, self._lines))(store)
+                self.ledger.catch_up(store)
+            self.recorder.refuse_next_sync(random.Random(self._number))
+            store.wait_durable(store.physical_end)
+            store.flush()
+        self.recorder.note("after a flush that failed")
+        store._abandon()
 
     def _config(self, session: int) -> StoreConfig:
         pooled = self._random.random() < 0.25
@@ -234,6 +251,7 @@ class Tally:
 
     runs: int = 0
     syncs: int = 0
+    refused_syncs: int = 0
     moments: int = 0
     images: int = 0
     cut_again_while_recovering: int = 0
@@ -386,6 +404,7 @@ class Cuts:
             workload.run(rounds)
             self._tally.runs += 1
             self._tally.syncs += recorder.syncs
+            self._tally.refused_syncs += recorder.refused
             self._tally.moments += len(recorder.moments)
             for number in range(images):
                 chance = random.Random(f"{seed}.{number}")

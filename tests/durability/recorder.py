@@ -8,16 +8,20 @@ From a recorded moment it builds images of a disk whose power went just then:
     a name in a directory   as synced with the directory last, or as at any look since (so: not there, there, old, new)
 
 Each page, length and name is drawn on its own: no order between them is taken for granted but what a sync gives.
+
+A sync can be made to fail. Then some of the pages that it was to write stay old on disk, and the kernel takes them for
+written all the same: no later sync brings them there, until somebody writes them again.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +54,8 @@ NEVER_SYNCED = Version(b"", 0)
 class Moment:
     """All that may be on disk at one moment: the states of each directory and each file, the synced one first.
 
-    `facts` is what the owner of the recorder promised by then.
+    `facts` is what the owner of the recorder promised by then. `lost` has what is on disk of pages that the kernel
+    takes for written, by file and number of the page.
     """
 
     what: str
@@ -58,6 +63,7 @@ class Moment:
     directories: Mapping[int, tuple[Listing, ...]]
     files: Mapping[int, tuple[Version, ...]]
     facts: Any
+    lost: Mapping[int, Mapping[int, bytes]] = field(default_factory=dict)
 
 
 class Recorder(Disk):
@@ -74,9 +80,12 @@ class Recorder(Disk):
         self._descriptors: dict[int, int] = {}  # open for as long as we live, so that no inode number is used twice
         self._directories: dict[int, tuple[Listing, ...]] = {}
         self._files: dict[int, tuple[Version, ...]] = {}
+        self._lost: dict[int, dict[int, bytes]] = {}
+        self._refusing: random.Random | None = None
         self._root_node = self._node(root.stat().st_ino, lambda: os.open(root, os.O_RDONLY))
         self.moments: list[Moment] = []
         self.syncs = 0
+        self.refused = 0
         self._look()
         self._directories = {node: states[-1:] for node, states in self._directories.items()}
         self._files = {node: states[-1:] for node, states in self._files.items()}
@@ -99,9 +108,47 @@ class Recorder(Disk):
         with self._lock:
             self.note(f"before the sync of {path.name}")
             node = self._node(os.fstat(descriptor).st_ino, lambda: os.dup(descriptor))
+            if self._refusing is not None and (dirty := self._dirty_pages(node)):
+                self._refuse(node, dirty, self._refusing)
+                self.note(f"after a sync of {path.name} that failed")
+                raise OSError(errno.EIO, "the disk refused it", str(path))
             self._files[node] = (self._version(node),)
             self.syncs += 1
             self.note(f"after the sync of {path.name}")
+
+    def refuse_next_sync(self, chance: random.Random) -> None:
+        """Have the next sync fail that has to write a page; `chance` draws which of them are not written."""
+        with self._lock:
+            self._refusing = chance
+
+    def _dirty_pages(self, node: int) -> list[int]:
+        """Pages of a file that a sync has to write."""
+        synced, now, lost = self._files[node][0].content, self._version(node).content, self._lost.get(node, {})
+        pages = range(-(-len(now) // PAGE_BYTES))
+        return [page for page in pages if page not in lost and _page_at(synced, page) != _page_at(now, page)]
+
+    def _refuse(self, node: int, dirty: Sequence[int], chance: random.Random) -> None:
+        synced = self._files[node][0].content
+        left = [page for page in dirty if chance.random() < 0.5] or dirty[:1]
+        self._lost.setdefault(node, {}).update((page, _page_at(synced, page)) for page in left)
+        self._files[node] = (self._version(node),)
+        self._refusing = None
+        self.refused += 1
+
+    def write_again(self, descriptor: int, path: Path, position: int, size: int) -> None:
+        """As `Disk.write_again`: the next sync brings these pages to disk."""
+        with self._lock:
+            super().write_again(descriptor, path, position, size)
+            node = os.fstat(descriptor).st_ino
+            pages = range(position // PAGE_BYTES, -(-(position + size) // PAGE_BYTES))
+            self._found_dirty(node, [page for page in self._lost.get(node, ()) if page in pages])
+
+    def _found_dirty(self, node: int, pages: Sequence[int]) -> None:
+        """Pages that no sync would have written are written with the next one; until then they are old or new."""
+        for page in pages:
+            old = self._lost[node].pop(page)
+            states = tuple(Version(_with_page(one.content, page, old), one.mtime_ns) for one in self._files[node])
+            self._files[node] = (*states, self._version(node))
 
     def sync_directory(self, path: Path) -> None:
         """The names in the directory are on disk."""
@@ -120,7 +167,8 @@ class Recorder(Disk):
             facts = self._facts()
             self._look()
             directories, files = dict(self._directories), dict(self._files)
-            self.moments.append(Moment(what, self._root_node, directories, files, facts))
+            lost = {node: dict(pages) for node, pages in self._lost.items() if pages}
+            self.moments.append(Moment(what, self._root_node, directories, files, facts, lost))
 
     # looking
 
@@ -149,6 +197,10 @@ class Recorder(Disk):
             self._node_at(entry)
             version = self._version(node)
         states = self._files.setdefault(node, (NEVER_SYNCED,))
+        lost = self._lost.get(node, ())
+        changed = [page for page in lost if _page_at(version.content, page) != _page_at(states[-1].content, page)]
+        self._found_dirty(node, changed)
+        states = self._files[node]
         if states[-1].content != version.content or states[-1].mtime_ns != version.mtime_ns:
             self._files[node] = (*states, version)
         return node
@@ -204,18 +256,22 @@ def _build_directory(moment: Moment, node: int, draw: Draw, chance: random.Rando
         if child is None:
             continue
         if child in moment.files:
-            _build_file(moment.files[child], draw, chance, target / name)
+            _build_file(moment.files[child], moment.lost.get(child, {}), draw, chance, target / name)
         else:
             _build_directory(moment, child, draw, chance, target / name)
 
 
-def _build_file(states: Sequence[Version], draw: Draw, chance: random.Random, target: Path) -> None:
+def _build_file(
+    states: Sequence[Version], lost: Mapping[int, bytes], draw: Draw, chance: random.Random, target: Path
+) -> None:
     length = len(states[draw(len(states))].content)
     torn = chance.random() < 0.3
     if len(states) == 1:
         content = states[0].content
     else:
         content = b"".join(_page(states, page, torn, draw, chance) for page in range(0, length, PAGE_BYTES))[:length]
+    for page, old in lost.items():
+        content = _with_page(content, page, old)[:length]
     target.write_bytes(content)
     mtime_ns = states[draw(len(states))].mtime_ns
     os.utime(target, ns=(mtime_ns, mtime_ns))
@@ -233,3 +289,13 @@ def _page(states: Sequence[Version], start: int, torn: bool, draw: Draw, chance:
 
 def _piece(content: bytes, start: int, length: int) -> bytes:
     return content[start : start + length].ljust(length, b"\0")
+
+
+def _page_at(content: bytes, page: int) -> bytes:
+    return _piece(content, page * PAGE_BYTES, PAGE_BYTES)
+
+
+def _with_page(content: bytes, page: int, new: bytes) -> bytes:
+    """The content with another page, no longer than it was."""
+    start = page * PAGE_BYTES
+    return (content[:start] + new + content[start + PAGE_BYTES :])[: len(content)]

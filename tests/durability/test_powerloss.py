@@ -6,7 +6,10 @@ import random
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from engine.files.disk import replace_file, write_durably
+from engine.files.file_queue import FileQueue
 from tests.durability.powerloss import Cuts, Tally, cut_power
 from tests.durability.recorder import Recorder, build_image
 
@@ -19,6 +22,7 @@ def test_no_power_cut_costs_an_acknowledged_message(tmp_path: Path) -> None:
     assert tally.images == IMAGES
     assert tally.acknowledged_messages_required > IMAGES
     assert tally.other_messages_found_whole > 0, "no image kept anything that was not synced"
+    assert tally.refused_syncs > 0, "no flush failed"
 
 
 class Liar(Recorder):
@@ -34,9 +38,40 @@ def test_a_disk_that_only_claims_to_sync_is_found_out(tmp_path: Path) -> None:
     assert tally.lost > 0
 
 
+def test_a_process_that_believes_pages_whose_flush_failed_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileQueue, "write_again", lambda files, ranges, end: None)
+    tally = Tally()
+    Cuts(tmp_path, tally).run(seed=3, images=10, rounds=10)
+    assert tally.refused_syncs > 0
+    assert tally.lost > 0
+
+
+def test_a_page_whose_write_back_failed_is_on_disk_once_it_is_written_again_and_synced(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with closing(Recorder(root)) as recorder:
+        write_durably(root / "a", b"a" * 4096, recorder)
+        recorder.sync_directory(root)
+        with (root / "a").open("r+b", buffering=0) as file:
+            file.write(b"b" * 4096)
+            recorder.refuse_next_sync(random.Random(1))
+            with pytest.raises(OSError, match="refused"):
+                recorder.sync(file.fileno(), root / "a")
+            recorder.sync(file.fileno(), root / "a")
+            assert {image["a"] for image in images(recorder, tmp_path / "clean")} == {b"a" * 4096}
+            recorder.write_again(file.fileno(), root / "a", 0, 100)
+            recorder.note("written again")
+            assert {b"a" * 4096, b"b" * 4096} <= {image["a"] for image in images(recorder, tmp_path / "dirty")}
+            recorder.sync(file.fileno(), root / "a")
+            assert {image["a"] for image in images(recorder, tmp_path / "synced")} == {b"b" * 4096}
+
+
 def images(recorder: Recorder, folder: Path, count: int = 60) -> list[dict[str, bytes]]:
     """What so many images of the newest moment hold."""
     found = []
+    folder.mkdir(exist_ok=True)
     for number in range(count):
         target = folder / f"image-{number}"
         build_image(recorder.moments[-1], random.Random(number), target)

@@ -86,6 +86,16 @@ cdef class FileMap:
         mincore(page + (pages_size - 1) // PAGE_BYTES * PAGE_BYTES, 1, &last)
         return self.descriptor < 0 or bool(first & last & 1)
 
+    def cached(self, Py_ssize_t start, Py_ssize_t size):
+        """Which pages of these bytes are in memory: one byte for each page, whose lowest bit is 1 for those that are,
+        and for all where nobody can say. IndexError."""
+        cdef Py_ssize_t pages_size
+        cdef void *page = self.page_of(start, size, &pages_size)
+        cdef bytearray held = bytearray(b"\x01") * (-(-pages_size // PAGE_BYTES))
+        cdef unsigned char *flags = held
+        mincore(page, pages_size, flags)  # what fails changes nothing
+        return held
+
     def read_soon(self, Py_ssize_t start, Py_ssize_t size):
         """Have the kernel begin to read these bytes from disk. IndexError."""
         cdef Py_ssize_t pages_size
