@@ -89,6 +89,7 @@ from engine.record.record import check_message, topic_problem
 from engine.repair import repair_store
 from engine.results import (
     CheckProgress,
+    Deletion,
     IndexState,
     Problem,
     ProblemKind,
@@ -98,7 +99,14 @@ from engine.results import (
     RecoveryReport,
     StoreStats,
 )
-from engine.settings.broker_options import OPTION_NAMES, retention_from, with_broker_conf, with_options
+from engine.settings.broker_options import (
+    OPTION_NAMES,
+    RETENTION_NAMES,
+    options_of,
+    retention_from,
+    with_broker_conf,
+    with_options,
+)
 from engine.settings.config import (
     BROKER_SIZES,
     EMBEDDED_SIZES,
@@ -114,6 +122,7 @@ from engine.settings.notes import CheckNote
 from engine.settings.topics_file import MAX_QUEUES
 from engine.store import Hold, MessageStore
 from engine.write.drop_box import DropBox, DroppedFile
+from engine.write.retention_plan import DiskSpace, RetentionPlan
 
 __all__ = [
     "BROKER_SIZES",
@@ -121,6 +130,7 @@ __all__ = [
     "MAX_QUEUES",
     "MIN_RECORD_BYTES",
     "OPTION_NAMES",
+    "RETENTION_NAMES",
     "SCHEDULE_TOPIC",
     "STREAM_SEPARATOR",
     "UNIQUE_KEY",
@@ -137,6 +147,8 @@ __all__ = [
     "ConfigFileError",
     "ConsumerOffsetError",
     "DamagedRecordError",
+    "Deletion",
+    "DiskSpace",
     "DropBox",
     "DroppedFile",
     "DuplicateLogFileError",
@@ -175,6 +187,7 @@ __all__ = [
     "RecoveryProgress",
     "RecoveryReport",
     "Retention",
+    "RetentionPlan",
     "RetiredFileError",
     "ScratchDirectory",
     "ServedCheck",
@@ -204,6 +217,7 @@ __all__ = [
     "check_store",
     "group_problem",
     "in_haste",
+    "options_of",
     "repair_store",
     "retention_from",
     "split_text",

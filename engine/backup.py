@@ -43,7 +43,7 @@ CHUNK_BYTES = 4 << 20
 TRIES = 4
 EMPTY = "name an empty directory"
 MOST_SETTINGS_BYTES = 256 << 20
-NO_RETENTION = Retention(clean_forcibly=False, disk_warn_ratio=1.0, clean_interval_ms=3_600_000, delete_pause_ms=0)
+NO_RETENTION = Retention(disk_warn_ratio=1.0, clean_interval_ms=3_600_000, delete_pause_ms=0)
 """Deletes nothing: what the store's own retention says is not for its copy."""
 
 Progress = Callable[[CheckProgress], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
@@ -82,6 +83,42 @@ class RecoveryReport:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Files of the log that retention deleted at `at_ms`, or would delete now, for one reason: how many, their bytes,
+    and the messages in them that queues led to, with the store times of the first and the last (None: of none)."""
+
+    at_ms: int
+    reason: str
+    files: int
+    bytes: int
+    messages: int
+    oldest_ms: int | None
+    newest_ms: int | None
+
+    def __str__(self) -> str:
+        stored = "".join(
+            f" {word} {datetime.fromtimestamp(time_ms / 1000).isoformat(sep=' ', timespec='milliseconds')}"
+            for word, time_ms in (("stored", self.oldest_ms), ("to", self.newest_ms))
+            if time_ms is not None
+        )
+        files, messages = "file" if self.files == 1 else "files", "message" if self.messages == 1 else "messages"
+        what = f"{self.files:,} {files} of the log, {self.bytes:,} bytes, with {self.messages:,} {messages}"
+        return f"{what}{stored}: {self.reason}"
+
+    def and_then(self, later: Deletion) -> Deletion:
+        """Both as one: `later` is about files behind these."""
+        return Deletion(
+            self.at_ms,
+            self.reason,
+            self.files + later.files,
+            self.bytes + later.bytes,
+            self.messages + later.messages,
+            later.oldest_ms if self.oldest_ms is None else self.oldest_ms,
+            self.newest_ms if later.newest_ms is None else later.newest_ms,
+        )
+
+
 class IndexState(NamedTuple):
     """Whether keys are found: `state` is "in use", "rebuilt" (made again at the opening), "derived" (made from the log
     that is followed), "none" or "not proved"; for all but the first `reason` is a sentence. With the last two a
@@ -121,6 +158,8 @@ class StoreStats:
     queries: int
     flushes: int
     expired_files: int
+    expired_messages: int
+    expired_bytes: int
     sync_flush: bool
     opened_at_ms: int
     commit_log_kind: str = "RocketMQ"
@@ -137,6 +176,10 @@ class StoreStats:
     mended: int = 0
     """Messages that were shown by the entries of their queues, since a word of their own was damaged (docs/format.md,
     12)."""
+    no_space_reason: str | None = None
+    """Why the newest publication found no space, as long as that holds; None: it found some."""
+    last_deletion: Deletion | None = None
+    """What retention deleted last, since this open."""
     recovery: RecoveryReport = field(default_factory=RecoveryReport)
 
 

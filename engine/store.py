@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -23,6 +22,7 @@ from engine.errors import (
     TopicNotFoundError,
 )
 from engine.events import Listeners, StoreListener
+from engine.files.disk import disk_space
 from engine.files.paths import store_root
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.follow.follower import Follower
@@ -62,7 +62,8 @@ from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.settings.notes import CheckNote, read_check_note
 from engine.write.drop_box import DropBox, boxes_below
 from engine.write.durability import Durability
-from engine.write.retention import Cleaner, DiskUse, disk_use
+from engine.write.retention import Cleaner, ExpiringLog
+from engine.write.retention_plan import DiskUse, RetentionPlan, disk_use
 from engine.write.writer import Refusal, Writer
 
 Hold = FileHold
@@ -118,6 +119,7 @@ class MessageStore:
         )
         self._opened_end = parts.log.readable_end
         self._refusal = Refusal(None if writes else ReadOnlyStoreError(_READ_ONLY_REASONS[config.mode]))
+        self._expiring = ExpiringLog(layout.root, parts.log, parts.queues, config.clock, disk_use)
         self._lifecycle = threading.Lock()
         self._summing = threading.Lock()
         self._opened_long_at = -1
@@ -126,7 +128,7 @@ class MessageStore:
         self._writer: Writer | None = None
         self._follower: Follower | None = None
         if writes:
-            self._write_side = _WriteSide(opened, self._topics, config, self._listeners, self._refusal, disk_use)
+            self._write_side = _WriteSide(opened, self._topics, config, self._listeners, self._refusal, self._expiring)
             self._writer = self._write_side.writer
         elif config.mode is OpenMode.FOLLOW:
             self._follower = Follower(
@@ -732,16 +734,28 @@ class MessageStore:
         """One round of retention now; how many files of the log went. OSError."""
         return self._write_side.cleaner.clean() if self._write_side is not None else 0
 
+    @property
+    def retention(self) -> Retention | None:
+        """What this store deletes by; None: nothing. A store that is only read deletes nothing."""
+        return self._write_side.cleaner.retention if self._write_side is not None else None
+
+    def plan_retention(self, retention: Retention | None) -> RetentionPlan:
+        """What `retention` would delete if it were in force now, in any mode. Deletes nothing."""
+        return self._expiring.plan(retention)
+
+    def asked_retention(self) -> Retention | None:
+        """What a writer of this store has in force: what it was opened with, else what config/retention.json asks for.
+        ConfigFileError."""
+        return self.config.retention or read_retention(self._parts.layout.retention)
+
     def reread_retention(self) -> Retention | None:
         """Apply what config/retention.json says now, unless this store was opened with a retention of its own; the
         retention in force. ConfigFileError, OSError: it is as it was."""
         if self._write_side is None:
             return None
-        if self.config.retention is not None:
-            return self.config.retention
-        retention = read_retention(self._parts.layout.retention)
-        self._write_side.cleaner.apply(retention)
-        return retention
+        if self.config.retention is None:
+            self._write_side.cleaner.apply(self.asked_retention())
+        return self.retention
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Notify `listener` of what happens from now on; the returned function ends that."""
@@ -782,11 +796,11 @@ class MessageStore:
 
         What is written meanwhile is left out; retention and topic changes during a check may show up in it.
         """
-        if self._refusal.error is None and self._write_side is not None:
+        if not self._refusal.is_final and self._write_side is not None:
             self._write_side.durability.commit()
         with self._log.lock:  # what is readable is dispatched
             end = self._log.readable_end
-        if self._refusal.error is None:
+        if not self._refusal.is_final:
             self.flush()  # its keys, too, are in the index's files
         return check_store_files(self._parts, end, progress)
 
@@ -815,6 +829,10 @@ class MessageStore:
             queries=self._reader.queries,
             flushes=write_side.durability.log_flusher.flushes if write_side else 0,
             expired_files=write_side.cleaner.expired_files if write_side else 0,
+            expired_messages=write_side.cleaner.expired_messages if write_side else 0,
+            expired_bytes=write_side.cleaner.expired_bytes if write_side else 0,
+            last_deletion=write_side.cleaner.last_deletion if write_side else None,
+            no_space_reason=self._refusal.no_space_reason,
             sync_flush=self.sync_flush,
             opened_at_ms=self.opened_at_ms,
             index=index.state,
@@ -873,7 +891,7 @@ class _WriteSide:
         config: StoreConfig,
         listeners: Listeners,
         refusal: Refusal,
-        disk_use: DiskUse,
+        expiring: ExpiringLog,
     ) -> None:
         """Nothing runs until `start`. ConfigFileError: the store's own retention can't be understood."""
         parts, recovered = opened.parts, opened.recovered
@@ -897,7 +915,7 @@ class _WriteSide:
             refusal.note_flush_failure,
         )
         self.cleaner = Cleaner(
-            parts.layout.root,
+            expiring,
             log,
             queues,
             index,
@@ -908,8 +926,8 @@ class _WriteSide:
             refused=refusal.note_full_disk,
             marked=self.durability.note_expired,
             failed=lambda error: refusal.stop(f"retention failed: {_said_by(error)}"),
-            disk_use=disk_use,
         )
+        refusal.look_again = self.cleaner.look_again
 
     def start(self) -> None:
         """Begin what runs in the background; what was recovered is brought to disk first. FlushFailedError."""
@@ -928,15 +946,6 @@ class _WriteSide:
 
 def _said_by(error: Exception) -> str:
     return str(error) if isinstance(error, StoreError | OSError) else repr(error)
-
-
-def disk_space(path: Path) -> tuple[int, int]:
-    """(free for us, total) bytes of the disk under `path`; zeros when it can't be asked."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return 0, 0
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 _READ_ONLY_REASONS = {

@@ -90,6 +90,11 @@ class OpenedStore:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
+    @property
+    def store(self) -> MessageStore:
+        """For what a mount can't be asked."""
+        return self._store
+
     def status(self) -> dict[str, Any]:
         return dict(status_of(self._store))
 

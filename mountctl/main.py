@@ -36,6 +36,7 @@ VERBS = (
     "grep",
     "copy",
     "wait",
+    "retention",
     "check",
     "backup",
     "export",

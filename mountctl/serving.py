@@ -50,7 +50,7 @@ def serve_request(
     create = request.mode == "write" and is_first
     with MessageStore.open(request.store, _config(request, reporter), create=create) as store:
         gc.freeze()  # a store of many queues is many objects that stay: the collector need not go through them
-        _log_recovery(store)
+        _log_opening(store)
         hangups.store = store
         try:
             ready = partial(_ready, request, reporter, interrupts, keeper)
@@ -148,7 +148,7 @@ class Hangups:
             os.kill(os.getpid(), signal.SIGTERM)
             return
         if self.store is not None:
-            log.info("SIGHUP: retention is %s", retention_in_words(self.store.reread_retention()))
+            log.info("SIGHUP: retention is %s", _retention_in_words(self.store.reread_retention()))
 
 
 def _config(request: MountRequest, reporter: Reporter) -> StoreConfig:
@@ -188,7 +188,7 @@ def _progress(reporter: Reporter) -> Callable[[RecoveryProgress], None]:
     return progress
 
 
-def _log_recovery(store: MessageStore) -> None:
+def _log_opening(store: MessageStore) -> None:
     found = store.recovery
     if not found.clean:
         log.warning("the store was not closed by its last writer: it was recovered")
@@ -202,6 +202,8 @@ def _log_recovery(store: MessageStore) -> None:
     if found.damaged:
         ranges = ", ".join(map(str, found.damaged[:10])) + (" ..." if len(found.damaged) > 10 else "")
         log.error("the log is damaged at physical offset %s: what is there reads as an I/O error", ranges)
+    if store.mode is OpenMode.WRITE:
+        log.info("retention is %s", _retention_in_words(store.retention))
     for name in found.rebuilt:
         log.info("rebuilt: %s", name)
     for note in found.notes:
@@ -220,18 +222,5 @@ def _ready(request: MountRequest, reporter: Reporter, interrupts: Interrupts, ke
     tell_systemd("READY=1" if keeper is None else f"MAINPID={keeper.pid}\nREADY=1")
 
 
-def retention_in_words(retention: Retention | None) -> str:
-    """What goes, and when, for a person to read."""
-    if retention is None:
-        return "off"
-    hours = ", ".join(f"{hour:02d}" for hour in retention.delete_when_hours)
-    words = []
-    if retention.max_age_hours is not None:
-        words.append(f"files older than {retention.max_age_hours:g} h are deleted at {hours} o'clock")
-    if retention.max_bytes is not None:
-        words.append(f"the oldest files are deleted while the log is larger than {retention.max_bytes:,} bytes")
-    words.append(f"old files are deleted at any hour while the disk is more than {retention.disk_use_ratio:.0%} full")
-    if retention.clean_forcibly:
-        words.append(f"the oldest files are deleted whatever their age above {retention.disk_clean_ratio:.0%}")
-    words.append(f"writes are refused above {retention.disk_warn_ratio:.0%}")
-    return f"on: {'; '.join(words)}"
+def _retention_in_words(retention: Retention | None) -> str:
+    return "off" if retention is None else f"on: {retention}"

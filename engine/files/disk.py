@@ -66,6 +66,15 @@ def is_full_disk(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def disk_space(path: Path) -> tuple[int, int]:
+    """(free for everybody, total) bytes of the disk under `path`; zeros where it can't be asked."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0, 0
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
 def lacks_descriptor(error: BaseException) -> bool:
     """Whether process or system had no descriptor left: a file was not opened, and nothing was tried with it."""
     if isinstance(error, OSError):

@@ -455,32 +455,41 @@ class FileQueue(FilesByStart):
 
     # deleting
 
-    def retire_first(self, now_ms: int) -> MappedFile | None:
-        """Delete the oldest file, never the last one; readers that hold it keep it for a while. OSError.
+    @property
+    def retired(self) -> list[MappedFile]:
+        """Deleted files that a reader still holds: their space is not free."""
+        return [file for file, _ in self._retired]
 
-        Returns the file, or None when only one is left.
+    def retire_first(self, now_ms: int) -> MappedFile | None:
+        """Delete the oldest file, never the last one; readers that hold it keep it for a while. One caller at a time.
+        OSError.
+
+        Returns the file, or None when only one is left. A writer never waits for the disk meanwhile.
         """
         with self._change_lock:
             if len(self._files) < 2:
                 return None
             file, *kept = self._files
             self._set_files(kept)  # first: a reader who finds it closed finds it gone, too
-            try:
-                self._remove(file)
-            except OSError:
-                self._set_files([file, *kept])
-                raise
+        try:
+            self._remove(file)
+        except OSError:
+            with self._change_lock:
+                self._set_files([file, *self._files])
+            raise
+        with self._change_lock:
             self._retired.append((file, now_ms))
         if self.access is Access.WRITE:
             self._disk.sync_directory(file.path.parent)
         return file
 
     def sweep(self, now_ms: int, forced_interval_ms: int) -> int:
-        """Close retired files that nobody holds, or that were held for that long; how many are still held."""
+        """Close retired files that were held for that long, and forget those that nobody holds; how many are still
+        held."""
+        for file, retired_ms in list(self._retired):
+            if now_ms - retired_ms >= forced_interval_ms:
+                file.close()
         with self._change_lock:
-            for file, retired_ms in self._retired:
-                if now_ms - retired_ms >= forced_interval_ms:
-                    file.close()
             self._retired = [pair for pair in self._retired if not pair[0].closed]
             return len(self._retired)
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from engine.errors import ConfigFileError, OptionError
 from engine.settings.config import (
+    BROKER_RETENTION,
     BROKER_SIZES,
     COMMIT_LOG_BYTES,
     CONSUME_QUEUE_BYTES,
@@ -174,6 +175,8 @@ _POOL: dict[str, _Parsed] = {
     "transientStorePoolSize": ("buffers", _whole),
 }
 
+RETENTION_NAMES = tuple(sorted(_RETENTION))
+"""Those about what is deleted, and when."""
 OPTION_NAMES = tuple(sorted({**_RETENTION, **_FLUSH, **_SIZES, **_STORE, **_POOL}))
 """Every name that `with_options` takes."""
 
@@ -183,7 +186,8 @@ _POOL_BUFFERS = 5  # transientStorePoolSize's default
 def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig:
     """`config` with `options` (broker.conf name to value) laid over it. OptionError names the first that can't be.
 
-    Any option about retention turns retention on; sizes that are not given are the embedded ones.
+    Any option about retention turns retention on, and deletes what it names: the limits of the disk delete where they
+    are named. Sizes that are not given are the embedded ones.
     """
     for name in options:
         if name not in OPTION_NAMES:
@@ -202,10 +206,13 @@ def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig
 
 def with_broker_conf(config: StoreConfig, settings: Mapping[str, str]) -> StoreConfig:
     """`config` as a broker has it whose broker.conf holds `settings`: names that no store option has, and empty values,
-    mean nothing here; sizes that are not given are a broker's. OptionError."""
+    mean nothing here; sizes that are not given, and, beside other options about retention, limits of the disk are a
+    broker's. OptionError."""
     known = {name: value.strip() for name, value in settings.items() if name in OPTION_NAMES and value.strip()}
     if known.get("flushDiskType") == "SYNC_FLUSH":
         known.pop("transientStorePoolEnable", None)  # a broker does without its pool then
+    if _RETENTION.keys() & known.keys():
+        config = replace(config, retention=config.retention or BROKER_RETENTION)
     return with_options(replace(config, sizes=config.sizes or BROKER_SIZES), known)
 
 
@@ -215,6 +222,23 @@ def retention_from(options: Mapping[str, Any]) -> Retention:
         if name not in _RETENTION:
             raise OptionError(name, f"retention has no such option{_nearest(name)}")
     return replace(Retention(), **_parse(_RETENTION, options))
+
+
+def options_of(retention: Retention) -> dict[str, str]:
+    """The options (broker.conf name to value) that ask for `retention`: `retention_from` makes it of them."""
+    named = {name: (getattr(retention, field), convert) for name, (field, convert) in _RETENTION.items()}
+    usual = {name: getattr(Retention(), field) for name, (field, _) in _RETENTION.items()}
+    return {name: _text(value, convert) for name, (value, convert) in named.items() if value != usual[name]}
+
+
+def _text(value: Any, convert: Callable[[Any], Any]) -> str:
+    if isinstance(value, tuple):
+        return ";".join(f"{hour:02d}" for hour in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if convert in (_ratio, _used_ratio):
+        return f"{value * 100:.10g}"
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def read_retention(path: Path) -> Retention | None:

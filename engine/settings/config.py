@@ -1,6 +1,6 @@
 """How a store is opened, sized, flushed and kept: frozen values that the engine's parts take in their constructors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -97,27 +97,49 @@ class Retention:
     max_age_hours              files not written for so long are deleted, at `delete_when_hours`; None: never by age
     max_bytes                  oldest files are deleted while the commit log is larger; None: no bound
     delete_when_hours          local hours of the day in which old files are deleted
-    disk_use_ratio             above it old files are deleted at any hour
-    disk_clean_ratio           above it the oldest files are deleted whatever their age (if `clean_forcibly`)
+    disk_use_ratio             above it old files are deleted at any hour; None: at no other hour
+    disk_clean_ratio           above it the oldest files are deleted whatever their age (if `clean_forcibly`); None:
+                               never
     disk_warn_ratio            above it writes are refused
     clean_forcibly             whether a filling disk may cost files that are not old
     forced_destroy_interval_ms how long a reader may keep a deleted file
     clean_interval_ms          how often all this is checked
     delete_pause_ms            pause between two deletions
     delete_batch_files         files deleted in one round at most
+
+    As text it says all of it in a sentence.
     """
 
     max_age_hours: float | None = None
     max_bytes: int | None = None
     delete_when_hours: tuple[int, ...] = (4,)
-    disk_use_ratio: float = 0.75
-    disk_clean_ratio: float = 0.85
+    disk_use_ratio: float | None = None
+    disk_clean_ratio: float | None = None
     disk_warn_ratio: float = 0.90
     clean_forcibly: bool = True
     forced_destroy_interval_ms: int = 120_000
     clean_interval_ms: int = 10_000
     delete_pause_ms: int = 100
     delete_batch_files: int = 10
+
+    def __str__(self) -> str:
+        words = [*self._deletions(), f"writes are refused while the disk is over {self.disk_warn_ratio:.0%}"]
+        return "; ".join(words)
+
+    def _deletions(self) -> Iterator[str]:
+        hours = ", ".join(f"{hour:02d}" for hour in self.delete_when_hours)
+        if self.max_age_hours is not None:
+            yield f"files older than {self.max_age_hours:g} h are deleted at {hours} o'clock"
+            if self.disk_use_ratio is not None:
+                yield f"and at any hour while the disk is over {self.disk_use_ratio:.0%}"
+        if self.max_bytes is not None:
+            yield f"the oldest files are deleted while the log is larger than {self.max_bytes:,} bytes"
+        if self.disk_clean_ratio is not None and self.clean_forcibly:
+            yield f"the oldest files are deleted whatever their age while the disk is over {self.disk_clean_ratio:.0%}"
+
+
+BROKER_RETENTION = Retention(disk_use_ratio=0.75, disk_clean_ratio=0.85)
+"""What a broker's limits of the disk are where its broker.conf does not name them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,22 @@ do: nothing more is written, and the next opening makes them agree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from engine.errors import FlushFailedError, IllegalMessageError, ReadOnlyStoreError, StoreClosedError, StoreError
+from engine.errors import (
+    FlushFailedError,
+    IllegalMessageError,
+    ReadOnlyStoreError,
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+)
+from engine.files.disk import disk_space
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
@@ -43,6 +52,7 @@ from engine.settings.config import StoreConfig
 if TYPE_CHECKING:
     from engine.log.topic_view import TopicView
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
@@ -61,19 +71,33 @@ class Refusal:
         """What a writer is answered; None when it may write."""
         self.flush_failure: FlushFailedError | None = None
         """The failed flush that ended durability, None while all is well."""
+        self.look_again: Callable[[], None] = lambda: None
+        """Looks whether a full disk has room again: see `note_full_disk`."""
         self._stopped = error
         self._full_disk: StoreError | None = None
+        self._no_space: StoreFullError | None = None
 
     @property
     def reason(self) -> str | None:
         """`error` in a sentence."""
+        self._look()
         error = self.error
         return error.reason if isinstance(error, ReadOnlyStoreError) else str(error) if error is not None else None
 
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing is written any more, whatever becomes of the disk."""
+        return self._stopped is not None
+
     def require_none(self) -> None:
         """Raise `error`, if there is one."""
+        self._look()
         if self.error is not None:
             raise self.error.with_traceback(None)
+
+    def _look(self) -> None:
+        if self.error is not None and self.error is self._full_disk:
+            self.look_again()
 
     def stop(self, reason: str) -> None:
         """Refuse from now on; the first reason stays."""
@@ -93,9 +117,37 @@ class Refusal:
         self._full_disk = ReadOnlyStoreError(reason) if reason is not None else None
         self._set(self._stopped)
 
+    @property
+    def no_space_reason(self) -> str | None:
+        """Why the newest publication found no space, as long as there is none; None: it found some."""
+        error = self._no_space
+        if error is not None and disk_space(error.path.parent)[0] < error.needed_bytes:
+            return f"no space for {error.path.name} ({error.needed_bytes:,} bytes) in {error.path.parent}"
+        return None
+
+    def note_no_space(self, error: StoreFullError | None) -> None:
+        """A publication found no space for a file, or (None) found some."""
+        self._no_space = error
+
     def _set(self, stopped: StoreError | None) -> None:
         self._stopped = stopped
         self.error = stopped or self._full_disk
+
+
+def _noting_space(method: Callable[Concatenate[Writer, P], T]) -> Callable[Concatenate[Writer, P], T]:
+    """Have it known whether a publication found space. For what may need a new file."""
+
+    @wraps(method)
+    def noting(writer: Writer, /, *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            stored = method(writer, *arguments, **named)
+        except StoreFullError as error:
+            writer.refusal.note_no_space(error)
+            raise
+        writer.refusal.note_no_space(None)
+        return stored
+
+    return noting
 
 
 class Writer(PutEnd):
@@ -123,7 +175,7 @@ class Writer(PutEnd):
         self._topics = topics
         self._levels = levels
         self._config = config
-        self._refusal = refusal
+        self.refusal = refusal
         self._encoder = encoder
         self._turns: dict[str, int] = {}
 
@@ -144,6 +196,7 @@ class Writer(PutEnd):
                 self._require_queue(topic, queue_id)
         return self.put_record(message, self._encoder.encode(message, queue_id, self._config.clock()), queue_id, queue)
 
+    @_noting_space
     def _append(self, message: Message, record: EncodedBatch, queue: ConsumeQueue | None, queue_id: int) -> PutResult:
         """Store and dispatch one record, whatever that takes."""
         queue_offset = 0
@@ -182,7 +235,7 @@ class Writer(PutEnd):
         """Publishing to an unknown topic makes it, as a broker does: once it is known that its messages can be stored.
         What is refused makes nothing."""
         if not self._topics.has(topic):
-            self._refusal.require_none()
+            self.refusal.require_none()
             encode_topic(topic)
             self._topics.ensure(topic, self._config.default_queues)
 
@@ -235,6 +288,7 @@ class Writer(PutEnd):
             self._require_queue(topic, queue_id)
         return [queue_id]
 
+    @_noting_space
     def _put_encoded(
         self,
         topic: str,
@@ -249,7 +303,7 @@ class Writer(PutEnd):
         if (queue is None or queue.is_stale) and self._queues.get(topic, queue_ids[0]) is None:
             self._make_topic(topic)
         with self._log.lock:
-            self._refusal.require_none()
+            self.refusal.require_none()
             distributed = self._distribute(topic, parts, count, queue_ids, queue)
             firsts = [part.shares[0].queue_offset for part in distributed]
             stored = (
@@ -296,6 +350,7 @@ class Writer(PutEnd):
 
     # delayed, multi-dispatched, transactions in a batch
 
+    @_noting_space
     def _put_special(self, messages: Sequence[Message], queue_id: int | None) -> list[PutResult]:
         """Store messages one record each, all or none, wherever their properties send them."""
         topic = messages[0].topic
@@ -306,7 +361,7 @@ class Writer(PutEnd):
             self._routed(messages, queue_ids)
             self._make_topic(topic)
         with self._log.lock:
-            self._refusal.require_none()
+            self.refusal.require_none()
             routed = self._routed(messages, queue_ids)
             self._log.require_unforged([one.record for one in routed])
             taken: Counter[ConsumeQueue] = Counter()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from itertools import accumulate
 
-from engine import CheckNote, MessageStore, StoreStats
+from engine import CheckNote, MessageStore, Retention, StoreStats, options_of
 from fsstore.accounts import Resource, ResourceFigures
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
@@ -35,6 +35,8 @@ _COUNTERS = {
     "queries": "Look-ups of keys since then",
     "flushes": "Times since then that the log was brought to disk",
     "expired_files": "Files of the log that retention deleted since then",
+    "expired_messages": "Messages in these files that queues led to",
+    "expired_bytes": "Bytes of these files",
 }
 _GAUGES = {
     "messages": "Messages that can be read",
@@ -109,6 +111,7 @@ def metrics_of(
     ]
     lines = [
         *_store_metrics(store.stats()),
+        *_retention_metrics(store.retention),
         *_check_metrics(store.last_check()),
         *_figure("memory_budget_bytes", "gauge", "What clients may make the daemon hold", memory.limit_bytes),
         *_header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold"),
@@ -137,6 +140,12 @@ def metrics_of(
             for topic, queue, values in bounds
         ]
     return "\n".join([*lines, *_lag_metrics(store, bounds), *more, ""]).encode("utf-8", "replace")
+
+
+def _retention_metrics(retention: Retention | None) -> Iterator[str]:
+    yield from _header("fsstore_retention_info", "gauge", "1 where retention deletes; the labels say by which options")
+    options = {} if retention is None else options_of(retention)
+    yield f"fsstore_retention_info{{{_labels(**options)}}} {int(retention is not None)}"
 
 
 def _check_metrics(check: CheckNote | None) -> Iterator[str]:
@@ -227,6 +236,8 @@ def _store_metrics(stats: StoreStats) -> Iterator[str]:
     is_read_only = stats.read_only_reason is not None or stats.mode.lower() != "write"
     has_keys = stats.index in ("in use", "rebuilt", "derived")
     yield from _figure("read_only", "gauge", "1 where nothing can be published", is_read_only)
+    what = "1 where a publication found no space, and there is none yet"
+    yield from _figure("no_space", "gauge", what, stats.no_space_reason is not None)
     yield from _figure("index_in_use", "gauge", "0 where a follower can't find keys, or not each of them", has_keys)
     what = "1 where queues are made from the log, not the writer's own"
     yield from _figure("queues_derived", "gauge", what, stats.queues_derived is not None)

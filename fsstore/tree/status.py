@@ -19,6 +19,7 @@ from engine import (
     Retention,
     StoreConfig,
     TopicNotFoundError,
+    options_of,
 )
 from fsstore.interface import FilesystemOptions
 
@@ -33,11 +34,23 @@ def status_of(store: MessageStore) -> dict[str, object]:
         "store": str(store.path.absolute()),
         "mode": store.mode.name.lower(),
         "read_only_reason": store.read_only_reason,
+        "retention": retention_of(store),
         "stats": asdict(store.stats()),
         "topics": {topic: {"queues": queues} for topic, queues in topics.items()},
         "groups": group_lags(store, topics),
         "settings_problems": store.settings_problems(),
         "last_check": last_check_of(store),
+    }
+
+
+def retention_of(store: MessageStore) -> dict[str, object]:
+    """What the store deletes by: in a sentence (None: by nothing), by the names of options, and whether those were
+    given when it was opened: config/retention.json counts otherwise."""
+    retention = store.retention
+    return {
+        "in_force": None if retention is None else str(retention),
+        "options": {} if retention is None else options_of(retention),
+        "given": store.config.retention is not None,
     }
 
 
@@ -84,7 +97,7 @@ def config_of(store: MessageStore, options: FilesystemOptions) -> dict[str, obje
     named = {field.name: getattr(store.config, field.name) for field in fields(StoreConfig)}
     config = {name: _json_value(value) for name, value in named.items() if name not in _INJECTED}
     return {
-        "store": config | {"sizes": asdict(store.sizes)},
+        "store": config | {"sizes": asdict(store.sizes), "retention": _json_value(store.retention)},
         "mount": {name: f"{value:04o}" if name.endswith("_mode") else value for name, value in asdict(options).items()},
     }
 

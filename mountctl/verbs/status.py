@@ -129,8 +129,7 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     if status.get("planned_restarts"):
         replaced = plural(status["planned_restarts"], "time")
         yield f"replaced   {replaced}, by mountctl restart; version {status['version']}"
-    reason = status["read_only_reason"]
-    yield f"access     {status['mode']}{f': {reason}' if reason else ''}"
+    yield f"access     {status['mode']}{_why_not(status)}"
     for problem in status["settings_problems"]:
         yield f"settings   {problem}"
     yield f"messages   {stats['messages']:,} in {plural(stats['topics'], 'topic')}, {plural(stats['queues'], 'queue')}"
@@ -142,6 +141,7 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     waiting = stats["physical_end"] - stats["durable_end"]
     yield f"on disk    {'all of it' if waiting <= 0 else f'all but the newest {human_size(waiting)}'}"
     yield f"disk       {human_size(stats['disk_free_bytes'])} free of {human_size(stats['disk_total_bytes'])}"
+    yield from _retention(status)
     recovery = stats["recovery"]
     how = "clean" if recovery["clean"] else "recovered: its last writer did not close it"
     yield f"opened     {human_time(stats['opened_at_ms'])} in {human_seconds(recovery['seconds'])} ({how})"
@@ -159,6 +159,27 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"met        {plural(stats['damaged_places'], 'place')} in the log that readers could not read"
     if stats["mended"]:
         yield f"mended     {plural(stats['mended'], 'message')} read by a consume queue's entry: the record is damaged"
+
+
+def _why_not(status: Mapping[str, Any]) -> str:
+    """Why nothing is published now."""
+    if reason := status["read_only_reason"]:
+        return f", refused: {reason}" if status["mode"] == "write" else f": {reason}"
+    no_space = status["stats"].get("no_space_reason")
+    return f", refused: {no_space}" if no_space else ""
+
+
+def _retention(status: Mapping[str, Any]) -> Iterator[str]:
+    """What goes, and what went since the daemon opened the store."""
+    if status["mode"] != "write" or "retention" not in status:  # a daemon of an earlier version says nothing of it
+        return
+    yield f"retention  {status['retention']['in_force'] or 'off'}"
+    stats, last = status["stats"], status["stats"]["last_deletion"]
+    if last:
+        what = (
+            f"{plural(stats['expired_files'], 'file')} of the log with {plural(stats['expired_messages'], 'message')}"
+        )
+        yield f"deleted    {what}, last {human_time(last['at_ms'])}: {last['reason']}"
 
 
 def _check_in_words(check: Mapping[str, Any]) -> str:

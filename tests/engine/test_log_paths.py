@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine import (
+    DiskSpace,
     DuplicateLogFileError,
     Message,
     MessageStore,
@@ -360,10 +361,13 @@ def test_a_file_goes_to_the_next_path_when_one_is_full(folders: Path, preallocat
 def test_retention_keeps_new_files_off_a_path_that_fills_up(folders: Path) -> None:
     use = {folders / "a": 0.2, folders / "b": 0.2, folders / "store": 0.1}
 
-    def disk_use(path: Path) -> float:
-        return next(used for folder, used in use.items() if path.is_relative_to(folder))
+    def disk_use(path: Path) -> DiskSpace:
+        number, used = next(
+            (number, used) for number, (folder, used) in enumerate(use.items()) if path.is_relative_to(folder)
+        )
+        return DiskSpace(number, round(used * 1e9), 1_000_000_000)
 
-    calm = Retention(clean_interval_ms=3_600_000, delete_pause_ms=0, delete_when_hours=())
+    calm = Retention(clean_interval_ms=3_600_000, delete_pause_ms=0, delete_when_hours=(), disk_clean_ratio=0.85)
     config = two(folders, replace(SMALL, retention=calm, preallocate=False))
     with MessageStore.open(folders / "store", config, disk_use=disk_use, create=True) as store:
         fill(store, 0, 100)

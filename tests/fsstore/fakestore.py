@@ -77,6 +77,7 @@ class FakeStore:
         self.sizes = EMBEDDED_SIZES
         self.config = StoreConfig(mode=mode, max_message_bytes=max_message_bytes)
         self.sync_flush = False
+        self.retention = None
         self.read_only_reason: str | None = None
         self.unwritable: set[str] = set()
         self.flush_failure: FlushFailedError | None = None

@@ -218,3 +218,14 @@ def until(what: str, true: Callable[..., object], *arguments: Any) -> None:
     while not true(*arguments):
         assert time.monotonic() < deadline, f"still not: {what}"
         time.sleep(0.02)
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """A disk of its own of that size, in memory."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -8,16 +8,15 @@ import json
 import os
 import re
 import struct
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 from tests.mount.daemon import DEFECT
-from tests.mount.harness import Mounted, bodies, mounted, publish, refused_with
+from tests.mount.harness import Mounted, bodies, mounted, publish, refused_with, small_disk
 
 LIMIT_BYTES = 4 << 20
 WHOLE_WRITE_BYTES = 1_044_480
@@ -208,17 +207,6 @@ def test_a_malformed_record(queue: Path) -> None:
         assert refused_with(file.write, b'{"body_base64":"%s"}\n' % body.encode()) == errno.EINVAL
         file.write(b'{"body":"next"}\n')
     assert bodies(queue) == [b"fine", b"next"]
-
-
-@contextmanager
-def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """A disk of its own of that size, in memory."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, bodies, mounted, offset_names, publish, refused_with, until
+from tests.mount.harness import Mounted, bodies, mounted, offset_names, publish, refused_with, small_disk, until
 
 RETENTION = {"max_bytes": 2 << 20, "clean_interval_ms": 50, "delete_pause_ms": 0}
 LARGE = b"held " * 60_000
@@ -138,3 +138,55 @@ def test_a_follower_sees_what_the_writer_does(tmp_path: Path) -> None:
             assert (followed / "@last").read_bytes() == line[:-1]
         assert len(bodies(followed)) == 5_001
         assert refused_with(publish, followed / "append", b"no\n") == errno.EROFS
+
+
+def test_retention_deletes_what_was_asked_and_says_so(tmp_path: Path) -> None:
+    """8.7 Retention deletes by the options that were named, and no file more than they ask for. What is in force and
+    what was deleted, with the reason, stands in `@store/status.json`, `@store/metrics` and the daemon's log."""
+    kept_bytes = 5 << 20
+    config = {"retention": RETENTION | {"max_bytes": kept_bytes, "disk_warn_ratio": 1.0}}
+    with (
+        small_disk(tmp_path / "disk", 64 << 20) as disk,
+        mounted(tmp_path, store=disk / "store", config=config) as mount,
+    ):
+        (disk / "ballast").write_bytes(bytes(50 << 20))  # over every limit that was not named
+        queue = mount.topic("asked") / "0"
+        publish(queue / "append", *[b"filler %s\n" % (b"x" * 1_000) * 500] * 16)
+        until("a file has gone", lambda: min_offset(mount, "asked") > 0)
+        status = mount.status()
+        stats = status["stats"]
+        log_bytes = stats["physical_end"] - stats["min_physical_offset"]
+        assert kept_bytes - (1 << 20) < log_bytes
+        assert f"larger than {kept_bytes:,} bytes" in status["retention"]["in_force"]
+        assert status["retention"]["options"]["maxBytes"] == str(kept_bytes)
+        assert stats["expired_files"] >= 1
+        assert stats["last_deletion"]["reason"] == f"the log is larger than {kept_bytes:,} bytes (maxBytes)"
+        metrics = (mount.root / "@store/metrics").read_text()
+        assert f'maxBytes="{kept_bytes}"' in metrics
+        assert "fsstore_expired_messages_total" in metrics
+        assert "retention deleted 1 file of the log" in mount.log.read_text()
+
+
+def test_writes_go_on_when_there_is_room(tmp_path: Path) -> None:
+    """8.8 A write that a disk over `diskSpaceWarningLevelRatio` refuses is EROFS, and one is taken again within a
+    second or so of there being room."""
+    retention = {"max_bytes": 1 << 30, "disk_warn_ratio": 0.5, "clean_interval_ms": 200}
+    with (
+        small_disk(tmp_path / "disk", 24 << 20) as disk,
+        mounted(tmp_path, store=disk / "store", config={"retention": retention}) as mount,
+    ):
+        queue = mount.topic("orders") / "0"
+        publish(queue / "append", b"one\n")
+        (disk / "ballast").write_bytes(b"x" * (12 << 20))
+        until("writes are refused", lambda: mount.status()["read_only_reason"] is not None)
+        assert refused_with(publish, queue / "append", b"no\n") == errno.EROFS
+        (disk / "ballast").unlink()
+
+        def is_taken() -> bool:
+            with suppress(OSError):
+                publish(queue / "append", b"two\n")
+                return True
+            return False
+
+        until("a write is taken", is_taken)
+        assert bodies(queue) == [b"one", b"two"]

@@ -48,7 +48,23 @@ def typed(example: str, site: Site) -> str:
     return f"echo y | {example}" if " delete " in example else example
 
 
-SHARE_A_MOUNT = {"backup", "cat", "consume", "copy", "grep", "profile", "put", "sql", "status", "tail", "top", "wait"}
+SHARE_A_MOUNT = {
+    *(
+        "backup",
+        "cat",
+        "consume",
+        "copy",
+        "grep",
+        "profile",
+        "put",
+        "retention",
+        "sql",
+        "status",
+        "tail",
+        "top",
+        "wait",
+    ),
+}
 """Verbs whose examples need no store of their own: what they add disturbs no other."""
 SHARED = [(verb, example) for verb, example in EXAMPLES if verb in SHARE_A_MOUNT and "--verify" not in example]
 

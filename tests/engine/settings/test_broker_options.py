@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.errors import OptionError
-from engine.settings.broker_options import OPTION_NAMES, retention_from, with_options
+from engine.settings.broker_options import OPTION_NAMES, options_of, retention_from, with_options
 from engine.settings.config import EMBEDDED_SIZES, Retention, StoreConfig
 
 
@@ -87,3 +87,18 @@ def test_retention_takes_no_other_option() -> None:
 
 def test_names_are_listed_once_in_order() -> None:
     assert list(OPTION_NAMES) == sorted(set(OPTION_NAMES))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"maxBytes": "64M"},
+        {"fileReservedTime": "0.5", "deleteWhen": "04;16", "diskMaxUsedSpaceRatio": "57"},
+        {"diskSpaceCleanForciblyRatio": "0.855", "cleanFileForciblyEnable": "false", "deleteFileBatchMax": "3"},
+    ],
+)
+def test_retention_as_options_asks_for_the_same(options: dict[str, str]) -> None:
+    asked = retention_from(options)
+    assert options_of(asked).keys() == options.keys()
+    assert retention_from(options_of(asked)) == asked
