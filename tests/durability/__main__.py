@@ -13,10 +13,13 @@ HELPERS = {
     "figures",
     "bodies",
     "cases",
+    "children",
     "faultfs",
     "ledger",
+    "liveness",
     "parsers",
     "publishers",
+    "reached",
     "recorder",
     "targets",
 }

@@ -30,6 +30,8 @@ from pathlib import Path
 from engine import EMBEDDED_SIZES, Message, MessageStore, StoreConfig
 from fsstore.tree.memory_budget import BUDGET_BYTES
 from tests.durability.figures import keep
+from tests.durability.liveness import level_of, not_alive
+from tests.durability.reached import Reached
 from tests.mount.harness import REPOSITORY, Mounted, mounted
 
 OWN_MIB = {
@@ -53,6 +55,10 @@ NOISE_MS = 1.0
 
 FEWEST_READS = 2_000
 """Small reads of each part of the long form: a hundredth of fewer is a few reads."""
+
+REFUSED = "a share of the memory that was refused"
+LET_GO = "something that was kept to be read again, and had to go"
+STATES = (REFUSED, LET_GO)
 
 COMPRESSED = 1
 SAMPLE_S = 0.2
@@ -93,6 +99,7 @@ class Report:
     beside: dict[str, Times]
     beside_all: Times
     memory: dict[str, object]
+    reached: Reached = field(default_factory=Reached)
     ended_early: list[str] = field(default_factory=list)
 
     @property
@@ -271,6 +278,7 @@ def run(folder: Path, seconds: float, scale: float, alone: Sequence[str], tell: 
     prepare(folder / "store", scale)
     with mounted(folder, store=folder / "store", config={}) as mount:
         watch = Watch(mount)
+        before = level_of(mount.root)
         each_s = max(seconds / (len(alone) + 3), 2)
 
         def timed(title: str, names: Sequence[str]) -> Times:
@@ -281,10 +289,14 @@ def run(folder: Path, seconds: float, scale: float, alone: Sequence[str], tell: 
         quiet = timed("quiet", ())
         beside = {name: timed(name, (name,)) for name in alone}
         beside_all = timed("all", tuple(CLIENTS))
-        memory = mount.status()["memory"]
-        report = Report(
-            watch.most_bytes, quiet, timed("quiet again", ()), beside, beside_all, memory, watch.ended_early
-        )
+        memory, metrics = mount.status()["memory"], (mount.root / "@store/metrics").read_text()
+        reached = Reached(*STATES)
+        reached.note(REFUSED, memory["refused"])
+        reached.note(LET_GO, int(metrics.partition("\nfsstore_memory_evicted_total ")[2].split()[0]))
+        quiet_again = timed("quiet again", ())
+        late = not_alive(mount.root, before)
+        ended = watch.ended_early + late
+        report = Report(watch.most_bytes, quiet, quiet_again, beside, beside_all, memory, reached, ended)
         mount.kill()  # nothing of what was begun is to be kept
     return report
 
@@ -358,7 +370,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bounds-") as folder:
         tell = partial(print, flush=True)
         report = run(Path(folder), chosen.minutes * 60, chosen.scale, tuple(CLIENTS), tell)
-    findings = report.findings(timed=True)
+    findings = report.findings(timed=True) + report.reached.missed()
     figures = {
         "minutes": chosen.minutes,
         "scale": chosen.scale,
@@ -370,6 +382,7 @@ def main() -> int:
         "beside_ms": {name: times.figures() for name, times in report.beside.items()},
         "beside_all_ms": report.beside_all.figures(),
         "memory_at_the_end": report.memory,
+        "reached": report.reached.times,
         "findings": findings,
     }
     keep("bounds", figures)

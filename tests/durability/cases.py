@@ -34,6 +34,10 @@ class CaseTally:
     lost: int = 0
     findings: list[str] = field(default_factory=list)
 
+    def missed(self) -> list[str]:
+        """States that a long run must have reached, and this one did not."""
+        return []
+
 
 AnyTally = TypeVar("AnyTally", bound=CaseTally)
 Tell = Callable[[AnyTally, list[str]], None]
@@ -124,6 +128,7 @@ def main(name: str, about: str | None, run: Callable[..., CaseTally], counted: d
             most_findings=chosen.most_findings,
             tell=partial(_tell, counted),
         )
+    tally.findings += tally.missed()
     keep(name, {"seed": chosen.seed, **tally.__dict__, "seconds": round(time.monotonic() - began)})
     print("NOT well: see the findings" if tally.findings else well)
     return 1 if tally.findings else 0

@@ -464,7 +464,9 @@ int main(int count, char **words)
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     umask(0);
-    char *options = geteuid() ? "fsname=faultfs,default_permissions" : "fsname=faultfs,default_permissions,allow_other";
+    char options[] = "fsname=faultfs,max_idle_threads=8,default_permissions,allow_other";
+    if (geteuid())
+        *strrchr(options, ',') = 0; /* others are root's to let in */
     char *arguments[] = {words[0], words[2], "-f", "-o", options, NULL};
     return fuse_main(5, arguments, &operations, NULL);
 }

@@ -46,6 +46,7 @@ from fsstore.tree.names import AppendOptions
 from tests.durability.attacks import MALFORMED_LINES, Attacker, Queue, Sight
 from tests.durability.bodies import body_of
 from tests.durability.cases import CaseTally, HangError, Tell, main, no_progress, run_cases
+from tests.durability.reached import Reached
 from tests.engine.storetools import QUIET, HastyDisk, letting_forgeries_in
 
 SIZES = FileSizes(commit_log_bytes=16_384, consume_queue_entries=32, index_slots=17, index_entries=96)
@@ -59,6 +60,7 @@ ENDS = ("closed", "killed", "torn")
 TRACES = ("as left", "as left", "copied", "bare", "log alone")
 """What is left besides the log: all; all with new times; all but marks and checkpoint; settings alone."""
 LOOKS = ("write", "write", "read", "repair")
+REFUSED = "a hostile message that was refused"
 
 Place = tuple[str, int, int]
 """Topic, queue, queue offset."""
@@ -172,6 +174,17 @@ class Tally(CaseTally):
     messages_required: int = 0
     damaged_messages_refused: int = 0
     forged: int = 0
+
+    def missed(self) -> list[str]:
+        """What of all that may happen never did."""
+        damages = [damage.__name__ for damage in DAMAGES]
+        wanted = ((ENDS, self.ends), (TRACES, self.traces), (LOOKS, self.looks), (damages, self.damages))
+        reached = Reached(REFUSED, *(name for names, _ in wanted for name in names))
+        reached.note(REFUSED, self.hostile_messages_refused)
+        for _, times in wanted:
+            for name in times:
+                reached.note(name, times[name])
+        return reached.missed()
 
 
 class Case:

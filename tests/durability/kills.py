@@ -7,7 +7,7 @@ requests, files, JSON with keys, attacks; small files that roll, retention that 
 random moment; now and then already while it opens. What was acknowledged has to be there, equal and in place; what was
 not is there as it was sent, or not at all; nothing else may be there. After each kill a copy of the store is opened by
 the engine alone and checked to the last derived byte; now and then the daemon ends cleanly and the store itself is
-checked.
+checked. In the end a mount has to be alive (tests/durability/liveness.py), and each of STATES must have been.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from engine.log.delay import SCHEDULE_TOPIC
 from tests.durability.bodies import identify
 from tests.durability.figures import keep
 from tests.durability.ledger import Contents, Identity, Ledger, Queue, Request, Tally
+from tests.durability.liveness import level_of, not_alive
 from tests.durability.publishers import HOSTILE_TOPIC, TOPICS, Hostile, Publisher, publishers
+from tests.durability.reached import Reached
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
 REFUSED = "WARNING fsstore.tree.publishing: refused what was written"
@@ -43,6 +45,16 @@ RETENTION = {"max_bytes": 4 << 20, "clean_interval_ms": 20, "delete_pause_ms": 0
 CONFIG: dict[str, Any] = {"sizes": SIZES, "retention": RETENTION}
 BUDGET_BYTES = 512 << 10
 """What each publisher sends at full speed in a round: a round's messages must not expire in that round."""
+
+STORED = "a request in flight that was stored"
+NOT_STORED = "a request in flight that was not stored"
+WITHOUT_ENTRY = "a kill between a record and its queue entry"
+TWICE = "two deaths in a row: of a loaded daemon, and of the next one while it opens"
+EXPIRED = "messages that expired"
+CLEAN = "a clean end between kills"
+STATES = (STORED, NOT_STORED, WITHOUT_ENTRY, TWICE, EXPIRED, CLEAN)
+
+ENTRY_BYTES = 20
 
 LONGEST_LOAD_S = 0.4
 MOUNTS_A_CLEAN_END = 20
@@ -61,6 +73,7 @@ class Rounds:
         self._publishers = publishers(seed * 1000, BUDGET_BYTES, SIZES["commit_log_bytes"])
         self._sent: tuple[list[Request], list[Request]] = ([], [])
         self.wrong: list[str] = []
+        self.reached = Reached(*STATES)
         self.kills = 0
         self.early_kills = 0
         self.clean_ends = 0
@@ -94,8 +107,15 @@ class Rounds:
     def finish(self) -> None:
         """A last look, through a mount that ends cleanly, and a check of the store itself."""
         with mounted(self._folder, store=self._store, config=CONFIG) as mount:
+            before = level_of(mount.root)
             self._look(mount)
+            self._note(not_alive(mount.root, before))
         self._note(map(str, check_store(self._store)))
+        self.reached.note(STORED, self.tally.in_flight_kept)
+        self.reached.note(NOT_STORED, self.tally.in_flight - self.tally.in_flight_kept)
+        self.reached.note(TWICE, self.early_kills)
+        self.reached.note(EXPIRED, self.tally.expired)
+        self.reached.note(CLEAN, self.clean_ends)
 
     def _make_topics(self, mount: Mounted) -> None:
         for topic in (*TOPICS, HOSTILE_TOPIC):
@@ -145,8 +165,11 @@ class Rounds:
         """Open a copy of what the dead daemon left by the engine alone, and compare every derived byte with its log."""
         copy = self._folder / "copy"
         shutil.copytree(self._store, copy)
+        ends = {queue: entries_end(copy, *queue) for queue in queues_of(copy)}
         with MessageStore.open(copy, StoreConfig(sizes=FileSizes(**SIZES))) as store:
             self._note(f"a copy, recovered: {problem}" for problem in store.check())
+            behind = (store.has_queue(*queue) and store.bounds(*queue).max_offset > end for queue, end in ends.items())
+            self.reached.note(WITHOUT_ENTRY, any(behind))
         if not self.wrong:
             shutil.rmtree(copy)
 
@@ -169,6 +192,22 @@ class Rounds:
 
     def _note(self, wrong: Any) -> None:
         self.wrong += [f"after kill {self.kills}: {text}" for text in wrong]
+
+
+def queues_of(store: Path) -> list[Queue]:
+    """The queues that have files."""
+    return [
+        (folder.parent.name, int(folder.name)) for folder in (store / "consumequeue").glob("*/*") if folder.is_dir()
+    ]
+
+
+def entries_end(store: Path, topic: str, queue: int) -> int:
+    """The queue offset behind the last entry in a queue's files, as they are."""
+    newest = max((store / "consumequeue" / topic / str(queue)).iterdir(), default=None)
+    if newest is None:
+        return 0
+    entries = newest.read_bytes().rstrip(b"\0")
+    return int(newest.name) // ENTRY_BYTES + -(-len(entries) // ENTRY_BYTES)
 
 
 def collected(ended: list[Publisher]) -> tuple[list[Request], list[Request]]:
@@ -269,7 +308,8 @@ def figures_of(rounds: Rounds, seconds: float) -> dict[str, object]:
         "log_files_rolled": rounds.rolled_files,
         "attacks": rounds.attacks,
         **asdict(rounds.tally),
-        "findings": rounds.wrong,
+        "reached": rounds.reached.times,
+        "findings": rounds.wrong + rounds.reached.missed(),
         "seconds": round(seconds),
     }
 
@@ -293,7 +333,7 @@ def main() -> int:
         print(f"the store is left in {folder}")
         return 1
     shutil.rmtree(folder)
-    return 0
+    return 1 if rounds.reached.missed() else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ next, lines that wait for the disk, files, JSON), sixteen readers (streams, mess
 `tail -f` and a Spark stream stay, while the daemon is killed at random, now and then before it has opened the store. No
 call may fail; each message has to be there once, and those of one writer in their order; a stream must never change
 what it showed, and Spark brings each message once, in order. With --restarts the daemon is not killed but replaced, by
-`mountctl restart`.
+`mountctl restart`. In the end the mount has to be alive (tests/durability/liveness.py), and each of the states must
+have been that this is about: see KILLED and REPLACED.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from statistics import median
 
 from engine import MessageStore, check_store
 from tests.durability.figures import keep
+from tests.durability.liveness import ALIVE, level_of, not_alive
+from tests.durability.reached import Reached
 from tests.durability.spark_stream import newest_offset, shown
 from tests.mount.harness import REPOSITORY, unmount_lazily
 
@@ -42,11 +45,29 @@ READERS = ("stream", "message", "listing", "report", "link", "stream", "message"
 PATIENCE_S = 60.0
 TEXT = re.compile(rb"w(\d+) (\d+)( [x]*)?")
 PACE_S = 0.002
+RESENT_STORED = "a resent write that the log had"
+RESENT_NOT_STORED = "a resent write that the log did not have"
+BEGUN = "a line that was begun when the server went"
+TWICE = "two deaths in a row, the next server's before it served"
+KILLED = (RESENT_STORED, RESENT_NOT_STORED, BEGUN, TWICE)
+REPLACED = (BEGUN,)
+"""What must have been when servers were killed, and replaced."""
+
 KILLS_A_STORE = 100
 """Then another store: readers list and check all of it, time and again."""
 
 KILLED_SERVING = 0.9
 """So many of the kills come after the daemon serves again; the others whenever they come."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A call of a writer whose first message has that number; times in milliseconds since 1970."""
+
+    writer: int
+    number: int
+    began_ms: float
+    ended_ms: float
 
 
 @dataclass
@@ -58,6 +79,10 @@ class Seen:
     """Messages of each writer, all of them acknowledged."""
     calls: list[tuple[float, float]] = field(default_factory=list)
     """When a writer's call began, and how long it took, where that was more than 20 ms."""
+    waits: list[Wait] = field(default_factory=list)
+    """Those calls by the clock that stamps messages."""
+    begun: set[int] = field(default_factory=set)
+    """Writers that have begun a line and not ended it."""
     reads: int = 0
     descriptors: set[int] = field(default_factory=set)
 
@@ -111,12 +136,13 @@ class Writers:
             for number, kind in enumerate(WRITERS)
         ]
 
-    def _timed(self, call: Callable[[], object]) -> None:
-        began = time.monotonic()
+    def _timed(self, call: Callable[[], object], writer: int) -> None:
+        began, began_ms = time.monotonic(), time.time() * 1_000
         call()
         took = time.monotonic() - began
         if took > 0.02:
             self._seen.calls.append((began, took))
+            self._seen.waits.append(Wait(writer, self._seen.sent[writer], began_ms, began_ms + took * 1_000))
 
     def _writer(self, kind: str, number: int, rng: random.Random) -> Callable[[], None]:
         name = {"file": "append@frame=file", "json": "append@format=json", "write": "append@frame=write"}.get(
@@ -131,7 +157,7 @@ class Writers:
             return b"w%d %d %s" % (number, sent[number] + ahead, b"x" * rng.randrange(40))
 
         def write(data: bytes) -> None:
-            self._timed(lambda: os.write(descriptor, data))
+            self._timed(lambda: os.write(descriptor, data), number)
 
         def lines() -> None:
             count = rng.choice((1, 1, 1, 2, 5))
@@ -143,12 +169,14 @@ class Writers:
             cut = rng.randrange(len(line))
             write(whole + line[:cut])
             sent[number] += 1
+            self._seen.begun.add(number)
             write(line[cut : cut + 2])
             if rng.random() < 0.3:
                 write(line[cut + 2 :])
-                self._timed(lambda: os.fsync(descriptor))
+                self._timed(lambda: os.fsync(descriptor), number)
             else:
                 write(line[cut + 2 :] + b"\n")
+            self._seen.begun.discard(number)
             sent[number] += 1
 
         def file() -> None:
@@ -156,9 +184,9 @@ class Writers:
             one = self._seen.open(self._queue / name, flags)
             try:
                 for start in range(0, len(body), 8_192):
-                    self._timed(partial(os.write, one, body[start : start + 8_192]))
+                    self._timed(partial(os.write, one, body[start : start + 8_192]), number)
             finally:
-                self._timed(lambda: self._seen.close(one))
+                self._timed(lambda: self._seen.close(one), number)
             sent[number] += 1
 
         def json_lines() -> None:
@@ -368,6 +396,7 @@ class Result:
     """The longest call of a writer around each."""
     unserved: list[float]
     """How long nobody served, by the daemons' log, at each planned restart."""
+    reached: Reached
 
 
 def run(
@@ -396,6 +425,8 @@ def run(
         seen, over, rng = Seen(), threading.Event(), random.Random(seed)
         queue, stream = root / "t/0", root / "t/0.log"
         killed: list[tuple[float, float]] = []
+        deaths_ms: list[float] = []
+        reached, before = Reached(*(REPLACED if planned else KILLED)), level_of(root)
         spark = folder / "spark"
         streaming = [sys.executable, "-m", "tests.durability.spark_stream", str(root), "t", str(spark)]
         with (
@@ -412,6 +443,8 @@ def run(
                     (root / "@store/status.json").read_bytes()
                 time.sleep(rng.random() * 2 * every_s)
                 began = time.monotonic()
+                deaths_ms.append(time.time() * 1_000)
+                reached.note(BEGUN, bool(seen.begun))
                 if planned:
                     subprocess.run([*command, "restart", root], check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
                 elif not daemon.kill():
@@ -439,26 +472,58 @@ def run(
         wrong = [] if is_shown else ["`tail -f` shows something else than the stream"]
         if with_spark and not seen.errors and "".join(f"{body}\n" for body in brought).encode() != expected:
             wrong.append(f"Spark brought {len(brought)} messages, not those of the stream in their order")
+        wrong += not_alive(root, before)
         subprocess.run([*command, "umount", root], check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
     finally:
         unmount_lazily(root)
-    wrong += settled(store, seen)
+    times_ms: dict[tuple[int, int], int] = {}
+    wrong += settled(store, seen, times_ms)
     timed, unserved = pauses(killed, seen.calls), hand_overs(log.read_text())
-    return Result(len(killed), seen, wrong, sum(seen.sent.values()), timed, unserved)
+    if not planned:
+        note_resent(reached, seen.waits, deaths_ms, times_ms)
+        reached.note(TWICE, deaths_in_a_row(log.read_text()))
+    return Result(len(killed), seen, wrong, sum(seen.sent.values()), timed, unserved, reached)
 
 
-def settled(store: Path, seen: Seen) -> list[str]:
-    """What is lost, doubled, or out of order."""
+def note_resent(
+    reached: Reached, waits: list[Wait], deaths_ms: list[float], times_ms: dict[tuple[int, int], int]
+) -> None:
+    """Writes that a death met: the server that was killed had stored them, or the next one did; by the time that it
+    stamped their first message with."""
+    for wait in waits:
+        death = next((death for death in deaths_ms if wait.began_ms < death < wait.ended_ms), None)
+        stored_ms = times_ms.get((wait.writer, wait.number))
+        if death is not None and stored_ms is not None:
+            reached.note(RESENT_STORED if stored_ms < death else RESENT_NOT_STORED)
+
+
+def deaths_in_a_row(log: str) -> int:
+    """Servers that were killed before they went on where the one before them was."""
+    found, serves = 0, True
+    for line in log.splitlines():
+        if " was killed by " in line:
+            found += not serves
+            serves = False
+        elif "goes on where " in line:
+            serves = True
+    return found
+
+
+def settled(store: Path, seen: Seen, times_ms: dict[tuple[int, int], int]) -> list[str]:
+    """What is lost, doubled, or out of order. `times_ms` gets when each message was stored, by writer and number."""
     wrong = [str(problem) for problem in check_store(store)]
     found: dict[int, list[int]] = {number: [] for number in seen.sent}
     with MessageStore.open(store) as opened:
         end = opened.bounds("t", 0).max_offset
         for offset in range(end):
-            match = TEXT.fullmatch(bytes(opened.get("t", 0, offset).body))
-            if match is None:
-                wrong.append(f"message {offset} is nobody's")
-            else:
+            message = opened.get("t", 0, offset)
+            body = bytes(message.body)
+            match = TEXT.fullmatch(body)
+            if match is not None:
                 found[int(match[1])].append(int(match[2]))
+                times_ms[int(match[1]), int(match[2])] = message.store_time_ms
+            elif not body.startswith(ALIVE):
+                wrong.append(f"message {offset} is nobody's")
     for number, sent in seen.sent.items():
         there = found[number]
         if there[:sent] != list(range(sent)) or len(there) > sent + 2:
@@ -521,7 +586,12 @@ def main() -> int:
     if last.wrong or last.seen.errors:
         print(f"store and log are left in {folder}")
         return 1
-    return 0
+    return 1 if never_reached(results) else 0
+
+
+def never_reached(results: list[Result]) -> list[str]:
+    """States that none of the stores had."""
+    return list(set.intersection(*(set(result.reached.missed()) for result in results)))
 
 
 def figures_of(results: list[Result], what: str, seconds: float) -> dict[str, object]:
@@ -537,6 +607,8 @@ def figures_of(results: list[Result], what: str, seconds: float) -> dict[str, ob
         "pause_longest_s": round(timed[-1], 2),
         "pause_median_s": round(median(timed), 2),
         "pause_p99_s": round(timed[len(timed) * 99 // 100], 2),
+        "reached": {state: sum(one.reached.times[state] for one in results) for state in results[0].reached.times},
+        "findings": never_reached(results),
         "unserved_ms": [round(one * 1000) for one in unserved],
         "load_average": round(os.getloadavg()[0], 1),
         "seconds": round(seconds),

@@ -8,12 +8,13 @@ worst they can that leaves no memory behind, and a reader of one small message i
 (private: what it allocated; the mapped files belong to the kernel's cache), descriptors, threads and maps are
 sampled. At the end a line is fitted through each, the part after warming up: flat means that it rises by next to
 nothing over that time. Then the counts have to agree, the log has to be free of complaints, the store has to check
-clean.
+clean, the mount has to be alive (tests/durability/liveness.py), and each of STATES must have been.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import random
 import subprocess
@@ -33,6 +34,8 @@ from engine import check_store
 from tests.durability.bodies import body_of, identify
 from tests.durability.bounds import Times, private_kib, started, times_of
 from tests.durability.figures import keep
+from tests.durability.liveness import level_of, not_alive
+from tests.durability.reached import Reached
 from tests.mount.harness import Mounted, mounted
 
 TOPICS = ("orders", "events", "photos")
@@ -44,6 +47,14 @@ RETENTION = {
 }
 HELD_FILES = 8
 """Message files that stay open for a while, so that retention meets readers."""
+
+HELD_STREAMS = 4
+"""Streams that do, each for 64 rounds."""
+
+FILE_EXPIRED = "a file of the log that expired"
+NAME_EXPIRED = "a name that expired before it was opened"
+READ_EXPIRED = "expiry during a read: of bytes of a stream that is open"
+STATES = (FILE_EXPIRED, NAME_EXPIRED, READ_EXPIRED)
 
 HOSTILE = ("keys", "topics")
 """Clients of tests.durability.bounds that run meanwhile."""
@@ -92,6 +103,7 @@ class Report:
     small_reads: Times
     cpu_share: float
     limits: Limits
+    reached: Reached
     wrong: list[str] = field(default_factory=list)
 
     def not_flat(self) -> list[str]:
@@ -152,6 +164,8 @@ class Load:
             mount.topic(name)
         self._publish_small()
         self._held: deque[int] = deque()
+        self._streams: deque[int] = deque()
+        self.reached = Reached(*STATES)
         self._status: dict[str, Any] = mount.status()
         self.published = dict.fromkeys(TOPICS, 0)
         self.read = 0
@@ -177,13 +191,14 @@ class Load:
         if number % 16 == 0:
             self._status = self._mount.status()
             os.fsync(self._lines[index])
+            self._hold_stream(topic)
         if number % 64 == 0:
             self._list_queue(topic)
             self._reopen(index)
 
     def close(self) -> None:
         """Close what is open."""
-        for fd in (*self._lines, *self._held):
+        for fd in (*self._lines, *self._held, *self._streams):
             os.close(fd)
 
     def _body(self, largest: int) -> bytes:
@@ -216,11 +231,14 @@ class Load:
         if bounds["max_offset"] <= bounds["min_offset"]:
             return
         path = self._root / topic / queue / f"{self._random.randrange(bounds['min_offset'], bounds['max_offset']):020d}"
-        with suppress(FileNotFoundError):  # retention was faster
+        try:
             fd = os.open(path, os.O_RDONLY)
-            identify(os.read(fd, os.fstat(fd).st_size + 1))
-            self.read += 1
-            self._held.append(fd)
+        except FileNotFoundError:  # retention was faster
+            self.reached.note(NAME_EXPIRED)
+            return
+        identify(os.read(fd, os.fstat(fd).st_size + 1))
+        self.read += 1
+        self._held.append(fd)
         while len(self._held) > HELD_FILES:
             os.close(self._held.popleft())
 
@@ -230,6 +248,20 @@ class Load:
             start = self._random.randrange(size + 1)
             with suppress(OSError):  # the beginning expired since it was opened: EIO, as promised
                 os.pread(log.fileno(), 65_536, start)
+
+    def _hold_stream(self, topic: str) -> None:
+        """Open one, and look whether the first bytes of the oldest that is open have expired since."""
+        self._streams.append(os.open(self._root / topic / "0.log", os.O_RDONLY))
+        if len(self._streams) > HELD_STREAMS:
+            fd = self._streams.popleft()
+            try:
+                os.pread(fd, 4_096, 0)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self.reached.note(READ_EXPIRED)
+            finally:
+                os.close(fd)
 
     def _list_queue(self, topic: str) -> None:
         with os.scandir(self._root / topic / "1") as listing:
@@ -246,6 +278,7 @@ def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *
     """Run the load for `seconds` below `folder`; `warm_up` is the part of the samples that does not count."""
     with ExitStack() as stack:
         mount = stack.enter_context(mounted(folder, config={"retention": RETENTION}))
+        before = level_of(mount.root)
         load = Load(mount, seed=1)
         hostile_clients = stack.enter_context(ExitStack())
         hostile = {name: hostile_clients.enter_context(beside(mount, name, 1)) for name in HOSTILE}
@@ -266,6 +299,7 @@ def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *
         hostile_clients.close()
         load.close()
         status = mount.status()
+        late = not_alive(mount.root, before)
     stored = {
         name: sum(bounds["max_offset"] for bounds in one["queues"].values()) for name, one in status["topics"].items()
     }
@@ -274,7 +308,8 @@ def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *
         for name in TOPICS
         if stored[name] != load.published[name]
     ]
-    wrong += ended_early
+    wrong += ended_early + late
+    load.reached.note(FILE_EXPIRED, status["stats"]["expired_files"])
     wrong += [str(problem) for problem in check_store(mount.store)]
     return Report(
         samples,
@@ -286,6 +321,7 @@ def soak(folder: Path, seconds: float, rounds_a_second: float, limits: Limits, *
         small_reads,
         used,
         limits,
+        load.reached,
         wrong,
     )
 
@@ -338,7 +374,8 @@ def figures_of(report: Report, minutes: float) -> dict[str, object]:
         "fitted_rise": {name: round(value, 1) for name, value in report.rises.items()},
         "allowed_rise": report.limits.__dict__,
         "complaints_in_log": len(report.complaints),
-        "findings": report.findings(),
+        "reached": report.reached.times,
+        "findings": report.findings() + report.reached.missed(),
     }
 
 
@@ -351,8 +388,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         report = soak(Path(folder), chosen.minutes * 60, chosen.rate, Limits(), warm_up=0.25)
     keep("soak", figures_of(report, chosen.minutes))
-    print("flat, and not a word of complaint" if not report.findings() else "NOT well: see the findings")
-    return 1 if report.findings() else 0
+    findings = report.findings() + report.reached.missed()
+    print("flat, and not a word of complaint" if not findings else "NOT well: see the findings")
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":

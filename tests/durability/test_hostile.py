@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.durability.hostile import DAMAGES, ENDS, LOOKS, TRACES, attack_stores
+from tests.durability.hostile import attack_stores
 
 CASES = 150
 
@@ -13,10 +13,6 @@ def test_a_hostile_publisher_costs_others_nothing(tmp_path: Path) -> None:
     tally = attack_stores(tmp_path, CASES, 2)
     assert tally.findings == []
     assert tally.cases == CASES
-    assert set(tally.ends) == set(ENDS)
-    assert set(tally.traces) == set(TRACES)
-    assert set(tally.looks) == set(LOOKS)
-    assert set(tally.damages) == {damage.__name__ for damage in DAMAGES}
+    assert tally.missed() == []
     assert tally.messages_required > 10 * CASES
     assert tally.hostile_messages > CASES
-    assert tally.hostile_messages_refused > 0

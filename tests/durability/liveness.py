@@ -1,0 +1,125 @@
+"""After the faults: does everything work again soon, and is the server as large as before?
+
+Within RECOVERY_S of the end of the faults, and of the clients that made them, each queue has to take a message and give
+it back, no process of the mount may hang, what clients made the server hold has to be free again, and its memory and
+descriptors have to be back at the level that they had before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.durability.children import in_child
+
+RECOVERY_S = 10.0
+
+MORE_KIB = 64 << 10
+"""What the allocator and what has a bound of its own may keep (docs/operations.md, memory)."""
+
+MORE_DESCRIPTORS = 64
+"""Files of the store that grew meanwhile are open."""
+
+ALIVE = b"alive "
+"""What is published in the end begins so."""
+
+KEPT = ("decompressed_bodies", "stream_buffers", "parquet_buffers")
+"""What a server keeps to be read again, and lets go when it needs the room."""
+
+LET_GO = ("messages_begun", "publishing", "listings")
+"""What it holds for clients."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """How large a server is: what it allocated in KiB, and its descriptors."""
+
+    private_kib: int
+    descriptors: int
+
+
+def status_of(root: Path) -> dict[str, Any]:
+    """@store/status.json of a mount."""
+    found: dict[str, Any] = json.loads((root / "@store" / "status.json").read_bytes())
+    return found
+
+
+def level_of(root: Path) -> Level:
+    """That of the server of a mount. What is kept to be read again does not count."""
+    status = status_of(root)
+    proc = Path("/proc") / str(status["pid"])
+    allocated = (proc / "status").read_text().partition("RssAnon:")[2].split()[0]
+    kept = sum(status["memory"]["bytes"][purpose] for purpose in KEPT) >> 10
+    return Level(int(allocated) - kept, len(os.listdir(proc / "fd")))
+
+
+def not_alive(root: Path, before: Level) -> list[str]:
+    """What does not work, or is not back, RECOVERY_S after now, in sentences."""
+    deadline = time.monotonic() + RECOVERY_S
+    ended = in_child(partial(use_every_queue, root), RECOVERY_S)
+    if ended.death:
+        return [f"not alive: {ended.death}, {ended.last_words or ended.out[-200:]}"]
+    found = [f"not alive: {line}" for line in ended.out.splitlines()]
+    while (late := not_back(root, before)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found + late
+
+
+def use_every_queue(root: Path) -> int:
+    """Publish to each queue and read it back; print what fails."""
+    status = status_of(root)
+    for topic, known in status["topics"].items():
+        for queue in known["queues"] if (root / topic / "append").exists() else ():
+            line = f"{ALIVE.decode()}{time.time_ns()}"
+            try:
+                (root / topic / queue / "append").write_text(line + "\n")
+                read = (root / topic / queue / "@last").read_text()
+            except OSError as error:
+                print(f"{topic}/{queue}: {error}", flush=True)
+            else:
+                if read != line:
+                    print(f"{topic}/{queue} shows {read[:60]!r}, not {line!r}", flush=True)
+    return 0
+
+
+def not_back(root: Path, before: Level) -> list[str]:
+    """What is not as it was before."""
+    now, held = level_of(root), status_of(root)["memory"]["bytes"]
+    found = [f"not back: {held[purpose]} bytes of {purpose}" for purpose in LET_GO if held[purpose]]
+    if now.private_kib > before.private_kib + MORE_KIB:
+        found.append(f"not back: {now.private_kib} KiB of memory, {before.private_kib} before")
+    if now.descriptors > before.descriptors + MORE_DESCRIPTORS:
+        found.append(f"not back: {now.descriptors} descriptors, {before.descriptors} before")
+    return found + [f"not back: process {pid} hangs" for pid in processes_of(root) if hangs(pid)]
+
+
+def processes_of(root: Path) -> list[int]:
+    """The server of a mount, and its keeper and the next server where there are any."""
+    status = status_of(root)
+    keeper = status.get("keeper_pid")
+    if keeper is None:
+        return [status["pid"]]
+    children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    return [keeper, *map(int, children)]
+
+
+def hangs(pid: int) -> bool:
+    """Whether a process can't be interrupted now, and is not just reading from the disk."""
+    for _ in range(5):
+        if state_of(pid) != "D":
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def state_of(pid: int) -> str:
+    """The letter that ps shows; empty: there is no such process any more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
