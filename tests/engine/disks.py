@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 from engine.files.disk import Disk
@@ -20,3 +21,25 @@ class FullDisk(Disk):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         self.files -= 1
         super().allocate(descriptor, path, size_bytes)
+
+
+class NotingDisk(Disk):
+    """Notes what a file says each time that its name is brought to disk, if its bytes were before."""
+
+    def __init__(self, path: Path) -> None:
+        self.durable: list[bytes] = []
+        """What a power cut leaves of the file: the last one."""
+        self._path = path
+        self._synced: set[tuple[int, int]] = set()
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        super().sync(descriptor, path)
+        found = os.fstat(descriptor)
+        self._synced.add((found.st_dev, found.st_ino))
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        if path == self._path.parent and self._path.exists():
+            found = self._path.stat()
+            if (found.st_dev, found.st_ino) in self._synced:
+                self.durable.append(self._path.read_bytes())

@@ -9,6 +9,8 @@ import pytest
 
 from engine import ConsumerOffsetError, Message, MessageStore, ReadOnlyStoreError, TopicNotFoundError
 from engine.settings.config_file import read_config
+from engine.settings.consumer_offsets import ConsumerOffsets
+from tests.engine.disks import NotingDisk
 from tests.engine.storetools import SMALL, opened
 
 BROKERS = """{
@@ -41,6 +43,14 @@ def test_an_offset_is_noted_beside_the_others(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "config/consumerOffset.json.bak").read_text())["offsetTable"]["orders@billing"]
     with opened(tmp_path) as store:
         assert store.consumer_offsets()["billing"]["orders"] == {0: 1, 1: 4}
+
+
+def test_an_offset_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
+    path, lmq_path = tmp_path / "consumerOffset.json", tmp_path / "lmqConsumerOffset.json"
+    offsets, disk = ConsumerOffsets(path, lmq_path), NotingDisk(path)
+    for offset in (3, 7):
+        offsets.commit("billing", "orders", 0, offset, disk, 1_800_000_000_000)
+        assert json.loads(disk.durable[-1])["offsetTable"] == {"orders@billing": {"0": offset}}
 
 
 @pytest.mark.parametrize("group", ["", "no good", "a@b", "x" * 256, "ä"])

@@ -10,6 +10,7 @@ import pytest
 from engine.errors import ConfigFileError, IllegalTopicError, TopicExistsError
 from engine.files.disk import Disk
 from engine.settings.topics_file import MAX_QUEUES, TopicTable
+from tests.engine.disks import NotingDisk
 
 VERSION_4 = """{
 	"dataVersion":{
@@ -198,3 +199,11 @@ def test_topics_that_only_a_broker_can_make_are_read_and_not_made(path: Path) ->
             topics.ensure(name, 4)
     topics.create("orders", 4)
     assert set(names) < written(path)["topicConfigTable"].keys()
+
+
+def test_a_topic_is_on_disk_when_the_call_returns(path: Path) -> None:
+    disk = NotingDisk(path)
+    topics = table(path, disk)
+    for topic in ("orders", "bills"):
+        topics.create(topic, 4)
+        assert topic in json.loads(disk.durable[-1])["topicConfigTable"]

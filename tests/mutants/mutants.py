@@ -1,0 +1,169 @@
+"""The mutants: where each stands, what it changes, and the suite that has to notice it.
+
+Old and new text are lines of the file as they stand, so a change of the code moves one line here. A mutant whose text
+is gone is not dropped: another one of its kind takes its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+POWER_CUTS = ("tests/durability/test_powerloss.py",)
+KERNEL = "engine/record/kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A deliberate bug: `old` stands once in the file at `path` and becomes `new`; `suite` is what pytest is to run."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    suite: tuple[str, ...]
+
+    def applied_to(self, text: str) -> str:
+        """The file with the bug. ValueError: the old text does not stand there once."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: its text stands {text.count(self.old)} times in {self.path}")
+        return text.replace(self.old, self.new)
+
+
+MUTANTS = (
+    # what makes bytes and names durable
+    Mutant(
+        "log-is-not-synced",
+        "engine/files/mapped_file.py",
+        "            self._disk.sync(number, self._path)\n",
+        "            number = number\n",
+        POWER_CUTS,
+    ),
+    Mutant(
+        "names-of-new-files-are-not-synced",
+        "engine/files/file_queue.py",
+        "            for path in dict.fromkeys(names):\n                self._disk.sync_directory(path)\n",
+        "            for path in dict.fromkeys(names):\n                path = path\n",
+        POWER_CUTS,
+    ),
+    Mutant(
+        "replaced-file-is-not-synced",
+        "engine/files/disk.py",
+        "            file.write(content)\n        disk.sync(descriptor, path)\n",
+        "            file.write(content)\n",
+        ("tests/engine/files/test_disk.py", *POWER_CUTS),
+    ),
+    Mutant(
+        "name-of-a-replaced-file-is-not-synced",
+        "engine/files/disk.py",
+        "        unlink(temporary)\n        raise\n    disk.sync_directory(path.parent)\n",
+        "        unlink(temporary)\n        raise\n",
+        ("tests/engine/files/test_disk.py", "tests/engine/settings"),
+    ),
+    Mutant(
+        "offset-of-a-group-is-not-durable",
+        "engine/settings/consumer_offsets.py",
+        "            write_config(path, content, disk)\n",
+        "            threading.Thread(target=write_config, args=(path, content, disk)).start()\n",
+        ("tests/engine/settings",),
+    ),
+    Mutant(
+        "quarantine-moves-nothing",
+        "engine/recovery/quarantine.py",
+        "    rename(source, target)\n",
+        "",
+        ("tests/engine/recovery", "tests/engine/test_leftovers.py"),
+    ),
+    Mutant(
+        "quarantine-is-not-durable",
+        "engine/recovery/quarantine.py",
+        "    disk.sync_directory(target.parent)\n    disk.sync_directory(source.parent)\n",
+        "",
+        ("tests/engine/recovery", "tests/engine/test_leftovers.py"),
+    ),
+    Mutant(
+        "copy-before-a-frame-is-not-kept",
+        "engine/recovery/tombstone.py",
+        "    replace_file(path, content, disk)\n    return path\n",
+        "    return path\n",
+        ("tests/engine/recovery", "tests/engine/test_damaged_store.py"),
+    ),
+    Mutant(
+        "cut-records-are-not-kept",
+        "engine/recovery/quarantine.py",
+        "        if holds_record(pages, first, last, file.start):\n",
+        "        if not holds_record(pages, first, last, file.start):\n",
+        ("tests/engine/recovery",),
+    ),
+    # the order of things
+    Mutant(
+        "marks-run-ahead-of-the-log",
+        "engine/write/flush.py",
+        "            self._log.wait_durable(snapshot.physical_end)\n",
+        "",
+        ("tests/engine/write", *POWER_CUTS),
+    ),
+    Mutant(
+        "marks-run-ahead-of-the-queues",
+        "engine/write/flush.py",
+        "            self._flush_queues(0)\n            self._flush_index()\n",
+        "            self._flush_index()\n",
+        ("tests/engine/write", *POWER_CUTS),
+    ),
+    Mutant(
+        "clean-mark-outlives-the-opening",
+        "engine/recovery/open.py",
+        "        remove_file(layout.clean_mark, disk)\n",
+        "        pass\n",
+        ("tests/engine/recovery", *POWER_CUTS),
+    ),
+    Mutant(
+        "heads-of-a-batch-are-written-first",
+        "engine/log/commit_log.py",
+        "                    files[number].write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])\n",
+        "                    files[number].write(position, part.buffer)\n",
+        ("tests/engine/log/test_commit_log.py", "tests/engine/log/test_placing.py"),
+    ),
+    Mutant(
+        "failed-batch-is-not-erased",
+        "engine/log/commit_log.py",
+        "                _erase(files, current.wrote, ends)\n                raise\n",
+        "                raise\n",
+        ("tests/engine/log/test_commit_log.py", "tests/engine/test_unpublished.py"),
+    ),
+    Mutant(
+        "failed-flush-is-forgotten",
+        "engine/files/mapped_file.py",
+        "        except OSError as error:\n            self._failure = error\n            raise\n",
+        "        except OSError:\n            raise\n",
+        ("tests/engine/files/test_mapped_file.py", "tests/engine/write"),
+    ),
+    Mutant(
+        "waiters-are-told-before-the-flush",
+        "engine/write/flush.py",
+        "            if answer is None and physical_end > self.durable_end:\n",
+        "            if answer is None and physical_end > self._log.wrote_end:\n",
+        ("tests/engine/write",),
+    ),
+    # what is believed
+    Mutant(
+        "recovery-point-of-another-writer-is-believed",
+        "engine/recovery/marks.py",
+        "        if lock_mtime_ns != self.lock_mtime_ns or self.physical_end < log.min_offset:\n",
+        "        if self.physical_end < log.min_offset:\n",
+        ("tests/engine/recovery", "tests/engine/test_between_writers.py"),
+    ),
+    Mutant(
+        "damage-of-the-newest-record-is-not-seen",
+        "engine/recovery/marks.py",
+        "        if record_crc(log, start, size) == crc:\n            return []\n",
+        "        return []\n",
+        ("tests/engine/recovery", "tests/engine/test_newest_damage.py"),
+    ),
+    Mutant(
+        "lock-of-a-store-is-not-taken",
+        "engine/files/lock.py",
+        "            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n",
+        "            pass\n",
+        ("tests/engine/files", "tests/engine/test_store_life.py"),
+    ),
+)
