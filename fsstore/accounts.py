@@ -41,8 +41,6 @@ class Resource(StrEnum):
     """Names that a user made up and the kernel knows: `append@OPTIONS`, `keys/KEY@all`."""
     SLOW_THREADS = "slow_threads"
     """Threads at slow work: who asks for more waits."""
-    REQUESTS = "requests"
-    """Requests that were read and wait for their turn: who has more waits in the kernel."""
 
 
 class Bound(NamedTuple):
@@ -61,21 +59,20 @@ REFUSALS = {
     Resource.HANDOVER_BYTES: errno.ENOBUFS,
     Resource.NAMES: errno.ENOBUFS,
     Resource.SLOW_THREADS: errno.EAGAIN,
-    Resource.REQUESTS: errno.EAGAIN,
 }
-"""The errno of who asks for too much. Nobody sees EAGAIN: those requests wait."""
+"""The errno of who asks for too much; for threads, requests wait instead."""
 
 SHARE_OF_DESCRIPTORS = 8
 """The pool is one of so many parts of the process's descriptors: a store takes three quarters of them."""
 MOST_DESCRIPTORS = 16_384
+FEWEST_THREADS = 2
 
 BOUNDS = {
     Resource.STAGED_FILES: Bound(65_536, 64),
     Resource.HELD_BYTES: Bound(256 << 20, 1 << 20),
     Resource.HANDOVER_BYTES: Bound(512 << 20, 1 << 20),
     Resource.NAMES: Bound(1 << 18, 256),
-    Resource.SLOW_THREADS: Bound(16, 2),
-    Resource.REQUESTS: Bound(512, 8),
+    Resource.SLOW_THREADS: Bound(16, FEWEST_THREADS),
 }
 
 
@@ -138,22 +135,29 @@ class Accounts:
     def take(self, user: int, kind: Resource, amount: int = 1) -> None:
         """Add `amount` (0 or more) to what a user holds. FilesystemError with the resource's errno: it would be more
         than the user's share, and nothing has changed."""
+        if self.try_take(user, kind, amount):
+            return
         with self._lock:
             pool = self._pools[kind]
-            held, share = pool.held.get(user, 0), self._share(user, pool)
-            if held + amount <= share:
-                self._add(pool, user, amount)
-                return
             pool.refused += 1
+            held, share = pool.held.get(user, 0), max(self._share(user, pool), 0)
         what = kind.value.replace("_", " ")
-        reason = f"user {user} holds {held:,} {what} and asks for {amount:,} more: the share is {max(share, 0):,} now"
+        reason = f"user {user} holds {held:,} {what} and asks for {amount:,} more: the share is {share:,} now"
         raise FilesystemError(REFUSALS[kind], reason)
 
-    def has_room(self, user: int, kind: Resource, amount: int = 1) -> bool:
-        """Whether `take` would succeed this moment."""
+    def try_take(self, user: int, kind: Resource, amount: int = 1) -> bool:
+        """As `take`, for who waits or makes room instead of being refused: whether it succeeded."""
         with self._lock:
             pool = self._pools[kind]
-            return pool.held.get(user, 0) + amount <= self._share(user, pool)
+            fits = pool.held.get(user, 0) + amount <= self._share(user, pool)
+            if fits:
+                self._add(pool, user, amount)
+            return fits
+
+    def set_bound(self, kind: Resource, bound: Bound) -> None:
+        """There is so much of a resource, known later than the rest."""
+        with self._lock:
+            self._pools[kind].bound = bound
 
     def inherit(self, user: int, kind: Resource, amount: int = 1) -> None:
         """As `take`, for what a user held before this server began: never refused."""

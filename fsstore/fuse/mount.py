@@ -150,7 +150,8 @@ class Mount:
         invalidation = Invalidation(self._core, self._channel, expiry)
         handlers.published = invalidation.notify_kernel
         core, max_slow = self._core, self._options.max_slow
-        loop = RequestLoop(self._channel, handlers.by_opcode, relay, max_slow, core.ending, core.accounts)
+        shared = core.accounts, core.memory
+        loop = RequestLoop(self._channel, handlers.by_opcode, relay, max_slow, core.ending, *shared)
         requests = RequestLog(self._core, self._channel, handlers.by_opcode)
         relay.log, handlers.waiting = requests, requests.waiting
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import functools
 import socket
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from mmap import PAGESIZE
@@ -25,6 +24,7 @@ from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel
+from fsstore.fuse.turns import Turns
 from fsstore.handover import RESENT, HandoverError
 from fsstore.interface import FilesystemError, SlowWork
 
@@ -56,7 +56,10 @@ class Relay:
         self._resent: set[int] = set()
         self._channel = channel
         self._socket = ours
-        self._backlog: deque[bytes] = deque()
+        self._backlog: Turns[bytes] = Turns()
+        self._next: bytes | None = None
+        self._in_hand = 0
+        """Requests that libfuse has: what waits behind them is in turns."""
         self._reply = bytearray(LARGEST_REPLY_BYTES)  # one for all: a new one each time would leave holes in the heap
 
     @classmethod
@@ -88,16 +91,19 @@ class Relay:
         if self.log is not None:
             self.log.begin(request)
         self.waiting += 1
-        self._backlog.append(request)
+        self._backlog.add(wire.REQUEST_OF_USER.unpack_from(request)[4], request)
         self._hand_over()
 
     def _hand_over(self) -> None:
-        while self._backlog:
+        while self._in_hand < READY_TASKS and (self._next or self._backlog):
+            self._next = self._next or self._backlog.take()
+            assert self._next is not None
             try:
-                self._socket.send(self._backlog[0])
+                self._socket.send(self._next)
             except BlockingIOError:  # so many at once: after the next reply
                 return
-            self._backlog.popleft()
+            self._next = None
+            self._in_hand += 1
 
     async def run(self) -> None:
         """Have pyfuse3 answer until cancelled."""
@@ -121,6 +127,7 @@ class Relay:
                     _, error, unique = wire.REPLY.unpack_from(reply)
                     self.log.answered(unique, -error)
             self.waiting -= 1
+            self._in_hand -= 1
             self._hand_over()
 
     def _agree(self, reply: bytes) -> None:

@@ -14,6 +14,7 @@ import errno
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
@@ -32,6 +33,8 @@ from fsstore.tree.refusals import escaped, time_text
 BATCH_S = 0.05
 """How long lines are collected for a reader who waits."""
 MOST_PATH_CHARACTERS = 1_000
+MOST_INTERRUPTED = 256
+"""Requests that were interrupted last: a read of the log may still wait for its turn."""
 _READ_FLAGS = Struct("=32xI")
 """Of a read request, after handle, position and size: flags of the open file"""
 _NAMED = {
@@ -86,6 +89,7 @@ class RequestLog:
         self._plain: dict[int, Handler] = {}
         self._begun: dict[int, Entry] = {}
         self._parked: dict[int, tuple[int, int]] = {}  # `unique` of a read -> handle, size
+        self._interrupted: deque[int] = deque(maxlen=MOST_INTERRUPTED)
         self._answered_s = 0.0
         self._arrived = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
@@ -195,12 +199,15 @@ class RequestLog:
             self._channel.send_with(wire.header(unique, len(lines)), lines)
         elif _READ_FLAGS.unpack_from(request, ARGUMENTS)[0] & os.O_NONBLOCK:
             raise FilesystemError(errno.EAGAIN)
+        elif unique & ~RESENT in self._interrupted:
+            raise FilesystemError(errno.EINTR)
         else:
             self._parked[unique] = handle, size
 
     def _interrupt(self, _: int, __: int, request: memoryview) -> None:
-        """A reader who waits was sent a signal."""
+        """A reader who waits was sent a signal, perhaps before the read has had its turn."""
         (interrupted,) = HANDLE.unpack_from(request, ARGUMENTS)
+        self._interrupted.append(interrupted & ~RESENT)
         for unique in [unique for unique in self._parked if unique & ~RESENT == interrupted & ~RESENT]:
             del self._parked[unique]
             self._channel.send(wire.failed(unique, errno.EINTR))

@@ -4,7 +4,8 @@ fusermount3 mounts (it may, for everyone) and hands the descriptor over. A reply
 Requests are handled one after the other on trio's thread:
 
     poll the descriptor in place ──ready──► receive, handle, reply ──► poll again …
-        │ nothing for LINGER_MS: wait through trio
+        │ nothing for LINGER_MS: wait through trio          │ another one has come meanwhile: receive all, then handle
+        │                                                   │ one of each user in turn (turns)
 
 Most answers need no waiting, and going through trio for each would cost more than answering. trio gets its turn after
 TURN_REQUESTS requests, after each one while somebody waits for slow work or for pyfuse3, and whenever the kernel is
@@ -14,6 +15,7 @@ idle.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import socket
@@ -29,13 +31,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from fsstore.accounts import Accounts
+from fsstore.accounts import FEWEST_THREADS, Accounts, Bound, Resource
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.fuse.protocol import REPLY, REQUEST, REQUEST_OF_USER, Opcode, failed
+from fsstore.fuse.turns import RequestQueue, SlowThreads
 from fsstore.handover import RESENT, WORKERS, Keeper, RequestJournal, pin, touch
 from fsstore.interface import Data, Kind, Pieces, SlowWork
 from fsstore.options import MountError
+from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.metrics import SAMPLE_OF, RequestFigures
 
 if TYPE_CHECKING:
@@ -231,6 +235,9 @@ THREADS = {Kind.DECOMPRESSING: 1, Kind.PUBLISHING: 1, Kind.PUBLISHING_LITTLE: 4}
 """At one time: who decompresses may take three times 64 MiB, with what it makes of a body; who publishes what takes
 long, as much."""
 
+UNLIMITED = trio.CapacityLimiter(math.inf)
+"""`SlowThreads` limits them."""
+
 LINGER_MS = 10
 """How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
 time it would set up and take down a timer at each request."""
@@ -247,14 +254,18 @@ class RequestLoop:
         max_slow: int,
         ending: Callable[[], None],
         accounts: Accounts,
+        memory: MemoryBudget,
     ) -> None:
         """What `handlers` (by opcode) don't know is the relay's. At most `max_slow` threads do slow work of any kind
         that is not in THREADS; `ending` is called when no more requests are taken, to hurry those threads: the loop
-        waits for them."""
+        waits for them. Requests that wait for their turn count in `memory`."""
         self._channel = channel
         self._handlers = handlers
         self._relay = relay
-        self._threads = {kind: trio.CapacityLimiter(THREADS.get(kind, max_slow)) for kind in Kind}
+        threads = {kind: THREADS.get(kind, max_slow) for kind in Kind}
+        accounts.set_bound(Resource.SLOW_THREADS, Bound(sum(threads.values()), FEWEST_THREADS))
+        self._threads = SlowThreads(threads, accounts)
+        self._requests = RequestQueue(memory)
         self._ending = ending
         self._accounts = accounts
         self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
@@ -270,8 +281,8 @@ class RequestLoop:
         self._queued: dict[int, deque[bytes]] = {}  # requests that wait for another one's turn, by inode
 
     def holds(self, inode: int) -> bool:
-        """Whether a request for an inode is at slow work."""
-        return inode in self._slow
+        """Whether a request for an inode is at slow work, or waits for its turn."""
+        return inode in self._slow or self._requests.holds(inode)
 
     async def run(self) -> None:
         """Serve until the mount is gone, or cancelled."""
@@ -288,14 +299,33 @@ class RequestLoop:
             if is_busy or not left:
                 await trio.lowlevel.checkpoint()
                 left = TURN_REQUESTS
-            if not self._channel.is_ready(0 if is_busy else LINGER_MS):
+            request = self._next()
+            if request is not None:
+                left -= 1
+                self._take(request, nursery)
+            elif is_busy or not self._channel.is_ready(LINGER_MS):
                 self.working[0] = 0
                 await self._channel.wait()
                 left = TURN_REQUESTS
-            left -= 1
-            request = self._channel.receive()
-            if request is not None:
+            elif (request := self._channel.receive()) is not None:
+                left -= 1
                 self._take(request, nursery)
+
+    def _next(self) -> memoryview | None:
+        """The next request of the user in turn, of all that have come; None: there is none yet."""
+        channel, requests = self._channel, self._requests
+        if not requests:
+            request = channel.receive() if channel.is_ready(0) else None
+            if request is None or not channel.is_ready(0):
+                return request  # the only one: it need not be copied
+            requests.add(bytes(request))
+        while requests.has_room and channel.is_ready(0):
+            if (request := channel.receive()) is not None:
+                requests.add(bytes(request))
+            elif not channel.is_mounted:
+                break
+        waiting = requests.take()
+        return None if waiting is None else memoryview(waiting)
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
         _, opcode, unique, inode, user = REQUEST_OF_USER.unpack_from(request)
@@ -322,7 +352,8 @@ class RequestLoop:
             self._slow.append(inode)
             if slow.is_in_turn:
                 self._queued[inode] = deque()
-            nursery.start_soon(self._after, slow, handler, memoryview(bytes(request)), nursery)
+            kept = request if type(request.obj) is bytes else memoryview(bytes(request))
+            nursery.start_soon(self._after, slow, handler, kept, nursery)
         except Exception as error:
             self._refuse(error, handler, unique, request)
 
@@ -359,7 +390,8 @@ class RequestLoop:
         while True:
             try:
                 work = slow.work if slow.waits else partial(self._work_on, unique, slow.work)
-                await trio.to_thread.run_sync(work, limiter=self._threads[slow.kind])
+                async with self._threads.one(slow.kind, user):
+                    await trio.to_thread.run_sync(work, limiter=UNLIMITED)
                 self._accounts.caller = user
                 self.working[0] = unique
                 handler(unique, inode, request)

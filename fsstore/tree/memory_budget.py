@@ -36,6 +36,8 @@ class Purpose(StrEnum):
     """Lines without their newline, and `frame=file` messages, of publishers: held."""
     PUBLISHING = "publishing"
     """Write requests whose lines wait for the thread that publishes them: held."""
+    REQUESTS = "requests"
+    """Requests that were read and wait for their turn, up to a bound of their own: held, and never refused."""
     LISTINGS = "listings"
     """Names of directories that are open: held."""
     REPORTS = "reports"
@@ -75,7 +77,8 @@ class MemoryBudget:
             more = after - before
             comes_late = after <= SMALL_BYTES or purpose is Purpose.PUBLISHING
             eighths = _EIGHTHS_HELD_LATE if comes_late else _EIGHTHS_HELD
-            if more > 0 and self._held + more > self.limit_bytes // 8 * eighths:
+            is_bounded = purpose is Purpose.REQUESTS
+            if more > 0 and not is_bounded and self._held + more > self.limit_bytes // 8 * eighths:
                 self.refused += 1
                 what = purpose.value.replace("_", " ")
                 raise FilesystemError(errno.ENOBUFS, f"the daemon has no memory left for {what}: try again later")

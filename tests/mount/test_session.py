@@ -11,12 +11,14 @@ from typing import cast
 
 import trio
 
-from fsstore.accounts import Accounts
+from fsstore.accounts import FEWEST_THREADS, Accounts
 from fsstore.fuse.protocol import Opcode, done, failed
 from fsstore.fuse.rare import Relay
 from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
+from fsstore.fuse.turns import MOST_BYTES, MOST_REQUESTS, RequestQueue
 from fsstore.handover import RESENT
 from fsstore.interface import FilesystemError, Kind, SlowWork
+from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.metrics import SAMPLE_OF
 
 OWNER = 10
@@ -58,11 +60,21 @@ class NoRelay:
     waiting = 0
 
 
+def request(inode: int, user: int, size: int) -> bytes:
+    return struct.pack("=IIQQI12x", 40 + size, KNOWN, 1, inode, user) + bytes(size)
+
+
+def request_queue() -> tuple[RequestQueue, MemoryBudget]:
+    memory = MemoryBudget()
+    return RequestQueue(memory), memory
+
+
 def serve(
     channel: ScriptedChannel,
     handle: Callable[[int], None],
     opcode: int = KNOWN,
     *,
+    max_slow: int = 2,
     ending: Callable[[], None] = lambda: None,
 ) -> list[bytes]:
     """The replies to a channel's requests; `handle(unique)` is the handler."""
@@ -70,7 +82,15 @@ def serve(
     def handler(unique: int, _: int, __: memoryview) -> None:
         handle(unique)
 
-    loop = RequestLoop(cast(Channel, channel), {opcode: handler}, cast(Relay, NoRelay()), 2, ending, Accounts(OWNER))
+    loop = RequestLoop(
+        cast(Channel, channel),
+        {opcode: handler},
+        cast(Relay, NoRelay()),
+        max_slow,
+        ending,
+        Accounts(OWNER),
+        MemoryBudget(),
+    )
     trio.run(loop.run)
     return channel.replies
 
@@ -82,7 +102,9 @@ def loop_over(channel: ScriptedChannel, handle: Callable[[int], None]) -> Reques
         handle(unique)
 
     handlers: dict[int, Handler] = {KNOWN: handler, KNOWN + 1: handler}
-    return RequestLoop(cast(Channel, channel), handlers, cast(Relay, NoRelay()), 2, lambda: None, Accounts(OWNER))
+    return RequestLoop(
+        cast(Channel, channel), handlers, cast(Relay, NoRelay()), 2, lambda: None, Accounts(OWNER), MemoryBudget()
+    )
 
 
 def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_once() -> None:
@@ -173,6 +195,79 @@ def test_what_servers_died_of_is_answered_by_another_handler() -> None:
     assert channel.replies[0] == failed(7 | RESENT, errno.EIO)
 
 
+def test_requests_that_wait_are_answered_by_user_in_turn_and_each_users_in_order() -> None:
+    requests = [(KNOWN, unique, unique, 1001) for unique in range(1, 5)]
+    channel = ScriptedChannel([*requests, (KNOWN, 5, 5, 1002), (KNOWN, 6, 6, 1002), (KNOWN, 7, 7, 1003)], 7)
+    assert serve(channel, lambda unique: channel.send(done(unique))) == [done(one) for one in (1, 5, 7, 2, 6, 3, 4)]
+
+
+def test_what_another_server_left_unanswered_comes_before_anything_else() -> None:
+    """The journal of requests takes the first that is none of these as a sign that all of them were answered."""
+    requests = [(KNOWN, unique, unique, 1001) for unique in (1, 2 | RESENT, 3 | RESENT, 4)]
+    channel = ScriptedChannel([*requests, (KNOWN, 5 | RESENT, 5, 1002)], 5)
+    assert serve(channel, lambda unique: channel.send(done(unique & ~RESENT))) == [done(one) for one in (2, 3, 5, 1, 4)]
+
+
+def test_what_waits_is_bounded_in_requests_and_bytes_and_counted() -> None:
+    queue, memory = request_queue()
+    assert not queue
+    queue.add(request(1, 1001, 3 << 20))
+    queue.add(request(2, 1001, 0))
+    assert memory.used[Purpose.REQUESTS] == 3 << 20
+    assert queue.holds(2)
+    assert not queue.holds(3)
+    while queue.has_room:
+        queue.add(request(1, 1001, 1 << 20))
+    assert memory.used[Purpose.REQUESTS] == MOST_BYTES
+    while queue.take():
+        pass
+    assert queue.has_room
+    assert memory.used[Purpose.REQUESTS] == 0
+    for _ in range(MOST_REQUESTS):
+        queue.add(request(1, 1001, 0))
+    assert not queue.has_room
+
+
+def test_slow_work_of_one_user_leaves_threads_to_others() -> None:
+    requests = [(KNOWN, unique, unique, 1001) for unique in range(1, 9)]
+    channel = ScriptedChannel([*requests, (KNOWN, 9, 9, 1002)], 9)
+    over, begun = threading.Event(), list[int]()
+
+    def handle(unique: int) -> None:
+        if unique not in begun:
+            raise SlowWork(lambda: work(unique))
+        channel.send(done(unique))
+
+    def work(unique: int) -> None:
+        begun.append(unique)
+        if unique == 9:
+            over.set()
+        assert over.wait(30)
+
+    serve(channel, handle, max_slow=16)
+    assert set(begun[: FEWEST_THREADS + 1]) == {1, 2, 9}
+
+
+def test_slow_work_that_waits_for_the_one_thread_of_its_kind_is_done_by_user_in_turn() -> None:
+    requests = [(KNOWN, unique, unique, 1001) for unique in range(1, 6)]
+    channel = ScriptedChannel([*requests, (KNOWN, 9, 9, 1002)], 6)
+    over, begun = threading.Event(), list[int]()
+
+    def handle(unique: int) -> None:
+        if unique not in begun:
+            if unique == 9:
+                over.set()
+            raise SlowWork(lambda: work(unique), Kind.PUBLISHING)
+        channel.send(done(unique))
+
+    def work(unique: int) -> None:
+        begun.append(unique)
+        assert over.wait(30)
+
+    serve(channel, handle)
+    assert begun.index(9) <= 2
+
+
 def test_slow_work_that_fails_is_answered_with_its_errno() -> None:
     channel = ScriptedChannel([(KNOWN, 7)], 1)
 
@@ -199,8 +294,7 @@ def test_a_request_that_fails_behind_its_slow_work_is_answered_and_the_next_one_
         channel.send(done(unique))
 
     assert serve(channel, handle) == [struct.pack("=IiQ", 16, -errno.ESTALE, 7), done(8)]
-    assert channel.waits_ms[0] == LINGER_MS
-    assert 0 in channel.waits_ms  # while the work was under way, nobody waited in place
+    assert LINGER_MS not in channel.waits_ms  # while the work was under way, nobody waited in place
 
 
 def test_slow_work_is_hurried_when_no_more_requests_are_taken() -> None:

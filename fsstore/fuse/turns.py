@@ -1,0 +1,155 @@
+"""Users in turn: what waits for the request loop, and for the threads that do slow work.
+
+    /dev/fuse ──all that has come──► RequestQueue ──one of each user──► request loop
+    slow work ─────────────────────► SlowThreads  ──one of each user──► a thread
+
+Each user's own come in their order. That is all the order which the kernel's requests need: it sends none that follows
+from another before that one is answered, and what it sends without waiting (FORGET, INTERRUPT) is right in any order.
+What another server received and did not answer comes first: the kernel sends it again before anything else, and the
+journal of requests relies on that.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import trio
+
+from fsstore.accounts import Accounts, Resource
+from fsstore.fuse.protocol import REQUEST, REQUEST_OF_USER
+from fsstore.handover import RESENT
+from fsstore.interface import Kind
+from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+T = TypeVar("T")
+
+MOST_REQUESTS = 16_384
+MOST_BYTES = 16 << 20
+"""Of requests that were read and wait: more of them wait in the kernel, in the order in which they came."""
+REQUEST_BYTES = 256
+"""What a request takes beside its own bytes."""
+STEP_BYTES = 1 << 20
+"""The memory budget is told of so many bytes at a time."""
+
+
+class Turns(Generic[T]):
+    """Items of several users: one of each user in turn, those of one user in their order. Thread safety: none."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[int, deque[T]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def __iter__(self) -> Iterator[T]:
+        for items in self._of.values():
+            yield from items
+
+    def add(self, user: int, item: T) -> None:
+        """Have an item of `user` wait."""
+        items = self._of.get(user)
+        if items is None:
+            self._of[user] = deque((item,))
+        else:
+            items.append(item)
+
+    def take(self, may: Callable[[int], bool] = lambda user: True) -> T | None:
+        """The next item of the first user in turn who may have one, who is the last in turn then; None: there is
+        none."""
+        user = next((user for user in self._of if may(user)), None)
+        if user is None:
+            return None
+        items = self._of[user]
+        item = items.popleft()
+        if items:
+            self._of.move_to_end(user)
+        else:
+            del self._of[user]
+        return item
+
+
+class RequestQueue:
+    """Requests that were read from the kernel and wait for their turn. Thread safety: none."""
+
+    def __init__(self, memory: MemoryBudget) -> None:
+        self._resent: deque[bytes] = deque()
+        self._turns: Turns[bytes] = Turns()
+        self._memory = Holding(memory, Purpose.REQUESTS)
+        self._count = 0
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another one may be read."""
+        return self._count < MOST_REQUESTS and self._bytes < MOST_BYTES
+
+    def add(self, request: bytes) -> None:
+        """Have a request wait."""
+        _, _, unique, _, user = REQUEST_OF_USER.unpack_from(request)
+        if unique & RESENT:
+            self._resent.append(request)
+        else:
+            self._turns.add(user, request)
+        self._changed(1, REQUEST_BYTES + len(request))
+
+    def take(self) -> bytes | None:
+        """The next one; None: none waits."""
+        request = self._resent.popleft() if self._resent else self._turns.take()
+        if request is not None:
+            self._changed(-1, -REQUEST_BYTES - len(request))
+        return request
+
+    def holds(self, inode: int) -> bool:
+        """Whether one of them is for an inode."""
+        waiting = (one for some in (self._resent, self._turns) for one in some)
+        return any(REQUEST.unpack_from(one)[3] == inode for one in waiting)
+
+    def _changed(self, count: int, size: int) -> None:
+        self._count += count
+        self._bytes += size
+        steps = self._bytes // STEP_BYTES
+        if steps * STEP_BYTES != self._memory.size:
+            self._memory.resize(steps * STEP_BYTES)
+
+
+class SlowThreads:
+    """Threads by kind of work. None waits while one is free that its user may have. Thread safety: trio's thread."""
+
+    def __init__(self, threads: Mapping[Kind, int], accounts: Accounts) -> None:
+        """`threads`: how many there are of each kind."""
+        self._free = dict(threads)
+        self._accounts = accounts
+        self._waiting: dict[Kind, Turns[trio.Event]] = {kind: Turns() for kind in threads}
+
+    @asynccontextmanager
+    async def one(self, kind: Kind, user: int) -> AsyncIterator[None]:
+        """Have a thread of that kind meanwhile. Who is cancelled here must be the mount's end."""
+        begins = trio.Event()
+        self._waiting[kind].add(user, begins)
+        self._begin(kind)
+        await begins.wait()
+        try:
+            yield
+        finally:
+            self._free[kind] += 1
+            self._accounts.give(user, Resource.SLOW_THREADS)
+            for each in self._free:
+                self._begin(each)
+
+    def _begin(self, kind: Kind) -> None:
+        """Let those begin who may."""
+        while self._free[kind] and (begins := self._waiting[kind].take(self._may)) is not None:
+            self._free[kind] -= 1
+            begins.set()
+
+    def _may(self, user: int) -> bool:
+        return self._accounts.try_take(user, Resource.SLOW_THREADS)
