@@ -75,6 +75,8 @@ class Kind(Enum):
     """What slow work is: each kind has threads of its own, so that it holds up no other."""
 
     ANY = "any"
+    KEYS = "keys"
+    """Look-ups of keys whose hash many messages have: one at a time, or they would keep the interpreter."""
     DECOMPRESSING = "decompressing"
     """One at a time: it takes memory."""
     PUBLISHING = "publishing"

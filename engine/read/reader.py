@@ -6,6 +6,8 @@ say that it stands there.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine.errors import ReadError
-from engine.haste import require_time
+from engine.haste import TakesLongError, require_time
 from engine.log.commit_log import CommitLog
 from engine.log.deleted_topics import DeletedTopics
 from engine.log.entries import ENTRY, runs_by_file
@@ -26,6 +28,7 @@ from engine.record.header import is_queued
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
 from engine.record.kernel.decode import KeyReader, StoredMessage, carries_key
+from engine.record.kernel.encode import index_hash
 from engine.record.located import LocatedRecords, locate
 from engine.record.properties import KEYS, UNIQUE_KEY, split_keys
 
@@ -40,6 +43,8 @@ REMEMBERED_KEYS = 10_000
 """Of so many keys the newest message is known while the log stays as it is."""
 CANDIDATE_ROWS = 1024
 """So many records that the index names for a key are looked over together, once some were decoded one by one."""
+REMEMBERED_COLLISIONS = 100_000
+"""Keys of long chains of which the newest message is known, of all chains together."""
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
 
@@ -52,6 +57,16 @@ class NewestByKey(NamedTuple):
     physical_offsets: dict[tuple[str, str], int]
 
 
+class Chain(NamedTuple):
+    """What is known of the keys that have one hash, where many records of a topic have such a key."""
+
+    end: int
+    """Physical offset up to which these records were looked at."""
+    newest: dict[str, int]
+    """Where the newest message of each key lies, among those."""
+
+
+NO_CHAIN = Chain(0, {})
 NOTHING_KNOWN = NewestByKey(-2, -2, {})
 """Says nothing of any log: the ends of one that is empty are 0 and -1."""
 
@@ -83,6 +98,8 @@ class Reader(KeyReader):
         self._deleted = deleted
         self._remember = remember
         self._newest = NOTHING_KNOWN
+        self._chains: OrderedDict[tuple[str, int], Chain] = OrderedDict()
+        self._learning = threading.Lock()
         self.body_sizes = BodySizes()
         """Of compressed bodies, for everybody who decompresses them."""
         self.messages = 0
@@ -179,10 +196,70 @@ class Reader(KeyReader):
         known = newest.get((topic, key))
         if known is not None:
             return self.at(known) if known >= self.log.min_offset else None
-        found = next(filter(is_in_queue, self._with_key(topic, key)), None)
+        found = self._newest_with(topic, key)
         if self._remember and len(newest) < REMEMBERED_KEYS:
             newest[topic, key] = found.physical_offset if found is not None else -1
         return found
+
+    def _newest_with(self, topic: str, key: str) -> StoredMessage | None:
+        """As `newest_with_key`. Where many records have a key of that hash they are looked at once, for all such keys,
+        and afterwards those that are new."""
+        if not self._remember or "\ufffd" in key:  # that stands for bytes that are no UTF-8, too
+            return next(filter(is_in_queue, self._with_key(topic, key)), None)
+        chain = self._chains.get((topic, index_hash(topic, key)), NO_CHAIN) if self._chains else NO_CHAIN
+        try:
+            found = next(filter(is_in_queue, self._with_key(topic, key, chain.end, is_short=True)), None)
+        except TakesLongError:
+            require_time()
+            found, chain = None, self._learned(topic, key)
+        if found is not None:
+            return found
+        known = chain.newest.get(key, -1)
+        return self.at(known) if known >= max(self.log.min_offset, self._deleted.until(topic)) else None
+
+    def _learned(self, topic: str, key: str) -> Chain:
+        """Look at the records that have a key of the hash of `key`, and were not looked at before."""
+        key_hash = index_hash(topic, key)
+        with self._learning:
+            known = self._chains.pop((topic, key_hash), NO_CHAIN)
+            end = self._index.last_physical_offset + 1
+            oldest = max(self.log.min_offset, self._deleted.until(topic), known.end)
+            candidates = self._index.candidates(topic, key, oldest)
+            newest: dict[str, int] = {}
+            while batch := list(islice(candidates, CANDIDATE_ROWS)):
+                for place, word in self._words(topic, batch):
+                    is_wanted = word not in newest and index_hash(topic, word) == key_hash
+                    if is_wanted and self._has_message(topic, place, word):
+                        newest[word] = place
+            chain = Chain(end, known.newest | newest)
+            self._chains[topic, key_hash] = chain
+            while sum(1 + len(one.newest) for one in self._chains.values()) > REMEMBERED_COLLISIONS:
+                self._chains.popitem(last=False)
+            return chain
+
+    def _words(self, topic: str, places: list[int]) -> Iterator[tuple[int, str]]:
+        """Keys of records, newest first, each with the newest record of them that has it."""
+        entries = np.zeros(len(places), ENTRY)
+        entries["physical_offset"] = sorted(places)
+        for log, base, places_of in reversed(list(runs_by_file(self.log.files, entries))):
+            records = locate(log, places_of - base, places_of, self._is_ledger)
+            found: dict[str, int] = {}
+            for texts in property_texts(records, [KEYS, UNIQUE_KEY]):
+                rows = dict(zip(texts, range(len(texts)), strict=True))  # of equal texts the newest record
+                for text, row in rows.items():
+                    for word in (text, *split_keys(text)):
+                        found[word] = max(found.get(word, 0), int(places_of[row]))
+            alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
+            for place in places_of[alone].tolist():
+                for message in self._shown(topic, place):
+                    for word in (*message.keys, message.unique_key or ""):
+                        found[word] = max(found.get(word, 0), place)
+            yield from sorted(((place, word) for word, place in found.items()), reverse=True)
+
+    def _has_message(self, topic: str, place: int, key: str) -> bool:
+        """Whether a message in the record there carries a key, and its queue leads to it."""
+        shown = self._shown(topic, place)
+        return any(one.topic == topic and is_in_queue(one) and carries_key(one, key) for one in shown)
 
     def _newest_by_key(self) -> dict[tuple[str, str], int]:
         """What is known of keys in the log as it is now. Threads that come at once may each begin again: no harm."""
@@ -196,6 +273,8 @@ class Reader(KeyReader):
     def forget_keys(self) -> None:
         """A topic was deleted: its keys lead nowhere."""
         self._newest = NOTHING_KNOWN
+        with self._learning:
+            self._chains.clear()
 
     def newest_keys(self, topic: str, limit: int) -> list[str]:
         """Keys of the topic's newest messages, sorted: each queue's newest, `limit` messages in all."""

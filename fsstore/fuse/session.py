@@ -231,7 +231,7 @@ class Channel:
 TURN_REQUESTS = 256
 """Requests answered at most before trio's other tasks (signals, followers, expiry) get a turn."""
 
-THREADS = {Kind.DECOMPRESSING: 1, Kind.PUBLISHING: 1, Kind.PUBLISHING_LITTLE: 4}
+THREADS = {Kind.KEYS: 1, Kind.DECOMPRESSING: 1, Kind.PUBLISHING: 1, Kind.PUBLISHING_LITTLE: 4}
 """At one time: who decompresses may take three times 64 MiB, with what it makes of a body; who publishes what takes
 long, as much."""
 

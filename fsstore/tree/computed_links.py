@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 import numpy as np
 
 from engine import Queue, StoredMessage, TakesLongError, in_haste
-from fsstore.interface import SLICE_S, Attributes, DoneInThread, OpenedDirectory
+from fsstore.interface import SLICE_S, Attributes, DoneInThread, Kind, OpenedDirectory
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
 from fsstore.tree.memory_budget import MemoryBudget
@@ -93,7 +93,7 @@ class KeysDirectory(Directory):
         super().__init__(context)
         self._messages = messages
         self._topic = topic
-        self._found: DoneInThread[StoredMessage | None] = DoneInThread()
+        self._found: DoneInThread[StoredMessage | None] = DoneInThread(Kind.KEYS)
 
     @property
     def path(self) -> str:
@@ -197,6 +197,8 @@ class MatchesListing(NamesListing):
         self._find = places
         self._finding: Iterator[Array] | None = None
         self._places: list[Array] = []
+
+    _kind = Kind.KEYS
 
     @property
     def _lists_slowly(self) -> bool:

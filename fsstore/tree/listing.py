@@ -69,6 +69,9 @@ class Described(Protocol):
 class NamesListing(Listing):
     """The names of a directory as they were when the listing began; what is gone meanwhile is left out."""
 
+    _kind = Kind.ANY
+    """What collecting them is, where it takes a thread."""
+
     def __init__(self, directory: Described, memory: MemoryBudget) -> None:
         self._directory = directory
         self._memory = Holding(memory, Purpose.LISTINGS)
@@ -81,7 +84,7 @@ class NamesListing(Listing):
         they are too many for the memory that is left."""
         if (position == 0 or self._resumes) and not self._is_fresh:
             if self._lists_slowly:
-                raise SlowWork(self._collect)
+                raise SlowWork(self._collect, self._kind)
             self._collect()
         self._is_fresh = self._resumes = False
         return describe_some(self._directory, self._names, position, limit)[0]

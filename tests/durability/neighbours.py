@@ -275,8 +275,10 @@ def accounts_of(root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def run(folder: Path, seconds: float, scale: float, tell: Callable[[str], None]) -> dict[str, object]:
-    """Each attack, its victim for that long each time; figures and findings."""
+def run(
+    folder: Path, attacks: Sequence[str], seconds: float, scale: float, tell: Callable[[str], None]
+) -> dict[str, object]:
+    """Each of the attacks, its victim for that long each time; figures and findings."""
     folder.chmod(0o755)
     outside = folder / "outside"
     findings: list[str] = []
@@ -285,7 +287,7 @@ def run(folder: Path, seconds: float, scale: float, tell: Callable[[str], None])
         root, other = (stack.enter_context(served(folder / name)) for name in ("attacked", "other"))
         prepare(root, outside, scale)
         quiet = seen_by_victim(root, outside, seconds)
-        for attack in (None, *ATTACKS):
+        for attack in (None, *attacks):
             with attacked(root, attack, scale):
                 seen = seen_by_victim(root, outside, seconds)
                 over = {which: longest_over_restart(at, outside) for which, at in (("it", root), ("other", other))}
@@ -324,6 +326,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--scale", type=float, default=1.0, help="of threads, handles and messages")
+    parser.add_argument("--attack", choices=ATTACKS, action="append", help="this one alone; again for more")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.role:
@@ -331,8 +334,9 @@ def main() -> int:
         play(int(user), role, arguments)
         return 0
     with tempfile.TemporaryDirectory(prefix="neighbours-") as folder:
-        each_s = chosen.minutes * 60 / (len(ATTACKS) + 2) - 10
-        found = run(Path(folder), max(each_s, 4), chosen.scale, partial(print, flush=True))
+        attacks = chosen.attack or list(ATTACKS)
+        each_s = chosen.minutes * 60 / (len(attacks) + 2) - 10
+        found = run(Path(folder), attacks, max(each_s, 4), chosen.scale, partial(print, flush=True))
     keep("neighbours", found)
     return 1 if found["findings"] else 0
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import Message
+from engine import Message, MessageStore, Retention, StoreConfig
 from engine.log.index import Index
+from engine.read import reader
 from engine.read.reader import Reader
 from engine.record.kernel.decode import SINGLE_CANDIDATES
 from tests.engine.storetools import SMALL_SIZES, opened
@@ -52,12 +53,87 @@ def test_records_whose_keys_only_hash_alike_are_not_decoded_one_by_one(
         monkeypatch.setattr(Index, "candidates", lambda *question: Counted(find(*question)))
         monkeypatch.setattr(Reader, "_likely", lambda self, rest, key: Counted(likely(self, rest.places, key)))
         assert store.query("T", absent, 100) == []
-        assert store.newest_with_key("T", absent) is None
-        assert len(decoded) == 2 * SINGLE_CANDIDATES
+        assert len(decoded) == SINGLE_CANDIDATES
         assert [message.queue_offset for message in store.query("T", rare, 100)] == [2, 1, 0]
         assert [message.queue_offset for message in store.query("T", rare, 2)] == [2, 1]
-        newest = store.newest_with_key("T", rare)
-        assert newest is not None
-        assert newest.queue_offset == 2
-        assert len(decoded) == 5 * SINGLE_CANDIDATES + 3 + 2 + 1
+        assert len(decoded) == 3 * SINGLE_CANDIDATES + 3 + 2
         assert len(store.query("T", others[0], 1_000)) == 5 * 70
+
+
+@pytest.mark.parametrize("unique", [False, True], ids=["KEYS", "UNIQ_KEY"])
+def test_a_chain_is_walked_once_for_all_names_and_then_its_new_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: bool
+) -> None:
+    absent, rare, *others = SAME_HASH
+    walked: list[int] = []
+    walk = Reader._words
+
+    def counted(self: Reader, topic: str, places: list[int]) -> Iterator[tuple[int, str]]:
+        walked.extend(places)
+        yield from walk(self, topic, places)
+
+    def put(keys: list[str]) -> int:
+        message = Message("T", b"x", properties={"UNIQ_KEY": keys[0]}) if unique else Message("T", b"x", ["z", *keys])
+        return store.put(message, 0).queue_offset
+
+    def newest(key: str) -> int | None:
+        found = store.newest_with_key("T", key)
+        return None if found is None else found.queue_offset
+
+    monkeypatch.setattr(Reader, "_words", counted)
+    with opened(tmp_path / "store") as store:
+        rare_offset = put([rare])
+        for _ in range(20):
+            last = {key: put([key]) for key in others}
+        count = 1 + 20 * len(others)
+        assert newest(absent) is None
+        assert len(walked) == count
+        assert newest(rare) == rare_offset
+        for key in others:
+            assert newest(key) == last[key]
+        assert len(walked) == count
+        store.put(Message("T", b"y"), 0)  # the log has grown: what is known of keys alone is void
+        assert (newest(absent), newest(rare)) == (None, rare_offset)
+        rare_offset = put([rare])
+        assert (newest(absent), newest(rare)) == (None, rare_offset)
+        assert len(walked) == count
+        new = [put([others[0]]) for _ in range(SINGLE_CANDIDATES + 1)]
+        assert (newest(absent), newest(rare), newest(others[0])) == (None, rare_offset, new[-1])
+        assert len(walked) == count + 1 + len(new)
+        store.delete_topic("T")
+        store.create_topic("T", 1)
+        assert (newest(absent), newest(rare)) == (None, None)
+
+
+def test_what_is_known_of_a_chain_goes_with_its_records(tmp_path: Path) -> None:
+    sizes = replace(SMALL_SIZES, commit_log_bytes=1 << 14)
+    retention = Retention(max_bytes=1 << 14, clean_interval_ms=3_600_000, delete_pause_ms=0)
+    absent, rare, *others = SAME_HASH
+    config = StoreConfig(sizes=sizes, retention=retention)
+    with MessageStore.open(tmp_path / "store", config, create=True) as store:
+        store.put(Message("T", b"x", [rare]), 0)
+        for _ in range(20):
+            for key in others:
+                store.put(Message("T", b"x", [key]), 0)
+        assert store.newest_with_key("T", absent) is None
+        assert store.newest_with_key("T", rare) is not None
+        assert store.clean() > 0
+        assert store.newest_with_key("T", rare) is None
+        assert store.newest_with_key("T", others[0]) is not None
+
+
+def test_of_many_colliding_keys_not_all_are_remembered_and_all_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent, *others = SAME_HASH
+    monkeypatch.setattr(reader, "REMEMBERED_COLLISIONS", len(SAME_HASH))
+    with opened(tmp_path / "store") as store:
+        for topic in ("T", "U"):
+            for _ in range(10):
+                last = {key: store.put(Message(topic, b"x", [key]), 0).queue_offset for key in others}
+        for number, topic in enumerate(["T", "U", "T", "U"]):
+            store.put(Message("other", b"%d" % number), 0)
+            assert store.newest_with_key(topic, absent) is None
+            assert len(store._reader._chains) == 1
+            found = {key: store.newest_with_key(topic, key) for key in others}
+            assert {key: message.queue_offset for key, message in found.items() if message is not None} == last

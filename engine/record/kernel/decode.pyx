@@ -11,6 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcmp
 
 from engine.errors import DamagedRecordError, ReadError
+from engine.haste import TakesLongError
 from engine.record.compression import BODY_LIMIT_BYTES, decompressed_body
 from engine.record.header import BLANK_MAGIC, Host, RecordHeader, message_id
 from engine.record.kernel.append cimport QueueEnd
@@ -250,14 +251,15 @@ cdef class KeyReader:
                     break
         return found if len(found) <= limit else found[:limit]
 
-    cpdef _with_key(self, str topic, str key):
-        """Messages with `key`, newest first."""
-        oldest = max(self._files.min_offset, self._deleted.until(topic))
+    cpdef _with_key(self, str topic, str key, since=0, bint is_short=False):
+        """Messages with `key` from a physical offset on, newest first. TakesLongError where that `is_short` and more
+        than SINGLE_CANDIDATES records may carry it."""
+        oldest = max(self._files.min_offset, self._deleted.until(topic), since)
         cdef MessagesWithKey messages = MessagesWithKey.__new__(MessagesWithKey)
         messages.reader, messages.places = self, self._index.candidates(topic, key, oldest)
         messages.topic, messages.encoded_topic = topic, encoded(topic)
         messages.key, messages.encoded_key = key, encoded(key)
-        messages.alone = SINGLE_CANDIDATES
+        messages.alone, messages.is_short = SINGLE_CANDIDATES, is_short
         return messages
 
 
@@ -273,6 +275,7 @@ cdef class MessagesWithKey:
     cdef str topic, key
     cdef bytes encoded_topic, encoded_key
     cdef int64_t alone
+    cdef bint is_short
     cdef list found  # last one first
 
     def __iter__(self):
@@ -282,6 +285,8 @@ cdef class MessagesWithKey:
         cdef StoredMessage message
         while not self.found:
             if self.alone == 0:
+                if self.is_short:
+                    raise TakesLongError
                 self.places = self.reader._likely(self.places, self.key)
             self.alone -= 1
             place = next(self.places, None)
