@@ -41,6 +41,8 @@ class Resource(StrEnum):
     """Names that a user made up and the kernel knows: `append@OPTIONS`, `keys/KEY@all`."""
     SLOW_THREADS = "slow_threads"
     """Threads at slow work: who asks for more waits."""
+    UNANSWERED = "unanswered"
+    """Requests that publish or change something and wait for their answers, in the shared memory."""
 
 
 class Bound(NamedTuple):
@@ -59,6 +61,7 @@ REFUSALS = {
     Resource.HANDOVER_BYTES: errno.ENOBUFS,
     Resource.NAMES: errno.ENOBUFS,
     Resource.SLOW_THREADS: errno.EAGAIN,
+    Resource.UNANSWERED: errno.ENOBUFS,
 }
 """The errno of who asks for too much; for threads, requests wait instead."""
 
@@ -70,9 +73,10 @@ FEWEST_THREADS = 2
 BOUNDS = {
     Resource.STAGED_FILES: Bound(65_536, 64),
     Resource.HELD_BYTES: Bound(256 << 20, 1 << 20),
-    Resource.HANDOVER_BYTES: Bound(512 << 20, 1 << 20),
-    Resource.NAMES: Bound(1 << 18, 256),
+    Resource.HANDOVER_BYTES: Bound(128 << 20, 1 << 20),
+    Resource.NAMES: Bound(1 << 16, 256),
     Resource.SLOW_THREADS: Bound(16, FEWEST_THREADS),
+    Resource.UNANSWERED: Bound(49_152, 64),
 }
 
 

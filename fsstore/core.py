@@ -48,12 +48,13 @@ from fsstore.tree.drop import DropDirectory, DropFile, DropHandle, Wanted
 from fsstore.tree.groups import GroupsDirectory
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable, NodeKey
 from fsstore.tree.listing import Batch, Listing
-from fsstore.tree.memory_budget import MemoryBudget
+from fsstore.tree.memory_budget import HandoverShares, MemoryBudget, UnansweredShares
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.metrics import (
     RequestFigures,
     account_metrics,
     as_openmetrics,
+    handover_metrics,
     metrics_of,
     process_metrics,
     refusal_metrics,
@@ -101,14 +102,14 @@ class Filesystem:
     ) -> None:
         """`status` adds fields of the mount (mount point…) to `@store/status.json`."""
         self._store = store
-        self._inodes: InodeTable[Node] = InodeTable()
+        self.accounts = Accounts(options.uid)
+        """What each user may take of what all share."""
+        self._inodes: InodeTable[Node] = InodeTable(self.accounts)
         appearance = Appearance(options, store.mode, clock_ns())
         self._background = ThreadPoolExecutor(1, "fsstore-background")
         self._computed = ComputedInodes()
         self.memory = MemoryBudget()
         """For what clients make the daemon hold."""
-        self.accounts = Accounts(options.uid)
-        """What each user may take of what all share."""
         changes: DoneInThread[None] = DoneInThread(Kind.WAITING)
         self._context = Context(
             store,
@@ -136,6 +137,8 @@ class Filesystem:
         self._handed_over: Handover | None = None
         self._inherited: dict[int, HandleEntry] = {}
         """Handles that another server opened, and nobody has used since."""
+        self._open_names: dict[int, int] = {}
+        """Inode of each handle whose name a user made up."""
         self._next_handle = 1
         self._stored = DoneInThread[int]()
         self.requests = RequestFigures()
@@ -166,6 +169,7 @@ class Filesystem:
                     "bytes": self.memory.used,
                     "refused": self.memory.refused,
                 },
+                "handover": None if self._handed_over is None else self._handed_over.figures()._asdict(),
                 "accounts": {kind.value: its._asdict() for kind, its in self.accounts.figures().items()},
             }
             return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
@@ -177,6 +181,7 @@ class Filesystem:
                 *process_metrics(self._started_ns / 1e9, seen_s),
                 *refusal_metrics(context.refusals.counts),
                 *account_metrics(self.accounts.figures()),
+                *(handover_metrics(self._handed_over.figures()) if self._handed_over is not None else ()),
                 *request_metrics(self.requests, COMPLAINTS.by_errno),
             )
             return metrics_of(store, COMPLAINTS, self.memory, context.survival, more)
@@ -304,16 +309,31 @@ class Filesystem:
         return self._opened(inode, *node.open(flags), flags)
 
     def _opened(self, inode: int, file: OpenFile, how: Opened, flags: int) -> Opened:
-        """Give an open file a handle."""
+        """Give an open file a handle. OSError: there is no room to note that it is open, and it is closed."""
         handle = self._next_handle
         opened = Opened(handle, how.direct_io, how.keep_cache, how.body)
-        self._files[handle] = file
         if self._handed_over is not None:
-            self._handed_over.handles.add(handle, inode, flags)
-            if inode < COMPUTED:
-                self.keep(handle, 0, 0)
+            try:
+                self._inodes.opened(inode)
+                self._handed_over.handles.add(handle, inode, flags, self.accounts.caller)
+            except OSError:
+                file.abandon()
+                raise
+        self._files[handle] = file
+        if inode < COMPUTED:
+            self._note_open(handle, inode)
+            self.keep(handle, 0, 0)
         self._next_handle = handle + 1
         return opened
+
+    def _note_open(self, handle: int, inode: int) -> None:
+        if self._inodes.made_up.opened(inode):
+            self._open_names[handle] = inode
+
+    def _note_closed(self, handle: int) -> None:
+        inode = self._open_names.pop(handle, None)
+        if inode is not None:
+            self._inodes.made_up.closed(inode)
 
     def read(self, handle: int, position: int, size: int) -> Data:
         """Bytes of an open file, fewer than asked for at its end."""
@@ -379,6 +399,7 @@ class Filesystem:
         if handed_over is None:
             self._files[handle].release()
             del self._files[handle]
+            self._note_closed(handle)
             return
         file = self._files.get(handle) or self._inherited_writer(handle)
         if file is not None:
@@ -386,10 +407,12 @@ class Filesystem:
             self._files.pop(handle, None)
         self._inherited.pop(handle, None)
         handed_over.handles.drop(handle)
+        self._note_closed(handle)
 
     def let_go(self, handle: int) -> None:
         """Forget a handle whose closing is what servers died of: what it holds is left as it is."""
         self._inherited.pop(handle, None)
+        self._note_closed(handle)
         if self._handed_over is not None:
             self._handed_over.handles.drop(handle)
 
@@ -398,9 +421,15 @@ class Filesystem:
     def opendir(self, inode: int) -> OpenedDirectory:
         """Open a directory, to be listed."""
         handle = self._next_handle
-        self._listings[handle], opened = self._node(inode).opendir()
+        listing, opened = self._node(inode).opendir()
         if self._handed_over is not None:
-            self._handed_over.handles.add(handle, inode, 0, is_directory=True)
+            try:
+                self._handed_over.handles.add(handle, inode, 0, self.accounts.caller, is_directory=True)
+            except OSError:
+                listing.release()
+                raise
+        self._listings[handle] = listing
+        self._note_open(handle, inode)
         self._next_handle = handle + 1
         return opened._replace(handle=handle)
 
@@ -414,6 +443,7 @@ class Filesystem:
         listing = self._listings.pop(handle, None)  # none: another server opened it, and nobody read on
         if listing is not None:
             listing.release()
+        self._note_closed(handle)
         if self._handed_over is not None:
             self._inherited.pop(handle, None)
             self._handed_over.handles.drop(handle)
@@ -545,9 +575,13 @@ class Filesystem:
         appearance = self._context.appearance
         appearance.started_ns = handed_over.started_ns(appearance.started_ns)
         handed_over.requests.settle(self._store.physical_end)
+        handed_over.requests.share_out(UnansweredShares(self.accounts))
+        handed_over.records.share_out(HandoverShares(self.accounts, self.memory))
         self._inherited = dict(handed_over.handles.all())
         self._next_handle = handed_over.handles.last + 1
         known = self._inodes.survive(handed_over.nodes)
+        for handle, its in self._inherited.items():
+            self._note_open(handle, its.inode)
         for handle in [handle for handle, its in self._inherited.items() if self._is_needed_at_once(its.inode)]:
             with suppress(FilesystemError, StoreError):
                 self._files[handle]

@@ -3,19 +3,20 @@
 The server's keeper (mountctl/daemon.py) holds the memory and the /dev/fuse descriptor. Nothing here is on disk, and all
 of it goes with the mount. In words of 8 bytes of the machine's own order:
 
-    header    magic, version, restarts, next number, handles used, end of the heap, lengths of the INIT request and of
-              its reply, last handle, begin of computed numbers, planned restarts, did the last server leave in order,
-              time when the first one began, time of this server's first answer; both requests at AGREED_BYTES, and at
-              WORKING_BYTES what its threads are working on: WORKERS of unique (0: nothing); what was worked on when the
-              last servers died: WORKERS of unique (0: none), signal, deaths in a row
-    requests  REQUESTS of: unique (0: free), state, physical offset                   what is not idempotent
-    handles   HANDLES of: handle (0: free), inode, flags, state (a record, or 0)      what is open
-    heap      records in cells of 64 bytes: length in cells, kind (0: free), 6 words, bytes
-              NODE      number, look-ups, extra, bytes, is it named, -                what the kernel knows by a number
-              STATE     unique, errno, owner, bytes, flags, published                 what a handle holds unpublished
+    header    magic, version, restarts, next number, requests used, lengths of the INIT request and of its reply, last
+              handle, begin of computed numbers, planned restarts, did the last server leave in order, time when the
+              first one began, time of this server's first answer; both requests at AGREED_BYTES, and at WORKING_BYTES
+              what its threads are working on: WORKERS of unique (0: nothing); what was worked on when the last servers
+              died: WORKERS of unique (0: none), signal, deaths in a row
+    requests  REQUESTS of: unique (0: free), state, physical offset, user + 1         what is not idempotent
+    table     SEGMENTS of: bytes used (0: free), sequence                             where records are
+    segments  records: bytes << 8 | kind (0: dead), key, 6 words; then data
+              NODE      number; look-ups, extra, bytes, is it named, user + 1         what the kernel knows by a number
+              HANDLE    handle; inode, flags, bytes lost (0: none), published, user   what is open
+              STATE     handle; unique, errno, owner, bytes, flags, published         what a handle holds unpublished
 
-A server may die between any two stores, so a word that makes others count is stored after them, and a record is never
-changed but for its counters: another one takes its place.
+A server may die between any two stores, so a word that makes others count is stored after them. A record is never
+changed but for its counters and what says that something is lost or dead: another one takes its place.
 
 Thread safety: one thread, but for `RequestJournal.placing`, `run`, `free` and `NodeRecords.set_extra`.
 """
@@ -23,6 +24,7 @@ Thread safety: one thread, but for `RequestJournal.placing`, `run`, `free` and `
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import logging
 import mmap
@@ -37,46 +39,73 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from struct import Struct
+from typing import NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
 
 MAGIC = 0x5245564F444E4148
-VERSION = 2
+VERSION = 3
 MEMORY_BYTES = 1 << 30
 """What is never touched takes no memory."""
 AGREED_BYTES = 1 << 12
 LARGEST_AGREED_BYTES = 1 << 10
 WORKING_BYTES, WORKERS = 1 << 13, 64
 _HEADER_BYTES = 1 << 16
-REQUESTS, REQUEST_WORDS = 4096, 4
-HANDLES, HANDLE_WORDS = 1 << 20, 4
-CELL_BYTES = 64
+REQUESTS, REQUEST_WORDS = 1 << 16, 4
+UNCOUNTED_REQUESTS = 64
+"""So many at once count to nobody's share: requests that are answered at once need no look at it."""
+SEGMENT_BYTES = 1 << 17
+RECORD_BYTES = 64
+QUANTUM_BYTES = 1 << 14
+"""Shares are taken in pieces of this size."""
+LEAST_CHARGED_BYTES = 192
+"""What each record counts besides its own size."""
+SPARE_BYTES = 1 << 20
+"""So much may be dead, besides as much as is live."""
 KEPT_BYTES = 1 << 16
 """Of a begun line or body: more is lost with the server, and its handle answers EIO from then on."""
-LARGEST_DATA_BYTES = (1 << 20) - 1
-"""Of what a handle holds: the text of a report may be so long. Only a server that leaves notes more."""
-LARGE_BYTES = 1 << 17
-"""Of a record: it takes no memory when it is free."""
+LARGEST_TEXT_BYTES = 1 << 20
+"""Of an open report: of a longer one, who has read a part reads no more."""
 
 RESENT = 1 << 63
 """Set in `unique` of a request that the kernel sends once more."""
 
-_MAGIC, _VERSION, _RESTARTS, _NEXT_NUMBER, _HANDLES_USED = range(5)
-_HEAP_END, _REQUEST_BYTES, _REPLY_BYTES, _LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT, _STARTED, _ANSWERED = range(5, 14)
+_MAGIC, _VERSION, _RESTARTS, _NEXT_NUMBER, _REQUESTS_USED, _REQUEST_BYTES, _REPLY_BYTES = range(7)
+_LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT, _STARTED, _ANSWERED = range(7, 13)
 _WORKING = WORKING_BYTES // 8
 _SUSPECTS = _WORKING + WORKERS
 _SUSPECTS_END = _SUSPECTS + 3 * WORKERS
 _REQUESTS_BEGIN = _HEADER_BYTES // 8
-_HANDLES_BEGIN = _REQUESTS_BEGIN + REQUESTS * REQUEST_WORDS
-_HEAP_BEGIN = _HANDLES_BEGIN + HANDLES * HANDLE_WORDS
-_CELL_WORDS = CELL_BYTES // 8
-_NODE, _STATE = 1, 2
+_SEGMENT_TABLE = _REQUESTS_BEGIN + REQUESTS * REQUEST_WORDS
+_DATA_BEGIN = 1 << 22
+SEGMENTS = (MEMORY_BYTES - _DATA_BEGIN) // SEGMENT_BYTES
+_RECORD = Struct("=8Q")
+_NODE, _HANDLE, _STATE = 1, 2, 3
 _BEGUN, _PLACED, _STORED, _DONE = 1, 2, 3, 4
 
 
 class HandoverError(Exception):
     """What was handed over can't be understood, or the kernel's agreement is another one."""
+
+
+class HandoverFigures(NamedTuple):
+    """Of the memory that outlives the daemon."""
+
+    bytes: int
+    """Memory that records take, dead ones too."""
+    limit_bytes: int
+    """How much there can be."""
+    live_bytes: int
+    """Of records that count."""
+    names: int
+    """Numbers that the kernel knows, and that the next server is to know."""
+    handles: int
+    """Files and directories that are open."""
+    handles_lost: int
+    """Those that answer EIO should this daemon be killed: what was begun is too long, or found no room."""
+    requests: int
+    """Requests that publish or change something, and are not answered yet."""
 
 
 CRASHES = frozenset((signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT))
@@ -101,11 +130,10 @@ class Handover:
         """Of each thread of the server, which request it works on, by `unique`; 0: none."""
         self.was_left = False
         """Whether it was taken over from a server that left in order."""
-        heap = Heap(words, memory)
+        self.records = Records(words, memory)
         self.requests = RequestJournal(words)
-        self.handles = HandleRecords(words, heap)
-        self.nodes = NodeRecords(words, heap)
-        heap.free_all(set(heap.records(_STATE)) - self.handles.states())
+        self.handles = HandleRecords(words, self.records)
+        self.nodes = NodeRecords(words, self.records)
 
     @staticmethod
     def require_ours(descriptor: int) -> None:
@@ -121,7 +149,7 @@ class Handover:
         descriptor = os.memfd_create("fsstore-handover", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, MEMORY_BYTES)
         with mmap.mmap(descriptor, 1 << 16) as memory, memoryview(memory) as view, view.cast("Q") as words:
-            words[_VERSION], words[_NEXT_NUMBER], words[_HEAP_END] = VERSION, 1, _HEAP_BEGIN
+            words[_VERSION], words[_NEXT_NUMBER] = VERSION, 1
             words[_MAGIC] = MAGIC
         return descriptor
 
@@ -161,6 +189,12 @@ class Handover:
             for unique, (last, count) in _suspects(self._words).items()
             if count >= (KILLS_TO_REFUSE if last == signal.SIGKILL else CRASHES_TO_REFUSE)
         }
+
+    def figures(self) -> HandoverFigures:
+        """Of what is in it now."""
+        records = self.records
+        counts = len(records.of[_NODE]), len(records.of[_HANDLE]), len(self.handles.lost), len(self.requests.slots)
+        return HandoverFigures(records.used_bytes, MEMORY_BYTES, records.live_bytes, *counts)
 
     @property
     def restarts(self) -> int:
@@ -232,75 +266,234 @@ def _suspects(words: memoryview) -> dict[int, tuple[int, int]]:
     return {unique: (last, count) for unique, last, count in zip(rows, rows, rows, strict=True) if unique}
 
 
-class Heap:
-    """Records of whole cells. One that is freed is used again for one of its own size."""
+class Shares(Protocol):
+    """How much memory each user may take: a part of `fsstore.accounts.Accounts`, and of the memory budget."""
+
+    def take(self, user: int, size: int) -> None:
+        """OSError: it would be more than the user's share."""
+
+    def give(self, user: int, size: int) -> None:
+        """Take some back."""
+
+    def inherit(self, user: int, size: int) -> None:
+        """As `take`, for what was there before: never refused."""
+
+
+class NoShares:
+    """Everybody may take all."""
+
+    def take(self, user: int, size: int) -> None:
+        pass
+
+    give = inherit = take
+
+
+class Records:
+    """Records of 64 bytes and data, by kind and key. They are appended to segments; the newest of a key counts.
+
+    A record that is replaced or dropped is marked dead where it is, and a segment without live records is free. Where
+    most of what is used is dead, the live records of one segment after the other are appended once more, which leaves
+    two equal ones for a moment: a server may be killed between any two stores.
+    """
 
     def __init__(self, words: memoryview, memory: memoryview) -> None:
-        self.words = words
-        self.bytes = memory
-        self._free: dict[int, list[int]] = {}
-        self._is_full = False
-        for record in self.records(0):
-            self._free.setdefault(words[record], []).append(record)
+        self.shares: Shares = NoShares()
+        self.of: dict[int, dict[int, int]] = {_NODE: {}, _HANDLE: {}, _STATE: {}}
+        """Where the record of each key is, in words, by kind."""
+        self.live_bytes = 0
+        self.lock = threading.Lock()
+        """Held while records move, and while another thread than the one that appends changes one."""
+        self._words = words
+        self._bytes = memory
+        self._live: dict[int, int] = {}
+        """Live bytes by segment, of those in use. One record may take several: then it is the first one's."""
+        self._is_used = bytearray(SEGMENTS)
+        self._segment, self._end, self._limit = -1, 0, 0
+        """Which is appended to, up to where it is used, and up to where it may be, in bytes."""
+        self._sequence = 0
+        self._held: dict[int, int] = {}
+        self._granted: dict[int, int] = {}
+        """Bytes of records by user, and how many of `shares` were taken for them."""
+        self._scan()
 
-    def records(self, kind: int) -> Iterator[int]:
-        """Where each of a kind begins."""
-        words, record = self.words, _HEAP_BEGIN
-        while record < words[_HEAP_END]:
-            if words[record + 1] == kind:
-                yield record
-            record += words[record] * _CELL_WORDS
-
-    def add(self, kind: int, fields: tuple[int, ...], data: bytes | bytearray) -> int:
-        """A new record; 0 when there is no room."""
-        words = self.words
-        cells = (CELL_BYTES + len(data) + CELL_BYTES - 1) // CELL_BYTES
-        if cells * CELL_BYTES >= LARGE_BYTES:  # few sizes, so that those that are free are used again
-            step = 1 << cells.bit_length() - 4
-            cells = -(-cells // step) * step
-        free = self._free.get(cells)
-        record = free.pop() if free else self._carve(cells)
-        if record:
-            for number, field in enumerate(fields, record + 2):
-                words[number] = field
-            begin = (record + _CELL_WORDS) * 8
-            self.bytes[begin : begin + len(data)] = data
-            words[record + 1] = kind
-        return record
-
-    def _carve(self, cells: int) -> int:
-        words = self.words
-        record = words[_HEAP_END]
-        end = record + cells * _CELL_WORDS
-        if end > len(words):
-            if not self._is_full:
-                log.error("no room to note what is open and known: not all of it would survive the daemon's death")
-            self._is_full = True
-            return 0
-        words[record] = cells
-        words[record + 1] = 0
-        words[_HEAP_END] = end
-        return record
+    @property
+    def used_bytes(self) -> int:
+        """Memory in use."""
+        return self._is_used.count(1) * SEGMENT_BYTES
 
     def data(self, record: int, size: int) -> bytes:
         """The bytes of a record."""
-        begin = (record + _CELL_WORDS) * 8
-        return bytes(self.bytes[begin : begin + size])
+        begin = record * 8 + RECORD_BYTES
+        return bytes(self._bytes[begin : begin + size])
 
-    def free(self, record: int) -> None:
-        """Drop a record."""
-        self.words[record + 1] = 0
-        size = self.words[record] * CELL_BYTES
-        if size >= LARGE_BYTES:
-            begin, end = -(-(record * 8 + CELL_BYTES) // mmap.PAGESIZE), (record * 8 + size) // mmap.PAGESIZE
-            mapped: mmap.mmap = self.bytes.obj  # type: ignore[assignment] # of any object that has a buffer
-            mapped.madvise(mmap.MADV_REMOVE, begin * mmap.PAGESIZE, (end - begin) * mmap.PAGESIZE)
-        self._free.setdefault(self.words[record], []).append(record)
+    def add(
+        self, kind: int, key: int, fields: tuple[int, int, int, int, int, int], data: bytes | bytearray = b""
+    ) -> None:
+        """Append a record, which replaces the one of that key. OSError, and nothing has changed: no room."""
+        size = _record_bytes(len(data))
+        if size > self._limit - self._end:
+            self._advance(size)
+        begin = self._end
+        _RECORD.pack_into(self._bytes, begin, size << 8 | kind, key, *fields)
+        if data:
+            self._bytes[begin + RECORD_BYTES : begin + RECORD_BYTES + len(data)] = data
+        self._commit(size)
+        index = self.of[kind]
+        old = index.get(key)
+        index[key] = begin // 8
+        if old is not None:
+            self._kill(old)
 
-    def free_all(self, records: set[int]) -> None:
-        """Drop records that nothing leads to."""
-        for record in records:
-            self.free(record)
+    def drop(self, kind: int, key: int) -> None:
+        """Drop the record of a key, if there is one."""
+        record = self.of[kind].pop(key, None)
+        if record is not None:
+            self._kill(record)
+
+    # whose they are
+
+    def charge(self, user: int, more: int) -> None:
+        """Count bytes of records to a user; fewer than 0: back. OSError: more than the share, and nothing changed."""
+        held, granted = self._held.get(user, 0) + more, self._granted.get(user, 0)
+        if held > granted:
+            some = -(-(held - granted) // QUANTUM_BYTES) * QUANTUM_BYTES
+            self.shares.take(user, some)
+            self._granted[user] = granted + some
+        self._hold(user, held)
+
+    def _hold(self, user: int, held: int) -> None:
+        self._held[user] = held
+        spare = self._granted.get(user, 0) - held
+        if spare > QUANTUM_BYTES or not held:
+            back = spare // QUANTUM_BYTES * QUANTUM_BYTES if held else spare
+            self.shares.give(user, back)
+            self._granted[user] -= back
+        if not held:
+            del self._held[user], self._granted[user]
+
+    def inherit(self, user: int, size: int) -> None:
+        """Count what was there before."""
+        self._held[user] = self._granted[user] = self._held.get(user, 0) + size
+
+    def share_out(self, shares: Shares) -> None:
+        """From now on nobody gets more than a share."""
+        self.shares = shares
+        for user, size in self._granted.items():
+            shares.inherit(user, size)
+
+    # segments
+
+    def _scan(self) -> None:
+        table = self._words[_SEGMENT_TABLE : _SEGMENT_TABLE + 2 * SEGMENTS].tolist()
+        ends, sequences = table[::2], table[1::2]
+        for segment in sorted(filter(ends.__getitem__, range(SEGMENTS)), key=sequences.__getitem__):
+            self._take_segment(segment, -(-ends[segment] // SEGMENT_BYTES))
+            self._sequence = sequences[segment]
+            for record in self._records_in(segment):
+                head, key = self._words[record], self._words[record + 1]
+                older = self.of[head & 0xFF].get(key)
+                self.of[head & 0xFF][key] = record
+                self._count(segment, head >> 8)
+                if older is not None:
+                    self._kill(older)
+        for segment in [segment for segment, live in self._live.items() if not live]:
+            self._free(segment)
+
+    def _records_in(self, segment: int) -> Iterator[int]:
+        """Where each live one is."""
+        words = self._words
+        record = _begin_of(segment) // 8
+        end = record + words[_SEGMENT_TABLE + 2 * segment] // 8
+        while record < end:
+            head = words[record]
+            if head & 0xFF:
+                yield record
+            record += head >> 11
+
+    def _commit(self, size: int) -> None:
+        """What was written after the end of the segment is a record."""
+        self._end += size
+        self._words[_SEGMENT_TABLE + 2 * self._segment] = self._end - _begin_of(self._segment)
+        self._count(self._segment, size)
+
+    def _count(self, segment: int, size: int) -> None:
+        self._live[segment] += size
+        self.live_bytes += size
+
+    def _kill(self, record: int) -> None:
+        head = self._words[record]
+        self._words[record] = head & ~0xFF
+        segment = (record * 8 - _DATA_BEGIN) // SEGMENT_BYTES
+        self._count(segment, -(head >> 8))
+        if not self._live[segment] and segment != self._segment:
+            self._free(segment)
+
+    def _advance(self, size: int) -> None:
+        """Have room for a record. OSError: there is none."""
+        if self.used_bytes > 2 * self.live_bytes + SPARE_BYTES:
+            with self.lock:
+                self._compact()
+        if size > self._limit - self._end:
+            self._begin_segment(size)
+
+    def _begin_segment(self, size: int) -> None:
+        count = -(-size // SEGMENT_BYTES)
+        segment = self._is_used.find(bytes(count))
+        if segment < 0:
+            raise OSError(errno.ENOBUFS, "the memory that outlives the daemon is full")
+        last = self._segment
+        self._take_segment(segment, count)
+        self._sequence += 1
+        self._words[_SEGMENT_TABLE + 2 * segment + 1] = self._sequence
+        self._segment, self._end = segment, _begin_of(segment)
+        self._limit = self._end + (SEGMENT_BYTES if count == 1 else size)
+        if self._live.get(last) == 0:
+            self._free(last)
+
+    def _compact(self) -> None:
+        """Append what is live of the segment that has least of it once more."""
+        least = min((one for one in self._live if one != self._segment), key=self._live.__getitem__, default=None)
+        if least is None or self._live[least] > SEGMENT_BYTES // 4 * 3:
+            return
+        for record in list(self._records_in(least)):
+            head, key = self._words[record], self._words[record + 1]
+            size = head >> 8
+            if size > self._limit - self._end:
+                self._begin_segment(size)
+            begin = self._end
+            self._bytes[begin : begin + size] = self._bytes[record * 8 : record * 8 + size]
+            self._commit(size)
+            self.of[head & 0xFF][key] = begin // 8
+            self._kill(record)
+
+    def _take_segment(self, segment: int, count: int) -> None:
+        self._live[segment] = 0
+        self._is_used[segment : segment + count] = b"\1" * count
+
+    def _free(self, segment: int) -> None:
+        """No record of it is live."""
+        del self._live[segment]
+        entry = _SEGMENT_TABLE + 2 * segment
+        count = max(-(-self._words[entry] // SEGMENT_BYTES), 1)
+        self._words[entry] = 0
+        mapped: mmap.mmap = self._bytes.obj  # type: ignore[assignment] # of any object that has a buffer
+        mapped.madvise(mmap.MADV_REMOVE, _begin_of(segment), count * SEGMENT_BYTES)
+        self._is_used[segment : segment + count] = bytes(count)
+
+
+def _begin_of(segment: int) -> int:
+    """Where a segment begins, in bytes."""
+    return _DATA_BEGIN + segment * SEGMENT_BYTES
+
+
+def _record_bytes(data_bytes: int) -> int:
+    """Of a record with so many bytes of data."""
+    return RECORD_BYTES + (data_bytes + RECORD_BYTES - 1) // RECORD_BYTES * RECORD_BYTES
+
+
+def _charged_bytes(data_bytes: int) -> int:
+    """What a record counts to its user: the daemon's own memory for it is as large, and takes time to go through."""
+    return LEAST_CHARGED_BYTES + _record_bytes(data_bytes)
 
 
 # numbers
@@ -323,55 +516,55 @@ def _encoded(text: NodeText) -> bytes:
 class NodeRecords:
     """What the kernel's numbers stand for, and how often it was told each."""
 
-    def __init__(self, words: memoryview, heap: Heap) -> None:
+    def __init__(self, words: memoryview, records: Records) -> None:
         self._words = words
-        self._heap = heap
-        self._record_of = {words[record + 2]: record for record in heap.records(_NODE)}
+        self._records = records
+        self._record_of = records.of[_NODE]
 
     @property
     def next_number(self) -> int:
         """One that was never given."""
         return self._words[_NEXT_NUMBER]
 
-    def all(self) -> Iterator[tuple[int, NodeText, bool, int]]:
-        """Number, text, whether it is known by it, and look-ups of each."""
-        for inode, record in self._record_of.items():
-            words = self._words
-            kind, topic, queue, detail = json.loads(self._heap.data(record, words[record + 5]))
-            text = NodeText(kind, topic, queue, tuple(detail) if isinstance(detail, list) else detail)
-            yield inode, text, bool(words[record + 6]), words[record + 3]
+    @next_number.setter
+    def next_number(self, number: int) -> None:
+        self._words[_NEXT_NUMBER] = number
 
-    def add(self, inode: int, text: NodeText, *, is_named: bool) -> None:
-        """Note a number that is given out for the first time."""
+    def all(self) -> Iterator[tuple[int, NodeText, bool, int, int | None]]:
+        """Number, text, whether it is known by it, look-ups and user of each."""
+        for inode, record in self._record_of.items():
+            lookups, _, size, is_named, user = self._words[record + 2 : record + 7]
+            kind, topic, queue, detail = json.loads(self._records.data(record, size))
+            text = NodeText(kind, topic, queue, tuple(detail) if isinstance(detail, list) else detail)
+            yield inode, text, bool(is_named), lookups, user - 1 if user else None
+
+    def add(self, inode: int, text: NodeText, *, is_named: bool, lookups: int = 0, user: int | None = None) -> None:
+        """Note a number, and the user in whose share of names it is. OSError: no room."""
         data = _encoded(text)
-        if inode >= self._words[_NEXT_NUMBER]:
-            self._words[_NEXT_NUMBER] = inode + 1
-        record = self._heap.add(_NODE, (inode, 0, 0, len(data), is_named), data)
-        if record:
-            self._record_of[inode] = record
+        self.next_number = max(self.next_number, inode + 1)
+        self._records.add(_NODE, inode, (lookups, 0, len(data), is_named, 0 if user is None else user + 1, 0), data)
 
     def count(self, inode: int, lookups: int) -> None:
         """The kernel was told the number so often."""
         record = self._record_of.get(inode)
         if record is not None:
-            self._words[record + 3] = lookups
+            self._words[record + 2] = lookups
 
     def extra(self, inode: int) -> int:
         """What was noted beside a number; 0 at first."""
         record = self._record_of.get(inode)
-        return self._words[record + 4] if record is not None else 0
+        return self._words[record + 3] if record is not None else 0
 
     def set_extra(self, inode: int, value: int) -> None:
-        """Note something beside a number."""
-        record = self._record_of.get(inode)
-        if record is not None:
-            self._words[record + 4] = value
+        """Note something beside a number. Thread safety: any thread."""
+        with self._records.lock:
+            record = self._record_of.get(inode)
+            if record is not None:
+                self._words[record + 3] = value
 
     def drop(self, inode: int) -> None:
         """The number stands for nothing any more."""
-        record = self._record_of.pop(inode, None)
-        if record is not None:
-            self._heap.free(record)
+        self._records.drop(_NODE, inode)
 
 
 # handles
@@ -381,7 +574,7 @@ class HandleState(NamedTuple):
     """What a writer's handle holds that is not published, or the text of a report."""
 
     data: bytes | bytearray
-    """The begun line or body; empty where it is too long to be kept."""
+    """The begun line or body; empty where it is too long to be kept, or there was no room for it."""
     size: int
     """Of all of it."""
     owner: int = 0
@@ -395,7 +588,7 @@ class HandleState(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was too long to be kept."""
+        """Whether it was not kept."""
         return len(self.data) < self.size
 
 
@@ -405,31 +598,27 @@ class HandleEntry(NamedTuple):
     inode: int
     flags: int
     is_directory: bool
+    user: int
+    """Who opened it."""
 
 
 _IS_DIRECTORY = 1 << 62
 
 
-def _sizes(state: HandleState) -> int:
-    """Of all, and of what is noted, in a word: LARGEST_DATA_BYTES or more are all that there is."""
-    return state.size << 20 | min(len(state.data), LARGEST_DATA_BYTES)
-
-
 class HandleRecords:
-    """What is open."""
+    """What is open, with what it holds. Each handle has a word of its own that says whether that is lost."""
 
-    def __init__(self, words: memoryview, heap: Heap) -> None:
+    def __init__(self, words: memoryview, records: Records) -> None:
         self._words = words
-        self._heap = heap
-        self._entry_of: dict[int, int] = {}
-        self._free: list[int] = []
-        for number in range(words[_HANDLES_USED]):
-            entry = _HANDLES_BEGIN + number * HANDLE_WORDS
-            handle = words[entry]
-            if handle:
-                self._entry_of[handle] = entry
-            else:
-                self._free.append(entry)
+        self._records = records
+        self._entry_of = records.of[_HANDLE]
+        self._state_of = records.of[_STATE]
+        self.lost = {handle for handle, entry in self._entry_of.items() if words[entry + 4]}
+        """Those that the next server would refuse, since what they hold was too long, or found no room."""
+        for handle in self._state_of.keys() - self._entry_of.keys():
+            records.drop(_STATE, handle)
+        for handle, entry in self._entry_of.items():
+            records.inherit(words[entry + 6], _charged_bytes(0) + self._charged_of_state(handle))
 
     @property
     def last(self) -> int:
@@ -444,105 +633,109 @@ class HandleRecords:
     def find(self, handle: int) -> HandleEntry:
         """What a handle was opened on. KeyError."""
         entry = self._entry_of[handle]
-        words = self._words
-        flags = words[entry + 2]
-        return HandleEntry(words[entry + 1], flags & ~_IS_DIRECTORY, bool(flags & _IS_DIRECTORY))
+        inode, flags, _, _, user = self._words[entry + 2 : entry + 7]
+        return HandleEntry(inode, flags & ~_IS_DIRECTORY, bool(flags & _IS_DIRECTORY), user)
 
-    def add(self, handle: int, inode: int, flags: int, *, is_directory: bool = False) -> None:
-        """A handle is about to be answered."""
-        words = self._words
-        words[_LAST_HANDLE] = handle
-        if self._free:
-            entry = self._free.pop()
-        else:
-            used = words[_HANDLES_USED]
-            if used == HANDLES:
-                return
-            entry = _HANDLES_BEGIN + used * HANDLE_WORDS
-            words[_HANDLES_USED] = used + 1
-        words[entry + 1] = inode
-        words[entry + 2] = flags | _IS_DIRECTORY if is_directory else flags
-        words[entry + 3] = 0
-        words[entry] = handle
-        self._entry_of[handle] = entry
+    def add(self, handle: int, inode: int, flags: int, user: int, *, is_directory: bool = False) -> None:
+        """A handle is about to be answered. OSError: there is no room for it, or not for that user."""
+        self._records.charge(user, _charged_bytes(0))
+        try:
+            fields = (inode, flags | _IS_DIRECTORY if is_directory else flags, 0, 0, user, 0)
+            self._records.add(_HANDLE, handle, fields)
+        except OSError:
+            self._records.charge(user, -_charged_bytes(0))
+            raise
+        self._words[_LAST_HANDLE] = handle
 
     def drop(self, handle: int) -> None:
         """A handle is closed."""
-        entry = self._entry_of.pop(handle, None)
+        entry = self._entry_of.get(handle)
         if entry is not None:
-            self._words[entry] = 0
-            self._free.append(entry)
-            if state := self._words[entry + 3]:
-                self._heap.free(state)
+            user = self._words[entry + 6]
+            self._records.charge(user, -_charged_bytes(0) - self._charged_of_state(handle))
+            self._records.drop(_HANDLE, handle)
+            self._records.drop(_STATE, handle)
+            self.lost.discard(handle)
 
     # what writers hold
 
-    def states(self) -> set[int]:
-        """Records that handles lead to."""
-        return {self._words[entry + 3] for entry in self._entry_of.values()}
+    def _charged_of_state(self, handle: int) -> int:
+        record = self._state_of.get(handle)
+        return 0 if record is None else _charged_bytes(self._words[record + 5])
 
     def has_state(self, handle: int) -> bool:
         """Whether something is noted for a handle."""
-        entry = self._entry_of.get(handle)
-        return entry is not None and bool(self._words[entry + 3])
+        return handle in self._state_of or handle in self.lost
 
     def save(self, handle: int, state: HandleState | None, unique: int, number: int) -> None:
         """Note what a handle holds (None: nothing) after the request `unique`, which was answered with errno `number`.
 
-        An errno that leaves no trace is not noted: the same request would get the same.
+        An errno that leaves no trace is not noted: the same request would get the same. What is too long, and what
+        finds no room, is noted as lost in the handle's own word, which needs none.
         """
-        entry = self._entry_of.get(handle)
-        if entry is None:
+        if handle not in self._entry_of or (state is None and not self.has_state(handle)):
             return
-        words, heap = self._words, self._heap
-        old = words[entry + 3]
+        if state is None and number:
+            state = HandleState(b"", 0)
         if state is None:
-            if not old:
-                return
-            state = HandleState(b"", 0) if number else None
-        elif state.is_lost and old and words[old + 6] & 2:
-            words[old + 7] = state.published_bytes  # lost is lost, however much longer it gets
-            words[old + 5] = state.size << 20
-            return
-        new = 0
-        if state is not None:
-            flags = state.is_refused | state.is_lost << 1 | state.refusal << 8
-            sizes = _sizes(state)
-            data = state.data
-            new = heap.add(_STATE, (unique, number, state.owner, sizes, flags, state.published_bytes), data)
-        words[entry + 3] = new
-        if old:
-            heap.free(old)
+            self._drop_state(handle)
+            self._set_lost(handle, 0)
+        elif state.is_lost or not self._keep(handle, state, unique, number, is_charged=True):
+            self._words[self._entry_of[handle] + 5] = state.published_bytes
+            self._set_lost(handle, max(state.size, 1))
+            self._drop_state(handle)
+
+    def _set_lost(self, handle: int, size: int) -> None:
+        """Say in a handle's own record how much it holds that is not noted; 0: nothing."""
+        self._words[self._entry_of[handle] + 4] = size
+        if size:
+            self.lost.add(handle)
+        else:
+            self.lost.discard(handle)
+
+    def _drop_state(self, handle: int) -> None:
+        if handle in self._state_of:
+            self._records.charge(self._words[self._entry_of[handle] + 6], -self._charged_of_state(handle))
+            self._records.drop(_STATE, handle)
+
+    def _keep(self, handle: int, state: HandleState, unique: int, number: int, *, is_charged: bool) -> bool:
+        """Note what a handle holds; False: there is no room."""
+        records, data = self._records, state.data
+        user, more = self._words[self._entry_of[handle] + 6], _charged_bytes(len(data)) - self._charged_of_state(handle)
+        fields = unique, number, state.owner, len(data), state.is_refused | state.refusal << 8, state.published_bytes
+        try:
+            if is_charged:
+                records.charge(user, more)
+            try:
+                records.add(_STATE, handle, fields, data)
+            except OSError:
+                records.charge(user, -more)
+                raise
+        except OSError:
+            return False
+        self._set_lost(handle, 0)
+        return True
 
     def save_whole(self, handle: int, state: HandleState) -> None:
-        """What a handle holds, where that was too long to be noted before: the server leaves."""
-        noted = self.state(handle)
-        if noted is None or not noted.is_lost or state.is_lost or noted.size != state.size:
-            return
-        words, entry = self._words, self._entry_of[handle]
-        old = words[entry + 3]
-        unique, number, owner, _, flags, published = words[old + 2 : old + 8]
-        new = self._heap.add(_STATE, (unique, number, owner, _sizes(state), flags & ~2, published), state.data)
-        if new:
-            words[entry + 3] = new
-            self._heap.free(old)
+        """What a handle holds, where that was too long to be noted before, or beyond a share: the server leaves."""
+        if handle in self.lost and not state.is_lost:
+            self._keep(handle, state, 0, 0, is_charged=False)
 
     def state(self, handle: int) -> HandleState | None:
         """What was noted last."""
-        entry = self._entry_of.get(handle)
-        record = self._words[entry + 3] if entry is not None else 0
-        if not record:
+        if handle in self.lost:
+            size, published = self._words[self._entry_of[handle] + 4 : self._entry_of[handle] + 6]
+            return HandleState(b"", size, published_bytes=published)
+        record = self._state_of.get(handle)
+        if record is None:
             return None
-        _, _, owner, sizes, flags, published = self._words[record + 2 : record + 8]
-        size, length = sizes >> 20, sizes & LARGEST_DATA_BYTES
-        data = self._heap.data(record, size if length == LARGEST_DATA_BYTES else length)
-        return HandleState(data, size, owner, flags >> 8, bool(flags & 1), published)
+        _, _, owner, size, flags, published = self._words[record + 2 : record + 8]
+        return HandleState(self._records.data(record, size), size, owner, flags >> 8, bool(flags & 1), published)
 
     def outcome(self, handle: int, unique: int) -> int | None:
         """The errno (0: it succeeded) of the request that left this state, if that was `unique`."""
-        entry = self._entry_of.get(handle)
-        record = self._words[entry + 3] if entry is not None else 0
-        if not record or self._words[record + 2] != unique:
+        record = self._state_of.get(handle)
+        if record is None or self._words[record + 2] != unique:
             return None
         return self._words[record + 3]
 
@@ -569,14 +762,23 @@ class RequestJournal:
         self.slots: dict[int, int] = {}
         """Of each request, by `unique` without RESENT."""
         self._free: list[int] = []
-        for number in reversed(range(REQUESTS)):
+        self._shares: Shares = NoShares()
+        for number in range(words[_REQUESTS_USED]):
             slot = _REQUESTS_BEGIN + number * REQUEST_WORDS
             if words[slot]:
                 self.slots[words[slot]] = slot
             else:
                 self._free.append(slot)
-        self._unclaimed = set(self.slots)
+        self.unclaimed = set(self.slots)
+        """Those of the last server's that were not sent again yet."""
         self._inherited = frozenset(self.slots)
+
+    def share_out(self, shares: Shares) -> None:
+        """From now on nobody has more than a share of the requests beyond UNCOUNTED_REQUESTS."""
+        self._shares = shares
+        for slot in self.slots.values():
+            if self._words[slot + 3]:
+                shares.inherit(self._words[slot + 3] - 1, 1)
 
     def settle(self, log_end: int) -> None:
         """The log was recovered, and nothing is put yet: find out which puts are in it."""
@@ -585,28 +787,46 @@ class RequestJournal:
             if words[slot + 1] == _PLACED:
                 words[slot + 1] = _STORED if words[slot + 2] < log_end else _BEGUN
 
-    def begin(self, unique: int) -> int:
-        """The slot of a request, which may have one already; 0 when there is no room.
-
-        What the last server had in hand is sent again before anything else: with the first request that is not, what is
-        left of it was answered.
-        """
+    def begin(self, unique: int, user: int | None = None) -> int:
+        """The slot of a request of a user, which may have one already. OSError: there is no room for it, or not for
+        that user; with None, what can't be refused, nobody's share counts."""
         key = unique & ~RESENT
         slot = self.slots.get(key)
         if slot is not None:
-            self._unclaimed.discard(key)
             return slot
-        if self._unclaimed and not unique & RESENT:
-            for answered in self._unclaimed:
-                self.free(answered)
-            self._unclaimed.clear()
-        if not self._free:
-            return 0
-        slot = self._free.pop()
-        self._words[slot + 1] = _BEGUN
-        self._words[slot] = key
+        words = self._words
+        slot = self._free.pop() if self._free else self._one_more()
+        if len(self.slots) < UNCOUNTED_REQUESTS:
+            user = None
+        elif user is not None:
+            try:
+                self._shares.take(user, 1)
+            except OSError:
+                self._free.append(slot)
+                raise
+        words[slot + 1] = _BEGUN
+        words[slot + 3] = 0 if user is None else user + 1
+        words[slot] = key
         self.slots[key] = slot
         return slot
+
+    def _one_more(self) -> int:
+        """A slot that was never used."""
+        used = self._words[_REQUESTS_USED]
+        if used == REQUESTS:
+            raise OSError(errno.ENOBUFS, "too many requests wait for their answers")
+        self._words[_REQUESTS_USED] = used + 1
+        return _REQUESTS_BEGIN + used * REQUEST_WORDS
+
+    def arrived(self, unique: int) -> None:
+        """A request was read, which may be answered later than others. What the last server did not answer is sent
+        again before anything else: with the first request that is not, what is left of it was answered."""
+        if unique & RESENT:
+            self.unclaimed.discard(unique & ~RESENT)
+        else:
+            for answered in self.unclaimed:
+                self.free(answered)
+            self.unclaimed.clear()
 
     def was_begun(self, unique: int) -> bool:
         """Whether a server that was killed had begun it."""
@@ -656,8 +876,11 @@ class RequestJournal:
         """A request was answered."""
         slot = self.slots.pop(unique & ~RESENT, None)
         if slot is not None:
+            user = self._words[slot + 3]
             self._words[slot] = 0
             self._free.append(slot)
+            if user:
+                self._shares.give(user - 1, 1)
 
 
 # the process that outlives the server

@@ -39,8 +39,8 @@ from fsstore.fuse.protocol import (
 from fsstore.fuse.request_log import MOST_PATH_CHARACTERS, below
 from fsstore.fuse.session import Channel, Handler
 from fsstore.handover import RESENT, RequestJournal
-from fsstore.interface import AT_END, FilesystemError, MessageColumns, MessageNames, SlowWork
-from fsstore.tree.drop import Wanted
+from fsstore.interface import AT_END, FilesystemError, Kind, MessageColumns, MessageNames, SlowWork
+from fsstore.tree.drop import WAIT_S, Wanted
 from fsstore.tree.inodes import COMPUTED
 from fsstore.tree.listing import MOST_DESCRIBED
 from fsstore.tree.nodes import Creation
@@ -366,7 +366,7 @@ class JournaledHandlers(RequestHandlers):
 
     def _named_once(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
         """Do a request that makes, removes or renames; what it asks for may be there already."""
-        self._journal.begin(unique)
+        self._journal.begin(unique, self._core.accounts.caller)
         with self._core.already_begun() if self._journal.was_begun(unique) else nullcontext():
             handler(unique, inode, request)
 
@@ -379,7 +379,7 @@ class JournaledHandlers(RequestHandlers):
     def _once(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
         """Do a request that begins with a handle, unless it was done."""
         journal = self._journal
-        slot = journal.begin(unique)
+        slot = self._begin(unique, request)
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
         if unique & RESENT:
             if self._was_done(unique, slot, handle, request):
@@ -390,6 +390,15 @@ class JournaledHandlers(RequestHandlers):
                     self._do(handler, unique, inode, request, slot, handle)
                 return
         self._do(handler, unique, inode, request, slot, handle)
+
+    def _begin(self, unique: int, request: memoryview) -> int:
+        """The slot of a request. RELEASE has no user, and can't be refused: it waits for one."""
+        if REQUEST.unpack_from(request)[1] != Opcode.RELEASE:
+            return self._journal.begin(unique, self._core.accounts.caller)
+        try:
+            return self._journal.begin(unique)
+        except OSError:
+            raise SlowWork(lambda: time.sleep(WAIT_S), Kind.WAITING) from None
 
     def _do(self, handler: Handler, unique: int, inode: int, request: memoryview, slot: int, handle: int) -> None:
         journal = self._journal

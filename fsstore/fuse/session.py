@@ -143,7 +143,14 @@ class Channel:
             if error.errno in _TRY_AGAIN:
                 return None
             raise
+        if self._requests is not None and self._requests.unclaimed:
+            self._note_arrival(self._requests)
         return self._view[:size]
+
+    def _note_arrival(self, requests: RequestJournal) -> None:
+        _, opcode, unique, _ = REQUEST.unpack_from(self._buffer)
+        if opcode not in (Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT):  # those are not sent in their turn
+            requests.arrived(unique)
 
     # replies and notices
 

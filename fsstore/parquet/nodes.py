@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 
 from engine import Expired, MessageStore, OpenMode, StoreError, TakesLongError, in_haste
@@ -147,7 +148,7 @@ class QueuePartition(Directory):
             return self._context.absence(name)
         if layout is None:
             raise SlowWork(lambda: self._dataset.measure(key))
-        return self._file(layout).attributes()
+        return self._file(layout, is_made_up=name not in self._listed).attributes()
 
     def describe(self, name: bytes) -> Attributes:
         file = self._listed.get(name)
@@ -214,9 +215,10 @@ class QueuePartition(Directory):
             return None
         return range_key(self._context.store, self._topic, self._queue, found.begin, found.end)
 
-    def _file(self, layout: Layout) -> RangeFile:
+    def _file(self, layout: Layout, *, is_made_up: bool = False) -> RangeFile:
         key = NodeKey(RangeFile, self._topic, self._queue, layout.key)
-        file = self._context.inodes.named(key, lambda: RangeFile(self._context, self._dataset, layout))
+        make = partial(RangeFile, self._context, self._dataset, layout)
+        file = self._context.inodes.named(key, make, is_made_up=is_made_up)
         assert isinstance(file, RangeFile)
         return file
 

@@ -64,9 +64,8 @@ def register_links(context: Context, messages: MessageFiles) -> None:
 def look_up_queue_link(context: Context, queue: Queue, name: bytes) -> Attributes:
     """Attributes of `@first`, `@last`, `@<time>`; ENOENT for other names and where no message is."""
     queue_offset = _queue_offset(queue, name)
-    link = context.inodes.named(
-        NodeKey(QueueLink, queue.topic, queue.queue_id, queue_offset), lambda: QueueLink(context, queue_offset)
-    )
+    key = NodeKey(QueueLink, queue.topic, queue.queue_id, queue_offset)
+    link = context.inodes.named(key, lambda: QueueLink(context, queue_offset), is_made_up=True)
     return link.attributes()
 
 
@@ -133,6 +132,7 @@ class KeysDirectory(Directory):
         return self._context.inodes.named(
             NodeKey(MatchesDirectory, self._topic, None, key),
             lambda: MatchesDirectory(self._context, self._messages, self._topic, key),
+            is_made_up=True,
         )
 
 

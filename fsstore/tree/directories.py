@@ -94,7 +94,7 @@ class Tree:
             node.shown_inode = self.streams.shown_inode(queue)
         detail = (name.decode("latin-1"), node.shown_inode)
         queue_id = None if queue is None else queue.queue_id
-        self.context.inodes.add(node, NodeKey(AppendFile, topic, queue_id, detail))
+        self.context.inodes.add(node, NodeKey(AppendFile, topic, queue_id, detail), is_made_up=True)
         return node.attributes()
 
     def _append_again(self, key: NodeKey) -> Node:

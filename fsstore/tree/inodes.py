@@ -24,10 +24,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import zlib
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Set
 from dataclasses import astuple, is_dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from fsstore.accounts import Accounts, Resource
 from fsstore.handover import NodeRecords, NodeText
 from fsstore.interface import ROOT_INODE, FilesystemError
 
@@ -123,6 +125,73 @@ class _Nodes(dict[int, N]):
         return self._inherited(inode)
 
 
+class MadeUpNames:
+    """Numbers by names that users make up (`append@OPTIONS`, `keys/KEY@all`): of each user only a share is known. The
+    oldest that is not open makes room for another one: a kernel that asks for it looks its name up anew."""
+
+    def __init__(self, accounts: Accounts, forget: Callable[[int], None]) -> None:
+        """`forget` drops a number, and calls `gone`."""
+        self._accounts = accounts
+        self._forget = forget
+        self._user_of: dict[int, int] = {}
+        self._open: dict[int, int] = {}
+        """How often each is open."""
+        self._idle: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        """Those that are not, by user, the oldest first."""
+
+    def add(self, inode: int) -> None:
+        """One more, of the user who asks for it. FilesystemError: all of the share is open."""
+        user = self._accounts.caller
+        while not self._accounts.try_take(user, Resource.NAMES):
+            oldest = next(iter(self._idle.get(user, ())), None)
+            if oldest is None:
+                self._accounts.take(user, Resource.NAMES)
+                break
+            self._forget(oldest)
+        self._user_of[inode] = user
+        self._idle[user][inode] = None
+
+    def user(self, inode: int) -> int | None:
+        """Whose a number is; None: not one of these."""
+        return self._user_of.get(inode)
+
+    def inherit(self, inode: int, user: int) -> None:
+        """One that another server knew."""
+        self._accounts.inherit(user, Resource.NAMES)
+        self._user_of[inode] = user
+        self._idle[user][inode] = None
+
+    def opened(self, inode: int) -> bool:
+        """A number is open once more; whether it is one of these, so that `closed` is to be called."""
+        user = self._user_of.get(inode)
+        if user is None:
+            return False
+        self._open[inode] = self._open.get(inode, 0) + 1
+        self._leave_idle(inode, user)
+        return True
+
+    def closed(self, inode: int) -> None:
+        """It is open once less."""
+        self._open[inode] -= 1
+        if not self._open[inode]:
+            del self._open[inode]
+            if inode in self._user_of:
+                self._idle[self._user_of[inode]][inode] = None
+
+    def gone(self, inode: int) -> None:
+        """The number stands for nothing any more, whichever it is."""
+        user = self._user_of.pop(inode, None)
+        if user is not None:
+            self._leave_idle(inode, user)
+            self._accounts.give(user, Resource.NAMES)
+
+    def _leave_idle(self, inode: int, user: int) -> None:
+        idle = self._idle[user]
+        idle.pop(inode, None)
+        if not idle:
+            del self._idle[user]
+
+
 class InodeTable(Generic[N]):
     """The nodes that a kernel may ask for by number, until it forgets them or they are dropped.
 
@@ -130,7 +199,8 @@ class InodeTable(Generic[N]):
     again when its number is asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, accounts: Accounts) -> None:
+        self.made_up = MadeUpNames(accounts, self._gone)
         self.nodes: dict[int, N] = _Nodes(self._make_again)
         """Node of each number; ESTALE (`[]`) when it stands for nothing (any more)."""
         self.makers: list[Maker[N]] = []
@@ -140,6 +210,8 @@ class InodeTable(Generic[N]):
         self._numbers: dict[NodeKey, int] = {}
         self._names: dict[int, NodeKey] = {}
         self._lookups: dict[int, int] = {}
+        self._unopened: dict[int, NodeKey] = {}
+        """Numbers that a kernel asks for anew if another server does not know them: nothing is open by them."""
         self._pinned: dict[int, NodeText] = {}
         self._next_inode = ROOT_INODE
 
@@ -149,7 +221,9 @@ class InodeTable(Generic[N]):
         makers = {maker.kind.__name__: maker for maker in self.makers}
         known: dict[NodeText, int] = {}
         self._next_inode = max(self._next_inode, records.next_number)
-        for inode, text, is_named, lookups in records.all():
+        for inode, text, is_named, lookups, user in records.all():
+            if user is not None:
+                self.made_up.inherit(inode, user)
             known[text] = inode
             self._lookups[inode] = lookups
             maker = makers.get(text.kind)
@@ -196,28 +270,45 @@ class InodeTable(Generic[N]):
         pinned = self._pinned.get(inode)
         return None if pinned is None else str(pinned.detail)
 
-    def add(self, node: N, key: NodeKey | None = None) -> int:
-        """A number of its own for `node`, never used again. The first one added is the root. With `key` it survives;
-        others may have the same one."""
+    def add(self, node: N, key: NodeKey | None = None, *, is_made_up: bool = False) -> int:
+        """A number of its own for `node`, never used again. The first one added is the root. With `key` it survives
+        once it was `opened`; others may have the same one. `is_made_up`: see MadeUpNames; FilesystemError."""
         inode = self._next_inode
+        if is_made_up:
+            self.made_up.add(inode)
         self._next_inode = inode + 1
         node.inode = inode
         self.nodes[inode] = node
-        if key is not None and self._records is not None:
-            self._records.add(inode, _text_of(key), is_named=False)
+        if self._records is not None:
+            self._records.next_number = inode + 1
+            if key is not None:
+                self._unopened[inode] = key
         return inode
 
-    def named(self, name: NodeKey, make: Callable[[], N]) -> N:
-        """The node known by `name`, made now if there is none."""
+    def opened(self, inode: int) -> None:
+        """Note a number that was added with a key: it is open, so another server is to know it. OSError: no room."""
+        key = self._unopened.get(inode)
+        if key is not None and self._records is not None:
+            lookups, user = self._lookups.get(inode, 0), self.made_up.user(inode)
+            self._records.add(inode, _text_of(key), is_named=False, lookups=lookups, user=user)
+            del self._unopened[inode]
+
+    def named(self, name: NodeKey, make: Callable[[], N], *, is_made_up: bool = False) -> N:
+        """The node known by `name`, made now if there is none. OSError: no room to note it; `is_made_up` as in
+        `add`."""
         inode = self._numbers.get(name)
         if inode is not None:
             return self.nodes[inode]
         node = make()
-        inode = self.add(node)
+        inode = self.add(node, is_made_up=is_made_up)
+        if self._records is not None:
+            try:
+                self._records.add(inode, _text_of(name), is_named=True, user=self.made_up.user(inode))
+            except OSError:
+                self._gone(inode)
+                raise
         self._numbers[name] = inode
         self._names[inode] = name
-        if self._records is not None:
-            self._records.add(inode, _text_of(name), is_named=True)
         return node
 
     def inherited(self, inode: int) -> NodeKey | None:
@@ -285,6 +376,8 @@ class InodeTable(Generic[N]):
         if node is not None:
             node.forgotten()
         self._inherited.pop(inode, None)
+        self._unopened.pop(inode, None)
+        self.made_up.gone(inode)
         name = self._names.pop(inode, None)
         if name is not None:
             del self._numbers[name]

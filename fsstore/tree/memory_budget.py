@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from enum import StrEnum
 
+from fsstore.accounts import Accounts, Resource
 from fsstore.interface import FilesystemError
 
 BUDGET_BYTES = 512 << 20
@@ -42,6 +43,8 @@ class Purpose(StrEnum):
     """Names of directories that are open: held."""
     REPORTS = "reports"
     """Texts of open files of `@store`: held."""
+    HANDOVER = "handover"
+    """What the next server needs of open files, in the shared memory: held."""
     BODIES = "decompressed_bodies"
     """Shared by all who read the message: kept."""
     STREAMS = "stream_buffers"
@@ -71,13 +74,14 @@ class MemoryBudget:
         with self._lock:
             return {purpose.value: size for purpose, size in self._used.items()}
 
-    def hold(self, purpose: Purpose, before: int, after: int) -> None:
-        """Hold `after` bytes instead of `before`. ENOBUFS, and nothing has changed: they are more, and too many."""
+    def hold(self, purpose: Purpose, before: int, after: int, *, is_there: bool = False) -> None:
+        """Hold `after` bytes instead of `before`. ENOBUFS, and nothing has changed: they are more, and too many, unless
+        another server has left them."""
         with self._lock:
             more = after - before
             comes_late = after <= SMALL_BYTES or purpose is Purpose.PUBLISHING
             eighths = _EIGHTHS_HELD_LATE if comes_late else _EIGHTHS_HELD
-            is_bounded = purpose is Purpose.REQUESTS
+            is_bounded = is_there or purpose is Purpose.REQUESTS
             if more > 0 and not is_bounded and self._held + more > self.limit_bytes // 8 * eighths:
                 self.refused += 1
                 what = purpose.value.replace("_", " ")
@@ -118,6 +122,47 @@ class MemoryBudget:
     def _count(self, purpose: Purpose, more: int) -> None:
         self._used[purpose] += more
         self._total += more
+
+
+class HandoverShares:
+    """What users may take of the memory that outlives the daemon: their shares, and of the budget. See
+    `fsstore.handover.Shares`. Thread safety: any thread."""
+
+    def __init__(self, accounts: Accounts, budget: MemoryBudget) -> None:
+        self._accounts = accounts
+        self._budget = budget
+
+    def take(self, user: int, size: int) -> None:
+        self._accounts.take(user, Resource.HANDOVER_BYTES, size)
+        try:
+            self._budget.hold(Purpose.HANDOVER, 0, size)
+        except FilesystemError:
+            self._accounts.give(user, Resource.HANDOVER_BYTES, size)
+            raise
+
+    def give(self, user: int, size: int) -> None:
+        self._accounts.give(user, Resource.HANDOVER_BYTES, size)
+        self._budget.hold(Purpose.HANDOVER, size, 0)
+
+    def inherit(self, user: int, size: int) -> None:
+        self._accounts.inherit(user, Resource.HANDOVER_BYTES, size)
+        self._budget.hold(Purpose.HANDOVER, 0, size, is_there=True)
+
+
+class UnansweredShares:
+    """How many requests of a user may wait for their answers: as `HandoverShares`."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+
+    def take(self, user: int, size: int) -> None:
+        self._accounts.take(user, Resource.UNANSWERED, size)
+
+    def give(self, user: int, size: int) -> None:
+        self._accounts.give(user, Resource.UNANSWERED, size)
+
+    def inherit(self, user: int, size: int) -> None:
+        self._accounts.inherit(user, Resource.UNANSWERED, size)
 
 
 class Holding:

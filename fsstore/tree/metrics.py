@@ -20,6 +20,7 @@ from itertools import accumulate
 
 from engine import CheckNote, MessageStore, Retention, StoreStats, options_of
 from fsstore.accounts import Resource, ResourceFigures
+from fsstore.handover import HandoverFigures
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.nodes import Survival
@@ -191,6 +192,24 @@ def account_metrics(figures: Mapping[Resource, ResourceFigures]) -> Iterator[str
         yield from _header(name, kind, what)
         for of, its in figures.items():
             yield f"{name}{{{_labels(resource=of.value)}}} {getattr(its, field)}"
+
+
+_OF_HANDOVER = {
+    "bytes": "Memory that the next daemon would take over",
+    "limit_bytes": "How much that can be",
+    "live_bytes": "Bytes of it that count",
+    "names": "Numbers of files that the kernel knows, and the next daemon is to know",
+    "handles": "Files and directories that are open",
+    "handles_lost": "Open files that would answer EIO should this daemon be killed",
+    "requests": "Requests that publish or change something, and are not answered yet",
+}
+"""What the figures of `HandoverFigures` say."""
+
+
+def handover_metrics(figures: HandoverFigures) -> Iterator[str]:
+    """Of the memory that outlives this daemon."""
+    for name, what in _OF_HANDOVER.items():
+        yield from _figure(f"handover_{name}", "gauge", what, getattr(figures, name))
 
 
 def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine import MessageStore, OpenMode
 from fsstore.accounts import Accounts
-from fsstore.handover import LARGEST_DATA_BYTES, HandleState
+from fsstore.handover import LARGEST_TEXT_BYTES, HandleState
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
@@ -117,7 +117,7 @@ class TextFile(OpenFile):
         self._is_other = False
 
     def unpublished(self, *, whole: bool = False) -> HandleState | None:
-        is_kept = whole or len(self._text) <= LARGEST_DATA_BYTES
+        is_kept = whole or len(self._text) <= LARGEST_TEXT_BYTES
         return HandleState(self._text if is_kept else b"", len(self._text))
 
     def resume(self, state: HandleState | None) -> None:

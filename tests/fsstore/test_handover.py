@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from fsstore import handover
 from fsstore.handover import (
-    HANDLES,
     KEPT_BYTES,
+    LEAST_CHARGED_BYTES,
+    QUANTUM_BYTES,
     QUICK_KILL_NS,
+    RECORD_BYTES,
+    REQUESTS,
     RESENT,
+    SEGMENT_BYTES,
+    SPARE_BYTES,
+    UNCOUNTED_REQUESTS,
     HandleEntry,
     HandleState,
     Handover,
     HandoverError,
     NodeText,
+    Records,
 )
 
+ANN, BOB = 1001, 1002
 TEXT = NodeText("TopicDirectory", "orders", None, None)
 
 
@@ -99,7 +113,7 @@ def test_memory_of_another_version_is_refused(memory: int) -> None:
 
 def test_numbers_and_their_look_ups_are_there_and_never_given_again(memory: int) -> None:
     first = Handover(memory)
-    first.nodes.add(7, TEXT, is_named=True)
+    first.nodes.add(7, TEXT, is_named=True, user=ANN)
     first.nodes.add(8, NodeText("AppendFile", "\udcff", 3, ("append@tags=a", 5)), is_named=False)
     first.nodes.add(9, TEXT, is_named=True)
     first.nodes.count(7, 2)
@@ -107,35 +121,26 @@ def test_numbers_and_their_look_ups_are_there_and_never_given_again(memory: int)
     first.nodes.drop(9)
     again = Handover(memory)
     assert list(again.nodes.all()) == [
-        (7, TEXT, True, 2),
-        (8, NodeText("AppendFile", "\udcff", 3, ("append@tags=a", 5)), False, 0),
+        (7, TEXT, True, 2, ANN),
+        (8, NodeText("AppendFile", "\udcff", 3, ("append@tags=a", 5)), False, 0, None),
     ]
     assert (again.nodes.extra(7), again.nodes.extra(8), again.nodes.next_number) == (1234, 0, 10)
 
 
 def test_handles_are_there_and_never_given_again(memory: int) -> None:
     first = Handover(memory)
-    first.handles.add(1, 10, os.O_WRONLY)
-    first.handles.add(2, 11, 0, is_directory=True)
-    first.handles.add(3, 12, 0)
+    first.handles.add(1, 10, os.O_WRONLY, ANN)
+    first.handles.add(2, 11, 0, BOB, is_directory=True)
+    first.handles.add(3, 12, 0, ANN)
     first.handles.drop(3)
     again = Handover(memory)
-    found = [(1, HandleEntry(10, os.O_WRONLY, False)), (2, HandleEntry(11, 0, True))]
+    found = [(1, HandleEntry(10, os.O_WRONLY, False, ANN)), (2, HandleEntry(11, 0, True, BOB))]
     assert (list(again.handles.all()), again.handles.last) == (found, 3)
-
-
-def test_more_handles_than_there_is_room_for_are_not_noted(memory: int) -> None:
-    first = Handover(memory)
-    for handle in range(1, HANDLES + 3):
-        first.handles.add(handle, 1, 0)
-    first.handles.drop(5)
-    first.handles.add(HANDLES + 9, 1, 0)
-    assert len(list(Handover(memory).handles.all())) == HANDLES
 
 
 def test_what_a_handle_holds_is_there_with_the_request_that_left_it(memory: int) -> None:
     first = Handover(memory)
-    first.handles.add(1, 10, 0)
+    first.handles.add(1, 10, 0, ANN)
     for data in (b"be", b"begun" * 1_000, b"begun"):
         first.handles.save(1, HandleState(data, len(data), 77, 0, True, 9), 1234, 0)
     again = Handover(memory)
@@ -149,7 +154,7 @@ def test_what_a_handle_holds_is_there_with_the_request_that_left_it(memory: int)
 
 def test_what_is_too_long_is_known_to_be_lost(memory: int) -> None:
     first = Handover(memory)
-    first.handles.add(1, 10, 0)
+    first.handles.add(1, 10, 0, ANN)
     for size in (KEPT_BYTES + 1, 1 << 22):
         first.handles.save(1, HandleState(b"", size), 2, 0)
     state = Handover(memory).handles.state(1)
@@ -157,14 +162,206 @@ def test_what_is_too_long_is_known_to_be_lost(memory: int) -> None:
     assert (state.is_lost, state.size) == (True, 1 << 22)
 
 
-def test_freed_memory_is_used_again(memory: int) -> None:
+def test_what_is_dead_takes_little_memory(memory: int) -> None:
     first = Handover(memory)
-    first.handles.add(1, 10, 0)
-    for number in range(20_000):
-        first.handles.save(1, HandleState(b"x" * 50_000, 50_000), number, 0)
-        first.nodes.add(number + 1, TEXT, is_named=False)
-        first.nodes.drop(number + 1)
-    assert os.fstat(memory).st_blocks * 512 < 1 << 20
+    begun = 40
+    for handle in range(begun):
+        first.handles.add(handle, 10, 0, ANN)
+    for size in range(64, KEPT_BYTES, 640):
+        for handle in range(begun):
+            first.handles.save(handle, HandleState(b"x" * size, size), size, 0)
+            first.nodes.add(100 + handle, TEXT, is_named=False)
+            first.nodes.drop(100 + handle)
+    bound = 2 * begun * KEPT_BYTES + SPARE_BYTES + 2 * SEGMENT_BYTES
+    assert first.records.live_bytes <= begun * (KEPT_BYTES + 2 * RECORD_BYTES)
+    assert first.records.used_bytes <= bound
+    assert os.fstat(memory).st_blocks * 512 <= bound + (1 << 20)
+    for handle in range(begun):
+        assert Handover(memory).handles.state(handle) == HandleState(b"x" * size, size)
+        first.handles.drop(handle)
+    assert (first.records.live_bytes, first.records.used_bytes) == (0, SEGMENT_BYTES)
+
+
+def test_a_record_may_be_longer_than_a_segment(memory: int) -> None:
+    first = Handover(memory)
+    text = bytes(range(256)) * (3 * SEGMENT_BYTES // 256) + b"end"
+    for handle in (1, 2):
+        first.handles.add(handle, 10, 0, ANN)
+        first.handles.save(handle, HandleState(text, len(text)), 7, 0)
+    first.handles.add(3, 10, 0, ANN)
+    again = Handover(memory)
+    assert [again.handles.state(handle) for handle in (1, 2, 3)] == [HandleState(text, len(text))] * 2 + [None]
+    for handle in (1, 2):
+        again.handles.drop(handle)
+    assert again.records.used_bytes == SEGMENT_BYTES
+
+
+class Few:
+    """Shares of so many bytes, or requests, a user."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken: dict[int, int] = {}
+
+    def take(self, user: int, size: int) -> None:
+        if self.taken.get(user, 0) + size > self.limit:
+            raise OSError(errno.ENOBUFS, "no share")
+        self.inherit(user, size)
+
+    def give(self, user: int, size: int) -> None:
+        self.inherit(user, -size)
+
+    def inherit(self, user: int, size: int) -> None:
+        self.taken[user] = self.taken.get(user, 0) + size
+
+
+def test_what_finds_no_room_is_lost_by_its_own_handle_and_nothing_else_is(memory: int) -> None:
+    first, shares = Handover(memory), Few(5 * QUANTUM_BYTES)
+    first.records.share_out(shares)
+    for handle, user in ((1, ANN), (2, ANN), (3, BOB)):
+        first.handles.add(handle, 10, 0, user)
+        first.handles.save(handle, HandleState(b"begun", 5), 7, 0)
+    long = HandleState(b"x" * 3 * QUANTUM_BYTES, 3 * QUANTUM_BYTES, published_bytes=4)
+    for handle in (1, 2, 3):
+        first.handles.save(handle, long, 9, 0)
+    assert first.handles.lost == {2}
+    assert first.figures().handles_lost == 1
+    found = [Handover(memory).handles.state(handle) for handle in (1, 2, 3)]
+    assert found == [long, HandleState(b"", len(long.data), published_bytes=4), long]
+    first.handles.save(1, None, 11, 0)
+    first.handles.save(2, HandleState(b"short", 5), 13, 0)
+    assert Handover(memory).handles.state(2) == HandleState(b"short", 5)
+    for handle in (1, 2, 3):
+        first.handles.drop(handle)
+    assert set(shares.taken.values()) == {0}
+
+
+def test_a_server_that_leaves_notes_also_what_is_beyond_a_share(memory: int) -> None:
+    first = Handover(memory)
+    first.records.share_out(Few(QUANTUM_BYTES))
+    first.handles.add(1, 10, 0, ANN)
+    state = HandleState(b"x" * (1 << 20), 1 << 20)
+    first.handles.save(1, state, 7, 0)
+    first.handles.save_whole(1, state)
+    again, shares = Handover(memory), Few(0)
+    again.records.share_out(shares)
+    assert again.handles.state(1) == state
+    assert shares.taken[ANN] > 1 << 20
+    again.handles.save(1, None, 9, 0)
+    assert shares.taken[ANN] <= QUANTUM_BYTES
+
+
+def test_who_opens_more_than_a_share_is_refused_and_others_are_not(memory: int) -> None:
+    first = Handover(memory)
+    first.records.share_out(Few(4 * QUANTUM_BYTES))
+    most = 4 * QUANTUM_BYTES // (LEAST_CHARGED_BYTES + RECORD_BYTES)
+    for handle in range(most):
+        first.handles.add(handle, 10, 0, ANN)
+    with pytest.raises(OSError, match="no share"):
+        first.handles.add(most, 10, 0, ANN)
+    first.handles.add(most + 1, 10, 0, BOB)
+    assert len(list(Handover(memory).handles.all())) == most + 1
+    for handle in range(most):
+        first.handles.drop(handle)
+    first.handles.add(most + 2, 10, 0, ANN)
+
+
+class KilledError(Exception):
+    """In place of a kill -9."""
+
+
+@contextmanager
+def killed_at(line: int) -> Iterator[None]:
+    """Kill what runs there when so many lines of the shared memory's module have run."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != handover.__file__:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                raise KilledError
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+def test_a_server_killed_anywhere_leaves_what_was_or_what_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "SEGMENT_BYTES", 4096)
+    monkeypatch.setattr(handover, "SPARE_BYTES", 0)
+    moved: list[int] = []
+    compact = Records._compact
+
+    def compact_and_count(records: Records) -> None:
+        moved.append(1)
+        compact(records)
+
+    monkeypatch.setattr(Records, "_compact", compact_and_count)
+    holding = [HandleState(b"%03d" % number * number, 3 * number) for number in range(200)]
+    line, is_over = 0, False
+    while not is_over:
+        memory = Handover.create()
+        server = Handover(memory)
+        for handle in range(120):
+            server.handles.add(handle, 10, 0, ANN)
+            server.handles.save(handle, holding[handle], handle, 0)
+        kept = range(0, 120, 6)
+        for handle in set(range(120)) - set(kept):
+            server.handles.drop(handle)
+        expected = {handle: server.handles.state(handle) for handle in kept}
+        number, moved[:] = 0, []
+        try:
+            with killed_at(line):
+                for number in [*range(60, 120, 6)] * 3:
+                    server.handles.save(number, holding[number + 1], number, 0)
+                    expected[number] = holding[number + 1]
+            is_over = True
+        except KilledError:
+            line += 3
+        again = Handover(memory)
+        found = {handle: again.handles.state(handle) for handle in kept}
+        assert found.pop(number) in (expected.pop(number), holding[number + 1])
+        assert found == expected
+        os.close(memory)
+    assert len(moved) > 1
+
+
+def test_who_has_many_requests_unanswered_is_refused_and_others_are_not(memory: int) -> None:
+    first, shares = Handover(memory).requests, Few(100)
+    first.share_out(shares)
+    for number in range(UNCOUNTED_REQUESTS + 100):
+        first.begin(2 * number + 2, ANN)
+    with pytest.raises(OSError, match="no share"):
+        first.begin(10_000, ANN)
+    slot = first.begin(10_002, BOB)
+    first.enter(slot)
+    first.placing(4711)
+    first.begin(10_004)
+    again, inherited = Handover(memory).requests, Few(0)
+    again.share_out(inherited)
+    again.settle(9999)
+    assert again.is_stored(again.begin(10_002 | RESENT, BOB))
+    assert inherited.taken == {ANN: 100, BOB: 1}
+    for unique in list(again.slots):
+        again.free(unique)
+    assert set(inherited.taken.values()) == {0}
+
+
+def test_no_request_is_begun_without_a_slot(memory: int) -> None:
+    first = Handover(memory).requests
+    for number in range(1, REQUESTS + 1):
+        first.begin(2 * number)
+    with pytest.raises(OSError, match="too many requests"):
+        first.begin(1 << 20)
+    assert len(first.slots) == len(Handover(memory).requests.slots)
+    first.free(2)
+    first.begin(2)
 
 
 def test_only_what_lies_before_the_recovered_end_is_stored(memory: int) -> None:
@@ -190,10 +387,12 @@ def test_what_was_answered_is_dropped_with_the_first_request_that_is_not_sent_ag
     for unique in (2, 4):
         first.begin(unique)
     again = Handover(memory).requests
-    again.begin(2 | RESENT)
+    again.arrived(2 | RESENT)
     assert sorted(again.slots) == [2, 4]
+    again.arrived(6)
     again.begin(6)
     assert sorted(again.slots) == [2, 6]
+    assert again.begin(2 | RESENT) == again.slots[2]
     assert sorted(Handover(memory).requests.slots) == [2, 6]
     again.free(2 | RESENT)
     assert sorted(Handover(memory).requests.slots) == [6]
