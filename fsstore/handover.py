@@ -1,6 +1,6 @@
 """Shared memory that a mount's next server takes over when its server was killed, or left: numbers, handles, requests.
 
-The server's keeper (mountctl/daemon.py) holds the memory and the /dev/fuse descriptor. Nothing here is on disk, and all
+The server's keeper (mountctl/keeper.py) holds the memory and the /dev/fuse descriptor. Nothing here is on disk, and all
 of it goes with the mount. In words of 8 bytes of the machine's own order:
 
     header    magic, version, restarts, next number, requests used, lengths of the INIT request and of its reply, last
@@ -885,6 +885,11 @@ class RequestJournal:
 
 # the process that outlives the server
 
+RELEASE_SECONDS = 5.0
+"""How long a keeper may take to let /dev/fuse go."""
+LARGEST_WORD_BYTES = 1024
+"""Of a word with a reason."""
+
 
 class Word(Enum):
     """What a keeper and its servers say to each other, over a pair of sockets."""
@@ -900,6 +905,10 @@ class Word(Enum):
     """The next server: all is loaded, and its options make sense."""
     GO = b"go"
     """The keeper: the last server has ended, take over."""
+    TAKEN = b"taken"
+    """The next server: I have got /dev/fuse, and take over."""
+    REFUSED = b"refused"
+    """The next server, with a space and the reason: I can't take over, and end."""
     SERVING = b"serving"
     """The server: the mount answers."""
 
@@ -920,7 +929,7 @@ class Keeper:
         return self._link.fileno()
 
     def hear(self) -> Word | None:
-        """What it says; None: nothing more, for it is gone."""
+        """What it says; None: nothing more, for it is gone (or has taken too long, where there is a deadline)."""
         with suppress(OSError, ValueError):
             return Word(self._link.recv(16))
         return None
@@ -936,10 +945,14 @@ class Keeper:
             socket.send_fds(self._link, [Word.KEEP.value], [descriptor])
 
     def release(self) -> None:
-        """Have it hold the descriptor no longer: the mount ends with ours. Returns when that is so."""
+        """Have it hold the descriptor no longer: the mount ends with ours. Returns when that is so, or when the keeper
+        takes longer than RELEASE_SECONDS: it is stopped, and lets go when it goes on."""
         self.tell(Word.RELEASE)
-        while self.hear() not in (Word.RELEASED, None):
-            pass  # it may have asked us to leave
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            self._link.settimeout(left)
+            if self.hear() in (Word.RELEASED, None):  # else it has asked us to leave
+                break
 
 
 def pin(buffer: bytearray) -> None:

@@ -28,6 +28,7 @@ import click
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from mountctl.errors import CommandError
 from mountctl.output import visible
+from mountctl.process import is_stopped
 
 T = TypeVar("T")
 
@@ -160,10 +161,20 @@ def require_answer(mount: Mount) -> None:
     if answer is Answer.NO:
         raise CommandError(f"the mount at {mount.mountpoint} is dead", f"mountctl umount {mount.mountpoint}")
     if answer is Answer.LATE:
-        reason, remedy = f"the daemon of {mount.mountpoint} is not answering", "look into its log, or try again later"
-        if stopped := _stopped_writer(mount.store):
-            reason, remedy = f"{reason}: process {stopped} is stopped", f"kill -CONT {stopped}"
-        raise CommandError(reason, remedy, os.EX_TEMPFAIL)
+        raise _late(mount)
+
+
+def _late(mount: Mount) -> CommandError:
+    """Why a mount does not answer, as far as its processes say."""
+    from mountctl.control import state_of  # rarely
+
+    reason, remedy = f"the daemon of {mount.mountpoint} is not answering", "look into its log, or try again later"
+    if stopped := _stopped_writer(mount.store):
+        reason, remedy = f"{reason}: process {stopped} is stopped", f"kill -CONT {stopped}"
+    elif (state := state_of(mount.device, mount.user)) is not None and not state.is_serving:
+        reason = f"{reason}: {state.reason or 'it takes over from another one'}"
+        remedy = f"another one goes on as soon as it can; `mountctl umount {mount.mountpoint}` ends the mount"
+    return CommandError(reason, remedy, os.EX_TEMPFAIL)
 
 
 def _stopped_writer(store: Path) -> int | None:
@@ -172,10 +183,9 @@ def _stopped_writer(store: Path) -> int | None:
 
     try:
         pid = patiently(lambda: writer_of(store), None)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] if pid else ""
     except OSError:
         return None
-    return pid if state in ("T", "t") else None
+    return pid if pid is not None and is_stopped(pid) else None
 
 
 def nothing_mounted(place: str | Path) -> CommandError:

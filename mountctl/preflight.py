@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
+
+import click
 
 from mountctl.errors import CommandError
 from mountctl.places import Answer, Mount, answer_of, mount_at, mounts, patiently
@@ -23,6 +26,25 @@ def check_machine(device: Path = FUSE_DEVICE) -> None:
     if not os.access(device, os.R_OK | os.W_OK):
         raise CommandError(f"{device} can't be opened", "let this user read and write it", os.EX_NOPERM)
     fusermount()
+
+
+LEAST_OPEN_FILES = 1024
+
+
+def warn_of_limits() -> None:
+    """Say on standard error which limits of this process a daemon would meet."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < LEAST_OPEN_FILES:
+        _warn(
+            f"at most {files:,} open files (ulimit -Hn): a daemon of many queues or clients refuses requests (EMFILE)"
+        )
+    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if size != resource.RLIM_INFINITY:
+        _warn(f"at most {size:,} bytes a file (ulimit -f): what would make one longer is refused (EFBIG)")
+
+
+def _warn(text: str) -> None:
+    click.echo(f"mountctl: warning: {text}", err=True)
 
 
 def fusermount() -> str:

@@ -1,4 +1,5 @@
-"""What a process that opens a store needs of the system: open files, and an allocator for a long life with threads."""
+"""Processes: what one that opens a store needs of the system (open files, an allocator for a long life with threads),
+and whether another one is stopped."""
 
 from __future__ import annotations
 
@@ -85,3 +86,11 @@ def raise_open_files() -> None:
     """Allow as many descriptors as the system lets us have: the more there are, the more files a store keeps mapped."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped that process (SIGSTOP, a debugger)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TypeAlias
 
@@ -20,8 +19,9 @@ from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, Retent
 from fsstore import ServeOptions, serve
 from fsstore.fuse.mount import ENDING_SIGNALS, require_agreement
 from fsstore.handover import Keeper
-from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, log_to_file, tell_systemd
+from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, tell_systemd
 from mountctl.errors import one_line
+from mountctl.log_file import LogFile, SystemLog
 from mountctl.options import MountRequest
 from mountctl.output import human_seconds, human_size, throttled, visible
 from mountctl.process import raise_open_files, start_trimming
@@ -33,13 +33,15 @@ SHOW_INTERVAL_SECONDS = 0.1
 
 
 def serve_request(
-    request: MountRequest, reporter: Reporter, log_file: Path | None, keeper: Keeper | None = None
+    request: MountRequest, reporter: Reporter, log_file: LogFile | None, keeper: Keeper | None = None
 ) -> None:
     """Open the store, serve it at the mount point until it is unmounted or a signal ends it, and close it.
 
     The caller has held back SIGHUP (`daemon.hold_hangups`).
     """
     log_to_stderr()
+    if log_file is not None:
+        logging.getLogger().addHandler(SystemLog(log_file))
     faulthandler.enable(sys.stderr)
     raise_open_files()
     start_trimming()
@@ -54,7 +56,8 @@ def serve_request(
         hangups.store = store
         try:
             ready = partial(_ready, request, reporter, interrupts, keeper)
-            serve(store, request.mountpoint, _serve_options(request), ready=ready, keeper=keeper)
+            facts = partial(_facts, log_file)
+            serve(store, request.mountpoint, _serve_options(request), ready=ready, keeper=keeper, facts=facts)
         finally:
             _ignore(ENDING_SIGNALS)  # it ends already
         is_left = keeper is not None and keeper.is_left
@@ -85,6 +88,14 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+
+
+def _facts(log_file: LogFile | None) -> dict[str, object]:
+    """What status.json says of the process that serves."""
+    return {
+        "log_file": None if log_file is None else str(log_file.path),
+        "log_problem": None if log_file is None else log_file.problem,
+    }
 
 
 def prepare(request: MountRequest, handed_over: int) -> None:
@@ -125,7 +136,7 @@ class Hangups:
     In the foreground of a terminal it means that the terminal is gone: the mount ends.
     """
 
-    def __init__(self, log_file: Path | None) -> None:
+    def __init__(self, log_file: LogFile | None) -> None:
         self.store: MessageStore | None = None
         """The store, once it is open."""
         self._log_file = log_file
@@ -137,13 +148,17 @@ class Hangups:
             signal.sigwait({signal.SIGHUP})
             try:
                 self._answer()
-            except (StoreError, OSError) as error:
-                log.error("SIGHUP: %s", one_line(error))
+            except Exception as error:  # the next SIGHUP is to be answered, whatever came of this one
+                is_foreseen = isinstance(error, StoreError | OSError)
+                log.error("SIGHUP: %s", one_line(error), exc_info=not is_foreseen)
 
     def _answer(self) -> None:
         if self._log_file is not None:
-            log_to_file(self._log_file)
-            log.info("SIGHUP: the log goes on in %s", self._log_file)
+            self._log_file.use()
+            if self._log_file.problem is not None:
+                log.error("SIGHUP: the log goes on where it was: %s", self._log_file.problem)
+            else:
+                log.info("SIGHUP: the log goes on in %s", self._log_file.path)
         elif self._on_terminal:
             os.kill(os.getpid(), signal.SIGTERM)
             return

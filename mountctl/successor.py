@@ -1,6 +1,6 @@
 """The next server of a mount: `python -m mountctl.successor MEMORY LINK REQUEST REPORTS LOG_FILE [OPTION...]`.
 
-The keeper starts it (mountctl/daemon.py) while the last server serves, so that it has loaded what it needs when that
+The keeper starts it (mountctl/keeper.py) while the last server serves, so that it has loaded what it needs when that
 one is killed or leaves. The first four are descriptors: the shared memory, the link to the keeper, a file with the
 mount as it was asked for, and who waits for it (-1: nobody). The options change that mount, the last one first.
 
@@ -17,8 +17,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from fsstore.handover import Handover, Keeper, Word
+from fsstore.handover import LARGEST_WORD_BYTES, Handover, Keeper, Word
 from mountctl import daemon
+from mountctl.errors import one_line
+from mountctl.log_file import LogFile, redirect
 from mountctl.options import MountRequest, parse
 from mountctl.process import set_up_allocator
 
@@ -30,7 +32,7 @@ def main() -> int:
     memory, link, text, reports = descriptors = [int(word) for word in sys.argv[1:5]]
     for descriptor in descriptors[: 3 if reports < 0 else 4]:
         os.set_inheritable(descriptor, False)
-    log_file, options = Path(sys.argv[5]), sys.argv[6:]
+    log_file, options = LogFile(Path(sys.argv[5])), sys.argv[6:]
     to_keeper = socket.socket(fileno=link)
 
     def server(reporter: daemon.Reporter, _: Keeper | None) -> None:
@@ -42,12 +44,24 @@ def main() -> int:
             asked = MountRequest.from_text(file.read()).changed_by(parse(options))
         prepare(asked, memory)
         device = _wait(to_keeper)
-        daemon.log_to_file(log_file)  # what it was when we started may have been rotated away
-        handed_over = Handover(memory)
-        handed_over.take_over()
-        serve_request(asked, reporter, log_file, Keeper(handed_over, to_keeper, device))
+        log_file.use()  # what it was when we started may have been rotated away
+        try:
+            handed_over = Handover(memory)
+            handed_over.take_over()
+            serve_request(asked, reporter, log_file, Keeper(handed_over, to_keeper, device))
+        except Exception as error:
+            _refuse(to_keeper, error)
+            raise
 
     return daemon.serve(server, daemon.Reporter(reports if reports >= 0 else None), None)
+
+
+def _refuse(keeper: socket.socket, error: Exception) -> None:
+    """Tell the keeper why it needs another server."""
+    with suppress(OSError):
+        keeper.send(
+            b"%b %b" % (Word.REFUSED.value, one_line(error).encode(errors="replace")[: LARGEST_WORD_BYTES // 2])
+        )
 
 
 def _wait(keeper: socket.socket) -> int:
@@ -55,7 +69,7 @@ def _wait(keeper: socket.socket) -> int:
     before = OOM_SCORE.read_text()
     with suppress(OSError):
         OOM_SCORE.write_text("1000")
-    daemon.log_to_file(Path(os.devnull))
+    redirect(os.open(os.devnull, os.O_WRONLY))
     keeper.send(Word.PREPARED.value)
     word, descriptors, _, _ = socket.recv_fds(keeper, 16, 1)
     with suppress(OSError):
@@ -64,6 +78,7 @@ def _wait(keeper: socket.socket) -> int:
         raise ConnectionResetError(errno.ECONNRESET, "the keeper is gone")
     [device] = descriptors
     os.set_inheritable(device, False)
+    keeper.send(Word.TAKEN.value)
     return device
 
 

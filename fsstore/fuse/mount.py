@@ -20,7 +20,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ def run_mount(
     ready: Callable[[], None] | None = None,
     make_core: type[Filesystem] = Filesystem,
     keeper: Keeper | None = None,
+    facts: Callable[[], Mapping[str, object]] | None = None,
 ) -> None:
     """See `fsstore.serve`; `make_core` is for tests that need a core with faults."""
     if keeper is None or keeper.inherited is None:
@@ -62,7 +63,7 @@ def run_mount(
         FilesystemOptions(
             append_mode=options.append_mode, directory_mode=options.directory_mode, parquet=options.parquet
         ),
-        status=lambda: {"mountpoint": str(mountpoint), **mount.status()},
+        status=lambda: {"mountpoint": str(mountpoint), **mount.status(), **(facts() if facts is not None else {})},
     )
     if keeper is None or keeper.inherited is None:
         channel = Channel.mount(mountpoint, fuse_options(store, options))
@@ -70,14 +71,17 @@ def run_mount(
         channel = Channel(keeper.inherited, mountpoint)
     mount = Mount(store, core, channel, options, ready, keeper)
     with handling_signals(mount.end), quick_turns():
-        is_left = False
+        is_left = has_died = False
         try:
             trio.run(mount.serve)
             is_left = mount.is_left
+        except Exception:
+            has_died = mount.outlives
+            raise
         finally:
             if is_left:
                 core.leave()  # the channel stays open: who waits for the disk is answered when the store is closed
-            else:
+            elif not has_died:  # else another server goes on, as after a kill
                 if unfinished := core.close():
                     log.info("open files with an incomplete message, not published: %d", unfinished)
                 if keeper is not None:
@@ -109,7 +113,7 @@ class Mount:
     ) -> None:
         self._store = store
         self._keeper = keeper
-        self._outlives = False
+        self.outlives = False
         """Whether the mount outlives this process."""
         self._leaves = False
         """Whether it ends in favour of another process."""
@@ -126,10 +130,10 @@ class Mount:
         keeper = self._keeper
         return {
             "version": VERSION,
-            "outlives_daemon": self._outlives,
+            "outlives_daemon": self.outlives,
             "restarts": keeper.memory.restarts if keeper is not None else 0,
             "planned_restarts": keeper.memory.planned_restarts if keeper is not None else 0,
-            "keeper_pid": keeper.pid if keeper is not None else None,
+            "keeper_pid": keeper.pid if keeper is not None and self.outlives else None,
         }
 
     @property
@@ -210,7 +214,7 @@ class Mount:
         if wire.VERSION.unpack_from(request, wire.ARGUMENTS) >= (7, wire.RESEND_MINOR):
             self._keeper.memory.agree(request, reply)
             self._channel.survive(self._keeper)
-            self._outlives = True
+            self.outlives = True
 
     def _take_over(self, keeper: Keeper, known: Iterable[int]) -> None:
         """Go on with what the last server was asked. What it was to tell the kernel is told again, as far as anybody
@@ -221,7 +225,7 @@ class Mount:
         else:
             log.info("goes on where a killed daemon was: restart %d of this mount", memory.restarts)
         self._channel.survive(keeper)
-        self._outlives = True
+        self.outlives = True
         for inode in known:
             self._channel.drop_attributes(inode)
         self._channel.resend()
@@ -248,7 +252,9 @@ class Mount:
             await trio.lowlevel.wait_readable(keeper)
             word = keeper.hear()
             if word is None:
-                return  # it is gone, and nobody would go on
+                self.outlives = False
+                log.error("the keeper (process %d) is gone: the mount ends with this daemon", keeper.pid)
+                return
         with suppress(StoreError):  # closing will say so
             await trio.to_thread.run_sync(self._store.flush)
         await sizes.close()

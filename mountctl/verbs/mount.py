@@ -10,6 +10,9 @@ import click
 from fsstore import ParquetOptions
 from fsstore.handover import Keeper
 from mountctl import daemon, preflight
+from mountctl.keeper import start
+from mountctl.launch import Served
+from mountctl.log_file import LogFile, default_log_file, open_log, redirect
 from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, root_of, settings_of
 from mountctl.output import progress
 from mountctl.places import absolute
@@ -74,7 +77,7 @@ def command(
     if foreground:
         _serve_here(request, log_file)
     else:
-        _start_daemon(request, log_file or absolute(daemon.default_log_file(request.store)))
+        _start_daemon(request, log_file or absolute(default_log_file(request.store)))
 
 
 def _places(store: Path, mountpoint: Path | None, settings: StoreSettings) -> tuple[Path, Path]:
@@ -90,6 +93,7 @@ def _places(store: Path, mountpoint: Path | None, settings: StoreSettings) -> tu
 
 def _preflight(request: MountRequest) -> None:
     preflight.check_machine()
+    preflight.warn_of_limits()
     for path in (request.store, *request.settings.log_paths):
         preflight.check_apart(path, request.mountpoint)
     preflight.check_store(request.store, may_create=request.mode == "write")
@@ -102,15 +106,15 @@ def _preflight(request: MountRequest) -> None:
 
 def _serve_here(request: MountRequest, log_file: Path | None) -> None:
     if log_file:
-        daemon.log_to_file(log_file)
+        redirect(open_log(log_file))
     daemon.hold_hangups()
     _server(request, log_file)(daemon.Reporter(), None)
 
 
 def _start_daemon(request: MountRequest, log_file: Path) -> None:
     request = replace(request, mountpoint=request.mountpoint.resolve())
-    served = daemon.Served(_server(request, log_file), request.mountpoint, log_file, request.to_text())
-    pid = daemon.start(served, progress)
+    served = Served(_server(request, log_file), request.mountpoint, log_file, request.to_text())
+    pid = start(served, progress)
     click.echo(f"{request.store} is mounted at {request.mountpoint} (process {pid}, log {log_file})")
 
 
@@ -119,6 +123,6 @@ def _server(request: MountRequest, log_file: Path | None) -> daemon.Server:
         set_up_allocator()  # before anything starts a thread
         from mountctl.serving import serve_request  # the engine is loaded in the process that serves
 
-        serve_request(request, reporter, log_file, keeper)
+        serve_request(request, reporter, LogFile(log_file) if log_file is not None else None, keeper)
 
     return server

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from mountctl import daemon
+from mountctl import control
 from mountctl.errors import CommandError
 from mountctl.options import MountRequest, parse
 from mountctl.output import progress
-from mountctl.places import Answer, Mount, answer_of, find_mount
+from mountctl.places import Mount, find_mount
 
 
 @click.command("restart", short_help="Replace the daemon of a mount; what uses it goes on.")
@@ -37,12 +37,8 @@ def command(place: str, options: tuple[str, ...]) -> None:
     """
     MountRequest.require_changeable(parse(options))
     mount = _mounted(place)
-    try:
-        pid = daemon.restart(_keeper_of(mount), options, progress)
-    except CommandError as error:
-        if answer_of(mount.mountpoint) is not Answer.YES:
-            raise CommandError(error.reason, f"the mount at {mount.mountpoint} has ended; its log says why") from error
-        raise CommandError(error.reason, error.remedy or "the mount is served as before", error.exit_code) from error
+    _require_keeper(mount)
+    pid = control.restart(mount.device, mount.user, options, progress)
     click.echo(f"{mount.store} at {mount.mountpoint} is served by process {pid}")
 
 
@@ -55,12 +51,10 @@ def _mounted(place: str) -> Mount:
     return mount
 
 
-def _keeper_of(mount: Mount) -> int:
+def _require_keeper(mount: Mount) -> None:
     status: dict[str, Any] = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
-    keeper = status.get("keeper_pid")
-    if not keeper or not status.get("outlives_daemon"):
+    if not status.get("outlives_daemon"):
         raise CommandError(
             f"the mount at {mount.mountpoint} can't outlive its daemon",
-            "that takes Linux 6.9, and no --foreground; umount, then mount",
+            "that takes Linux 6.9, no --foreground, and the daemon's keeper; umount, then mount",
         )
-    return int(keeper)

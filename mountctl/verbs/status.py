@@ -130,6 +130,8 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         replaced = plural(status["planned_restarts"], "time")
         yield f"replaced   {replaced}, by mountctl restart; version {status['version']}"
     yield f"access     {status['mode']}{_why_not(status)}"
+    if problem := status.get("log_problem"):
+        yield f"log file   {problem}"
     for problem in status["settings_problems"]:
         yield f"settings   {problem}"
     yield f"messages   {stats['messages']:,} in {plural(stats['topics'], 'topic')}, {plural(stats['queues'], 'queue')}"

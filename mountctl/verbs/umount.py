@@ -13,9 +13,21 @@ from pathlib import Path
 
 import click
 
+from mountctl.control import Wish, state_of
 from mountctl.errors import CommandError, one_line
-from mountctl.places import Answer, Mount, absolute, answer_of, mount_at, mount_of, mounts, nothing_mounted
+from mountctl.places import (
+    Answer,
+    Mount,
+    absolute,
+    answer_of,
+    mount_at,
+    mount_of,
+    mounts,
+    nothing_mounted,
+    require_answer,
+)
 from mountctl.preflight import fusermount
+from mountctl.process import is_stopped
 
 BUSY_SECONDS = 1.0
 """How long a mount may be in use before that is an error: who lists all mounts has a file open in each for a moment."""
@@ -43,7 +55,11 @@ def command(place: Path, lazy: bool) -> None:
       mountctl umount --lazy /mnt/mq
     """
     mount = _mounted(absolute(place))
-    pids = _daemon_of(mount)
+    answer = _answer_of(mount)
+    if answer is Answer.LATE:
+        _end_unserved(mount)
+        return
+    pids = [] if answer is Answer.NO else _daemon_of(mount)
     users = list(_users_of(mount.mountpoint)) if lazy else []
     _unmount(mount.mountpoint, lazy)
     if users:
@@ -74,18 +90,29 @@ def _mounted(path: Path) -> Mount:
     return mount
 
 
-def _daemon_of(mount: Mount) -> list[int]:
-    """Pids of the process that serves `mount`, and of the one that would replace it; none when they are gone.
-    CommandError when it hangs, for so would we."""
+def _answer_of(mount: Mount) -> Answer:
+    """As `answer_of`, with patience: a daemon that was killed is being replaced, perhaps."""
     answer = answer_of(mount.mountpoint)
     for _ in range(RESTART_LOOKS):
         if answer is not Answer.LATE:
             break
         answer = answer_of(mount.mountpoint)
-    if answer is Answer.LATE:
-        raise CommandError(f"the daemon of {mount.mountpoint} is not answering", "look into its log", os.EX_TEMPFAIL)
-    if answer is Answer.NO:
-        return []
+    return answer
+
+
+def _end_unserved(mount: Mount) -> None:
+    """End a mount whose keeper waits until another daemon can go on. CommandError: a daemon serves it, and hangs; so
+    would we."""
+    state = state_of(mount.device, mount.user, Wish.END)
+    if state is None or state.is_serving:
+        require_answer(mount)
+        raise CommandError(f"{mount.mountpoint} was served by another daemon just now", "try again", os.EX_TEMPFAIL)
+    click.echo(f"mountctl: the store was not closed: {state.reason}", err=True)
+    _wait_for_end(state.keeper, mount)
+
+
+def _daemon_of(mount: Mount) -> list[int]:
+    """Pids of the process that serves `mount`, and of the one that would replace it; none when they are gone."""
     try:
         status = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
         return [status["pid"], *filter(None, [status.get("keeper_pid")])]
@@ -117,6 +144,9 @@ def _wait_for_end(pid: int, mount: Mount) -> None:
         poll.register(process, select.POLLIN)
         if poll.poll(NAMESPACE_SECONDS * 1000):
             return
+        if is_stopped(pid):
+            reason = f"{mount.mountpoint} is unmounted, but process {pid}, which closes it, is stopped"
+            raise CommandError(reason, f"kill -CONT {pid}", os.EX_TEMPFAIL)
         if holders := ", ".join(_holders_of(mount)):
             reason = f"{mount.mountpoint} is unmounted here, but the mount namespace of {holders} holds it"
             raise CommandError(reason, f"end that, and process {pid} closes the store", os.EX_TEMPFAIL)

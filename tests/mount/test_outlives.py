@@ -7,17 +7,19 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from engine import Message, MessageStore
+from mountctl import control
+from mountctl.places import mount_at
 from tests.mount.harness import sh
 from tests.mountctl.conftest import Site, eventually, is_mounted, mountctl, succeed
 
@@ -340,28 +342,122 @@ def test_the_waiting_server_ends_with_its_keeper(mounted: Site) -> None:
     eventually(lambda: not Path(f"/proc/{waiting}").exists(), "it ends")
 
 
-def test_three_deaths_within_ten_seconds_end_it(mounted: Site) -> None:
-    keeper = keeper_of(mounted)
-    for _ in range(3):
-        eventually(lambda: server_of(keeper) is not None, "a server is started")
-        server = server_of(keeper)
+def test_a_waiting_server_that_hangs_is_none_to_go_on_with(mounted: Site, mounted_queue: Path) -> None:
+    waiting = standby_of(keeper_of(mounted))
+    os.kill(waiting, signal.SIGSTOP)
+    with opened(mounted_queue / "append", APPENDING) as descriptor:
+        os.write(descriptor, b"begun")
+        kill(mounted)
+        os.write(descriptor, b" line\n")
+    assert bodies(mounted_queue) == [b"begun line"]
+    assert f"(process {waiting}) does not take over: it is killed" in mounted.log_text()
+    assert not Path(f"/proc/{waiting}").exists()
+
+
+def test_a_mount_waits_for_a_store_that_is_gone_and_goes_on_when_it_is_back(mounted: Site, mounted_queue: Path) -> None:
+    aside = mounted.store.with_name("aside")
+    with opened(mounted_queue / "append", APPENDING) as descriptor:
+        os.write(descriptor, b"begun")
+        mounted.store.rename(aside)
+        server = server_of(keeper_of(mounted))
         assert server is not None
         os.kill(server, signal.SIGKILL)
-        eventually(partial(is_gone, keeper, server), "it is gone")
-    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper gives up")
-    assert "3 deaths within 10 s end the mount; the store was not closed" in mounted.log_text()
-    assert "dead (mountctl umount" in succeed("status")
+        why = f"can't take over: {mounted.store} is not a message store: nothing is there"
+        eventually(lambda: mounted.log_text().count(why) > 2, "servers try, and pause")
+        said = mountctl("status", mounted.mountpoint)
+        assert (said.returncode, "is not a message store" in said.stderr) == (75, True)
+        assert not mounted.store.exists()
+        aside.rename(mounted.store)
+        os.write(descriptor, b" line\n")
+    assert bodies(mounted_queue) == [b"begun line"]
 
 
-def test_a_store_that_is_gone_is_not_made_anew(mounted: Site) -> None:
+def test_a_mount_that_waits_for_its_store_can_be_unmounted(mounted: Site) -> None:
     keeper = keeper_of(mounted)
-    mounted.store.rename(mounted.store.with_name("aside"))
-    server = server_of(keeper)
+    server, aside = server_of(keeper), mounted.store.with_name("aside")
     assert server is not None
+    mounted.store.rename(aside)
     os.kill(server, signal.SIGKILL)
-    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper gives up")
+    eventually(lambda: "another one goes on in" in mounted.log_text(), "the keeper pauses")
+    done = mountctl("umount", mounted.mountpoint)
+    assert (done.returncode, done.stderr.startswith("mountctl: the store was not closed: ")) == (0, True)
+    assert not is_mounted(mounted.mountpoint)
+    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper has ended")
     assert not mounted.store.exists()
-    assert f"{mounted.store} is not a message store: nothing is there" in mounted.log_text()
+    aside.rename(mounted.store)
+
+
+def test_a_log_that_cannot_be_opened_is_no_condition_of_serving(site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    elsewhere = Site(site.store, site.mountpoint, folder / "mount.log")
+    elsewhere.mounted()
+    folder.rename(tmp_path / "gone")
+    folder.touch()
+    os.kill(keeper_of(elsewhere), signal.SIGHUP)
+    eventually(lambda: log_problem_of(elsewhere) is not None, "the server has tried")
+    for _ in range(2):
+        kill(elsewhere)
+        assert log_problem_of(elsewhere) == f"{elsewhere.log} can't be written: {folder}: File exists"
+    assert f"log file   {elsewhere.log} can't be written" in succeed("status", elsewhere.mountpoint)
+    folder.unlink()
+    os.kill(keeper_of(elsewhere), signal.SIGHUP)
+    eventually(lambda: "SIGHUP: the log goes on in" in elsewhere.log_text(), "it is written again")
+    assert log_problem_of(elsewhere) is None
+
+
+def log_problem_of(site: Site) -> str | None:
+    found: str | None = json.loads((site.mountpoint / "@store/status.json").read_bytes())["log_problem"]
+    return found
+
+
+def test_a_daemon_whose_keeper_is_gone_says_so(mounted: Site) -> None:
+    os.kill(keeper_of(mounted), signal.SIGKILL)
+
+    def says_so() -> bool:
+        status = json.loads((mounted.mountpoint / "@store/status.json").read_bytes())
+        return (status["outlives_daemon"], status["keeper_pid"]) == (False, None)
+
+    eventually(says_so, "status.json says so")
+    assert "is gone: the mount ends with this daemon" in mounted.log_text()
+
+
+def test_a_mount_whose_keeper_is_stopped_is_closed_all_the_same(
+    mounted: Site, mounted_queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (mounted_queue / "append").write_bytes(b"one\n")
+    keeper = keeper_of(mounted)
+    os.kill(keeper, signal.SIGSTOP)
+    monkeypatch.setattr(control, "ANSWER_SECONDS", 0.5)
+    for verb in ("restart", "umount"):
+        done = mountctl(verb, mounted.mountpoint)
+        assert (done.returncode, f"kill -CONT {keeper}" in done.stderr) == (75, True)
+    with MessageStore.open(mounted.store) as store:
+        assert bytes(store.get("t", 0, 0).body) == b"one"
+    os.kill(keeper, signal.SIGCONT)
+    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper ends")
+
+
+def test_a_requester_that_says_nothing_keeps_nobody_waiting(mounted: Site) -> None:
+    mount = mount_at(mounted.mountpoint)
+    assert mount is not None
+    [name] = control._names(mount.device)
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.connect(name)
+        over = threading.Event()
+
+        def dribble() -> None:
+            while not over.wait(0.1):
+                with suppress(OSError):
+                    slow.send(b"[", socket.MSG_NOSIGNAL)
+
+        dribbling = threading.Thread(target=dribble)
+        dribbling.start()
+        try:
+            kill(mounted)
+            succeed("restart", mounted.mountpoint)
+        finally:
+            over.set()
+            dribbling.join()
 
 
 @pytest.mark.parametrize("end", ["umount", "SIGTERM"])
@@ -429,7 +525,8 @@ def test_who_reads_the_access_log_goes_on(mounted: Site, mounted_queue: Path, is
         reader = threading.Thread(target=read)
         reader.start()
         if is_planned:
-            succeed("restart", mounted.mountpoint)
+            done = mountctl("restart", mounted.mountpoint)
+            assert done.returncode == 0, done.stderr + mounted.log_text()
         else:
             kill(mounted)
         lines.clear()

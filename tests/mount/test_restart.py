@@ -21,8 +21,9 @@ import pytest
 
 from engine import MessageStore
 from fsstore.handover import AGREED_BYTES, LARGEST_AGREED_BYTES
-from mountctl import daemon, preflight
+from mountctl import control, preflight
 from mountctl.errors import CommandError
+from mountctl.places import mount_at
 from tests.mount.harness import REPOSITORY
 from tests.mount.test_outlives import APPENDING, bodies, keeper_of, kill, opened, server_of, standby_of
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, mountctl, succeed
@@ -235,7 +236,7 @@ def served_by(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (folder / "mountctl/__init__.py").touch()
     head = "import os, socket, sys, time\nlink = socket.socket(fileno=int(sys.argv[2]))\n"
     (folder / "mountctl/successor.py").write_text(head + program)
-    monkeypatch.setattr(daemon, "this_program", lambda options: daemon.Program(sys.executable, str(folder), options))
+    monkeypatch.setattr(control, "this_program", lambda options: control.Program(sys.executable, str(folder), options))
 
 
 PREPARED = "link.send(b'prepared')\n"
@@ -287,8 +288,73 @@ os.execv(sys.executable, [sys.executable, "-m", "mountctl.successor", *sys.argv[
         eventually(lambda: not fails.exists(), "one waits that will fail")
         kill(mounted)
         os.write(descriptor, b" line\n")
-    assert "the new daemon ended before it served: the mount goes on as it was" in mounted.log_text()
+    assert re.search(r"WARNING the daemon \(process \d+\) ended with 1; another one goes on", mounted.log_text())
     assert bodies(mounted_queue) == [b"begun line"]
+
+
+def test_a_daemon_that_ends_by_an_error_of_its_own_is_followed_by_another(
+    mounted: Site, mounted_queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = tmp_path / "fails"
+    code = f"""
+import os, trio
+from pathlib import Path
+from fsstore.fuse.mount import Mount
+from mountctl import successor
+
+async def fail(_: Mount) -> None:
+    while not os.path.exists({str(fails)!r}):
+        await trio.sleep(0.01)
+    os.remove({str(fails)!r})
+    raise ZeroDivisionError("a defect, for a test")
+
+Mount._sum_streams = fail
+os._exit(successor.main())
+"""
+    program = f"""
+os.environ["PYTHONPATH"] = {str(REPOSITORY)!r}
+os.execv(sys.executable, [sys.executable, "-c", {code!r}, *sys.argv[1:]])
+"""
+    served_by(program, tmp_path / "other", monkeypatch)
+    with opened(mounted_queue / "append", APPENDING) as descriptor:
+        os.write(descriptor, b"begun")
+        succeed("restart", mounted.mountpoint)
+        before = status_of(mounted)["pid"]
+        fails.touch()
+        eventually(lambda: "ended with 70; another one goes on" in mounted.log_text(), "it has ended")
+        os.write(descriptor, b" line\n")
+    assert status_of(mounted)["pid"] != before
+    assert bodies(mounted_queue) == [b"begun line"]
+    assert "a defect, for a test" in mounted.log_text()
+
+
+def test_a_restart_without_the_store_says_what_became_of_the_mount(mounted: Site) -> None:
+    aside = mounted.store.with_name("aside")
+    mounted.store.rename(aside)
+    done = mountctl("restart", mounted.mountpoint)
+    assert (done.returncode, "as before" in done.stderr) == (75, False)
+    assert "is not a message store" in done.stderr
+    assert "the mount waits for another daemon" in done.stderr
+    aside.rename(mounted.store)
+    assert status_of(mounted)["restarts"] >= 1
+
+
+def test_another_users_sockets_lead_nowhere(mounted: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = mount_at(mounted.mountpoint)
+    assert mount is not None
+    peer_of = control.peer_of
+
+    def other_user(connected: socket.socket) -> tuple[int, int]:
+        pid, user = peer_of(connected)
+        return pid, 54321 if pid == os.getpid() else user
+
+    monkeypatch.setattr(control, "peer_of", other_user)
+    with ExitStack() as stack:
+        for number in range(3):
+            squatting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            squatting.bind(f"\0fsstore/{mount.device}/{number:032d}")
+            squatting.listen()
+        restart(mounted)
 
 
 def test_a_program_that_agrees_with_the_kernel_on_something_else_is_refused(mounted: Site) -> None:
@@ -305,7 +371,7 @@ def test_a_program_that_agrees_with_the_kernel_on_something_else_is_refused(moun
 
 def test_a_program_that_is_not_there_leaves_the_old_daemon(mounted: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     before = status_of(mounted)["pid"]
-    monkeypatch.setattr(daemon, "this_program", lambda options: daemon.Program("/nowhere/python", "/", options))
+    monkeypatch.setattr(control, "this_program", lambda options: control.Program("/nowhere/python", "/", options))
     assert "the mount is served as before" in mountctl("restart", mounted.mountpoint).stderr
     assert status_of(mounted)["pid"] == before
     assert "/nowhere/python: No such file or directory" in mounted.log_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,22 @@ def test_who_mounts_a_store_twice_is_told_where_it_is(site: Site, tmp_path: Path
         assert f"{site.store} is mounted at {site.mountpoint}: use that, or `mountctl umount" in done.stderr
     succeed("mount", "--follow", site.store, tmp_path / "elsewhere")
     succeed("umount", tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (resource.RLIMIT_NOFILE, "at most 64 open files (ulimit -Hn)"),
+        (resource.RLIMIT_FSIZE, "at most 64 bytes a file"),
+    ],
+)
+def test_limits_that_a_daemon_would_meet_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit: int, words: str
+) -> None:
+    infinite = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda one: (64, 64) if one == limit else infinite)
+    preflight.warn_of_limits()
+    assert f"mountctl: warning: {words}" in capsys.readouterr().err
+    monkeypatch.setattr(resource, "getrlimit", lambda _: infinite)
+    preflight.warn_of_limits()
+    assert capsys.readouterr().err == ""

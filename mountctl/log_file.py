@@ -1,0 +1,110 @@
+"""Where a daemon's complaints go: its log file, and the system's log while that file can't be opened.
+
+A log is no condition of serving. A file that can't be opened (its folder is gone, its disk is read-only) is said in
+`status.json`; it is tried again at each SIGHUP, and by each next server.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from mountctl.errors import one_line
+from mountctl.output import visible
+
+SYSTEM_LOG = Path("/dev/log")
+LOG_MODE = 0o640
+_DAEMON_FACILITY, _ERROR_SEVERITY = 3, 3  # syslog(3)
+
+
+class LogFile:
+    """The log file of this process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem: str | None = None
+        """Why it is not written."""
+
+    def use(self) -> None:
+        """Send this process's output there from now on; a file that was renamed is closed. Where it can't be opened,
+        the output stays where it is, and `problem` says why."""
+        try:
+            output = open_log(self.path)
+        except OSError as error:
+            self.problem = f"{self.path} can't be written: {one_line(error)}"
+        else:
+            redirect(output)
+            self.problem = None
+
+
+def open_log(path: Path) -> int:
+    """A descriptor of the log, to be appended to; folders are made. OSError. It waits for nobody: a pipe that nobody
+    reads is refused."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    output = os.open(path, flags, LOG_MODE)
+    os.set_blocking(output, True)
+    return output
+
+
+def redirect(output: int) -> None:
+    """Standard input from nowhere; standard output and error to this descriptor, which is closed."""
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(nowhere)
+    os.close(output)
+
+
+class SystemLog(logging.Handler):
+    """Sends warnings and worse to the system's log while the log file can't be written."""
+
+    def __init__(self, log_file: LogFile) -> None:
+        super().__init__(logging.WARNING)
+        self._log_file = log_file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one; where there is no system's log, or it takes no more, nothing happens."""
+        if self._log_file.problem is not None:
+            send_to_system_log(visible(f"{record.levelname} {record.getMessage()}"))
+
+
+def note(path: Path, words: str) -> None:
+    """Add a line to the log of a process that writes there seldom; where that fails, to the system's log."""
+    try:
+        output = open_log(path)
+    except OSError:
+        send_to_system_log(words)
+        return
+    try:
+        os.write(output, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}\n".encode(errors="replace"))
+    except OSError:
+        send_to_system_log(words)
+    finally:
+        os.close(output)
+
+
+def send_to_system_log(text: str) -> None:
+    """Tell syslogd or journald, if one is there; it is not waited for."""
+    line = f"<{_DAEMON_FACILITY << 3 | _ERROR_SEVERITY}>fsstore[{os.getpid()}]: {text}"
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+        sending.setblocking(False)
+        sending.connect(str(SYSTEM_LOG))
+        sending.send(line.encode(errors="replace"))
+
+
+def default_log_file(store: Path) -> Path:
+    """Where a daemon logs when nobody says: outside the store, which a read-only mount must not touch."""
+    state = os.environ.get("XDG_STATE_HOME")
+    if state:
+        folder = Path(state)
+    elif os.geteuid() == 0:
+        folder = Path("/var/log")
+    else:
+        folder = Path.home() / ".local/state"
+    return folder / "fsstore" / f"{str(store).strip('/').replace('/', '-')}.log"

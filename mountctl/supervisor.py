@@ -1,0 +1,468 @@
+"""The supervisor: has another server go on when one of a mount's servers was killed, or leaves.
+
+It starts the next server while the last one serves, so that a death costs its users no loading of a program.
+
+    TAKING_OVER ──serving──► SERVING ──killed─────────────────► PAUSED ──► TAKING_OVER ...
+                                │ a restart is requested          ▲ killed
+                                └► PREPARING ──prepared──► LEAVING ──ended──► TAKING_OVER ...
+
+A server that can't take over is followed by another one, again and again: only MOST_UNANSWERED in a row that die before
+their first answer end a mount (mountctl/deaths.py). It waits for no other process without a deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from types import FrameType
+
+from fsstore.handover import LARGEST_WORD_BYTES, Handover, Word
+from mountctl.control import ControlSocket, Program, State, Wish, answer, answer_state, this_program
+from mountctl.daemon import ENDED_BY, INTERRUPTED, Report, hold_hangups, seconds_in_environment, tell_systemd
+from mountctl.deaths import MOST_UNANSWERED, Deaths, may_pass
+from mountctl.errors import one_line
+from mountctl.launch import Launcher, Served, ServerProcess
+from mountctl.log_file import note
+from mountctl.places import mount_at
+
+RESTART_SIGNAL = signal.SIGUSR2
+"""To the keeper: a planned restart."""
+PREPARE_SECONDS = 60.0
+"""How long the next server may take to load what it needs; FSSTORE_PREPARE_SECONDS says otherwise."""
+HANDOVER_SECONDS = 5.0
+"""How long a server that is prepared may take to see that its turn has come."""
+LEAVE_SECONDS = 60.0
+"""After so long a requester is told that the last server still closes the store."""
+STANDBY_SECONDS = 5.0
+"""So long after a mount was made the next server is started: many a mount is gone by then."""
+STEADY_SECONDS = 10.0
+"""A death of a server that has served for so long is not counted with those before it; FSSTORE_STEADY_SECONDS says
+otherwise, for proofs that kill one after the other."""
+UNMOUNT_SECONDS = 10.0
+REAP_SECONDS = 5.0
+ABORTED = signal.SIGABRT
+"""What a death by an error of the server's own counts as."""
+
+
+class Phase(Enum):
+    """What a mount's servers are at."""
+
+    TAKING_OVER = "taking over"
+    SERVING = "serving"
+    PREPARING = "preparing"
+    """A server serves, and another one, which was requested, loads what it needs."""
+    LEAVING = "leaving"
+    """A server was asked to leave to that one."""
+    PAUSED = "paused"
+    """No server is there: the next one is not to follow at once."""
+    OVER = "over"
+
+
+class Supervisor:
+    """The servers of one mount, one after the other."""
+
+    def __init__(self, served: Served, memory: int | None) -> None:
+        self._served = served
+        self._memory = memory
+        self._launcher = Launcher(served, memory) if memory is not None else None
+        self._control = ControlSocket()
+        self._device: int | None = None
+        """/dev/fuse, from when the mount outlives its server until that ends by itself."""
+        self._phase = Phase.TAKING_OVER
+        self._deaths = Deaths(seconds_in_environment("FSSTORE_STEADY_SECONDS", STEADY_SECONDS))
+        self._prepare_seconds = seconds_in_environment("FSSTORE_PREPARE_SECONDS", PREPARE_SECONDS)
+        self._program = this_program()
+        """That has served."""
+        self._server: ServerProcess | None = None
+        self._standby: ServerProcess | None = None
+        """The next server, while it loads what it needs or waits for its turn."""
+        self._standby_due: float | None = None
+        """When one is to be started, in case the server is killed."""
+        self._deadline: float | None = None
+        """When the phase has lasted too long."""
+        self._dying: dict[int, ServerProcess] = {}
+        """Killed before they took over, by their descriptors."""
+        self._requester: socket.socket | None = None
+        """It waits for the restart that it requested."""
+        self._reason = ""
+        """Why the mount is not served, while it is not."""
+        self._is_ending = False
+        """Whether a requester has the mount end, which is not served."""
+        self._signalled = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def run(self, first: ServerProcess) -> None:
+        """Return when the mount has ended."""
+        signal.signal(RESTART_SIGNAL, lambda *_: os.eventfd_write(self._signalled, 1))
+        self._server = first
+        self._pass_hangups_to(first)
+        while self._phase is not Phase.OVER:
+            self._turn()
+        self._drop_standby()
+        self._let_requester_go()
+        deadline = time.monotonic() + REAP_SECONDS
+        while self._dying and time.monotonic() < deadline:
+            self._take_event(REAP_SECONDS)
+
+    # what happens
+
+    def _turn(self) -> None:
+        due = [when for when, _ in self._deadlines()]
+        self._take_event(max(0.0, min(due) - time.monotonic()) if due else None)
+        for when, act in list(self._deadlines()):
+            if when <= time.monotonic():
+                act()
+                break
+
+    def _take_event(self, seconds: float | None) -> None:
+        """Wait for something to happen, for so long, and do what follows."""
+        sources = {descriptor: act for descriptor, act in self._sources() if descriptor >= 0}
+        poll = select.poll()
+        for descriptor in sources:
+            poll.register(descriptor, 0 if descriptor == self._device else select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(None if seconds is None else int(seconds * 1000) + 1)}
+        for descriptor, act in sources.items():
+            if descriptor in ready:
+                act()
+                return
+
+    def _sources(self) -> Iterator[tuple[int, Callable[[], None]]]:
+        """Descriptors to wait for, and what follows; the first of them goes first."""
+        server, standby = self._server, self._standby
+        if server is not None:
+            if not server.is_mute:  # what it said goes before its end
+                yield server.link.fileno(), partial(self._hear_server, server)
+            yield server.descriptor, partial(self._server_ended, server)
+        elif self._device is not None and self._phase is Phase.PAUSED:
+            yield self._device, self._mount_is_gone
+        if standby is not None:
+            yield standby.link.fileno(), partial(self._hear_standby, standby)
+        for descriptor in self._dying:
+            yield descriptor, partial(self._reap, descriptor)
+        yield self._signalled, self._restart_by_signal
+        if self._control.descriptor is not None:
+            yield self._control.descriptor, self._answer_requester
+
+    def _deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """By when something has to have happened, and what follows otherwise."""
+        if self._deadline is not None:
+            yield self._deadline, self._phase_takes_too_long
+        if self._standby_due is not None and self._phase is Phase.SERVING:
+            yield self._standby_due, self._start_standby
+        if self._control.deadline is not None:
+            yield self._control.deadline, self._control.give_up
+
+    def _phase_takes_too_long(self) -> None:
+        self._deadline = None
+        if self._phase is Phase.PAUSED:
+            self._take_over()
+        elif self._phase is Phase.PREPARING:
+            self._give_up("the new daemon takes too long to start: the old one goes on")
+        elif self._phase is Phase.LEAVING and self._server is not None:
+            self._postpone(f"process {self._server.pid} still closes the store: the new daemon goes on when it has")
+        elif self._phase is Phase.TAKING_OVER and self._server is not None:
+            self._log(f"WARNING the next daemon (process {self._server.pid}) does not take over: it is killed")
+            self._server.is_stuck = True
+            self._server.kill()
+
+    def _hear_server(self, server: ServerProcess) -> None:
+        """Do what a server asks."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(server.link, LARGEST_WORD_BYTES, 1)
+        except OSError:
+            message, descriptors = b"", []
+        word, _, text = message.partition(b" ")
+        if not word:
+            server.is_mute = True
+        elif word == Word.KEEP.value:
+            self._hold(*descriptors)
+        elif word == Word.RELEASE.value:
+            self._let_go()
+            with suppress(OSError):
+                server.link.send(Word.RELEASED.value, socket.MSG_DONTWAIT)
+        elif word == Word.TAKEN.value:
+            server.has_taken, self._deadline = True, None
+        elif word == Word.REFUSED.value:
+            server.refusal = text.decode(errors="replace")
+        elif word == Word.SERVING.value:
+            self._serves(server)
+
+    def _hold(self, device: int) -> None:
+        self._device = device
+        os.set_inheritable(device, False)
+        mount = mount_at(self._served.mountpoint)
+        try:
+            if mount is None:
+                raise FileNotFoundError(f"{self._served.mountpoint} is not in the table of mounts")
+            self._control.open(mount.device)
+        except OSError as error:
+            self._log(f"WARNING the mount can't be restarted by mountctl: {one_line(error)}")
+
+    def _serves(self, server: ServerProcess) -> None:
+        self._phase, self._deadline, self._reason = Phase.SERVING, None, ""
+        self._program, server.serving_since = server.program, time.monotonic()
+        if self._requester is not None and not server.is_requested:
+            answer(self._requester, Report("kept"))
+        self._let_requester_go()
+        self._standby_due = time.monotonic() + (0 if self._deaths.in_a_row else STANDBY_SECONDS)
+
+    # a planned restart
+
+    def _answer_requester(self) -> None:
+        request = self._control.receive()
+        if request is None:
+            return
+        if request.program is None:
+            answer_state(request.requester, self._state())
+            if request.wish is Wish.END and not self._is_serving:
+                self._end_unserved()
+        elif self._phase is not Phase.SERVING or self._device is None:
+            is_gone = self._phase is Phase.SERVING
+            why = (
+                "the mount does not outlive its daemon any more" if is_gone else "the daemon is being restarted already"
+            )
+            answer(request.requester, Report("failed", why, os.EX_TEMPFAIL))
+            answer(request.requester, Report("kept"))
+            request.requester.close()
+        else:
+            answer(request.requester, Report("accepted"))
+            options = (*self._program.options, *request.program.options)
+            program = Program(request.program.executable, request.program.folder, options)
+            self._prepare(program, request.requester)
+
+    def _state(self) -> State:
+        server = self._server.pid if self._server is not None else None
+        return State(os.getpid(), server, self._is_serving, self._reason)
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._phase in (Phase.SERVING, Phase.PREPARING, Phase.LEAVING)
+
+    def _end_unserved(self) -> None:
+        """End a mount while no server has taken it over: what its users asked for fails."""
+        self._log("WARNING the mount is ended before another daemon has gone on with it; the store was not closed")
+        self._is_ending = True
+        if self._server is None:
+            self._end()
+        else:
+            self._server.kill()
+
+    def _restart_by_signal(self) -> None:
+        os.eventfd_read(self._signalled)
+        if self._phase is Phase.SERVING and self._device is not None:
+            self._prepare(self._program, None)
+
+    def _prepare(self, program: Program, requester: socket.socket | None) -> None:
+        """Start the next server: it loads what it needs while the last one serves."""
+        self._drop_standby()
+        tell_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        self._requester, self._phase = requester, Phase.PREPARING
+        self._deadline = time.monotonic() + self._prepare_seconds
+        self._standby = self._start_ahead(program, is_requested=True)
+        if self._standby is None:
+            self._give_up("the new daemon could not be started: the old one goes on")
+
+    def _start_standby(self) -> None:
+        self._standby_due = None
+        if self._device is not None:
+            self._standby = self._start_ahead(self._program)
+
+    def _start_ahead(self, program: Program, *, is_requested: bool = False) -> ServerProcess | None:
+        """Start a server while the last one serves. Without room for it, that goes on all the same."""
+        hold_hangups()
+        try:
+            return self._start(program, is_requested=is_requested)
+        except OSError as error:
+            self._log(f"WARNING the next daemon could not be started: {one_line(error)}")
+            return None
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def _start(self, program: Program, *, is_requested: bool = False) -> ServerProcess:
+        assert self._launcher is not None
+        return self._launcher.start(program, self._requester if is_requested else None, is_requested=is_requested)
+
+    def _hear_standby(self, standby: ServerProcess) -> None:
+        word = b""
+        with suppress(OSError):
+            word = standby.link.recv(LARGEST_WORD_BYTES)
+        if word:
+            standby.is_prepared = True
+            if self._phase is Phase.PREPARING:
+                self._have_left()
+        elif self._phase is Phase.PREPARING:
+            self._give_up("the new daemon could not be prepared: the old one goes on")
+        else:
+            self._drop_standby()
+            if self._phase is Phase.LEAVING:
+                self._complain("the new daemon ended before it served: the mount goes on as it was")
+            else:  # not to be tried again and again: the next one is started when it is needed
+                self._log("WARNING no daemon waits to replace this one: replacing it will take longer")
+
+    def _have_left(self) -> None:
+        assert self._server is not None
+        self._phase, self._deadline = Phase.LEAVING, time.monotonic() + LEAVE_SECONDS
+        with suppress(OSError):
+            self._server.link.send(Word.LEAVE.value, socket.MSG_DONTWAIT)
+
+    def _give_up(self, why: str) -> None:
+        """The requested server is not there, and the last one was not asked to leave."""
+        self._drop_standby()
+        self._phase, self._deadline, self._standby_due = Phase.SERVING, None, time.monotonic()
+        self._complain(why)
+        tell_systemd("READY=1")
+        if self._requester is not None:
+            answer(self._requester, Report("kept"))
+        self._let_requester_go()
+
+    def _complain(self, why: str) -> None:
+        """Another server than the one that was requested goes on."""
+        self._log(f"WARNING {why}")
+        if self._requester is not None:
+            answer(self._requester, Report("failed", why, os.EX_TEMPFAIL))
+
+    def _postpone(self, why: str) -> None:
+        """The mount is not served, and the requester is not to wait until it is."""
+        if self._requester is not None:
+            answer(self._requester, Report("postponed", why))
+        self._let_requester_go()
+
+    def _let_requester_go(self) -> None:
+        if self._requester is not None:
+            self._requester.close()
+            self._requester = None
+
+    def _drop_standby(self) -> None:
+        standby, self._standby, self._standby_due = self._standby, None, None
+        if standby is not None:
+            standby.kill()  # it holds nothing of the mount yet
+            self._dying[standby.descriptor] = standby
+
+    def _reap(self, descriptor: int) -> None:
+        self._dying.pop(descriptor).reap()
+
+    # one server's end, and the next one
+
+    def _server_ended(self, server: ServerProcess) -> None:
+        hold_hangups()  # until there is a next one
+        self._server, self._deadline = None, None
+        status = server.reap()
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exit_status = os.WEXITSTATUS(status) if number is None else None
+        is_over = self._device is None or is_gone(self._device)
+        was_asked = self._is_ending or number in ENDED_BY or exit_status == INTERRUPTED
+        if was_asked or (exit_status == 0 and is_over):
+            self._end()
+        elif number is None and self._phase is Phase.LEAVING and not is_over:
+            self._take_over()
+        elif is_over:
+            if number is not None:
+                how = f"was killed by {signal.Signals(number).name}; the store was not closed"
+                self._log(f"CRITICAL the daemon (process {server.pid}) {how}")
+            self._phase = Phase.OVER
+        else:
+            self._replace(server, number, exit_status)
+
+    def _replace(self, server: ServerProcess, number: int | None, exit_status: int | None) -> None:
+        """Have another one go on after a server that was killed, or ended by an error."""
+        assert self._memory is not None
+        served = None if server.serving_since is None else time.monotonic() - server.serving_since
+        has_answered = Handover.has_answered(self._memory)
+        is_death = server.has_taken and (number is not None or served is not None)
+        if is_death:
+            Handover.note_death(self._memory, number if number is not None else ABORTED)
+        how = f"ended with {exit_status}" if number is None else f"was killed by {signal.Signals(number).name}"
+        self._reason = server.refusal or f"the daemon (process {server.pid}) {how}"
+        if served is None and server.refusal:
+            how = f"can't take over: {server.refusal}"
+        if server.is_requested and served is None:
+            self._complain("the new daemon ended before it served: the mount goes on as it was")
+            self._take_over()
+            return
+        if server.is_stuck or (served is None and exit_status is not None and may_pass(exit_status)):
+            self._deaths.put_off()
+        else:
+            self._deaths.died(served, has_answered=has_answered)
+        what = f"{'CRITICAL' if is_death else 'WARNING'} the daemon (process {server.pid}) {how}"
+        if self._deaths.are_too_many:
+            last = f"{MOST_UNANSWERED} in a row that died before they answered anything end the mount"
+            self._log(f"{what}; {last}; the store was not closed")
+            self._phase = Phase.OVER
+        else:
+            self._pause(what)
+
+    def _pause(self, what: str) -> None:
+        """Have the next server take over, at once or after the pause that is due; `what` happened to the last one."""
+        seconds = self._deaths.pause_seconds
+        self._log(f"{what}; another one goes on" + (f" in {seconds:g} s" if seconds else ""))
+        if seconds:
+            self._postpone(f"the mount waits for another daemon, which goes on in {seconds:g} s: {self._reason}")
+            self._phase, self._deadline = Phase.PAUSED, time.monotonic() + seconds
+        else:
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Have the next server take over."""
+        assert self._device is not None
+        server, self._standby, self._standby_due = self._standby, None, None
+        try:
+            server = server or self._start(self._program)
+        except OSError as error:
+            self._deaths.put_off()
+            self._reason = f"the next daemon could not be started: {one_line(error)}"
+            self._phase, self._deadline = Phase.PAUSED, time.monotonic() + max(1.0, self._deaths.pause_seconds)
+            self._log(f"WARNING {self._reason}")
+            return
+        self._server, self._phase = server, Phase.TAKING_OVER
+        now = time.monotonic()
+        self._deadline = max(
+            now + HANDOVER_SECONDS, 0 if server.is_prepared else server.started + self._prepare_seconds
+        )
+        with suppress(OSError):  # it is dead, as its descriptor says
+            socket.send_fds(server.link, [Word.GO.value], [self._device])
+        self._pass_hangups_to(server)
+
+    def _pass_hangups_to(self, server: ServerProcess) -> None:
+        signal.signal(signal.SIGHUP, partial(_pass_on, server.pid))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+    def _mount_is_gone(self) -> None:
+        """It was unmounted while no server was there."""
+        self._log("WARNING the mount was unmounted before another daemon went on; the store was not closed")
+        self._phase = Phase.OVER
+
+    def _let_go(self) -> None:
+        if self._device is not None:
+            os.close(self._device)
+            self._device = None
+
+    def _end(self) -> None:
+        """The server ended by itself. One that could not take the mount over has left it in the tree."""
+        self._phase = Phase.OVER
+        if self._device is not None:
+            self._let_go()
+            command = ["fusermount3", "-u", "-q", "-z", "--", str(self._served.mountpoint)]
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(command, check=False, capture_output=True, timeout=UNMOUNT_SECONDS)
+
+    def _log(self, words: str) -> None:
+        note(self._served.log_file, words)
+
+
+def is_gone(device: int) -> bool:
+    """Whether a mount was unmounted everywhere."""
+    poll = select.poll()
+    poll.register(device, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _pass_on(pid: int, number: int, _: FrameType | None) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
