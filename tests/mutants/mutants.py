@@ -71,28 +71,28 @@ MUTANTS = (
         "engine/recovery/quarantine.py",
         "    rename(source, target)\n",
         "",
-        ("tests/engine/recovery", "tests/engine/test_leftovers.py"),
+        ("tests/engine/recovery/test_quarantine.py",),
     ),
     Mutant(
         "quarantine-is-not-durable",
         "engine/recovery/quarantine.py",
         "    disk.sync_directory(target.parent)\n    disk.sync_directory(source.parent)\n",
         "",
-        ("tests/engine/recovery", "tests/engine/test_leftovers.py"),
+        ("tests/engine/recovery/test_quarantine.py",),
     ),
     Mutant(
         "copy-before-a-frame-is-not-kept",
         "engine/recovery/tombstone.py",
         "    replace_file(path, content, disk)\n    return path\n",
         "    return path\n",
-        ("tests/engine/recovery", "tests/engine/test_damaged_store.py"),
+        ("tests/engine/recovery/test_quarantine.py",),
     ),
     Mutant(
         "cut-records-are-not-kept",
         "engine/recovery/quarantine.py",
         "        if holds_record(pages, first, last, file.start):\n",
         "        if not holds_record(pages, first, last, file.start):\n",
-        ("tests/engine/recovery",),
+        ("tests/engine/recovery/test_quarantine.py",),
     ),
     # the order of things
     Mutant(
