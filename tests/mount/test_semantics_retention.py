@@ -151,7 +151,7 @@ def test_retention_deletes_what_was_asked_and_says_so(tmp_path: Path) -> None:
     ):
         (disk / "ballast").write_bytes(bytes(50 << 20))  # over every limit that was not named
         queue = mount.topic("asked") / "0"
-        publish(queue / "append", *[b"filler %s\n" % (b"x" * 1_000) * 500] * 16)
+        publish(queue / "append", *[b"filler %s\n" % (b"x" * 1_000) * 400] * 16)  # two in a file of the log
         until("a file has gone", lambda: min_offset(mount, "asked") > 0)
         status = mount.status()
         stats = status["stats"]
