@@ -6,7 +6,7 @@ looked up again only when the queue was deleted, recreated or cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -64,6 +64,14 @@ SPARSE_BYTES = 4096
 APART_ROWS = 512
 """How many messages are searched apart from the others where one can't be searched where it is stored: where one is,
 more are likely."""
+
+
+Damaged = Callable[[int], None]
+"""Is called with the queue offset of a message that is left out because it is damaged."""
+
+
+def ignore(queue_offset: int) -> None:
+    """Whoever reads does not ask which are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,29 +222,32 @@ class Queue:
             return ExpiredMessageError(self.topic, self.queue_id, queue_offset, min_offset)
         return MessageNotFoundError(self.topic, self.queue_id, queue_offset)
 
-    def read(self, start: int, count: int | None = None) -> Iterator[StoredMessage]:
-        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out. Reads
-        ahead, the further the longer it goes on. TopicNotFoundError."""
+    def read(self, start: int, count: int | None = None, damaged: Damaged = ignore) -> Iterator[StoredMessage]:
+        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out, and
+        `damaged` is called with their queue offsets. Reads ahead, the further the longer it goes on.
+        TopicNotFoundError."""
         self._current()
-        return chain.from_iterable(self._runs(start, count))
+        return chain.from_iterable(self._runs(start, count, damaged))
 
-    def _runs(self, start: int, count: int | None) -> Iterator[Iterable[StoredMessage]]:
+    def _runs(self, start: int, count: int | None, damaged: Damaged) -> Iterator[Iterable[StoredMessage]]:
         bounds = self.bounds()
         end = bounds.max_offset if count is None else min(bounds.max_offset, start + count)
         first, rows = max(start, bounds.min_offset), SINGLE_ROWS
-        yield self._one_by_one(first, min(first + rows, end))
+        yield self._one_by_one(first, min(first + rows, end), damaged)
         while (first := first + rows) < end:
             rows = min(rows * 4, RUN_ROWS)
-            yield from self._run(first, min(first + rows, end))
+            yield from self._run(first, min(first + rows, end), damaged)
 
-    def _one_by_one(self, first: int, end: int) -> Iterator[StoredMessage]:
+    def _one_by_one(self, first: int, end: int, damaged: Damaged) -> Iterator[StoredMessage]:
         for queue_offset in range(first, end):
             try:
                 yield self.get(queue_offset)
-            except ReadError:
+            except (ExpiredMessageError, MessageNotFoundError, RetiredFileError):
                 continue
+            except ReadError:
+                damaged(queue_offset)
 
-    def _run(self, first: int, end: int) -> Iterator[Iterable[StoredMessage]]:
+    def _run(self, first: int, end: int, damaged: Damaged) -> Iterator[Iterable[StoredMessage]]:
         """The messages at [first, end): made together, but for those that need a look of their own."""
         places = self._places(first, end)
         while len(places):
@@ -246,10 +257,10 @@ class Queue:
             messages, alone, size = group
             self._reader.messages += len(messages) - alone
             self._reader.bytes += size
-            yield self._completed(messages, first) if alone else messages  # type: ignore[misc]  # none is None
+            yield self._completed(messages, first, damaged) if alone else messages  # type: ignore[misc]  # none is None
             first += len(messages)
             places = places[len(messages) :]
-        yield self._one_by_one(first, end)
+        yield self._one_by_one(first, end, damaged)
 
     def _places(self, first: int, end: int) -> Array:
         """Where records from queue offset `first` on begin (int64 (n,)), as far as the queue can tell at once."""
@@ -260,13 +271,15 @@ class Queue:
             found = np.empty(0, ENTRY)  # retention took the file between two looks
         return found["physical_offset"].astype(np.int64)
 
-    def _completed(self, messages: Sequence[StoredMessage | None], first: int) -> Iterator[StoredMessage]:
+    def _completed(
+        self, messages: Sequence[StoredMessage | None], first: int, damaged: Damaged
+    ) -> Iterator[StoredMessage]:
         """The messages from `first` on; those that are None as `get` finds them."""
         for queue_offset, message in enumerate(messages, first):
             if message is not None:
                 yield message
             else:
-                yield from self._one_by_one(queue_offset, queue_offset + 1)
+                yield from self._one_by_one(queue_offset, queue_offset + 1, damaged)
 
     def entries(self, start: int, count: int) -> Entries:
         """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count."""
@@ -310,10 +323,12 @@ class Queue:
                 body_sizes[row] = -1 if message.is_compressed else len(message.stored_body)
         return store_sizes, body_sizes
 
-    def holding(self, start: int, count: int, texts: Sequence[bytes], any_case: bool = False) -> Iterator[Held]:
+    def holding(
+        self, start: int, count: int, texts: Sequence[bytes], any_case: bool = False, damaged: Damaged = ignore
+    ) -> Iterator[Held]:
         """Of up to `count` messages from max(start, min_offset) on those whose body holds one of `texts`, or all if
-        there are none, oldest first; damaged ones are left out. With `any_case` ASCII letters of either case are the
-        same."""
+        there are none, oldest first; damaged ones are left out, and `damaged` is called with their queue offsets (a
+        body's CRC is looked at where it holds a text). With `any_case` ASCII letters of either case are the same."""
         queue = self._current()
         if queue is None:
             return
@@ -333,7 +348,7 @@ class Queue:
                 if not done:
                     done = min(APART_ROWS, len(entries))
                     for run in self._records.runs(queue, first, entries[:done]):
-                        yield self._held_apart(run, wanted)
+                        yield self._held_apart(queue, run, wanted, damaged)
                 first, entries = first + done, entries[done:]
 
     def _ahead(self, queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, Entries]]:
@@ -354,7 +369,7 @@ class Queue:
         if found is not None:
             yield found
 
-    def _held_apart(self, run: Run, texts: Texts) -> Held:
+    def _held_apart(self, queue: ConsumeQueue, run: Run, texts: Texts, damaged: Damaged) -> Held:
         """The messages of a run that hold one of `texts`, whatever their records are like."""
         records = run.records
         is_packed = records.headers["sys_flag"] & COMPRESSED_FLAG != 0
@@ -364,6 +379,9 @@ class Queue:
         good = records.headers["ok"].copy()
         good[rows] = is_good
         self._records.note_unread(run, good)
+        for queue_offset in (run.first + np.flatnonzero(~good)).tolist():
+            if queue_offset >= queue.min_offset:  # else retention came in between
+                damaged(queue_offset)
         numbers = (
             find_texts(texts, bodies.data, bodies.starts, bodies.sizes) if is_packed[rows].any() else numbers[rows]
         )

@@ -33,7 +33,7 @@ from engine.log.consume_queue import ConsumeQueue
 from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.entries import ENTRY
 from engine.log.topic_view import TopicView
-from engine.queue import NO_PROPERTIES, Held, Queue
+from engine.queue import NO_PROPERTIES, Damaged, Held, Queue, ignore
 from engine.read.blocks import Block, Bodies
 from engine.read.offset_index import OffsetIndexes
 from engine.read.reader import Reader
@@ -506,12 +506,15 @@ class MessageStore:
         DamagedRecordError; TakesLongError in haste."""
         return self._reader.body_of(message)
 
-    def read(self, topic: str, queue: int, start: int, count: int | None = None) -> Iterator[StoredMessage]:
-        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out.
+    def read(
+        self, topic: str, queue: int, start: int, count: int | None = None, damaged: Damaged = ignore
+    ) -> Iterator[StoredMessage]:
+        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out, and
+        `damaged` is called with the queue offset of each.
 
         Reads ahead, the further the longer it goes on. TopicNotFoundError.
         """
-        return self._queue(topic, queue).read(start, count)
+        return self._queue(topic, queue).read(start, count, damaged)
 
     def follow(
         self, topic: str, queue: int | None = None, start: int | None = None, *, poll_ms: int = 100
@@ -588,12 +591,20 @@ class MessageStore:
         return self._reader.bodies(bodies)
 
     def holding(
-        self, topic: str, queue: int, start: int, count: int, texts: Sequence[bytes], any_case: bool = False
+        self,
+        topic: str,
+        queue: int,
+        start: int,
+        count: int,
+        texts: Sequence[bytes],
+        any_case: bool = False,
+        damaged: Damaged = ignore,
     ) -> Iterator[Held]:
         """Of up to `count` messages from max(start, min_offset) on those whose body holds one of `texts`, or all if
-        there are none, oldest first; damaged ones are left out. With `any_case` ASCII letters of either case are the
-        same. At the speed of memory. TopicNotFoundError."""
-        return self._queue(topic, queue).holding(start, count, texts, any_case)
+        there are none, oldest first; damaged ones are left out, and `damaged` is called with their queue offsets (a
+        body's CRC is looked at where it holds a text). With `any_case` ASCII letters of either case are the same. At
+        the speed of memory. TopicNotFoundError."""
+        return self._queue(topic, queue).holding(start, count, texts, any_case, damaged)
 
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = MAX_TIME_MS

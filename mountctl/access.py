@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from typing import Any, Protocol
 
 import click
@@ -26,10 +27,13 @@ import numpy as np
 from engine import Message, SliceColumn
 from fsstore.tree.names import parse_time_ms
 from fsstore.tree.xattrs import NUMBERS
-from mountctl.errors import CommandError
-from mountctl.output import visible
+from mountctl.errors import DAMAGED, CommandError
+from mountctl.output import plural, visible
 
 Array = np.ndarray[Any, Any]
+
+FEW = 3
+"""So many damaged messages are named."""
 
 _PROPERTY = "property."
 _GLOB = re.compile(r"[*?\[]")
@@ -151,6 +155,42 @@ class Bodies:
         return ends.tolist(), joined.data[:-1]
 
 
+class LeftOut:
+    """The damaged messages that a verb met and left out. `tell`, where it is set, is called with each, once."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[str], None] | None = None
+        self._places: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def note(self, topic: str, queue: int, offset: int) -> None:
+        """That one is damaged; it may be met again."""
+        place = f"{topic}/{queue}/{offset}"
+        if place not in self._places:
+            self._places[place] = None
+            if self.tell is not None:
+                self.tell(place)
+
+    def noting(self, topic: str, queue: int) -> Callable[[int], None]:
+        """`note` for a queue."""
+        return lambda offset: self.note(topic, queue, offset)
+
+    def exit_code(self, otherwise: int = 0) -> int:
+        """DAMAGED, once it is said on standard error how many there were and where the first are; `otherwise` when
+        there was none."""
+        if not self._places:
+            return otherwise
+        if self.tell is None:
+            first = ", ".join(islice(self._places, FEW)) + (", ..." if len(self) > FEW else "")
+            left_out = f"{plural(len(self), 'damaged message')} left out: {first}"
+        else:
+            left_out = f"{plural(len(self), 'damaged message')} left out"
+        click.echo(visible(f"mountctl: {left_out} (see mountctl check)"), err=True)
+        return DAMAGED
+
+
 class Claim(Protocol):
     """A queue that a member of a consumer group has for itself, until it is released, or the process ends."""
 
@@ -165,7 +205,9 @@ class Claim(Protocol):
 
 
 class Access(Protocol):
-    """One store, however it is reached."""
+    """One store, however it is reached. What reading leaves out since it is damaged is in `left_out`."""
+
+    left_out: LeftOut
 
     def status(self) -> dict[str, Any]:
         """What `@store/status.json` says."""

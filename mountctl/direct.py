@@ -17,7 +17,6 @@ from engine import (
     Message,
     MessageStore,
     OpenMode,
-    ReadError,
     RecoveryProgress,
     SliceColumn,
     StoreConfig,
@@ -28,7 +27,7 @@ from engine import (
 )
 from fsstore.tree.status import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
-from mountctl.access import Bodies, Labels, Placed, Queue, Shown, Topic, whole_lines
+from mountctl.access import Bodies, Labels, LeftOut, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import progress
@@ -89,6 +88,7 @@ class OpenedStore:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+        self.left_out = LeftOut()
 
     @property
     def store(self) -> MessageStore:
@@ -119,27 +119,39 @@ class OpenedStore:
         end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
         start = max(start, bounds.min_offset)
         if start < end:
-            for message in self._store.read(topic, queue, start, end - start):
+            for message in self._store.read(topic, queue, start, end - start, self.left_out.noting(topic, queue)):
                 yield _shown(message, topic, queue, attributes)
 
     def bodies(
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[Bodies]:
-        for held in self._store.holding(topic, queue, start, max(end - start, 0), texts, any_case):
+        damaged = self.left_out.noting(topic, queue)
+        for held in self._store.holding(topic, queue, start, max(end - start, 0), texts, any_case, damaged):
             yield Bodies(held.offsets, held.numbers, held.bodies)
 
     def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
         first = max(start, self.bounds(topic, queue).min_offset)
         for begin in range(first, end, READ_TOGETHER):
-            for block in self._store.blocks(topic, queue, begin, min(READ_TOGETHER, end - begin)):
+            until = min(begin + READ_TOGETHER, end)
+            blocks = self._store.blocks(topic, queue, begin, until - begin)
+            self._note_damaged(topic, queue, begin, until, blocks)
+            for block in blocks:
                 counts, texts = _texts(block, part)
                 yield Bodies(np.repeat(block.queue_offset, counts), np.full(len(texts), -1), texts)
+
+    def _note_damaged(self, topic: str, queue: int, begin: int, end: int, blocks: Sequence[Block]) -> None:
+        """What is missing of [begin, end) in its blocks."""
+        if any(block.damaged for block in blocks):
+            bounds = self.bounds(topic, queue)
+            asked = np.arange(max(begin, bounds.min_offset), min(end, bounds.max_offset))
+            for offset in np.setdiff1d(asked, np.concatenate([block.queue_offset for block in blocks])).tolist():
+                self.left_out.note(topic, queue, offset)
 
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:
         places = {(queue, offset) for found in self._store.key_places(topic, key) for queue, offset in found.tolist()}
         for queue, offset in sorted(places):
-            with suppress(ReadError):
-                yield _shown(self._store.get(topic, queue, offset), topic, queue, True)
+            for message in self._store.read(topic, queue, offset, 1, self.left_out.noting(topic, queue)):
+                yield _shown(message, topic, queue, True)
 
     def property_values(self, topic: str, name: str) -> Iterator[str]:
         for queue in self._store.queues_by_topic().get(topic, ()):

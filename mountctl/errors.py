@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FINDINGS = 1
 """`check` found something; `grep` nothing."""
+DAMAGED = 3
+"""A verb left messages out, since they are damaged, and did the rest."""
 INTERRUPTED = 130
 """Ctrl-C, or a question that was not answered with yes."""
 

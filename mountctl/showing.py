@@ -20,7 +20,7 @@ import click
 
 from mountctl.access import Shown
 from mountctl.errors import CommandError
-from mountctl.output import human_time, json_line
+from mountctl.output import human_time, json_line, visible
 
 Part: TypeAlias = Callable[[Shown], bytes]
 
@@ -141,6 +141,11 @@ def printing(as_json: bool, template: str | None) -> Iterator[Printer]:
     printer = Printer(as_json, template)
     yield printer
     printer.flush()
+
+
+def tell_damaged(place: str) -> None:
+    """Say on standard error that the message at TOPIC/QUEUE/OFFSET is left out."""
+    click.echo(visible(f"mountctl: {place} is damaged, and left out"), err=True)
 
 
 def takes_format(command: Callable[..., Any]) -> Callable[..., Any]:

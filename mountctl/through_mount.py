@@ -35,7 +35,7 @@ from engine import (
 from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, offset_name, parse_match
 from fsstore.tree.xattrs import FIELD_NAMES, PREFIX, PROPERTY_PREFIX
-from mountctl.access import PARTS, Bodies, Labels, Placed, Queue, Shown, Topic, whole_lines
+from mountctl.access import PARTS, Bodies, Labels, LeftOut, Placed, Queue, Shown, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 
@@ -49,6 +49,7 @@ class MountedStore:
     def __init__(self, mount: Mount) -> None:
         self.store = mount.store
         """Its directory."""
+        self.left_out = LeftOut()
         self._root = mount.mountpoint
 
     def status(self) -> dict[str, Any]:
@@ -97,6 +98,8 @@ class MountedStore:
         except OSError as error:
             if error.errno not in _LEFT_OUT:
                 raise
+            if error.errno == errno.EIO:
+                self.left_out.note(topic, queue, offset)
             return None
 
     def with_key(self, topic: str, key: str) -> Iterator[Shown]:

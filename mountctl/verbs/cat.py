@@ -10,7 +10,6 @@ import click
 from mountctl.access import Access, Shown, Target, find_topic, narrowed, parse_target
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
-from mountctl.output import plural, visible
 from mountctl.places import find
 from mountctl.reach import reach
 from mountctl.selection import Range, Selection, at_most, messages_in, messages_with_key, ranges_of, takes_selection
@@ -29,7 +28,7 @@ from mountctl.showing import Printer, takes_format
 def command(
     place: str, targets: tuple[str, ...], count: int | None, selection: Selection, printer: Printer,
     settings: StoreSettings,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Print messages of a store or mount, queue by queue: each body and a newline; one OFFSET: its body, byte for byte.
 
     A topic may be a glob, in quotes: 'ord*'.
@@ -44,7 +43,7 @@ def command(
     with reach(find(place), settings, beside=selection.key is None) as access:
         if len(wanted) == 1 and wanted[0].offset is not None:
             printer.alone(_one(access, wanted[0], printer.attributes))
-            return
+            return 0
         if any(target.offset is not None for target in wanted):
             raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
         ranges = ranges_of(access, wanted, selection)
@@ -54,6 +53,8 @@ def command(
         else:
             for chosen in ranges:
                 _print_range(access, chosen, selection, count, printer)
+        printer.flush()
+        return access.left_out.exit_code()
 
 
 def _with_key(access: Access, ranges: list[Range], selection: Selection) -> Iterable[Shown]:
@@ -79,14 +80,5 @@ def _one(access: Access, target: Target, attributes: bool) -> Shown:
 
 
 def _print_range(access: Access, chosen: Range, selection: Selection, count: int | None, printer: Printer) -> None:
-    shown = 0
     for message in at_most(messages_in(access, chosen, selection, printer.attributes), count):
         printer.line(message)
-        shown += 1
-    asked = max(chosen.end - chosen.start, 0)
-    asked = asked if count is None else min(asked, count)
-    if shown < asked and not selection.tags:
-        printer.flush()
-        missing = plural(asked - shown, "damaged message")
-        place = visible(f"{chosen.topic}/{chosen.queue}")
-        click.echo(f"mountctl: {place}: {missing} left out (see mountctl check)", err=True)

@@ -15,7 +15,7 @@ from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.places import find
 from mountctl.reach import reach_to_consume
-from mountctl.showing import Printer, takes_format
+from mountctl.showing import Printer, takes_format, tell_damaged
 
 POLL_SECONDS = 0.2
 BATCH_MESSAGES = 1_000
@@ -38,12 +38,13 @@ COMMIT_SECONDS = 0.5
 def command(
     place: str, target: str, program: tuple[str, ...], group: str, follow: bool, count: int | None, begin: str,
     printer: Printer, settings: StoreSettings,
-) -> int | None:  # fmt: skip
+) -> int:  # fmt: skip
     """Print the messages that a consumer group has not had yet, or run COMMAND with the body of each on its standard
     input.
 
     A message counts as had when it is printed, or COMMAND ended with 0: what fails, or is killed, comes again. Several
-    of one group share the queues, and a broker's clients of that group go on where this ended. COMMAND finds MQ_TOPIC,
+    of one group share the queues, and a broker's clients of that group go on where this ended. A damaged message is
+    passed over with a word, and the exit code is 3 then. COMMAND finds MQ_TOPIC,
     MQ_QUEUE, MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
 
     \b
@@ -59,16 +60,17 @@ def command(
     try:
         with reach_to_consume(find(place), settings) as (access, reader):
             topic = _topic_of(access, wanted.topic)
+            reader.left_out.tell = tell_damaged
             taken = _Taken(access, group, topic, {queue.number for queue in narrowed(topic, wanted)}, start)
             try:
                 _consume(taken, reader, _Use(printer, program, count), follow, attributes)
             finally:
                 taken.release()
+            return reader.left_out.exit_code()
     except KeyboardInterrupt:
         if not follow:
             raise
         return INTERRUPTED  # which is how it is meant to end
-    return None
 
 
 def _topic_of(access: Access, name: str) -> Topic:
@@ -235,7 +237,7 @@ def _consume_some(taken: _Taken, reader: Access, queue: int, use: _Use, attribut
             held.commit()
         if use.is_over:
             return True
-    held.had = end  # the last ones may be damaged
+    held.had = end  # the last ones may be damaged: that was said
     if end == bounds.max_offset or held.is_due:
         _commit([held], use)
     return True

@@ -55,7 +55,7 @@ _OF_DELIVERY = frozenset(
 def command(
     place: str, source: str, to_place: str, to_topic: str | None, text: str | None, redrive: bool, dry_run: bool,
     as_json: bool, quiet: bool, selection: Selection, settings: StoreSettings,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Copy the messages of TOPIC (or a glob) of the store or mount PLACE to TO_PLACE, to a topic of the same name or to
     TO_TOPIC, queue by queue: bodies, keys, tags and properties.
 
@@ -81,7 +81,7 @@ def command(
             reader, writer, Marks(marks_of), plan.names, pattern, selection, redrive, throttled(show, SHOW_SECONDS)
         )
         job.run(plan.ranges)
-    _tell(job, dry_run, as_json)
+    return _tell(job, dry_run, as_json)
 
 
 def _reached(
@@ -184,7 +184,6 @@ class _Job:
     """Messages, by the topic that they went to."""
     there: int = 0
     homeless: int = 0
-    damaged: int = 0
     queues: dict[str, int] = field(default_factory=dict)
     """How many queues a topic that is written to has."""
 
@@ -198,10 +197,7 @@ class _Job:
         for chosen in ranges:
             for start in range(chosen.start, chosen.end, BATCH):
                 part = Range(chosen.topic, chosen.queue, start, min(start + BATCH, chosen.end))
-                found = list(messages_in(self.reader, part, self.selection, attributes=True))
-                if not self.selection.tags:
-                    self.damaged += part.end - part.start - len(found)
-                self._copy(found)
+                self._copy(list(messages_in(self.reader, part, self.selection, attributes=True)))
                 done += part.end - part.start
                 self.show("copying", done, total)
 
@@ -266,18 +262,19 @@ class _Job:
         return by_name[-1][topic]
 
 
-def _tell(job: _Job, dry_run: bool, as_json: bool) -> None:
-    """What was done, and what was left out. CommandError: something could not be sent to where it came from."""
-    count = sum(job.copied.values())
+def _tell(job: _Job, dry_run: bool, as_json: bool) -> int:
+    """Say what was done, and what was left out; the exit code. CommandError: something could not be sent to where it
+    came from."""
+    count, damaged = sum(job.copied.values()), job.reader.left_out
     if as_json:
-        print_json({"copied": job.copied, "there": job.there, "damaged": job.damaged, "without_origin": job.homeless})
+        print_json({"copied": job.copied, "there": job.there, "damaged": len(damaged), "without_origin": job.homeless})
     else:
         to = ", ".join(f"{visible(topic)} ({number:,})" for topic, number in sorted(job.copied.items()))
         would = "would be copied" if dry_run else "copied"
         there = f"; {job.there:,} there already" if job.there else ""
         click.echo(f"{plural(count, 'message')} {would}{f': {to}' if to else ''}{there}")
-    if job.damaged:
-        click.echo(f"mountctl: {plural(job.damaged, 'damaged message')} left out (see mountctl check)", err=True)
+    code = damaged.exit_code()
     if job.homeless:
         reason = f"{plural(job.homeless, 'message')} left out: no property says which topic they were sent to"
         raise CommandError(reason, "give TO_TOPIC", os.EX_DATAERR)
+    return code

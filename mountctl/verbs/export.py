@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mountctl.access import parse_time
-from mountctl.errors import CommandError
+from mountctl.errors import DAMAGED, CommandError
 from mountctl.output import plural, progress
 from mountctl.places import absolute, require_outside_mounts
 from mountctl.reach import reach_mount
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def command(
     place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, on_spark: bool,
     master: str | None, quiet: bool,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Write the messages of PLACE to DIR, a Parquet dataset partitioned by topic and date (UTC).
 
     What is written is read again, and compared by counts and checksums. The same command brings what is new since, and
@@ -64,7 +64,7 @@ def command(
             raise
         reason = f"{folder} can't be written: {os.strerror(error.errno)}"
         raise CommandError(reason, "the same command goes on where it ended", os.EX_IOERR) from None
-    _tell(units, export.before, folder)
+    return _tell(units, export.before, folder)
 
 
 @contextmanager
@@ -80,7 +80,9 @@ def _runner(on_spark: bool, master: str | None) -> Iterator[Runner]:
         yield SparkTasks(session)
 
 
-def _tell(units: list[Unit], before: list[Unit], folder: Path) -> None:
+def _tell(units: list[Unit], before: list[Unit], folder: Path) -> int:
+    """Say what was written, and what was left out; the exit code."""
+
     def amount(units: list[Unit]) -> str:
         files = sum(len(unit.files) for unit in units)
         return f"{plural(sum(unit.messages for unit in units), 'message')} in {plural(files, 'file')}"
@@ -94,4 +96,5 @@ def _tell(units: list[Unit], before: list[Unit], folder: Path) -> None:
     for what in ("left_out", "expired"):
         if count := sum(getattr(unit, what) for unit in units):
             reason = "damaged" if what == "left_out" else "expired before their turn"
-            click.echo(f"{plural(count, 'message')} left out: {reason}", err=True)
+            click.echo(f"mountctl: {plural(count, 'message')} left out: {reason}", err=True)
+    return DAMAGED if any(unit.left_out for unit in units) else 0

@@ -115,7 +115,8 @@ def command(
                     printer.raw(f"{topic}\n".encode() * len(group))
                 else:
                     show(group)
-    return 0 if found else FINDINGS
+        printer.flush()
+        return access.left_out.exit_code(0 if found else FINDINGS)
 
 
 @dataclass(frozen=True, slots=True)

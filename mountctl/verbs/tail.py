@@ -24,7 +24,7 @@ from mountctl.selection import (
     ranges_of,
     takes_selection,
 )
-from mountctl.showing import Printer, takes_format
+from mountctl.showing import Printer, takes_format, tell_damaged
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 5.0
@@ -42,7 +42,7 @@ LOOK_SECONDS = 5.0
 def command(
     place: str, targets: tuple[str, ...], count: int | None, follow: bool, selection: Selection, printer: Printer,
     settings: StoreSettings,
-) -> int | None:  # fmt: skip
+) -> int:  # fmt: skip
     """Print the newest messages of topics or queues together, in the order in which they were stored.
 
     A topic may be a glob, in quotes: 'ord*'.
@@ -60,15 +60,17 @@ def command(
         count = 10 if selection.start is None else None
     try:
         with reach(find(place), settings, following=follow, beside=follow or selection.key is None) as access:
+            access.left_out.tell = tell_damaged if follow else None
             ranges = ranges_of(access, wanted, selection)
             _print_newest(access, ranges, selection, count, printer)
             if follow:
                 _follow(access, wanted, ranges, selection, printer)
+            printer.flush()
+            return access.left_out.exit_code()
     except KeyboardInterrupt:
         if not follow:
             raise
         return INTERRUPTED  # which is how it is meant to end
-    return None
 
 
 def _print_newest(
