@@ -121,7 +121,8 @@ from engine.settings.consumer_offsets import group_problem
 from engine.settings.notes import CheckNote
 from engine.settings.topics_file import MAX_QUEUES
 from engine.store import Hold, MessageStore
-from engine.write.drop_box import DropBox, DroppedFile
+from engine.write.drop_box import DropBox, DroppedFile, FoundBox, Sending
+from engine.write.drop_owner import FileOwner
 from engine.write.retention_plan import DiskSpace, RetentionPlan
 
 __all__ = [
@@ -154,9 +155,11 @@ __all__ = [
     "DuplicateLogFileError",
     "Expired",
     "ExpiredMessageError",
+    "FileOwner",
     "FileSizes",
     "FlushFailedError",
     "FlushPolicy",
+    "FoundBox",
     "Held",
     "Hold",
     "Host",
@@ -190,6 +193,7 @@ __all__ = [
     "RetentionPlan",
     "RetiredFileError",
     "ScratchDirectory",
+    "Sending",
     "ServedCheck",
     "SliceColumn",
     "StoreBusyError",

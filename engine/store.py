@@ -60,7 +60,7 @@ from engine.settings.broker_options import read_retention
 from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
 from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.settings.notes import CheckNote, read_check_note
-from engine.write.drop_box import DropBox, boxes_below
+from engine.write.drop_box import DropBox, FoundBox, boxes_below, is_used
 from engine.write.durability import Durability
 from engine.write.retention import Cleaner, ExpiringLog
 from engine.write.retention_plan import DiskUse, RetentionPlan, disk_use
@@ -710,10 +710,15 @@ class MessageStore:
             self._topics.queue_ids(topic)
         else:
             self._topics.require_queue(topic, queue)
-        return DropBox(self, self._parts.layout.own / "drop", topic, queue, self.config.clock)
+        folder, config = self._parts.layout.own / "drop", self.config
+        return DropBox(self, folder, topic, queue, config.clock, config.max_message_bytes)
 
-    def drop_boxes(self) -> list[tuple[str, int | None]]:
-        """Topic and queue of each box that there may be files in."""
+    def has_drop_box(self, topic: str, queue: int | None = None) -> bool:
+        """Whether a file was ever dropped for a topic, or one of its queues: to look for its files may take long."""
+        return is_used(self._parts.layout.own / "drop", topic, queue)
+
+    def drop_boxes(self) -> list[FoundBox]:
+        """Each box that there may be files in. OSError, ObstructedError."""
         return list(boxes_below(self._parts.layout.own / "drop"))
 
     # life

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from engine import Expired, MessageStore, StoreError
@@ -584,8 +585,16 @@ class Filesystem:
             self._note_open(handle, its.inode)
         for handle in [handle for handle, its in self._inherited.items() if self._is_needed_at_once(its.inode)]:
             with suppress(FilesystemError, StoreError):
-                self._files[handle]
+                self._at_once(partial(self._files.__getitem__, handle))
         return known
+
+    def _at_once(self, call: Callable[[], object]) -> None:
+        """Do what may be slow work, before the first request."""
+        try:
+            call()
+        except SlowWork as slow:
+            slow.work()
+            self._at_once(call)
 
     def _is_needed_at_once(self, inode: int) -> bool:
         """Whether it matters from the first request on who has a file open: to log for it, or since it is written."""
@@ -670,7 +679,8 @@ class Filesystem:
         if entry.inode >= MESSAGE:
             file = self._messages.open(entry.inode)
         else:
-            file, _ = self._node(entry.inode).open(flags)
+            with self._reopening(entry.user):
+                file, _ = self._node(entry.inode).open(flags)
             file.resume(self._handed_over.handles.state(handle))
         del self._inherited[handle]
         self._files[handle] = file
@@ -678,6 +688,17 @@ class Filesystem:
             for other in [other for other, its in self._inherited.items() if its.inode == entry.inode]:
                 self._files[other]
         return file
+
+    @contextmanager
+    def _reopening(self, user: int) -> Iterator[None]:
+        """Meanwhile what that user has open is opened again: it counts to him, and is refused to nobody."""
+        caller, self.accounts.caller = self.accounts.caller, user
+        self._context.survival.is_reopening = True
+        try:
+            yield
+        finally:
+            self._context.survival.is_reopening = False
+            self.accounts.caller = caller
 
     def _inherited_writer(self, handle: int) -> OpenFile | None:
         """A handle that was not used since another server opened it, if closing it means anything."""

@@ -2,7 +2,7 @@
 
     STORE/fsstore/drop/<topic>/<queue id, or `all`>/
         staged/<name>              what is being written, or waits for its final name
-        sent/<id>-<end>/<name>     what is a message with the UNIQ_KEY <id>, or becomes one, behind that end of the log
+        sent/<id>-<end>/<name>     being published, or published, under the UNIQ_KEY <id>; the log ended at <end> before
 
 A file moves from `staged` to `sent` before its message is put, and stays there until the log that holds it is on disk.
 So whoever opens the store next finds each file that may have been put, and the index tells whether it was. What is
@@ -12,25 +12,29 @@ staged then stays so: nobody knows whether it was written to its end.
 from __future__ import annotations
 
 import os
-import stat
+import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from engine.errors import MessageTooLargeError, StoreError
 from engine.files.disk import make_directory
-from engine.files.paths import create_file, open_file, read_file, remove_folder, rename, unlink
+from engine.files.paths import create_file, open_file, open_folder, read_file, remove_folder, rename, unlink
 from engine.record.message import Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY
 from engine.results import PutResult
+from engine.write.drop_owner import FileOwner, give_to, owner_of
 
 FILE_NAME = "FILE_NAME"
 """The property that holds a file's name."""
-MOST_BYTES = 1 << 31
-"""What no message is longer than."""
 STAGED, SENT = "staged", "sent"
 ALL_QUEUES = "all"
+_QUEUE = re.compile(r"0|[1-9][0-9]{0,9}")
+_SENT_NAME = re.compile(r"([0-9A-F]{32})-(0|[1-9][0-9]{0,18})")
+"""UNIQ_KEY, and where the log ended."""
 
 
 class DropStore(Protocol):
@@ -59,6 +63,8 @@ class DroppedFile:
     name: str
     number: int
     """Its inode on disk: the same under another name."""
+    owner: FileOwner | None
+    """None: nobody knows."""
     sent: str = ""
     """The folder below `sent`; empty: it is staged."""
     physical_end: int = 0
@@ -67,49 +73,114 @@ class DroppedFile:
     is_removed: bool = False
 
 
-class DropBox:
-    """The box of a topic or of one of its queues. Thread safety: one caller at a time."""
+class Sending:
+    """A file on its way to become a message, between `DropBox.begin` and `finish`. `put` touches nothing of the box:
+    any thread may call it."""
 
-    def __init__(self, store: DropStore, folder: Path, topic: str, queue: int | None, clock: Callable[[], int]) -> None:
-        """Finds what is there. OSError."""
+    def __init__(self, file: DroppedFile, old_name: str, put: Callable[[], int]) -> None:
+        self.file = file
+        self.old_name = old_name
+        self._put = put
+        self._end: Future[int] = Future()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `put` has returned."""
+        return self._end.done()
+
+    def put(self) -> None:
+        """Put the message; whatever goes wrong is told by `physical_end`."""
+        try:
+            self._end.set_result(self._put())
+        except Exception as error:
+            self._end.set_exception(error)
+
+    def physical_end(self) -> int:
+        """Behind the message. StoreError as `MessageStore.put`, OSError."""
+        return self._end.result()
+
+
+class DropBox:
+    """The box of a topic or of one of its queues. Thread safety: one caller at a time, but for `Sending.put`."""
+
+    def __init__(
+        self,
+        store: DropStore,
+        folder: Path,
+        topic: str,
+        queue: int | None,
+        clock: Callable[[], int],
+        limit_bytes: int,
+    ) -> None:
+        """Finds what is there; a file of more than `limit_bytes` is no message. OSError, ObstructedError."""
         self.topic = topic
         self.queue = queue
         self._store = store
         self._clock = clock
+        self._limit_bytes = limit_bytes
         self._folder = folder / topic / (ALL_QUEUES if queue is None else str(queue))
+        self._staged = str(self._folder / STAGED)
         self.files: dict[str, DroppedFile] = {}
         """What is shown, by name; not to be changed."""
-        self._sent: list[DroppedFile] = []
-        for path in _files_in(self._folder / STAGED):
-            self.files[path.name] = DroppedFile(path.name, path.lstat().st_ino)
-        for sent in _folders_in(self._folder / SENT):
-            for path in _files_in(sent):
-                sent_ms = sent.lstat().st_mtime_ns // 1_000_000
-                number, end = path.lstat().st_ino, self._store.physical_end
-                self._sent.append(DroppedFile(path.name, number, sent.name, end, sent_ms))
-        self._sent.sort(key=lambda file: file.sent_ms)
-        for file in reversed(self._sent):
+        self.by_number: dict[int, DroppedFile] = {}
+        """What is on disk, by its number; not to be changed."""
+        for found in _files_in(self._folder / STAGED):
+            self._show(DroppedFile(*found))
+        self.sent = sorted(self._find_sent(), key=lambda file: file.sent_ms)
+        """What `sent` had when this was made, the oldest first."""
+        for file in reversed(self.sent):
             file.is_removed = self.files.setdefault(file.name, file) is not file
+            self.by_number[file.number] = file
 
-    @property
-    def has_sent(self) -> bool:
-        """Whether files are kept that are messages."""
-        return bool(self._sent)
+    def _find_sent(self) -> Iterator[DroppedFile]:
+        end = self._store.physical_end
+        for name in _folders_in(self._folder / SENT):
+            folder = self._folder / SENT / name
+            if _SENT_NAME.fullmatch(name):
+                for found in _files_in(folder):
+                    yield DroppedFile(*found, name, end, folder.lstat().st_mtime_ns // 1_000_000)
+                with suppress(OSError):  # a kill came before a file was moved there
+                    remove_folder(folder)
+
+    def _show(self, file: DroppedFile) -> None:
+        self.files[file.name] = self.by_number[file.number] = file
 
     def path(self, file: DroppedFile) -> Path:
         """Where a file is on disk."""
         return self._folder / SENT / file.sent / file.name if file.sent else self._folder / STAGED / file.name
 
-    def create(self, name: str) -> tuple[DroppedFile, int]:
+    def status(self, file: DroppedFile) -> os.stat_result:
+        """Size and times of a file. OSError."""
+        return os.lstat(self.path(file) if file.sent else f"{self._staged}/{file.name}")  # a listing asks for many
+
+    def create(self, name: str, owner: FileOwner) -> tuple[DroppedFile, int]:
         """A new, staged file, and a descriptor to read and write it. FileExistsError, OSError."""
         make_directory(self._folder / STAGED, mode=0o700)
-        descriptor = create_file(self._folder / STAGED / name)
-        file = self.files[name] = DroppedFile(name, os.fstat(descriptor).st_ino)
+        path = self._folder / STAGED / name
+        descriptor = create_file(path)
+        try:
+            give_to(descriptor, owner)
+        except BaseException:
+            os.close(descriptor)
+            unlink(path)
+            raise
+        file = DroppedFile(name, os.fstat(descriptor).st_ino, owner)
+        self._show(file)
         return file, descriptor
 
     def descriptor(self, file: DroppedFile, *, writing: bool) -> int:
         """For who opens a file. OSError, ObstructedError."""
         return open_file(self.path(file), os.O_RDWR if writing else os.O_RDONLY)
+
+    def set_owner(self, file: DroppedFile, owner: FileOwner, opened: int | None = None) -> None:
+        """It is somebody else's, or others may use it; `opened` is a descriptor of it. OSError, ObstructedError."""
+        descriptor = open_file(self.path(file)) if opened is None else opened
+        try:
+            give_to(descriptor, owner)
+        finally:
+            if opened is None:
+                os.close(descriptor)
+        file.owner = owner
 
     def rename(self, file: DroppedFile, name: str) -> None:
         """Give it another name, in place of what has that one. OSError."""
@@ -123,7 +194,7 @@ class DropBox:
             file.name = old
             raise
         if other is not None and other is not file:
-            other.is_removed = True
+            self._forget(other)
         self.files.pop(old, None)
         self.files[name] = file
 
@@ -131,94 +202,192 @@ class DropBox:
         """Show it no longer; what is a message stays one. OSError."""
         if not file.sent:
             unlink(self.path(file))
+        self._forget(file)
+
+    def _forget(self, file: DroppedFile) -> None:
+        """It has no name any more; what was sent keeps its number until it is discarded."""
         file.is_removed = True
         if self.files.get(file.name) is file:
             del self.files[file.name]
+        if not file.sent and self.by_number.get(file.number) is file:
+            del self.by_number[file.number]
 
     def change(self, file: DroppedFile) -> None:
         """It is about to become other than the message that it is: staged again. OSError."""
         if file.sent and not file.is_removed:
-            before, folder = self.path(file), self._folder / SENT / file.sent
-            make_directory(self._folder / STAGED, mode=0o700)
-            rename(before, self._folder / STAGED / file.name)
-            file.sent = ""
-            self._sent.remove(file)
-            with suppress(OSError):
-                remove_folder(folder)
+            self._take_back(file, file.name)
+
+    def _take_back(self, file: DroppedFile, name: str) -> None:
+        """Stage a file under a name that is free there. OSError."""
+        make_directory(self._folder / STAGED, mode=0o700)
+        rename(self.path(file), self._folder / STAGED / name)
+        folder = self._folder / SENT / file.sent
+        file.name, file.sent = name, ""
+        with suppress(OSError):
+            remove_folder(folder)
+
+    # becoming a message
 
     def send(self, file: DroppedFile, name: str) -> int:
         """Make a staged file a message, and give it that name; the physical offset behind it. As it was after an error:
         StoreError as `MessageStore.put`, OSError."""
-        staged, old = self.path(file), file.name
-        sent = f"{os.urandom(16).hex().upper()}-{self._store.physical_end}"
-        folder = self._folder / SENT / sent
-        make_directory(folder, mode=0o700)
-        rename(staged, folder / name)
+        sending = self.begin(file, name)
+        sending.put()
+        return self.finish(sending)
+
+    def begin(self, file: DroppedFile, name: str) -> Sending:
+        """As `send`, which is done when the sending was put and finished; until then nobody else is to do anything with
+        the file. OSError."""
+        key, staged, old_name = os.urandom(16).hex().upper(), self.path(file), file.name
+        sent = f"{key}-{self._store.physical_end}"
+        path = self._folder / SENT / sent / name
+        make_directory(path.parent, mode=0o700)
         try:
-            physical_end = self._put(folder / name, sent)
+            rename(staged, path)
         except BaseException:
-            rename(folder / name, staged)
             with suppress(OSError):
-                remove_folder(folder)
+                remove_folder(path.parent)
             raise
+        file.name, file.sent = name, sent
+        return Sending(file, old_name, lambda: self._put(path, key))
+
+    def finish(self, sending: Sending) -> int:
+        """The physical offset behind the message; the file is that from now on. Errors as `send`."""
+        file, name = sending.file, sending.file.name
+        try:
+            file.physical_end = sending.physical_end()
+        except BaseException:
+            self._take_back(file, sending.old_name)
+            raise
+        file.sent_ms = self._clock()
         other = self.files.get(name)
         if other is not None and other is not file:
             with suppress(OSError):
                 self.remove(other)
-        if self.files.get(old) is file:
-            del self.files[old]
-        file.name, file.sent, file.physical_end, file.sent_ms = name, sent, physical_end, self._clock()
+        if self.files.get(sending.old_name) is file:
+            del self.files[sending.old_name]
         self.files[name] = file
-        self._sent.append(file)
-        return physical_end
+        return file.physical_end
 
-    def _put(self, path: Path, sent: str) -> int:
-        body = read_file(path, MOST_BYTES)
-        properties = {FILE_NAME: path.name, UNIQUE_KEY.decode(): sent.partition("-")[0]}
+    def _put(self, path: Path, key: str) -> int:
+        try:
+            body = read_file(path, self._limit_bytes)
+        except ValueError:
+            raise MessageTooLargeError("body", path.lstat().st_size, self._limit_bytes) from None
+        properties = {FILE_NAME: path.name, UNIQUE_KEY.decode(): key}
         self._store.queues(self.topic)  # a topic that was deleted is not made again
         return self._store.put(Message(self.topic, body, properties=properties), self.queue).physical_end
 
-    def settle(self) -> None:
-        """After the store was opened: put what was to be sent, and is not in the log. StoreError, OSError."""
-        for file in list(self._sent):
-            key, _, end = file.sent.partition("-")
-            if not end.isdigit() or self._store.log_begin > int(end):
-                continue  # the log does not tell any more
-            if not self._store.query(self.topic, key, 1):
-                file.physical_end = self._put(self.path(file), file.sent)
+    # what another process left
 
-    def clean(self, sent_before_ms: int, is_open: Callable[[DroppedFile], bool] = lambda _: False) -> list[DroppedFile]:
-        """Remove the copies of messages that were sent before then, and are on disk; which. OSError."""
-        durable_end, gone = self._store.durable_end, []
-        for file in self._sent:
-            if file.sent_ms >= sent_before_ms and not file.is_removed:
-                break  # the others were sent later
-            if file.physical_end <= durable_end and not is_open(file):
-                gone.append(file)
-        for file in gone:
-            self.remove(file)
-            unlink(self.path(file))
-            with suppress(OSError):
-                remove_folder(self._folder / SENT / file.sent)
-            self._sent.remove(file)
-        return gone
+    def settle(self) -> list[str]:
+        """After the store was opened: put what was to be sent, and is not in the log. What can't be put, or may have
+        been, waits again, or is left where it is. Why, a sentence for each of those, and for what we did not make."""
+        ours = {file.sent for file in self.sent}
+        others = [name for name in _folders_in(self._folder / SENT) if name not in ours]
+        sentences = [f"{self._folder / SENT / name}: no file was sent there: it is left alone" for name in others]
+        for file in list(self.sent):
+            path = self.path(file)
+            try:
+                why = self._settle(file, path)
+            except (StoreError, OSError) as error:
+                why = str(error)
+            if why:
+                self.sent.remove(file)
+                sentences.append(f"{path}: {why}: {self._wait_again(file)}")
+        return sentences
+
+    def _settle(self, file: DroppedFile, path: Path) -> str:
+        """Have a file that was to be sent in the log; why that is not known."""
+        key, _, end = file.sent.partition("-")
+        if self._store.query(self.topic, key, 1):
+            return ""
+        if self._store.log_begin > int(end):
+            return "the log does not tell any more whether it is a message"
+        file.physical_end = self._put(path, key)
+        return ""
+
+    def _wait_again(self, file: DroppedFile) -> str:
+        """Stage what may be no message; what became of it."""
+        if file.is_removed or self.files.get(file.name) is not file:
+            return "it is left alone"
+        try:
+            self._take_back(file, file.name)
+        except OSError as error:
+            self._forget(file)
+            return f"it is left alone ({error})"
+        return "it waits in its box"
+
+    def discard(self, file: DroppedFile) -> bool:
+        """Remove the copy of a message, if that is on disk; whether it was. OSError."""
+        if file.physical_end > self._store.durable_end:
+            return False
+        unlink(self.path(file))
+        with suppress(OSError):
+            remove_folder(self._folder / SENT / file.sent)
+        self._forget(file)
+        if self.by_number.get(file.number) is file:
+            del self.by_number[file.number]
+        return True
 
 
-def boxes_below(folder: Path) -> Iterator[tuple[str, int | None]]:
-    """Topic and queue of each box."""
+class FoundBox(NamedTuple):
+    """A folder where the files of a box are."""
+
+    path: Path
+    topic: str
+    queue: int | None
+    has_sent: bool
+    """Whether there are files that are messages, or were to be."""
+    problem: str = ""
+    """Why it is none."""
+
+
+def boxes_below(folder: Path) -> Iterator[FoundBox]:
+    """Each box. OSError, ObstructedError."""
     for topic in _folders_in(folder):
-        for box in _folders_in(topic):
-            if box.name == ALL_QUEUES or box.name.isdecimal():
-                yield topic.name, None if box.name == ALL_QUEUES else int(box.name)
+        for name in _folders_in(folder / topic):
+            yield _found(folder / topic / name, topic, name)
 
 
-def _folders_in(folder: Path) -> list[Path]:
+def _found(path: Path, topic: str, name: str) -> FoundBox:
+    if name != ALL_QUEUES and not _QUEUE.fullmatch(name):
+        return FoundBox(path, topic, None, False, "no queue has that name")
+    queue = None if name == ALL_QUEUES else int(name)
+    try:
+        return FoundBox(path, topic, queue, bool(_folders_in(path / SENT)))
+    except (StoreError, OSError) as error:
+        return FoundBox(path, topic, queue, False, str(error))
+
+
+def is_used(folder: Path, topic: str, queue: int | None) -> bool:
+    """Whether a box has ever had a file."""
+    return (folder / topic / (ALL_QUEUES if queue is None else str(queue))).is_dir()
+
+
+def _folders_in(folder: Path) -> list[str]:
+    """Names of the folders in a folder, in order; none where it is none."""
+    return [entry.name for entry, _ in _entries_in(folder) if entry.is_dir(follow_symlinks=False)]
+
+
+def _files_in(folder: Path) -> list[tuple[str, int, FileOwner | None]]:
+    """Name, number and owner of the regular files in a folder, in order of their names; none where it is none."""
+    return [
+        (entry.name, entry.inode(), owner_of(f"/proc/self/fd/{descriptor}/{entry.name}"))
+        for entry, descriptor in _entries_in(folder)
+        if entry.is_file(follow_symlinks=False)
+    ]
+
+
+def _entries_in(folder: Path) -> Iterator[tuple[os.DirEntry[str], int]]:
+    """What is in a folder, in order, and the descriptor of that. Links that others planted on the way to it are not
+    followed. OSError, ObstructedError."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        return [path for path in sorted(folder.iterdir()) if stat.S_ISDIR(path.lstat().st_mode)]
-    return []
-
-
-def _files_in(folder: Path) -> list[Path]:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return [path for path in sorted(folder.iterdir()) if stat.S_ISREG(path.lstat().st_mode)]
-    return []
+        descriptor = open_folder(folder)
+        try:
+            with os.scandir(descriptor) as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+            for entry in found:
+                yield entry, descriptor
+        finally:
+            os.close(descriptor)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import stat
 
-from engine import OpenMode
+from engine import FileOwner, OpenMode
 from fsstore.interface import Attributes, FilesystemOptions
 
 IMMUTABLE_S = 86_400
@@ -82,10 +82,15 @@ class Appearance:
         mtime_ns = self.started_ns if changed_ns is None else changed_ns
         return Attributes(inode, mode, 0, mtime_ns, 2, self._uid, self._gid, self._name_timeout, 0)
 
-    def dropped(self, inode: int, size: int, mtime_ns: int, mode: int, uid: int | None, gid: int | None) -> Attributes:
-        """A file that was dropped, its maker's; the mounting user's where nobody knows."""
-        found = self._uncached(inode, stat.S_IFREG | mode, size, mtime_ns)
-        return found._replace(uid=found.uid if uid is None else uid, gid=found.gid if gid is None else gid)
+    @property
+    def owner(self) -> tuple[int, int]:
+        """User and group id of the mounting user."""
+        return self._uid, self._gid
+
+    def dropped(self, inode: int, size: int, mtime_ns: int, owner: FileOwner) -> Attributes:
+        """A file that was dropped."""
+        found = self._uncached(inode, stat.S_IFREG | owner.mode, size, mtime_ns)
+        return found._replace(uid=owner.uid, gid=owner.gid)
 
     def unchanging(self, inode: int, size: int, mtime_ms: int) -> Attributes:
         """A file that stays as it is until its name expires."""

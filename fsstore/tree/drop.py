@@ -5,8 +5,11 @@
           └─ a temporary name: waits ──renamed to a final name, no writer──────┘        │
                                                                  written again ◄────────┘  another message at its close
 
-A file that could not be written whole is cut to nothing: empty files are no messages. Nothing is kept in memory but
-owner and mode: bytes, names, times and whether a file is a message are on disk, for the next server and mount.
+A file that could not be written whole is cut to nothing: empty files are no messages. All that is known of one, bytes,
+names, times, owner, mode and whether it is a message, is on disk, for the next server and mount.
+
+The loop's thread alone changes a box. Others find out what files it has (`DropBox`), before it is used, and put
+messages (`Sending.put`).
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ import logging
 import os
 import re
 import threading
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, cast, overload
+from weakref import WeakKeyDictionary
 
-from engine import DropBox, DroppedFile, StoreError
-from fsstore.accounts import ROOT
+from engine import DropBox, DroppedFile, FileOwner, FoundBox, Sending, StoreError
+from fsstore.accounts import Accounts, Resource
 from fsstore.handover import HandleState
 from fsstore.interface import (
     AT_END,
@@ -37,7 +43,7 @@ from fsstore.interface import (
 )
 from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.inodes import Maker, NodeKey
-from fsstore.tree.names import can_be_name, from_name, to_name
+from fsstore.tree.names import from_name, to_name
 from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, not_found
 from fsstore.tree.refusals import Kind as RefusalKind
 
@@ -46,6 +52,10 @@ log = logging.getLogger(__name__)
 DROP = b"drop"
 LINGER_MS = 60_000
 """How long a file stays readable in its box after it became a message."""
+MOST_SENT = 1_000
+"""So many of the newest do."""
+MOST_CLEANED = 16
+"""So many of the others one request removes, some 0.1 ms each."""
 SMALL_BYTES = 1 << 18
 """Longer files become messages in a thread."""
 WAIT_S = 0.02
@@ -57,6 +67,8 @@ TEMPORARY_OF_PYTHON = re.compile(r"tmp[a-z0-9_]{8}")
 DROPPED = Opened(0, False, False, None)
 """How its files are opened."""
 RENAME_NOREPLACE = 1
+PERMISSIONS = 0o777
+"""Of a mode: nobody is to run a file that waits as its owner."""
 
 
 def is_temporary(name: str) -> bool:
@@ -79,18 +91,22 @@ class Wanted(NamedTuple):
     atime_ns: int | None = None
     mtime_ns: int | None = None
 
+    def owner(self, before: FileOwner) -> FileOwner:
+        """Whose a file is to be, which was that one's before."""
+        return FileOwner(
+            before.uid if self.uid is None else self.uid,
+            before.gid if self.gid is None else self.gid,
+            before.mode if self.mode is None else self.mode & PERMISSIONS,
+        )
+
 
 @dataclass(eq=False)
 class _Live:
     """What is known of a file besides what is on disk."""
 
-    mode: int = 0o644
-    uid: int | None = None
-    gid: int | None = None
     writers: int = 0
-    is_sending: bool = False
-    error: Exception | None = None
-    """Why it could not be made a message, if nobody was told yet."""
+    sending: Sending | None = None
+    """It is about to be a message."""
     handles: list[DropHandle] = field(default_factory=list)
 
 
@@ -100,6 +116,9 @@ class Boxes:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._boxes: dict[tuple[str, int | None], Box] = {}
+        self._found: DoneInThread[DropBox] = DoneInThread()
+        self._sent: deque[tuple[Box, DroppedFile, str]] = deque()
+        """Copies of messages, with the folder that each was sent in, the oldest first."""
         context.inodes.makers += [Maker(DropDirectory, self._directory_again), Maker(DropFile, self._file_again)]
 
     def look_up(self, topic: str, queue: int | None) -> Attributes:
@@ -119,50 +138,110 @@ class Boxes:
         return self._boxes.get((topic, queue))
 
     def box(self, topic: str, queue: int | None) -> Box:
-        """That of a topic or queue. TopicNotFoundError, OSError."""
-        found = self._boxes.get((topic, queue))
-        if found is None:
-            box = self._context.store.drop_box(topic, queue)
-            found = self._boxes[topic, queue] = Box(self._context, box)
+        """That of a topic or queue. TopicNotFoundError, OSError. SlowWork: there may be many files to be found."""
+        known = self._boxes.get((topic, queue))
+        if known is not None:
+            return known
+        find = partial(self._find, topic, queue)
+        is_used = self._context.store.has_drop_box(topic, queue)
+        return self._begin(self._found.do((topic, queue), find) if is_used else find())
+
+    def _find(self, topic: str, queue: int | None) -> DropBox:
+        """A box that is not used yet, with the files that are there, and what was about to be put is. In any thread."""
+        found = self._context.store.drop_box(topic, queue)
+        for sentence in found.settle():
+            COMPLAINTS.tell(log, logging.WARNING, (self._find.__qualname__, sentence), sentence)
         return found
 
+    def _begin(self, found: DropBox) -> Box:
+        """Use a box from now on."""
+        box = self._boxes[found.topic, found.queue] = Box(self._context, self, found)
+        self._sent.extend((box, file, file.sent) for file in found.sent)
+        return box
+
     def _directory_again(self, key: NodeKey) -> Node:
-        return DropDirectory(self._context, self, *self._box_again(key).key)
+        topic = self._topic_of(key)
+        return DropDirectory(self._context, self, topic, key.queue)
 
     def _file_again(self, key: NodeKey) -> Node:
-        box = self._box_again(key)
-        for file in list(box.files.values()):
-            if file.number == key.detail:
-                return DropFile(self._context, box, file)
-        raise FilesystemError(errno.ESTALE)
+        box = self.box(self._topic_of(key), key.queue)
+        file = box.by_number.get(cast("int", key.detail))
+        if file is None:
+            raise FilesystemError(errno.ESTALE)
+        return DropFile(self._context, box, file)
 
-    def _box_again(self, key: NodeKey) -> Box:
+    def _topic_of(self, key: NodeKey) -> str:
+        """The topic of a node that is to be made again. ESTALE where it, or the queue, is gone."""
+        store = self._context.store
         assert key.topic is not None
-        try:
-            return self.box(key.topic, key.queue)
-        except StoreError:
-            raise FilesystemError(errno.ESTALE) from None
+        if key.topic not in store.topics() or (key.queue is not None and not store.has_queue(key.topic, key.queue)):
+            raise FilesystemError(errno.ESTALE)
+        return key.topic
 
     def settle(self) -> None:
-        """Before the first request: put what was about to be when the last server ended."""
+        """Before the first request: put what was about to be when the last server ended. Where nothing was, the files
+        of a box are found when somebody asks for them."""
         if self._context.read_only:
             return
-        for topic, queue in self._context.store.drop_boxes():
-            try:
-                self.box(topic, queue).settle()
-            except (StoreError, OSError) as error:
-                log.warning(
-                    "files in %s/drop are not published: %s", topic if queue is None else f"{topic}/{queue}", error
-                )
+        try:
+            found = self._context.store.drop_boxes()
+        except (StoreError, OSError) as error:
+            log.warning("no drop box has its files: %s", error)
+            return
+        topics = frozenset(self._context.store.topics())
+        for one in found:
+            if problem := one.problem or self._settle(one, topics):
+                sentence = f"{one.path}: {problem}: what is there is left alone"
+                COMPLAINTS.tell(log, logging.WARNING, (self.settle.__qualname__, sentence), sentence)
+        self._sent = deque(sorted(self._sent, key=lambda sent: sent[1].sent_ms))
+
+    def _settle(self, found: FoundBox, topics: frozenset[str]) -> str:
+        """Put what was about to be in one box; why that can't be."""
+        if found.topic not in topics:
+            return "there is no such topic"
+        try:
+            if found.has_sent and (found.topic, found.queue) not in self._boxes:
+                self._begin(self._find(found.topic, found.queue))
+        except (StoreError, OSError) as error:
+            return str(error)
+        return ""
+
+    def note_sent(self, box: Box, file: DroppedFile) -> None:
+        """A file became a message: its copy goes some time later."""
+        self._sent.append((box, file, file.sent))
+
+    def clean(self) -> None:
+        """Remove some of the copies that have been messages for long enough, or that are too many."""
+        old_ms = self._context.clock_ns() // 1_000_000 - LINGER_MS
+        for _ in range(min(len(self._sent), MOST_CLEANED)):
+            box, file, sent = self._sent[0]
+            is_due = file.is_removed or file.sent_ms < old_ms or len(self._sent) > MOST_SENT
+            was_written_again = file.sent != sent
+            if not was_written_again and not (is_due and self._discard(box, file)):
+                break  # the others were sent later
+            self._sent.popleft()
+
+    def _discard(self, box: Box, file: DroppedFile) -> bool:
+        """Remove a copy; whether it may go. One that is open waits behind all others."""
+        if box.is_open(file):
+            self._sent.append((box, file, file.sent))
+            return True
+        try:
+            return box.discard(file)
+        except OSError as error:
+            about = self._discard.__qualname__, type(error)
+            COMPLAINTS.tell(log, logging.WARNING, about, f"a copy of a message stays in {box.path}: {error}")
+            return True
 
     def close(self) -> None:
         """The mount ends: remove what is on disk as messages."""
-        if not any(box.has_sent for box in self._boxes.values()):
+        if not self._sent:
             return
         try:
             self._context.store.flush()
-            for box in self._boxes.values():
-                box.clean(everything=True)
+            for box, file, sent in self._sent:
+                if file.sent == sent:
+                    box.discard(file)
         except (StoreError, OSError) as error:
             log.warning("copies of messages stay in drop until the next mount: %s", error)
 
@@ -170,13 +249,19 @@ class Boxes:
 class Box:
     """A box with what its files are doing."""
 
-    def __init__(self, context: Context, box: DropBox) -> None:
-        self._context = context
-        self._box = box
-        self._live: dict[DroppedFile, _Live] = {}
-        self._renaming: dict[tuple[bytes, bytes], DroppedFile] = {}  # made messages by a thread, not answered yet
-        self.key = box.topic, box.queue
+    def __init__(self, context: Context, boxes: Boxes, dropped: DropBox) -> None:
+        self.dropped = dropped
+        self.key = dropped.topic, dropped.queue
         self.changed_ns = context.appearance.started_ns  # to list a box does not change it
+        self._context = context
+        self._boxes = boxes
+        self._accounts = context.accounts
+        self._live: WeakKeyDictionary[DroppedFile, _Live] = WeakKeyDictionary()
+        self._renaming: dict[tuple[bytes, bytes], DroppedFile] = {}  # which a thread makes messages of
+        self._waiting = {file for file in dropped.files.values() if not file.sent}
+        """Files that count to their owners."""
+        for user, count in Counter(self.owner(file).uid for file in self._waiting).items():
+            self._accounts.inherit(user, Resource.STAGED_FILES, count)
 
     @property
     def path(self) -> str:
@@ -184,50 +269,48 @@ class Box:
 
     @property
     def files(self) -> dict[str, DroppedFile]:
-        return self._box.files
+        """What is shown, by name."""
+        return self.dropped.files
 
     @property
-    def has_sent(self) -> bool:
-        return self._box.has_sent
+    def by_number(self) -> dict[int, DroppedFile]:
+        """What is on disk."""
+        return self.dropped.by_number
 
-    def settle(self) -> None:
-        self._box.settle()
+    def owner(self, file: DroppedFile) -> FileOwner:
+        """Whose it is; the mount's owner's alone where nobody knows."""
+        return file.owner or FileOwner(*self._context.appearance.owner, 0o600)
 
-    def clean(self, *, everything: bool = False) -> None:
-        """Remove files that have been messages for long enough."""
-        now_ms = self._context.clock_ns() // 1_000_000
-        gone = self._box.clean(now_ms + LINGER_MS if everything else now_ms - LINGER_MS, self._is_open)
-        if gone:
-            keys = {self._key_of(file) for file in gone}
-            for file in gone:
-                self._live.pop(file, None)
-            self._context.inodes.retire(lambda key: key in keys)
-
-    def _is_open(self, file: DroppedFile) -> bool:
+    def is_open(self, file: DroppedFile) -> bool:
+        """Whether something is being done with it."""
         live = self._live.get(file)
-        return live is not None and bool(live.handles or live.is_sending)
-
-    def _key_of(self, file: DroppedFile) -> NodeKey:
-        return NodeKey(DropFile, *self.key, file.number)
+        return live is not None and bool(live.handles or live.sending)
 
     def live(self, file: DroppedFile) -> _Live:
         """What it is doing."""
         return self._live.setdefault(file, _Live())
 
+    def _key_of(self, file: DroppedFile) -> NodeKey:
+        return NodeKey(DropFile, *self.key, file.number)
+
     def node(self, file: DroppedFile) -> DropFile:
         """Its node; the disk may have given the number of a file that is gone to another one."""
-        inodes, key = self._context.inodes, self._key_of(file)
-        node = inodes.named(key, lambda: DropFile(self._context, self, file))
-        assert isinstance(node, DropFile)
+        key = self._key_of(file)
+        node = self._named(key, file)
         if node.file is not file:
-            inodes.retire(lambda other: other == key)
-            node = inodes.named(key, lambda: DropFile(self._context, self, file))
-            assert isinstance(node, DropFile)
+            self._context.inodes.retire_named(key)
+            node = self._named(key, file)
+        return node
+
+    def _named(self, key: NodeKey, file: DroppedFile) -> DropFile:
+        """There may be thousands: the next server is told of those that are open."""
+        node = self._context.inodes.named(key, lambda: DropFile(self._context, self, file), while_open=True)
+        assert isinstance(node, DropFile)
         return node
 
     def find(self, name: bytes) -> DroppedFile:
         """The file of that name, when nothing is being done with it. ENOENT."""
-        self.clean()
+        self._boxes.clean()
         file = self.files.get(from_name(name))
         if file is None:
             raise not_found()
@@ -235,9 +318,10 @@ class Box:
         return file
 
     def wait_for(self, file: DroppedFile) -> None:
-        """SlowWork while a thread makes it a message."""
-        if file in self._live and self._live[file].is_sending:
-            raise SlowWork(lambda: _pause.wait(WAIT_S), Kind.WAITING)
+        """SlowWork while it becomes a message for another request."""
+        live = self._live.get(file)
+        if live is not None and live.sending is not None:
+            raise SlowWork(lambda: _pause.wait(WAIT_S))
 
     def status(self, file: DroppedFile) -> os.stat_result:
         """Size and times."""
@@ -245,65 +329,106 @@ class Box:
         if live is not None and live.handles:
             return os.fstat(live.handles[0].descriptor)
         try:
-            return os.lstat(self._box.path(file))
+            return self.dropped.status(file)
         except FileNotFoundError:
             raise FilesystemError(errno.ESTALE) from None
 
+    # waiting files
+
     def create(self, name: bytes, how: Creation) -> tuple[DropFile, int]:
-        """A new file, and its descriptor."""
-        text = must_be_property(name)
-        file, descriptor = self._box.create(text)
-        self._live[file] = _Live(how.mode & 0o7777, how.uid, how.gid)
+        """A new file, and its descriptor. EDQUOT: too many of its owner's wait."""
+        text, owner = must_be_property(name), FileOwner(how.uid, how.gid, how.mode & PERMISSIONS)
+        self._accounts.take(owner.uid, Resource.STAGED_FILES)
+        try:
+            file, descriptor = self.dropped.create(text, owner)
+        except BaseException:
+            self._accounts.give(owner.uid, Resource.STAGED_FILES)
+            raise
+        self._waiting.add(file)
         self.changed_ns = self._context.clock_ns()
         return self.node(file), descriptor
 
+    def _waits_no_more(self, file: DroppedFile) -> None:
+        """It is gone, or a message."""
+        if file in self._waiting:
+            self._waiting.discard(file)
+            self._accounts.give(self.owner(file).uid, Resource.STAGED_FILES)
+
     def open(self, file: DroppedFile, *, writing: bool) -> int:
-        return self._box.descriptor(file, writing=writing)
+        return self.dropped.descriptor(file, writing=writing)
 
     def change(self, file: DroppedFile) -> None:
-        """It is written: if it is a message already, it is to be another one."""
-        if file.sent:
-            self._box.change(file)
+        """It is written: if it is a message already, it is to be another one. EDQUOT as `create`."""
+        if not file.sent or file.is_removed:
+            return
+        user = self.owner(file).uid
+        self._accounts.take(user, Resource.STAGED_FILES)
+        try:
+            self.dropped.change(file)
+        except BaseException:
+            self._accounts.give(user, Resource.STAGED_FILES)
+            raise
+        self._waiting.add(file)
 
     def remove(self, file: DroppedFile) -> None:
-        self._box.remove(file)
+        self.dropped.remove(file)
+        self._waits_no_more(file)
         self.changed_ns = self._context.clock_ns()
+
+    def discard(self, file: DroppedFile) -> bool:
+        """Remove the copy of a message, if that is on disk; whether it was. OSError."""
+        if not self.dropped.discard(file):
+            return False
+        self._context.inodes.retire_named(self._key_of(file))
+        return True
+
+    def set_owner(self, file: DroppedFile, owner: FileOwner) -> None:
+        """It is somebody else's, or others may use it."""
+        live, before = self._live.get(file), self.owner(file)
+        self.dropped.set_owner(file, owner, live.handles[0].descriptor if live is not None and live.handles else None)
+        if file in self._waiting:
+            self._accounts.give(before.uid, Resource.STAGED_FILES)
+            self._accounts.inherit(owner.uid, Resource.STAGED_FILES)
 
     def set_times(self, file: DroppedFile, times_ns: tuple[int, int]) -> None:
         live = self._live.get(file)
         if live is not None and live.handles:
             os.utime(live.handles[0].descriptor, ns=times_ns)
         else:
-            os.utime(self._box.path(file), ns=times_ns, follow_symlinks=False)
+            os.utime(self.dropped.path(file), ns=times_ns, follow_symlinks=False)
+
+    # becoming a message
 
     def rename(self, name: bytes, new_name: bytes, *, replaces: bool) -> int:
         """Give a file another name, and make it a message if that is final; the physical offset to wait for. ENOENT;
         EEXIST unless it `replaces` what has that name; SlowWork, and the same call again."""
         new_text = must_be_property(new_name)
         file = self._renaming.pop((name, new_name), None)
-        if file is not None:
-            return self._answer_after(file)
-        file = self.find(name)
-        other = self.files.get(new_text)
-        if other is not None:
-            self.wait_for(other)
-            if not replaces:
-                raise FilesystemError(errno.EEXIST)
-        self.changed_ns = self._context.clock_ns()
-        if not self._is_due(file, new_text):
-            self._box.rename(file, new_text)
-            return NOTHING_TO_WAIT_FOR
-        if self._is_quick(file):
-            self._box.send(file, new_text)
-            return self._answer_after(file)
-
-        def send() -> None:
-            with self._sending(file):
-                self._box.send(file, new_text)
+        if file is None:
+            file = self.find(name)
+            other = self._replaced(file, new_text, replaces)
+            self.changed_ns = self._context.clock_ns()
+            if not self._is_due(file, new_text):
+                self.dropped.rename(file, new_text)
+                if other is not None:
+                    self._waits_no_more(other)
+                return NOTHING_TO_WAIT_FOR
+        try:
+            physical_end = self._send(file, new_text)
+        except SlowWork:
             self._renaming[name, new_name] = file
+            raise
+        return physical_end if self._context.store.sync_flush else NOTHING_TO_WAIT_FOR
 
-        self.live(file).is_sending = True
-        raise SlowWork(send, Kind.PUBLISHING)
+    def _replaced(self, file: DroppedFile, new_name: str, replaces: bool) -> DroppedFile | None:
+        """What has the new name of a file. EEXIST; SlowWork while it becomes a message."""
+        other = self.files.get(new_name)
+        if other is None or other is file:
+            return None
+        self.wait_for(other)
+        if not replaces:
+            raise FilesystemError(errno.EEXIST)
+        return other
 
     def was_renamed(self, name: bytes, new_name: bytes) -> bool:
         """Whether a server that was killed did so."""
@@ -312,57 +437,53 @@ class Box:
     def publish_if_due(self, file: DroppedFile) -> None:
         """Nobody writes it any more, or somebody asks for another try: make it a message if it can be one. An error is
         listed: there is nobody to tell. SlowWork, and the same call again."""
-        live = self.live(file)
-        error, live.error = live.error, None
-        if error is None and self._is_due(file, file.name):
-            if not self._is_quick(file):
-                live.is_sending = True
-                raise SlowWork(lambda: self._try(file), Kind.PUBLISHING)
-            self._try(file)
-            error, live.error = live.error, None
-        if error is not None:
+        if self.live(file).sending is None and not self._is_due(file, file.name):
+            return
+        try:
+            self._send(file, file.name)
+        except (StoreError, OSError) as error:
             self._complain(file, error)
 
-    def _try(self, file: DroppedFile) -> None:
-        """Make it a message, in any thread; the error is noted."""
-        try:
-            with self._sending(file):
-                self._box.send(file, file.name)
-        except (StoreError, OSError) as error:
-            self.live(file).error = error
-
-    @contextmanager
-    def _sending(self, file: DroppedFile) -> Iterator[None]:
-        """Meanwhile nobody else does anything with the file."""
+    def _send(self, file: DroppedFile, name: str) -> int:
+        """Make it a message of that name; the physical offset behind it. SlowWork, and the same call again. Errors as
+        `DropBox.send`."""
         live = self.live(file)
-        live.is_sending = True
-        try:
-            with nullcontext() if self._is_small(file) else self._context.long_puts.under_way():
-                yield
-        finally:
-            live.is_sending = False
+        if live.sending is not None and not live.sending.is_done:
+            self.wait_for(file)
+        if live.sending is None:
+            is_small = self.status(file).st_size <= SMALL_BYTES
+            sending = self.dropped.begin(file, name)
+            if not is_small or self._context.long_puts.is_under_way:  # the loop never waits for the log's lock
+                live.sending = sending
+                raise SlowWork(partial(self._put, sending, is_small), Kind.PUBLISHING)
+            sending.put()
+        else:
+            sending, live.sending = live.sending, None
+        other = self.files.get(file.name)
+        physical_end = self.dropped.finish(sending)
+        for gone in (file, other):
+            if gone is not None and (gone.sent or gone.is_removed):
+                self._waits_no_more(gone)
+        self._boxes.note_sent(self, file)
+        return physical_end
+
+    def _put(self, sending: Sending, is_small: bool) -> None:
+        """In any thread; nothing of the box changes."""
+        with nullcontext() if is_small else self._context.long_puts.under_way():
+            sending.put()
 
     def _is_due(self, file: DroppedFile, name: str) -> bool:
         """Whether it is to be a message under that name now."""
         is_whole = not self.live(file).writers and not file.sent and not file.is_removed
         return is_whole and not is_temporary(name) and self.status(file).st_size > 0
 
-    def _is_small(self, file: DroppedFile) -> bool:
-        return self.status(file).st_size <= SMALL_BYTES
-
-    def _is_quick(self, file: DroppedFile) -> bool:
-        """Whether it may be put on the request loop, which never waits for the log's lock."""
-        return self._is_small(file) and not self._context.long_puts.is_under_way
-
-    def _answer_after(self, file: DroppedFile) -> int:
-        return file.physical_end if self._context.store.sync_flush else NOTHING_TO_WAIT_FOR
-
     def _complain(self, file: DroppedFile, error: Exception) -> None:
         """List why it is no message."""
         path, text = f"{self.path}/{file.name}", f"it is not published, and stays there: {error}"
         COMPLAINTS.tell(log, logging.WARNING, (self._complain.__qualname__, self.key, type(error)), f"{path}: {text}")
         number = error.errno if isinstance(error, OSError) and error.errno else 0
-        self._context.refusals.note(ROOT, 0, path, "", number, text, None if number else RefusalKind.MALFORMED)
+        kind = None if number else RefusalKind.MALFORMED
+        self._context.refusals.note(self.owner(file).uid, 0, path, "", number, text, kind)
 
 
 _pause = threading.Event()
@@ -374,6 +495,40 @@ def must_be_property(name: bytes) -> str:
     if any(character in text for character in "\1\2") or not text.isprintable():
         raise FilesystemError(errno.EINVAL, "a file's name becomes a property: printable UTF-8")
     return text
+
+
+@contextmanager
+def descriptor_of_caller(context: Context) -> Iterator[int]:
+    """Count a descriptor that is about to be opened to the user whose request this is: that user. EMFILE. It counts no
+    more when it is not opened after all."""
+    accounts = context.accounts
+    user = accounts.caller
+    take = accounts.inherit if context.survival.is_reopening else accounts.take
+    take(user, Resource.DESCRIPTORS)
+    try:
+        yield user
+    except BaseException:
+        accounts.give(user, Resource.DESCRIPTORS)
+        raise
+
+
+class Names(Sequence[bytes]):
+    """Names of files, each encoded when it is listed."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[bytes]: ...
+
+    def __getitem__(self, at: int | slice) -> bytes | Sequence[bytes]:
+        return to_name(self._names[at]) if isinstance(at, int) else [*map(to_name, self._names[at])]
 
 
 class DropDirectory(Directory):
@@ -406,8 +561,16 @@ class DropDirectory(Directory):
         return self.box.node(self.box.find(name)).attributes()
 
     def names(self) -> Sequence[bytes]:
-        self.box.clean()
-        return [name for name in map(to_name, list(self.box.files)) if can_be_name(name)]
+        self._boxes.clean()
+        return Names(list(self.box.files))
+
+    def describe(self, name: bytes) -> Attributes:
+        """As `lookup`, also while the file becomes a message."""
+        box = self.box
+        file = box.files.get(from_name(name))
+        if file is None:
+            raise not_found()
+        return box.node(file).attributes()
 
     def mkdir(self, name: bytes) -> None:
         raise FilesystemError(errno.EPERM, "files alone are dropped here")
@@ -417,7 +580,7 @@ class DropDirectory(Directory):
         self._context.must_be_writable()
         self._context.store.require_writable(self._key[0])
         box = self.box
-        box.clean()
+        self._boxes.clean()
         existing = box.files.get(from_name(name))
         if existing is not None:
             box.wait_for(existing)
@@ -425,8 +588,9 @@ class DropDirectory(Directory):
                 raise FilesystemError(errno.EEXIST)
             node = box.node(existing)
             return node, *node.open(how.flags)
-        node, descriptor = box.create(name, how)
-        return node, DropHandle(node, descriptor, writing=how.flags & os.O_ACCMODE != os.O_RDONLY), DROPPED
+        with descriptor_of_caller(self._context) as user:
+            node, descriptor = box.create(name, how)
+        return node, DropHandle(node, descriptor, user, writing=how.flags & os.O_ACCMODE != os.O_RDONLY), DROPPED
 
     def remove(self, name: bytes) -> None:
         """Withdraw a file, or show it no longer. ENOENT."""
@@ -464,6 +628,15 @@ class DropFile(Node):
     def ignores_setattr(self) -> bool:
         return True
 
+    def closed(self) -> None:
+        """No handle of it is open any more."""
+        self._context.inodes.closed(self.inode)
+
+    @property
+    def accounts(self) -> Accounts:
+        """Who takes how much."""
+        return self._context.accounts
+
     @property
     def limit_bytes(self) -> int:
         """Bytes of the longest file that can be a message."""
@@ -475,10 +648,8 @@ class DropFile(Node):
         return f"a message has at most {self.limit_bytes:,} bytes (maxMessageSize)"
 
     def attributes(self) -> Attributes:
-        found, live = self.box.status(self.file), self.box.live(self.file)
-        return self._context.appearance.dropped(
-            self.inode, found.st_size, found.st_mtime_ns, live.mode, live.uid, live.gid
-        )
+        found, owner = self.box.status(self.file), self.box.owner(self.file)
+        return self._context.appearance.dropped(self.inode, found.st_size, found.st_mtime_ns, owner)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         writing = flags & os.O_ACCMODE != os.O_RDONLY
@@ -486,7 +657,8 @@ class DropFile(Node):
             self._context.must_be_writable()
             self._context.store.require_writable(self.box.key[0])
         self.box.wait_for(self.file)
-        handle = DropHandle(self, self.box.open(self.file, writing=writing), writing=writing)
+        with descriptor_of_caller(self._context) as user:
+            handle = DropHandle(self, self.box.open(self.file, writing=writing), user, writing=writing)
         if flags & os.O_TRUNC and writing:
             try:
                 handle.truncate(0)
@@ -507,10 +679,9 @@ class DropFile(Node):
                 handle.truncate(size)
             finally:
                 handle.release()
-        live = box.live(file)
-        live.mode = live.mode if wanted.mode is None else wanted.mode & 0o7777
-        live.uid = live.uid if wanted.uid is None else wanted.uid
-        live.gid = live.gid if wanted.gid is None else wanted.gid
+        owner = wanted.owner(box.owner(file))
+        if owner != box.owner(file):
+            box.set_owner(file, owner)
         if wanted.atime_ns is not None or wanted.mtime_ns is not None:
             found = box.status(file)
             atime_ns = found.st_atime_ns if wanted.atime_ns is None else wanted.atime_ns
@@ -521,11 +692,13 @@ class DropFile(Node):
 class DropHandle(OpenFile):
     """An open file of a box."""
 
-    __slots__ = ("_is_closed", "_limit_bytes", "_node", "_refusal", "_syncs", "_writing", "descriptor")
+    __slots__ = ("_is_closed", "_limit_bytes", "_node", "_refusal", "_syncs", "_user", "_writing", "descriptor")
 
-    def __init__(self, node: DropFile, descriptor: int, *, writing: bool) -> None:
+    def __init__(self, node: DropFile, descriptor: int, user: int, *, writing: bool) -> None:
+        """`user` is who opened it: the descriptor counts to him."""
         self.descriptor = descriptor
         self._node = node
+        self._user = user
         self._writing = writing
         self._refusal = 0
         self._is_closed = False
@@ -602,6 +775,8 @@ class DropHandle(OpenFile):
             self.abandon()
         if self._writing:
             box.publish_if_due(file)
+        if not box.is_open(file):
+            self._node.closed()
 
     def abandon(self) -> None:
         live = self._node.box.live(self._node.file)
@@ -609,3 +784,4 @@ class DropHandle(OpenFile):
         live.writers -= self._writing
         self._is_closed = True
         os.close(self.descriptor)
+        self._node.accounts.give(self._user, Resource.DESCRIPTORS)

@@ -290,18 +290,29 @@ class InodeTable(Generic[N]):
         key = self._unopened.get(inode)
         if key is not None and self._records is not None:
             lookups, user = self._lookups.get(inode, 0), self.made_up.user(inode)
-            self._records.add(inode, _text_of(key), is_named=False, lookups=lookups, user=user)
+            is_named = inode in self._names
+            self._records.add(inode, _text_of(key), is_named=is_named, lookups=lookups, user=user)
             del self._unopened[inode]
 
-    def named(self, name: NodeKey, make: Callable[[], N], *, is_made_up: bool = False) -> N:
-        """The node known by `name`, made now if there is none. OSError: no room to note it; `is_made_up` as in
-        `add`."""
+    def closed(self, inode: int) -> None:
+        """Nothing is open any more by a number whose node is noted only `while_open`: another server need not know
+        it."""
+        name = self._names.get(inode)
+        if name is not None and self._records is not None and inode not in self._unopened:
+            self._records.drop(inode)
+            self._unopened[inode] = name
+
+    def named(self, name: NodeKey, make: Callable[[], N], *, is_made_up: bool = False, while_open: bool = False) -> N:
+        """The node known by `name`, made now if there is none. It survives; with `while_open`, from when it is `opened`
+        until it is `closed`. OSError: no room to note it; `is_made_up` as in `add`."""
         inode = self._numbers.get(name)
         if inode is not None:
             return self.nodes[inode]
         node = make()
         inode = self.add(node, is_made_up=is_made_up)
-        if self._records is not None:
+        if self._records is not None and while_open:
+            self._unopened[inode] = name
+        elif self._records is not None:
             try:
                 self._records.add(inode, _text_of(name), is_named=True, user=self.made_up.user(inode))
             except OSError:
@@ -368,6 +379,12 @@ class InodeTable(Generic[N]):
         for inode in inodes:
             self._gone(inode)
         return inodes
+
+    def retire_named(self, name: NodeKey) -> None:
+        """As `retire`, for one of that name, if there is one."""
+        inode = self._numbers.get(name)
+        if inode is not None:
+            self._gone(inode)
 
     def _gone(self, inode: int) -> None:
         """The number stands for nothing from now on."""

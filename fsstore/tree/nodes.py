@@ -193,7 +193,7 @@ class Node:
 class Survival:
     """What is special where a mount outlives its server."""
 
-    __slots__ = ("planned_restarts", "restarts", "stored_until", "was_begun")
+    __slots__ = ("is_reopening", "planned_restarts", "restarts", "stored_until", "was_begun")
 
     def __init__(self) -> None:
         self.restarts = 0
@@ -204,6 +204,8 @@ class Survival:
         """Not 0: what is to be put is in the log already, before this physical offset."""
         self.was_begun = False
         """What is to be made may be there already."""
+        self.is_reopening = False
+        """What another server had opened is being opened: nobody is refused it."""
 
 
 @dataclass(frozen=True, slots=True)

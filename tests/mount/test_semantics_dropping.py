@@ -11,12 +11,12 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, bodies, refused_with, sh, until
+from tests.mount.harness import PATIENCE_S, Mounted, bodies, publish, refused_with, sh, until
 from tests.mount.test_outlives import keeper_of, kill, opened, server_of
 from tests.mountctl.conftest import Site, succeed
 
@@ -133,9 +133,9 @@ def test_an_empty_file_waits(queue: Path, drop: Path) -> None:
 
 
 def test_a_published_file_stays_for_its_tool(queue: Path, drop: Path) -> None:
-    """10.5 A file that became a message is there for a minute more, and as long as it is open: it can be read, renamed
-    and removed, its times and mode can be set, and the message stays as it is. Written again, it becomes another
-    message."""
+    """10.5 A file that became a message is there for a minute more, the newest thousand of a mount, and as long as it
+    is open: it can be read, renamed and removed, its times and mode can be set, and the message stays as it is. Written
+    again, it becomes another message."""
     file = drop / "file"
     file.write_bytes(b"one")
     os.utime(file, ns=(5_000_000_000, 6_000_000_007))
@@ -293,3 +293,48 @@ def test_who_archives_a_topic_finds_its_box_as_it_was(topic: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert (topic / "drop").stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_file_that_waits_keeps_owner_and_mode(site: Site) -> None:
+    """10.12 A file that waits belongs to its dropper, with the mode that he gave it, also after a restart, a kill and
+    in the next mount. Of which nobody knows it, belongs to the mounting user with mode 0600."""
+    site.mounted()
+    (site.mountpoint / "t").mkdir()
+    waiting = site.mountpoint / "t/drop/.waits"
+    waiting.touch(0o600)
+    waiting.chmod(0o4640)
+    for go_on in ("at once", "restart", "kill", "mount again"):
+        if go_on == "restart":
+            succeed("restart", site.mountpoint)
+        elif go_on == "kill":
+            kill(site)
+        elif go_on == "mount again":
+            succeed("umount", site.mountpoint)
+            site.mounted()
+        found = waiting.stat()
+        assert (go_on, found.st_uid, found.st_gid, found.st_mode & 0o7777) == (go_on, os.getuid(), os.getgid(), 0o640)
+
+
+def test_who_has_too_many_files_open_is_refused(site: Site) -> None:
+    """10.13 Who has too many files open in boxes is refused another one with EMFILE. What is open is read and written
+    on, and lines are published and messages read as ever."""
+    mounts = ["prlimit", "--nofile=512", sys.executable, "-m", "mountctl", "mount", "--log-file", str(site.log)]
+    subprocess.run([*mounts, site.store, site.mountpoint], check=True, timeout=PATIENCE_S)
+    (site.mountpoint / "t@queues=1").mkdir()
+    topic = site.mountpoint / "t"
+    with ExitStack() as held:
+        files: list[int] = []
+
+        def open_more() -> None:
+            for _ in range(512):
+                files.append(held.enter_context(opened(topic / f"drop/.{len(files)}", NEW)))
+
+        assert refused_with(open_more) == errno.EMFILE
+        assert refused_with(os.open, topic / "drop/.0", os.O_RDONLY) == errno.EMFILE
+        os.write(files[-1], b"written on")
+        publish(topic / "0/append", b"one\n")
+        assert bodies(topic / "0") == [b"one"]
+        assert os.pread(files[-1], 100, 0) == b"written on"
+    (topic / "drop/.0").write_bytes(b"again")
+    (topic / f"drop/.{len(files) - 1}").rename(topic / "drop/final")
+    assert bodies(topic / "0") == [b"one", b"written on"]
