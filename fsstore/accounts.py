@@ -14,7 +14,8 @@ from __future__ import annotations
 import errno
 import resource
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -72,7 +73,7 @@ FEWEST_THREADS = 2
 
 BOUNDS = {
     Resource.STAGED_FILES: Bound(65_536, 64),
-    Resource.HELD_BYTES: Bound(256 << 20, 1 << 20),
+    Resource.HELD_BYTES: Bound(384 << 20, 1 << 20),
     Resource.HANDOVER_BYTES: Bound(128 << 20, 1 << 20),
     Resource.NAMES: Bound(1 << 16, 256),
     Resource.SLOW_THREADS: Bound(16, FEWEST_THREADS),
@@ -136,6 +137,15 @@ class Accounts:
         """Whether that is root or the mount's owner."""
         return user in self._privileged
 
+    @contextmanager
+    def acting_for(self, user: int) -> Iterator[None]:
+        """Meanwhile what is taken is that user's: who opened a handle pays for it, whoever uses it."""
+        caller, self.caller = self.caller, user
+        try:
+            yield
+        finally:
+            self.caller = caller
+
     def take(self, user: int, kind: Resource, amount: int = 1) -> None:
         """Add `amount` (0 or more) to what a user holds. FilesystemError with the resource's errno: it would be more
         than the user's share, and nothing has changed."""
@@ -146,7 +156,7 @@ class Accounts:
             pool.refused += 1
             held, share = pool.held.get(user, 0), max(self._share(user, pool), 0)
         what = kind.value.replace("_", " ")
-        reason = f"user {user} holds {held:,} {what} and asks for {amount:,} more: the share is {share:,} now"
+        reason = f"{what} of user {user}: {held:,}, and {amount:,} more are asked for, of a share of {share:,} now"
         raise FilesystemError(REFUSALS[kind], reason)
 
     def try_take(self, user: int, kind: Resource, amount: int = 1) -> bool:

@@ -109,7 +109,7 @@ class Filesystem:
         appearance = Appearance(options, store.mode, clock_ns())
         self._background = ThreadPoolExecutor(1, "fsstore-background")
         self._computed = ComputedInodes()
-        self.memory = MemoryBudget()
+        self.memory = MemoryBudget(accounts=self.accounts)
         """For what clients make the daemon hold."""
         changes: DoneInThread[None] = DoneInThread(Kind.WAITING)
         self._context = Context(
@@ -681,7 +681,7 @@ class Filesystem:
         else:
             with self._reopening(entry.user):
                 file, _ = self._node(entry.inode).open(flags)
-            file.resume(self._handed_over.handles.state(handle))
+                file.resume(self._handed_over.handles.state(handle))
         del self._inherited[handle]
         self._files[handle] = file
         if entry.inode < COMPUTED:  # an `append` goes with its last handle, so it has to know them all
@@ -692,13 +692,12 @@ class Filesystem:
     @contextmanager
     def _reopening(self, user: int) -> Iterator[None]:
         """Meanwhile what that user has open is opened again: it counts to him, and is refused to nobody."""
-        caller, self.accounts.caller = self.accounts.caller, user
         self._context.survival.is_reopening = True
         try:
-            yield
+            with self.accounts.acting_for(user):
+                yield
         finally:
             self._context.survival.is_reopening = False
-            self.accounts.caller = caller
 
     def _inherited_writer(self, handle: int) -> OpenFile | None:
         """A handle that was not used since another server opened it, if closing it means anything."""
@@ -716,7 +715,8 @@ class Filesystem:
         entry = self._inherited.get(handle)
         if entry is None or not entry.is_directory:
             raise FilesystemError(errno.EBADF)
-        listing, _ = self._node(entry.inode).opendir()
+        with self._reopening(entry.user):
+            listing, _ = self._node(entry.inode).opendir()
         listing.resume()
         del self._inherited[handle]
         self._listings[handle] = listing

@@ -22,7 +22,7 @@ from fsstore.accounts import Accounts, Resource
 from fsstore.fuse.protocol import REQUEST, REQUEST_OF_USER
 from fsstore.handover import RESENT
 from fsstore.interface import Kind
-from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
+from fsstore.tree.memory_budget import MemoryBudget, Purpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -80,7 +80,8 @@ class RequestQueue:
     def __init__(self, memory: MemoryBudget) -> None:
         self._resent: deque[bytes] = deque()
         self._turns: Turns[bytes] = Turns()
-        self._memory = Holding(memory, Purpose.REQUESTS)
+        self._memory = memory
+        self._counted = 0
         self._count = 0
         self._bytes = 0
 
@@ -116,9 +117,10 @@ class RequestQueue:
     def _changed(self, count: int, size: int) -> None:
         self._count += count
         self._bytes += size
-        steps = self._bytes // STEP_BYTES
-        if steps * STEP_BYTES != self._memory.size:
-            self._memory.resize(steps * STEP_BYTES)
+        counted = self._bytes // STEP_BYTES * STEP_BYTES
+        if counted != self._counted:
+            self._memory.hold(Purpose.REQUESTS, self._counted, counted)
+            self._counted = counted
 
 
 class SlowThreads:

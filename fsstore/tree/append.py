@@ -237,7 +237,7 @@ class AppendHandle(OpenFile):
             self._refusal = errno.EIO
             self._publisher.lost(state.size)
         else:
-            self._publisher.memory.resize(len(state.data))
+            self._publisher.memory.inherit(len(state.data))
             self._begun.extend(state.data)
 
     def was_published(self) -> None:

@@ -71,9 +71,11 @@ class Appearance:
         return found._replace(mode=found.mode & ~0o022)
 
     def append(self, inode: int, shown_inode: int, size: int, *, writable: bool) -> Attributes:
-        """An `append` file. Never cached: each look-up is to give a number of its own."""
+        """An `append` file. Its name is never cached: each look-up is to give a number of its own. The attributes of
+        that number are, for a moment: a kernel asks again after each write to it."""
         mode = self._append_mode if writable else self._append_mode & ~0o222
-        return self._uncached(inode, mode, size, self.started_ns)._replace(shown_inode=shown_inode)
+        found = self._uncached(inode, mode, size, self.started_ns)
+        return found._replace(attr_timeout=BRIEF_S, shown_inode=shown_inode)
 
     def drop_directory(self, inode: int, changed_ns: int | None) -> Attributes:
         """A directory that takes files: from whoever may publish, and each leaves the others' alone."""

@@ -1,7 +1,8 @@
 """One budget for what clients make a daemon hold in memory, whoever asks and however many they are.
 
     held    what can't be had again: beginnings of messages, names of a listing that was begun, texts of reports. Over
-            its share of the budget nothing more is held: ENOBUFS, and nothing is lost that was held before.
+            its share of the budget nothing more is held, nor over a user's share of that (accounts): ENOBUFS, and
+            nothing is lost that was held before.
     kept    what can: decompressed bodies, buffers of streams, columns of `@parquet`. The least recently used goes, of
             whatever kind, as soon as held and kept are more than the budget.
 
@@ -16,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from enum import StrEnum
 
-from fsstore.accounts import Accounts, Resource
+from fsstore.accounts import ROOT, Accounts, Resource
 from fsstore.interface import FilesystemError
 
 BUDGET_BYTES = 512 << 20
@@ -56,8 +57,10 @@ class Purpose(StrEnum):
 class MemoryBudget:
     """The ledger of one mount. Thread safety: any thread."""
 
-    def __init__(self, limit_bytes: int = BUDGET_BYTES) -> None:
+    def __init__(self, limit_bytes: int = BUDGET_BYTES, accounts: Accounts | None = None) -> None:
+        """`accounts` bound what one user has it hold; None: nothing does."""
         self.limit_bytes = limit_bytes
+        self.accounts = accounts or Accounts(ROOT)
         self._lock = threading.Lock()
         self._used = dict.fromkeys(Purpose, 0)
         self._held = 0
@@ -166,17 +169,33 @@ class UnansweredShares:
 
 
 class Holding:
-    """What one handle holds. Thread safety: none."""
+    """What one handle holds, in the account of who opens it. Thread safety: none."""
 
-    __slots__ = ("_budget", "_purpose", "size")
+    __slots__ = ("_budget", "_purpose", "_user", "size")
 
     def __init__(self, budget: MemoryBudget, purpose: Purpose) -> None:
         self._budget = budget
         self._purpose = purpose
+        self._user = budget.accounts.caller
         self.size = 0
 
     def resize(self, size: int) -> None:
-        """Hold that many bytes from now on. ENOBUFS: see `MemoryBudget.hold`."""
-        if size != self.size:
-            self._budget.hold(self._purpose, self.size, size)
-            self.size = size
+        """Hold that many bytes from now on. ENOBUFS: it is more than the user's share, or see `MemoryBudget.hold`."""
+        before, accounts = self.size, self._budget.accounts
+        if size > before:
+            accounts.take(self._user, Resource.HELD_BYTES, size - before)
+            try:
+                self._budget.hold(self._purpose, before, size)
+            except FilesystemError:
+                accounts.give(self._user, Resource.HELD_BYTES, size - before)
+                raise
+        elif size < before:
+            self._budget.hold(self._purpose, before, size)
+            accounts.give(self._user, Resource.HELD_BYTES, before - size)
+        self.size = size
+
+    def inherit(self, size: int) -> None:
+        """Hold that many bytes, which another server held: they are never refused."""
+        self._budget.hold(self._purpose, self.size, size, is_there=True)
+        self._budget.accounts.inherit(self._user, Resource.HELD_BYTES, size - self.size)
+        self.size = size
