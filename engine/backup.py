@@ -13,7 +13,7 @@ more. Settings are copied whole, consumer offsets first, so that none is ahead o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile
-from engine.files.paths import read_file, remove_tree, store_root, unlink
+from engine.files.paths import is_refused_read, read_file, remove_tree, store_root, unlink
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
 from engine.recovery.completeness import shows_multi_dispatch
@@ -52,13 +52,15 @@ Progress = Callable[[CheckProgress], None]
 @dataclass(frozen=True, slots=True)
 class BackedUp:
     """A run: the copy holds physical offsets [begin, end) of the store, of which it had those before `start`. It has so
-    many `messages`; so many places of what was copied are `damaged`."""
+    many `messages`; so many places of what was copied are `damaged`. Settings that the disk can't read are `left_out`:
+    the copy has them as before, or not."""
 
     begin: int
     start: int
     end: int
     messages: int
     damaged: int
+    left_out: tuple[str, ...] = ()
 
 
 def back_up(
@@ -90,6 +92,7 @@ class _Run:
         self._config = config
         self._disk = config.disk
         self._progress = progress
+        self._left_out: set[str] = set()
 
     def run(self) -> BackedUp:
         layout = self._layout
@@ -241,8 +244,14 @@ class _Run:
     def _settings(self, paths: tuple[Path, ...]) -> dict[str, bytes]:
         found = {}
         for path in paths:
-            with suppress(FileNotFoundError):
+            try:
                 found[path.name] = read_file(path, MOST_SETTINGS_BYTES)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if not is_refused_read(error):
+                    raise
+                self._left_out.add(self._layout.shown(path))
         return found
 
     def _copy_settings(self, offsets: dict[str, bytes], deleted: DeletedTopics) -> None:
@@ -253,11 +262,13 @@ class _Run:
         own = self._settings((layout.deleted_topics,))
         shape = {layout.sizes.name, layout.used_log_paths.name}
         names = [path for path in sorted(layout.config.iterdir()) if path.is_file() and path.name not in shape]
-        settings = self._settings(tuple(path for path in names if path.name not in offsets)) | offsets
+        known = self._left_out | {f"{layout.config.name}/{name}" for name in offsets}
+        settings = self._settings(tuple(path for path in names if layout.shown(path) not in known)) | offsets
         for name, content in settings.items():
             replace_file(copy.config / name, content, self._disk)
         for path in copy.config.iterdir():
-            if path.is_file() and path.name not in settings and path.name not in shape:
+            is_left_out = f"{copy.config.name}/{path.name}" in self._left_out  # the copy keeps what it has
+            if path.is_file() and path.name not in settings and path.name not in shape and not is_left_out:
                 unlink(path)
         for name, content in own.items():
             replace_file(copy.own / name, content, self._disk)
@@ -286,7 +297,8 @@ class _Run:
             while store.clean():
                 pass
             stats = store.stats()
-            return BackedUp(stats.min_physical_offset, start, end, stats.messages, len(store.recovery.damaged))
+            damaged, left_out = len(store.recovery.damaged), tuple(sorted(self._left_out))
+            return BackedUp(stats.min_physical_offset, start, end, stats.messages, damaged, left_out)
 
 
 def _has_newest(source: StoreFiles, files: FileQueue, point: RecoveryPoint) -> bool:

@@ -13,6 +13,7 @@ import fcntl
 import os
 import struct
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
@@ -50,7 +51,7 @@ class StoreLock:
             try:
                 self._take()
                 self._file_id = file_id(os.fstat(self._descriptor))
-                if os.pread(self._descriptor, len(CONTENT), 0) != CONTENT:  # its mtime shows when another program did
+                if not self._has_content():  # its mtime shows when another program did
                     os.pwrite(self._descriptor, CONTENT, 0)
                 self._held[self._file_id] = os.getpid()
             except BaseException:
@@ -64,6 +65,11 @@ class StoreLock:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             raise StoreLockedError(self.path.parent, _holder_of(self._descriptor)) from error
+
+    def _has_content(self) -> bool:
+        with suppress(OSError):  # the disk can't read it: it is written again
+            return os.pread(self._descriptor, len(CONTENT), 0) == CONTENT
+        return False
 
     def sync(self, disk: Disk) -> None:
         """Bring the file's time to disk: the clean mark refers to it. OSError."""

@@ -74,10 +74,23 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
         os.close(folder)
 
 
+REFUSED = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
+"""What a disk answers that can't read what it has."""
+
+
+def is_refused_read(error: OSError) -> bool:
+    """Whether the disk could not read what is there."""
+    return error.errno in REFUSED
+
+
 def read_file(path: Path, most_bytes: int) -> bytes:
     """All bytes of a regular file. ValueError when it has more than `most_bytes`; ObstructedError, OSError."""
     with open(open_file(path), "rb") as file:
-        content = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
+        try:
+            content = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
+        except OSError as error:
+            error.filename = str(path)
+            raise
     if content is None or len(content) > most_bytes:
         raise ValueError(f"it has more than {most_bytes:,} bytes")
     return content

@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from engine.errors import ConfigFileError, ReadError
+from engine.errors import ConfigFileError, ObstructedError, ReadError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import file_name
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import used_end
+from engine.files.paths import is_refused_read, read_file
 from engine.fsck.check_index import CheckedIndex
 from engine.fsck.check_queues import CheckedQueues, Extent
 from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
@@ -32,6 +33,7 @@ from engine.recovery.marks import read_recovery_point
 from engine.recovery.recover import claims_at_rest, files_end
 from engine.recovery.refuse import obstacles
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
+from engine.settings.config_file import MOST_BYTES
 from engine.settings.notes import read_backup_note
 from engine.settings.shape_files import read_sizes, read_used_paths
 from engine.settings.topics_file import TopicTable
@@ -249,6 +251,26 @@ def _config_problems(layout: StoreLayout) -> Iterator[Problem]:
             read(path)
         except ConfigFileError as error:
             yield Problem(ProblemKind.CONFIG, layout.shown(path), -1, error.reason)
+    yield from _refused_files(layout)
     if layout.coverage.exists() and read_recovery_point(layout.coverage) is None:
         text = "it can't be understood; the next opening does without it"
         yield Problem(ProblemKind.DERIVED, f"fsstore/{layout.coverage.name}", -1, text)
+
+
+def _refused_files(layout: StoreLayout) -> Iterator[Problem]:
+    """Small files that the disk can't read; of others who reads them says so."""
+    kinds = {
+        layout.checkpoint: ProblemKind.CHECKPOINT,
+        layout.consumer_offsets: ProblemKind.CONFIG,
+        layout.lmq_consumer_offsets: ProblemKind.CONFIG,
+        layout.deleted_topics: ProblemKind.CONFIG,
+        layout.clean_mark: ProblemKind.DERIVED,
+    }
+    for path, kind in kinds.items():
+        try:
+            with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, ObstructedError, ValueError):
+                read_file(path, MOST_BYTES)
+        except OSError as error:
+            if not is_refused_read(error):
+                raise
+            yield Problem(kind, layout.shown(path), -1, f"it can't be read: {error.strerror}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from engine.errors import ObstructedError
 from engine.files.disk import Disk, flush_error
-from engine.files.paths import open_file, open_or_create, read_file
+from engine.files.paths import is_refused_read, open_file, open_or_create, read_file
 
 CHECKPOINT_BYTES = 4096
 FIELDS = struct.Struct(">5q")
@@ -43,13 +43,17 @@ class Checkpoint:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at `path`; all zeros when no file is there, or a short one, or one that holds what no time can
-    be. ObstructedError, OSError."""
+    be, or that the disk can't read: that costs time. ObstructedError, OSError."""
     try:
         descriptor = open_file(path)
     except (FileNotFoundError, IsADirectoryError):
         return Checkpoint()
     try:
         head = os.pread(descriptor, FIELDS.size, 0)
+    except OSError as error:
+        if not is_refused_read(error):
+            raise
+        return Checkpoint()
     finally:
         os.close(descriptor)
     found = Checkpoint(*FIELDS.unpack(head.ljust(FIELDS.size, b"\0")))

@@ -190,13 +190,16 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
 
 def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
     """The table of topics and what is to be said about it: one that can't be understood would stop all new topics, and
-    its writer would replace it, so it is moved away. Topics with messages are known from their queues."""
-    table = read_topics(layout, config)
-    if table.problem is None:
-        return table, []
-    notes = [f"config/{layout.topics.name}: {table.problem.reason}; empty topics and permissions are lost"]
-    notes += quarantine_config(layout, f"config/{layout.topics.name}", config.disk)
-    return read_topics(layout, config), notes
+    its writer would replace it, so it is moved away. Topics with messages are known from their queues, others and
+    permissions from its backup, as they were before the last change, or not any more."""
+    table, notes = read_topics(layout, config), list[str]()
+    while table.problem is not None:
+        reason = table.problem.reason
+        moved = list(quarantine_config(layout, f"config/{layout.topics.name}", config.disk))
+        table = read_topics(layout, config)
+        lost = "the last change of topics is lost" if table.names() else "empty topics and permissions are lost"
+        notes += [f"config/{layout.topics.name}: {reason}; {lost}", *moved]
+    return table, notes
 
 
 def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:

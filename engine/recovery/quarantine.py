@@ -22,7 +22,7 @@ from engine.record.record import CLOSING_ZEROS
 from engine.record.scan import holds_record
 from engine.recovery.tombstone import keep_bytes
 from engine.results import Problem, ProblemKind
-from engine.settings.config_file import BACKUP_SUFFIX
+from engine.settings.config_file import BACKUP_SUFFIX, intact
 
 if TYPE_CHECKING:
     from engine.files.file_queue import FileQueue
@@ -52,9 +52,11 @@ def quarantine_foreign(layout: StoreLayout, problems: Sequence[Problem], disk: D
 def quarantine_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str]:
     """Move a config file that can't be understood, and its backup, out of the way; a sentence for each. OSError.
 
-    Without them the rest of the store tells what it can.
+    Without them the rest of the store tells what it can. A backup stays that is good, where its file can't be read.
     """
-    for name in (path, f"{path}{BACKUP_SUFFIX}"):
+    backup = f"{path}{BACKUP_SUFFIX}"
+    stays = intact(layout.root / path) is None and intact(layout.root / backup) is not None
+    for name in (path,) if stays else (path, backup):
         if os.path.lexists(layout.root / name):
             yield f"moved {name}, which can't be understood, to {quarantine(layout, name, disk)}"
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from engine.errors import ConfigFileError, ObstructedError
 from engine.files.disk import Disk, is_whole_number, make_directory, replace_file
-from engine.files.paths import read_file
+from engine.files.paths import is_refused_read, read_file
 from engine.record.header import MAX_OFFSET
 
 FileVersion = tuple[int, int, int] | None
@@ -49,7 +49,10 @@ def parse_config(text: str) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What the file at `path` holds, or its backup; empty when there is neither. ConfigFileError."""
+    """What the file at `path` holds, or its backup; empty when there is neither. ConfigFileError.
+
+    A file that the disk refuses is not replaced by its backup, which is older: it may be read tomorrow.
+    """
     problem: ConfigFileError | None = None
     for candidate in (path, backup_of(path)):
         try:
@@ -60,6 +63,11 @@ def read_config(path: Path) -> dict[str, Any]:
             continue
         except IsADirectoryError:
             problem = problem or ConfigFileError(candidate, "a folder stands there")
+        except OSError as error:
+            if not is_refused_read(error):
+                raise
+            problem = problem or ConfigFileError(candidate, f"it can't be read: {error.strerror}")
+            break
         except ObstructedError as error:
             problem = problem or ConfigFileError(candidate, f"it is {error.found}")
         except ValueError as error:  # not UTF-8, not JSON, or too long
@@ -76,7 +84,7 @@ def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
     """
     for directory in make_directory(path.parent):
         disk.sync_directory(directory)
-    previous = _intact(path)
+    previous = intact(path)
     if previous is not None:
         replace_file(backup_of(path), previous, disk)
     replace_file(path, json.dumps(content, indent="\t").encode(), disk)
@@ -95,12 +103,17 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + BACKUP_SUFFIX)
 
 
-def _intact(path: Path) -> bytes | None:
+def intact(path: Path) -> bytes | None:
+    """The bytes of a config file that can be read and understood; None: it is missing, or can't. OSError."""
     try:
         content = read_file(path, MOST_BYTES)
         parse_config(content.decode())
     except (FileNotFoundError, ValueError):
         return None
+    except OSError as error:
+        if not is_refused_read(error):
+            raise
+        return None  # what is written now is known from elsewhere
     return content
 
 

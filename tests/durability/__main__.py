@@ -21,6 +21,7 @@ HELPERS = {
     "publishers",
     "reached",
     "recorder",
+    "samples",
     "targets",
 }
 

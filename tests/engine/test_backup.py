@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from engine import (
     check_store,
     repair_store,
 )
+from engine.files.paths import read_file
 from tests.engine.fsck.test_served import HOSTILE, spoil
 from tests.engine.storetools import SMALL, HastyDisk, killed, require_clean
 from tests.golden import golden
@@ -303,6 +305,21 @@ def test_a_deletion_that_retention_forgets_meanwhile_is_kept(tmp_path: Path, mon
     back_up(path, tmp_path / "copy", None, BESIDE)
     assert held(tmp_path / "copy") == expected
     require_clean(check_store(tmp_path / "copy"))
+
+
+def test_settings_that_the_disk_refuses_are_left_out_and_told(
+    path: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: Path, most_bytes: int) -> bytes:
+        if file == path / "config" / "topics.json":
+            raise OSError(errno.EIO, "refused", str(file))
+        return read_file(file, most_bytes)
+
+    before = (copy / "config" / "topics.json").read_bytes()
+    monkeypatch.setattr(backup, "read_file", refuse)
+    assert back_up(path, copy, None, BESIDE).left_out == ("config/topics.json",)
+    assert (copy / "config" / "topics.json").read_bytes() == before
+    require_clean(check_store(copy))
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from engine.errors import ConfigFileError
 from engine.files.disk import Disk
+from engine.files.paths import read_file
+from engine.settings import config_file
 from engine.settings.config_file import backup_of, parse_config, read_config, write_config
 
 OFFSETS = '{\n\t"offsetTable":{\n\t\t"TopicTest@g":{0:250,1:251\n\t\t}\n\t}\n}'
@@ -118,3 +120,23 @@ def test_writing_that_fails_anywhere_leaves_a_file_to_read(tmp_path: Path, fails
     with pytest.raises(OSError, match="bad disk"):
         write_config(path, {"a": 2}, Failing())
     assert read_config(path) in ({"a": 1}, {"a": 2})
+
+
+def test_a_file_that_the_disk_refuses_is_not_replaced_by_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "consumerOffset.json"
+    for number in (1, 2):
+        write_config(path, {"number": number}, Disk())
+
+    def refuse(file: Path, most_bytes: int) -> bytes:
+        if file == path:
+            raise OSError(errno.EIO, "Input/output error", str(file))
+        return read_file(file, most_bytes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(config_file, "read_file", refuse)
+        with pytest.raises(ConfigFileError, match=r"consumerOffset\.json: it can't be read: Input/output error"):
+            read_config(path)
+    path.write_text("{")
+    assert read_config(path) == {"number": 1}

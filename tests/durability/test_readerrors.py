@@ -1,0 +1,33 @@
+"""The short form of tests.durability.readerrors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.durability.readerrors import Case, sweep
+
+SHORT = (
+    "topics.json refused, closed store, cat",
+    "topics.json and its .bak refused, closed store, topics",
+    "sizes.json refused, closed store, put",
+    "checkpoint refused, killed store, check",
+    "consumerOffset.json refused, closed store, consume",
+    "consumerOffset.json refused, closed store, backup",
+    "all of fsstore/ refused, closed store, repair",
+    "lock refused, closed store, put",
+    "topics.json refused, closed store, write mount, fault first, files",
+    "consumerOffset.json refused, closed store, write mount, fault later, files",
+)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_page_that_cannot_be_read_costs_what_is_in_it(tmp_path: Path, half: int) -> None:
+    def choose(cases: list[Case]) -> list[Case]:
+        return [case for case in cases if str(case) in SHORT[half::2]]
+
+    tally = sweep(tmp_path, choose, lambda tally, wrong: None)
+    assert tally.findings == []
+    assert tally.cases == len(SHORT[half::2])
+    assert sum(tally.struck.values()) == tally.cases
