@@ -85,6 +85,12 @@ _NODE, _HANDLE, _STATE = 1, 2, 3
 _BEGUN, _PLACED, _STORED, _DONE = 1, 2, 3, 4
 
 
+OTHER_VERSION = (
+    "the mount was made by another version of fsstore, whose open files this one can't take over:"
+    " umount, then mount anew, to have this one serve it"
+)
+
+
 class HandoverError(Exception):
     """What was handed over can't be understood, or the kernel's agreement is another one."""
 
@@ -138,10 +144,9 @@ class Handover:
     @staticmethod
     def require_ours(descriptor: int) -> None:
         """HandoverError: it was not made by this version. Another server may be using it."""
-        if os.fstat(descriptor).st_size != MEMORY_BYTES:
-            raise HandoverError("the shared memory has another size than this version's")
-        if os.pread(descriptor, 16, 0) != MAGIC.to_bytes(8, sys.byteorder) + VERSION.to_bytes(8, sys.byteorder):
-            raise HandoverError("the shared memory was made by another version")
+        begins = MAGIC.to_bytes(8, sys.byteorder) + VERSION.to_bytes(8, sys.byteorder)
+        if os.fstat(descriptor).st_size != MEMORY_BYTES or os.pread(descriptor, 16, 0) != begins:
+            raise HandoverError(OTHER_VERSION)
 
     @classmethod
     def create(cls) -> int:

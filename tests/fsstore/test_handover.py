@@ -107,7 +107,7 @@ def test_memory_of_another_version_is_refused(memory: int) -> None:
     with pytest.raises(HandoverError, match="another version"):
         Handover(memory)
     os.ftruncate(memory, 100)
-    with pytest.raises(HandoverError, match="another size"):
+    with pytest.raises(HandoverError, match="another version"):
         Handover(memory)
 
 

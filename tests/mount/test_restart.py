@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from engine import MessageStore
-from fsstore.handover import AGREED_BYTES, LARGEST_AGREED_BYTES
+from fsstore.handover import AGREED_BYTES, LARGEST_AGREED_BYTES, OTHER_VERSION
 from mountctl import control, preflight
 from mountctl.errors import CommandError
 from mountctl.places import mount_at
@@ -365,6 +365,18 @@ def test_a_program_that_agrees_with_the_kernel_on_something_else_is_refused(moun
         shared.write(b"other")
     done = mountctl("restart", mounted.mountpoint)
     assert "agrees with the kernel on something else" in done.stderr
+    assert "the mount is served as before" in done.stderr
+    assert status_of(mounted)["pid"] == before
+
+
+def test_a_mount_of_another_version_is_served_as_before(mounted: Site) -> None:
+    before = status_of(mounted)["pid"]
+    memory = next(one for one in Path(f"/proc/{before}/fd").iterdir() if "fsstore-handover" in os.readlink(one))
+    with open(memory, "r+b") as shared:
+        shared.seek(8)
+        shared.write(b"\1")
+    done = mountctl("restart", mounted.mountpoint)
+    assert OTHER_VERSION in done.stderr
     assert "the mount is served as before" in done.stderr
     assert status_of(mounted)["pid"] == before
 

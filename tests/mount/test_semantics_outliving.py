@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import threading
@@ -12,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from fsstore.handover import KEPT_BYTES
 from tests.mount.test_outlives import APPENDING, bodies, keeper_of, kill, opened, server_of
+from tests.mount.test_poisoned import SLOW_LINES, in_thread, kill_while_it_works
 from tests.mountctl.conftest import Site, mountctl, succeed
+
+OTHER_USER = 65_501
 
 
 @pytest.fixture
@@ -135,3 +140,76 @@ def test_a_daemon_can_be_replaced(site: Site, queue: Path, option: str) -> None:
         os.write(writing, b"y")
         os.fsync(writing)
         assert os.read(reading, 200_000) == b"x" * 100_000 + b"y\n"
+
+
+def test_a_request_that_daemons_die_of_is_refused(site: Site, queue: Path) -> None:
+    """9.7 A request at which two daemons in a row crashed, or three in a row were killed within a second, is answered
+    EIO by the next, unless what it writes is in the log. The daemon's log says which it was."""
+    keeper = keeper_of(site)
+    with opened(queue / "append@format=json", APPENDING) as descriptor:
+        writer, outcome = in_thread(lambda: os.write(descriptor, SLOW_LINES))
+        for _ in range(2):
+            kill_while_it_works(keeper, signal.SIGSEGV)
+        writer.join(30)
+        assert outcome == [errno.EIO]
+        os.write(descriptor, b'{"body":"next"}\n')
+    assert bodies(queue) == [b"next"]
+    assert "write of t/0/append@format=json by user" in site.log_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
+@pytest.mark.parametrize("is_planned", [False, True], ids=["killed", "restarted"])
+def test_a_user_gets_a_share_of_the_memory(site: Site, is_planned: bool) -> None:
+    """9.8 A user gets a share of the memory that outlives the daemon. Beyond it opens are ENOBUFS, and what is begun is
+    lost with a killed daemon, as in 9.3, but kept by `mountctl restart`. Others lose nothing."""
+    site.mounted("--allow-other", "--append-mode", "222")
+    (site.mountpoint / "t@queues=1").mkdir()
+    queue = site.mountpoint / "t/0"
+    begun = begin_as(OTHER_USER, queue, 300, KEPT_BYTES)
+    with opened(queue / "append", APPENDING) as line, opened(queue / "append@frame=file", APPENDING) as file:
+        for handle in (line, file):
+            os.write(handle, b"first half, ")
+        lost = handover_of(site)["handles_lost"]
+        assert 0 < lost < 100
+        if is_planned:
+            succeed("restart", site.mountpoint)
+        else:
+            kill(site)
+        os.write(line, b"second half\n")
+        os.write(file, b"second half")
+    outcomes = [end_of(handle) for handle in begun]
+    assert outcomes.count(errno.EIO) == (0 if is_planned else lost)
+    found = bodies(queue)
+    assert found.count(b"first half, second half") == 2
+    assert found.count(b"y" * KEPT_BYTES + b"end") == len(found) - 2 == outcomes.count(0)
+
+
+def begin_as(user: int, folder: Path, count: int, size: int) -> list[int]:
+    """Begin so many lines of that many bytes, as a user; stay root afterwards."""
+    with opened(folder, os.O_PATH) as below:  # the way there is not for everybody
+        os.seteuid(user)
+        try:
+            handles = [os.open("append", APPENDING, dir_fd=below) for _ in range(count)]
+            for handle in handles:
+                os.write(handle, b"y" * size)
+        finally:
+            os.seteuid(0)
+    return handles
+
+
+def end_of(handle: int) -> int:
+    """End a line; 0, or the errno."""
+    try:
+        os.write(handle, b"end\n")
+    except OSError as error:
+        return error.errno or 0
+    finally:
+        with suppress(OSError):
+            os.close(handle)
+    return 0
+
+
+def handover_of(site: Site) -> dict[str, int]:
+    """Figures of the memory that outlives the daemon."""
+    figures: dict[str, int] = json.loads((site.mountpoint / "@store/status.json").read_bytes())["handover"]
+    return figures
