@@ -52,6 +52,7 @@ from engine.errors import (
     QueueGapError,
     ReadError,
     ReadOnlyStoreError,
+    RefusedReadError,
     RetiredFileError,
     StoreBusyError,
     StoreClosedError,
@@ -83,6 +84,7 @@ from engine.record.batch import split_text
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.columns import Columns
 from engine.record.header import MIN_RECORD_BYTES
+from engine.record.kernel.files import read_through
 from engine.record.message import Host, Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY
 from engine.record.record import check_message, topic_problem
@@ -189,6 +191,7 @@ __all__ = [
     "ReadOnlyStoreError",
     "RecoveryProgress",
     "RecoveryReport",
+    "RefusedReadError",
     "Retention",
     "RetentionPlan",
     "RetiredFileError",
@@ -222,6 +225,7 @@ __all__ = [
     "group_problem",
     "in_haste",
     "options_of",
+    "read_through",
     "repair_store",
     "retention_from",
     "split_text",

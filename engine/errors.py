@@ -34,6 +34,7 @@ StoreError
     ├── RetiredFileError          a file was deleted, and its readers' time is over
     ├── UnreadableRangeError      bytes of a file that nothing was written to yet
     ├── DamagedRecordError        the bytes there are not the record that was stored
+    │   └── RefusedReadError      the disk does not give the bytes there
     └── BodyTooLargeError         decompresses to more than the cap
 """
 
@@ -372,6 +373,19 @@ class DamagedRecordError(ReadError):
 
     def __str__(self) -> str:
         return f"damaged record at physical offset {self.physical_offset}: {self.reason}"
+
+
+@dataclass(eq=False)
+class RefusedReadError(DamagedRecordError):
+    """The disk refused to read the byte at `position` of the file at `path`, and those near it. It was needed for the
+    record at `physical_offset`; -1 when it is not known for which, or was needed for none. A later try may work."""
+
+    path: Path
+    position: int
+
+    def __str__(self) -> str:
+        record = f" (record at physical offset {self.physical_offset})" if self.physical_offset >= 0 else ""
+        return f"{self.path} can't be read at byte {self.position}: {self.reason}{record}"
 
 
 @dataclass(eq=False)

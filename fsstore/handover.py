@@ -968,10 +968,3 @@ def pin(buffer: bytearray) -> None:
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     if ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(buffer))):
         log.debug("the request buffer can't be locked into memory: %s", os.strerror(ctypes.get_errno()))
-
-
-def touch(data: memoryview) -> None:
-    """Have all pages of `data` mapped, for the same reason."""
-    if data:
-        bytes(data[:: mmap.PAGESIZE])
-        data[-1]

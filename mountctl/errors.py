@@ -66,6 +66,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.ObstructedError: os.EX_CANTCREAT,
         engine.TopicError: os.EX_USAGE,
         engine.ReadError: os.EX_DATAERR,
+        engine.RefusedReadError: os.EX_IOERR,
     }
 
 

@@ -29,7 +29,7 @@ from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_file, unlink
 from engine.files.read_ahead import READ_AHEAD
-from engine.record.kernel.files import FileMap, FilePositions, Mapped
+from engine.record.kernel.files import FileMap, FilePositions, Mapped, read_through, require_read
 
 PAGE_BYTES = 4096
 ZERO_CHUNK_BYTES = 1 << 20
@@ -215,7 +215,7 @@ class MappedFile(FilePositions):
         else:
 
             def map_it(descriptor: int) -> None:
-                file._keep_map(FileMap(descriptor, size, writable=True, private=False))
+                file._keep_map(FileMap(descriptor, size, writable=True, private=False, path=path))
 
             file._descriptor.take(create_allocated(path, size, file._disk, sync=sync, prepare=map_it))
         file._target = memoryview(file._map().map)
@@ -248,10 +248,13 @@ class MappedFile(FilePositions):
         return self.rest(0)
 
     def array(self, dtype: DTypeLike, position: int = 0, count: int = -1) -> np.ndarray[Any, Any]:
-        """Readable bytes from `position` on as a read-only array of shape (count,); -1: as many as there are."""
+        """Readable bytes from `position` on as a read-only array of shape (count,); -1: as many as there are.
+        RefusedReadError: the disk refuses one of them."""
         unit = np.dtype(dtype)
         length = (max(self.readable - position, 0) // unit.itemsize if count < 0 else count) * unit.itemsize
-        return np.frombuffer(self.view(position, length), dtype=unit)
+        view = self.view(position, length)
+        read_through(view)
+        return np.frombuffer(view, dtype=unit)
 
     def read_soon(self, position: int, length: int) -> None:
         """Have the kernel begin to read what there is of these bytes from disk: somebody is about to look at them."""
@@ -274,6 +277,7 @@ class MappedFile(FilePositions):
 
     def _map(self) -> Mapped:
         with self._lock:
+            self._leave_refused()
             is_new = self._mapped is None
             if is_new:
                 self._open_map()
@@ -282,6 +286,15 @@ class MappedFile(FilePositions):
         if is_new and self._open_files is not None and not self._anonymous:
             self._open_files.add(self)
         return mapped
+
+    def _leave_refused(self) -> None:
+        """Drop a map with a page that the disk refused: it may read it now. What was written to a PRIVATE one is
+        nowhere else."""
+        if self._mapped is None or not self._mapped.map.is_refused():
+            return
+        if self.access is not Access.PRIVATE or self._target is None:
+            self._mapped = None
+            self._target = self._buffer
 
     def _open_map(self) -> None:
         if self._closed:
@@ -301,7 +314,7 @@ class MappedFile(FilePositions):
                 self._keep_memory(os.pread(descriptor, written, 0))
             else:
                 writable, private = self.access is not Access.READ, self.access is Access.PRIVATE
-                self._keep_map(FileMap(descriptor, length, writable=writable, private=private))
+                self._keep_map(FileMap(descriptor, length, writable=writable, private=private, path=self.path))
         finally:
             os.close(descriptor)  # the map keeps a duplicate of its own
 
@@ -340,7 +353,13 @@ class MappedFile(FilePositions):
     def writable(self) -> memoryview:
         """The whole file for writing in place (WRITE, PRIVATE): moves no position. StoreFullError."""
         target = self._target  # one look: `evict` may take it back at any moment
-        return target if target is not None else self._prepare_target()
+        if target is None or (self._mapped is not None and self._mapped.map.is_refused()):
+            return self._prepare_target()
+        return target
+
+    def ready(self, length: int) -> None:
+        """Have what there is of the next `length` bytes ready to be written. StoreFullError, RefusedReadError."""
+        read_through(self.writable()[self.wrote : self.wrote + length])
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write at `wrote`, then publish; the position written at. The caller checked that it fits. StoreFullError."""
@@ -352,34 +371,33 @@ class MappedFile(FilePositions):
     def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
         """As `append`, but the first 8 bytes, which distinguish a record from zeros, are written last.
 
-        OSError: nothing of it is left, so that no whole record of a batch can ever be found after the next append.
+        OSError, RefusedReadError: nothing of it is left, so that no whole record of a batch can ever be found after the
+        next append.
         """
-        target = self._target
-        if target is None:
-            target = self._prepare_target()
+        target = self.writable()
         position = self.wrote
         end = position + len(data)
-        if end - position <= PAGE_BYTES:
-            target[position + HEAD_BYTES : end] = data[HEAD_BYTES:]
-        else:
-            try:
+        try:
+            if end - position <= PAGE_BYTES:
+                target[position + HEAD_BYTES : end] = data[HEAD_BYTES:]
+            else:
                 self.write(position + HEAD_BYTES, memoryview(data)[HEAD_BYTES:])
-            except OSError:
-                target[position:end] = bytes(end - position)
-                raise
-        target[position : position + HEAD_BYTES] = data[:HEAD_BYTES]
+            target[position : position + HEAD_BYTES] = data[:HEAD_BYTES]
+            require_read(target, position, end - position)
+        except BaseException:  # also Ctrl-C, between two lines
+            target[position:end] = bytes(end - position)
+            raise
         self.wrote = end
         if self._buffer is None:
             self.readable = end
         return position
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Write `data` at `position` without publishing it. StoreFullError, OSError."""
-        target = self._target
-        if target is None:
-            target = self._prepare_target()
+        """Write `data` at `position` without publishing it. StoreFullError, OSError, RefusedReadError."""
+        target = self.writable()
         if len(data) < LARGE_BYTES or self._buffer is not None or not self._descriptor.write(data, position):
             target[position : position + len(data)] = data
+            require_read(target, position, len(data))  # of a page that the disk refused nothing is kept
 
     def publish(self, end: int) -> None:
         """Bytes before `end` are written: readers may see them (with a write buffer: once they are committed)."""

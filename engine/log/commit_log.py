@@ -187,7 +187,7 @@ class CommitLog(LogEnd):
                     self.placing(stored[0][0])
                 for part, (number, position) in zip(reversed(parts), reversed(places), strict=True):
                     files[number].write(position, part.buffer[:HEAD_BYTES])
-            except OSError:
+            except BaseException:  # also Ctrl-C, between two parts
                 _erase(files, current.wrote, ends)
                 raise
             self._publish(files, ends)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.errors import QueueGapError, ReadError, RetiredFileError, UnreadableRangeError
+from engine.errors import QueueGapError, ReadError, RefusedReadError, RetiredFileError, UnreadableRangeError
 from engine.files.mapped_file import Access
 from engine.files.watch import Watch
 from engine.log.entries import (
@@ -32,6 +32,7 @@ from engine.log.entries import (
     starts_from,
     unbroken_tail,
 )
+from engine.record.header import MAX_OFFSET
 from engine.record.kernel.append import QueueEnd
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ Array = np.ndarray[Any, Any]
 SCANNED_FILES = 3
 """How many of the newest files recovery reads whole; older ones were synced long before."""
 _FOLLOW_ENTRIES = 1024
+_UNEXPIRED = MAX_OFFSET, 1, 0
+"""An entry that is older than no log."""
+_UNREAD = -1, 1, 0
+"""An entry that leads to no record."""
 ENTRY_BYTES = ENTRY.itemsize
 _MANY = 1024
 """Who reads so many entries goes on: four times as many are read from disk at once."""
@@ -92,7 +97,7 @@ class ConsumeQueue(QueueEnd):
     def _find_min(self, low: int) -> tuple[int, int, int]:
         """As `_min`: retention may go on meanwhile, and entries come."""
         log_begin, max_offset = self._min_physical, self._max
-        found = self._search(lambda entry: starts_from(entry, log_begin), low, max_offset)
+        found = self._search(lambda entry: starts_from(entry, log_begin), low, max_offset, if_refused=_UNEXPIRED)
         return found, log_begin, -1 if found < max_offset else max_offset
 
     @property
@@ -214,13 +219,13 @@ class ConsumeQueue(QueueEnd):
 
     def reserve(self, count: int) -> int:
         """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset,
-        after those that are `pending`. StoreFullError, OSError: none was made."""
+        after those that are `pending`. StoreFullError, OSError, RefusedReadError: none was made."""
         queue_offset = self._max + self.pending
         used = self._max % self._file_entries
         count += self.pending
         newest = self._appended_to or self.files.last
         if used and newest is not None:
-            newest.writable()  # now, while an error can be answered: not when the records are in the log
+            newest.ready(count * ENTRY.itemsize)  # while an error can be answered: not when records are in the log
         if not used or count > self._file_entries - used:
             self._make_room(count)
         return queue_offset
@@ -328,7 +333,7 @@ class ConsumeQueue(QueueEnd):
             middle = (low + high) // 2
             probe, stored = middle, -1
             while probe < high and stored < 0:
-                entry = self._raw_if_there(probe)
+                entry = self._raw_if_there(probe, _UNREAD)
                 stored = stored_ms(entry[0]) if entry is not None else -1
                 probe += 1
             if stored < 0 or stored >= timestamp_ms:
@@ -337,27 +342,39 @@ class ConsumeQueue(QueueEnd):
                 low = probe
         return low
 
-    def _search(self, wanted: Callable[[tuple[int, int, int]], bool], low: int, high: int) -> int:
+    def _search(
+        self,
+        wanted: Callable[[tuple[int, int, int]], bool],
+        low: int,
+        high: int,
+        if_refused: tuple[int, int, int] | None = None,
+    ) -> int:
         """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is.
+        Entries that the disk refuses count as `if_refused`; RefusedReadError without it.
 
         Entries whose file is deleted meanwhile are none: they lie before all that is looked for. The first entry is
         looked at first: mostly nothing has expired.
         """
-        if low < high and (oldest := self._raw_if_there(low)) is not None and wanted(oldest):
+        if low < high and (oldest := self._raw_if_there(low, if_refused)) is not None and wanted(oldest):
             return low
         while low < high:
             middle = (low + high) // 2
-            entry = self._raw_if_there(middle)
+            entry = self._raw_if_there(middle, if_refused)
             if entry is not None and wanted(entry):
                 high = middle
             else:
                 low = middle + 1
         return low
 
-    def _raw_if_there(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """The entry, None when retention took its file: ours, or that of another process, which says nothing."""
+    def _raw_if_there(self, queue_offset: int, if_refused: tuple[int, int, int] | None) -> tuple[int, int, int] | None:
+        """The entry, None when retention took its file: ours, or that of another process, which says nothing.
+        RefusedReadError unless there is an entry to count `if_refused`."""
         try:
             return self._raw(queue_offset)
+        except RefusedReadError:
+            if if_refused is None:
+                raise
+            return if_refused
         except (UnreadableRangeError, RetiredFileError) as error:
             taken_by_another = isinstance(error, RetiredFileError) and self.files.access is Access.READ
             if not taken_by_another and self.files.find(queue_offset * ENTRY.itemsize) is not None:

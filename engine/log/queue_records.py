@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError
+from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError, RefusedReadError
 from engine.log.entries import Entries, file_pages, runs_by_file
 from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
 from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
@@ -94,8 +94,12 @@ class QueueRecords:
         try:
             try:
                 message = self._whole(self._log.view(physical_offset, size), physical_offset)
+            except RefusedReadError:  # no other look at it finds more
+                raise
             except (DamagedRecordError, MessageNotFoundError):  # the entry's size may be wrong: the record has its own
                 message = self.record_at(physical_offset)
+        except RefusedReadError:
+            raise
         except (DamagedRecordError, MessageNotFoundError) as error:
             mended = self._mended(queue, queue_offset, entry)
             if mended is not None:

@@ -37,6 +37,7 @@ ERRNOS: dict[type[engine.StoreError], int] = {
     engine.MessageNotFoundError: errno.ENOENT,
     engine.ExpiredMessageError: errno.ENOENT,
     engine.DamagedRecordError: errno.EIO,
+    engine.RefusedReadError: errno.EIO,
     engine.BodyTooLargeError: errno.EIO,
     engine.TruncatedFileError: errno.EIO,
     engine.RetiredFileError: errno.EIO,

@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from engine import read_through
 from fsstore.accounts import FEWEST_THREADS, Accounts, Bound, Resource
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.fuse.protocol import REPLY, REQUEST, REQUEST_OF_USER, Opcode, failed
 from fsstore.fuse.turns import RequestQueue, SlowThreads
-from fsstore.handover import RESENT, WORKERS, Keeper, RequestJournal, pin, touch
+from fsstore.handover import RESENT, WORKERS, Keeper, RequestJournal, pin
 from fsstore.interface import Data, Kind, Pieces, SlowWork
 from fsstore.options import MountError
 from fsstore.tree.memory_budget import MemoryBudget
@@ -171,12 +172,12 @@ class Channel:
             noted(time.monotonic_ns())
 
     def send_with(self, head: bytes, data: Data) -> None:
-        """As `send`, for a reply in pieces: `data` is not copied on our side."""
+        """As `send`, for a reply in pieces: `data` is not copied on our side. RefusedReadError, TruncatedFileError: it
+        is in a file that can't be read."""
         pieces = data.pieces if type(data) is Pieces else (data,)
-        if self._requests is not None:
-            for piece in pieces:
-                if type(piece) is memoryview:
-                    touch(piece)
+        for piece in pieces:
+            if type(piece) is memoryview:  # a kill while the kernel copies a page that is not mapped ends it with EIO
+                read_through(piece)
         try:
             os.writev(self._descriptor, (head, *pieces))
         except (FileNotFoundError, ConnectionAbortedError):

@@ -7,13 +7,14 @@ buffer, a long record, one that may be forged, a transaction, a queue without a 
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from msgspec.structs import astuple
 
 from engine.errors import UnreadableRangeError
 from engine.record.kernel.encode cimport EncodedBatch, Encoder, Row, Rows, has_any, rows_of
-from engine.record.kernel.files cimport FilePositions, Mapped
+from engine.record.kernel.files cimport FilePositions, Mapped, refusal_of
+from engine.record.kernel.guard cimport is_refused, touch
 from engine.record.kernel.keys cimport KeyMemtable
 from engine.record.kernel.layout cimport (
     QUEUE_OFFSET_AT, SYS_FLAG_AT, UNQUEUED_FLAG, bytes_at, get_i32, get_i64, put_entry, put_i64,
@@ -94,7 +95,8 @@ cdef class QueueEnd:
         return <int64_t> self.min_offset <= queue_offset < self._max
 
     cdef Entry stored(self, int64_t queue_offset) except *:
-        """An entry that a file has, expired or not. UnreadableRangeError, TruncatedFileError, RetiredFileError."""
+        """An entry that a file has, expired or not. UnreadableRangeError, TruncatedFileError, RetiredFileError,
+        RefusedReadError."""
         cdef FilePositions file = self.files.file_of(ENTRY_BYTES * queue_offset)
         if file is None:
             raise UnreadableRangeError(
@@ -103,7 +105,10 @@ cdef class QueueEnd:
         cdef int64_t position = ENTRY_BYTES * queue_offset - file.start
         cdef Mapped mapped = file.map_with(position, ENTRY_BYTES)
         cdef bytes_at at = mapped.pages.data + position
-        return Entry(get_i64(at), get_i32(at + 8), get_i64(at + 12))
+        cdef Entry entry = Entry(get_i64(at), get_i32(at + 8), get_i64(at + 12))
+        if is_refused(at, ENTRY_BYTES):
+            raise refusal_of(at, ENTRY_BYTES)
+        return entry
 
     def add_entry(self, int64_t queue_offset, int64_t physical_offset, int32_t size, int64_t tags_code):
         """Append an entry; False, and nothing is done, when something about that is rare."""
@@ -114,12 +119,12 @@ cdef class QueueEnd:
 
     cdef bint takes_entry(self, int64_t physical_offset):
         cdef FilePositions file = self._appended_to
-        return (
-            file is not None
-            and file.takes(ENTRY_BYTES)
-            and file.start + file.wrote == ENTRY_BYTES * self._max
-            and physical_offset >= self._physical_end
-        )
+        if file is None or not file.takes(ENTRY_BYTES):
+            return False
+        if file.start + file.wrote != ENTRY_BYTES * self._max or physical_offset < self._physical_end:
+            return False
+        touch(file.pages.data + file.wrote, ENTRY_BYTES)  # now, while an error can be answered
+        return not is_refused(file.pages.data + file.wrote, ENTRY_BYTES)
 
     cdef void put_entry(self, int64_t physical_offset, int32_t size, int64_t tags_code) noexcept:
         cdef FilePositions file = self._appended_to
@@ -254,7 +259,8 @@ cdef class PutEnd:
 cpdef append_one(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable keys, type kind):
     """Store a single record with its entry and its keys; where it went: (topic, queue id, queue offset, physical
     offset, size, store time, store host) as a `kind` of tuple. `placing` is told before that is there. None when
-    something about it is rare: then nothing was done. Call it under the log's lock."""
+    something about it is rare: then nothing was done. Call it under the log's lock. RefusedReadError,
+    TruncatedFileError: the disk refused the log's page, and nothing was stored."""
     if log is None or record is None or keys is None:
         raise TypeError("no log, record or memtable")
     if not issubclass(kind, tuple):
@@ -278,7 +284,7 @@ cpdef append_one(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable ke
         log.placing(physical_offset)
     if not is_usual(log, record, queue, keys):  # another thread may have evicted a file meanwhile
         return None
-    # from here on nothing can fail, and no other thread runs
+    # from here on no other thread runs, and nothing can fail but the log's pages
     cdef unsigned char *at = file.pages.data + file.wrote
     put_i64(record.data + QUEUE_OFFSET_AT, queue._max)
     record.put_row(0, physical_offset, store_time_ms)
@@ -286,6 +292,9 @@ cpdef append_one(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable ke
     in_this_order()
     memcpy(at, record.data, HEAD_BYTES)
     in_this_order()
+    if is_refused(at, record.size):
+        memset(at, 0, record.size)  # nothing of it may follow the next one that is stored
+        raise refusal_of(at, record.size)
     file.wrote += record.size
     file.readable = file.wrote
     log.last_store_time_ms = store_time_ms  # after publishing: who reads it, then flushes, has flushed that record

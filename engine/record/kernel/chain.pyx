@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from engine.errors import RetiredFileError, TruncatedFileError
 from engine.haste import require_time
-from engine.record.kernel.files cimport FilePositions, Mapped
+from engine.record.kernel.files cimport FilePositions, Mapped, refusal_of
 from engine.record.kernel.keys cimport KeyMemtable
 from engine.record.kernel.layout cimport bytes_at, get_i32, get_i64, hash_text, index_hash_of, prefetch
 from engine.record.kernel.pages cimport Pages
@@ -79,7 +79,8 @@ cdef class Candidates:
     """Iterates over the physical offsets `found`, then those of the entries with a hash in `tables`, oldest first as
     these are: newest first, until one is before `least`; each once if they are to be `distinct`.
 
-    Of a table whose file retention took, ours or that of another process, there are none. TruncatedFileError;
+    Of a table whose file retention took, ours or that of another process, there are none. TruncatedFileError,
+    RefusedReadError;
     TakesLongError in haste, after the first of a long chain: keys with the same hash are easily made.
     """
 
@@ -147,6 +148,8 @@ cdef class Candidates:
         self.found, self.number = walk_chain(
             mapped.pages, table.slots, table.entries, self.key_hash, self.number, self.most
         )
+        if mapped.map.has_refused():  # anywhere: a chain leads everywhere
+            raise refusal_of(mapped.pages.data, mapped.pages.size)
         self.most = min(self.most * MORE_WALKED, MOST_WALKED)
         return 0
 

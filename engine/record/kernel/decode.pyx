@@ -15,7 +15,8 @@ from engine.haste import TakesLongError
 from engine.record.compression import BODY_LIMIT_BYTES, decompressed_body
 from engine.record.header import BLANK_MAGIC, Host, RecordHeader, message_id
 from engine.record.kernel.append cimport QueueEnd
-from engine.record.kernel.files cimport FilePositions, FilesByStart, Mapped
+from engine.record.kernel.files cimport FilePositions, FilesByStart, Mapped, refusal_of
+from engine.record.kernel.guard cimport is_any, is_refused, refused_maps, touch
 from engine.record.kernel.layout cimport (
     BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BYTES, INNER_BATCH_FLAGS, IPV6_MORE_BYTES,
     LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_V2, NAME_END, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, ROWS_AHEAD,
@@ -40,7 +41,7 @@ cpdef enum:
     SINGLE_CANDIDATES = 64  # so many are decoded one by one, before many are looked over together
 
 cdef enum Problem:
-    WHOLE, CUT, NO_MAGIC, ELSEWHERE, WRONG_SIZE, WRONG_PARTS, WRONG_CRC
+    WHOLE, CUT, NO_MAGIC, ELSEWHERE, WRONG_SIZE, WRONG_PARTS, WRONG_CRC, REFUSED
 
 cdef struct Value:
     bytes_at at
@@ -101,9 +102,19 @@ cdef Problem read_record(
 ) except *:
     """Make `message` the one whose record is at `position` of `pages`, before `end`, and must be at `physical_offset`
     of the log."""
-    cdef int64_t room = end - position
     message._pages = pages
     message._at = pages.data + position
+    cdef Problem problem = find_problem(message, end - position, physical_offset, verify)
+    return REFUSED if is_any(&refused_maps) and is_refused(message._at, looked_at(message, end - position)) else problem
+
+
+cdef int64_t looked_at(StoredMessage message, int64_t room) noexcept:
+    """So many bytes were needed to say what a message is."""
+    cdef int64_t fixed = BORN_HOST_AT + 2 * (HOST_BYTES + IPV6_MORE_BYTES) + 8 + 16
+    return min(room, message.store_size if message.store_size > fixed else fixed)
+
+
+cdef inline Problem find_problem(StoredMessage message, int64_t room, int64_t physical_offset, bint verify) except *:
     if not read_fields(message, room):
         return CUT
     if message._magic != MAGIC and message._magic != MAGIC_V2:
@@ -114,6 +125,8 @@ cdef Problem read_record(
         return WRONG_SIZE
     if not find_parts(message):
         return WRONG_PARTS
+    if verify:
+        touch(message._at + message._topic_position, message.store_size - message._topic_position)
     if verify and message._body_bytes > 0 and <int32_t> find_body_crc(message) != message.body_crc:
         return WRONG_CRC
     return WHOLE
@@ -137,7 +150,10 @@ def read_header(view not None, physical_offset):
     cdef StoredMessage message = StoredMessage.__new__(StoredMessage)
     message._pages = Pages.__new__(Pages, view)
     message._at = message._pages.data
-    if not read_fields(message, message._pages.size):
+    cdef bint is_there = read_fields(message, message._pages.size)
+    if is_refused(message._at, looked_at(message, message._pages.size)):
+        raise refusal_of(message._at, message._pages.size, physical_offset)
+    if not is_there:
         raise DamagedRecordError(physical_offset, reason(CUT, message))
     return message.header
 
@@ -149,12 +165,14 @@ def decode_record(
     """The message whose record starts at the start of `view` (which may go on after it) and at `physical_offset` of
     the log.
 
-    Sizes and physical offset are always checked; the body's CRC if `verify`. DamagedRecordError. The result is a
-    view of the same memory, of the class `kind`. `body_limit_bytes` bounds what a compressed body may become.
+    Sizes and physical offset are always checked; the body's CRC if `verify`. DamagedRecordError, TruncatedFileError.
+    The result is a view of the same memory, of the class `kind`. `body_limit_bytes` bounds what a compressed body may become.
     """
     cdef StoredMessage message = StoredMessage.__new__(kind)
     cdef Pages pages = Pages.__new__(Pages, view)
     cdef Problem problem = read_record(message, pages, 0, pages.size, physical_offset, verify)
+    if problem == REFUSED:
+        raise refusal_of(message._at, looked_at(message, pages.size), physical_offset)
     if problem != WHOLE:
         raise DamagedRecordError(physical_offset, reason(problem, message))
     message._body_limit_bytes = body_limit_bytes
@@ -411,6 +429,17 @@ cdef class StoredMessage:
     cdef bytes _bytes(self, int64_t start, int64_t end):
         return PyBytes_FromStringAndSize(<const char *> self._at + start, end - start)
 
+    cdef int require_read(self) except -1:
+        """RefusedReadError, TruncatedFileError: the disk refused a page of it since it was checked."""
+        if is_refused(self._at, self.store_size):
+            raise refusal_of(self._at, self.store_size, self.physical_offset)
+        return 0
+
+    cdef str _text(self, Value value):
+        decoded = text(value)
+        self.require_read()
+        return decoded
+
     cdef Value _find(self, bytes_at name, Py_ssize_t name_size) noexcept:
         cdef int64_t size = self.store_size - self._properties_position
         return find_value(self._at + self._properties_position, size, name, name_size)
@@ -433,7 +462,7 @@ cdef class StoredMessage:
 
     @property
     def topic(self):
-        return text(topic_of(self))
+        return self._text(topic_of(self))
 
     @property
     def place(self):
@@ -491,11 +520,13 @@ cdef class StoredMessage:
     @property
     def properties(self):
         """All properties that have a name and a value, decoded at each call; the last of equal names wins."""
-        return decode_properties(self.raw_properties)
+        decoded = decode_properties(self.raw_properties)
+        self.require_read()
+        return decoded
 
     def find_property(self, bytes name not None):
         """The value of the property with this encoded name, "" when there is none; decodes nothing else."""
-        return text(self._find(<bytes_at> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)))
+        return self._text(self._find(<bytes_at> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)))
 
     @property
     def keys(self):
@@ -504,17 +535,18 @@ cdef class StoredMessage:
         cdef list found = [text(key)] if next_word(&keys, &key) else []
         while next_word(&keys, &key):
             found.append(text(key))
+        self.require_read()
         return found
 
     @property
     def tags(self):
         """TAGS, "" when absent or empty."""
-        return text(self._find(TAGS, 4))
+        return self._text(self._find(TAGS, 4))
 
     @property
     def unique_key(self):
         """UNIQ_KEY, the id that a RocketMQ client gave, "" when there is none."""
-        return text(self._find(UNIQUE_KEY, 8))
+        return self._text(self._find(UNIQUE_KEY, 8))
 
     @property
     def msg_id(self):

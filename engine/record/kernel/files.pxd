@@ -7,8 +7,14 @@ cdef class FileMap:
     cdef Py_ssize_t size
     cdef int descriptor
     cdef bint is_writable
+    cdef int guarded_as
+    cdef readonly object path
 
     cdef void *page_of(self, Py_ssize_t start, Py_ssize_t size, Py_ssize_t *pages_size) except NULL
+    cdef bint has_refused(self) noexcept
+
+
+cdef object refusal_of(const void *at, int64_t size, int64_t physical_offset=?)
 
 
 cdef class Mapped:

@@ -1,6 +1,7 @@
 """Files: memory that a file is mapped to, whether the file still has all of it, and where the file's data ends.
 
-Touching a page that a file has lost kills the process: whoever reads asks before for the file's length, by a seek to
+A page that a file has lost, or that the disk refuses, reads as zeros and is noted (`guard`). Of a file that was cut, the
+rest of its last page is zeros, too, and nothing notes that: whoever reads asks before for the file's length, by a seek to
 its end, which costs a system call and no more.
 """
 
@@ -15,7 +16,10 @@ from libc.stdint cimport int64_t
 
 import mmap as mapping
 
-from engine.errors import TruncatedFileError, UnreadableRangeError
+from engine.errors import RefusedReadError, TruncatedFileError, UnreadableRangeError
+from engine.record.kernel.guard cimport (
+    first_refused, is_any, is_refused, owner_of, refused_maps, refused_pages, touch, unwatch, watch,
+)
 from engine.record.kernel.layout cimport BYTES_AHEAD, prefetch
 from engine.record.kernel.pages cimport Pages
 
@@ -31,6 +35,9 @@ cdef enum:
     MADV_POPULATE_READ = 22  # Linux 5.14
 
 
+cdef enum:
+    READ_ALONE_BYTES = 64 << 10  # from there on other threads run meanwhile
+
 cdef Py_ssize_t PAGE_BYTES = mapping.PAGESIZE
 
 
@@ -38,11 +45,11 @@ cdef class FileMap:
     """Memory that holds the first bytes of a file, or zeros of its own where `descriptor` is -1: a buffer, unmapped when
     its last view goes. It keeps a descriptor of the file."""
 
-    def __cinit__(self, int descriptor, Py_ssize_t size, *, bint writable, bint private):
-        """`private`: what is written stays in this process. OSError."""
+    def __cinit__(self, int descriptor, Py_ssize_t size, *, bint writable, bint private, path=None):
+        """`private`: what is written stays in this process. `path` is what errors name. OSError."""
         cdef int protection = PROT_READ | (PROT_WRITE if writable else 0)
         cdef int flags = MAP_PRIVATE if private else MAP_SHARED
-        self.descriptor, self.size, self.is_writable = -1, size, writable
+        self.descriptor, self.size, self.is_writable, self.guarded_as, self.path = -1, size, writable, -1, path
         if size < 1:
             raise ValueError(f"a map of {size} bytes")
         if descriptor < 0:
@@ -55,8 +62,12 @@ cdef class FileMap:
         if self.memory == MAP_FAILED:
             self.memory = NULL
             PyErr_SetFromErrno(OSError)
+        if descriptor >= 0:
+            self.guarded_as = watch(self, self.memory, size, writable)
 
     def __dealloc__(self):
+        if self.guarded_as >= 0:
+            unwatch(self.guarded_as)
         if self.memory is not NULL:
             munmap(self.memory, self.size)
         if self.descriptor >= 0:
@@ -111,9 +122,47 @@ cdef class FileMap:
             madvise(page, pages_size, MADV_HUGEPAGE)
             madvise(page, pages_size, MADV_POPULATE_READ)
 
+    cdef bint has_refused(self) noexcept:
+        return is_any(&refused_maps) and self.guarded_as >= 0 and refused_pages(self.guarded_as) > 0
+
+    def is_refused(self):
+        """Whether there is a page that could not be read. It stays zeros in this map."""
+        return self.has_refused()
+
     def file_bytes(self):
         """How long the file is now; -1 when nobody can say. Memory of its own is as long as it is."""
         return self.size if self.descriptor < 0 else lseek(self.descriptor, 0, SEEK_END)
+
+
+cdef object refusal_of(const void *at, int64_t size, int64_t physical_offset=-1):
+    """The error of whoever touched these bytes, of which some were refused: those of a record, if it is known which."""
+    cdef const void *found = first_refused(at, size)
+    cdef FileMap owner = owner_of(found)
+    cdef int64_t position = <const char *> found - <const char *> owner.memory, there = owner.file_bytes()
+    if 0 <= there <= position:
+        return TruncatedFileError(owner.path, owner.size, there)
+    return RefusedReadError(physical_offset, "the disk refuses a page of it", owner.path, position)
+
+
+def require_read(data not None, int64_t position=0, length=None):
+    """RefusedReadError, TruncatedFileError: the disk refused one of these bytes of a map when somebody touched them."""
+    cdef Pages pages = Pages.__new__(Pages, data)
+    cdef int64_t size = pages.size - position if length is None else length
+    cdef const void *at = pages.at(position, size)
+    if is_refused(at, size):
+        raise refusal_of(at, size)
+
+
+def read_through(data not None):
+    """Touch these bytes of a map, then as `require_read`. Other threads run meanwhile."""
+    cdef Pages pages = Pages.__new__(Pages, data)
+    if pages.size > READ_ALONE_BYTES:
+        with nogil:
+            touch(pages.data, pages.size)
+    else:
+        touch(pages.data, pages.size)
+    if is_refused(pages.data, pages.size):
+        raise refusal_of(pages.data, pages.size)
 
 
 cdef class Mapped:
@@ -149,6 +198,7 @@ cdef class FilePositions:
             self.pages is not None
             and self._buffer is None
             and 0 <= self.wrote <= min(self.size, self.pages.size) - size
+            and not is_refused(self.pages.data + self.wrote, size)
         )
 
     cdef Mapped whole_map(self):
@@ -156,7 +206,8 @@ cdef class FilePositions:
         return self.require_whole(self.any_map())
 
     cdef Mapped any_map(self):
-        return self._mapped if self._mapped is not None else self._map()
+        cdef Mapped mapped = self._mapped
+        return self._map() if mapped is None or mapped.map.has_refused() else mapped
 
     cdef Mapped require_whole(self, Mapped mapped):
         if not mapped.is_whole():
@@ -193,7 +244,7 @@ cdef class FilePositions:
     def whole(self):
         """Read-only view of every byte that the file has, readable or not: for finding out where data ends.
 
-        TruncatedFileError when the file is shorter now than its map: touching lost pages kills us.
+        TruncatedFileError when the file is shorter now than its map.
         """
         return self.whole_map().view
 

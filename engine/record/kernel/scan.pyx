@@ -11,6 +11,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 import numpy as np
 
+from engine.record.kernel.guard cimport is_refused, touch
 from engine.record.kernel.layout cimport (
     BORN_IPV6_FLAG, BYTES_AHEAD, CRC_MASK, ENTRY_BODY_SIZE_AT, ENTRY_BYTES, ENTRY_POSITION_AT, HEADER_BYTES,
     INNER_BATCH_FLAGS, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC_AT, MAGIC_BYTE, PHYSICAL_OFFSET_AT, RECORD_ENTRY,
@@ -77,6 +78,14 @@ def follow_chain(
     return found[:count], at, size == 0
 
 
+cdef inline bint is_readable(bytes_at log, int64_t at, bint whole, const Header *header, const Place *place) noexcept nogil:
+    """Whether the disk gave the record at `at`: the pages of its topic and properties, too, if it is `whole`. That of a
+    body is asked by whoever reads it, its CRC."""
+    if whole:
+        touch(log + place.topic_start, at + header.store_size - place.topic_start)
+    return not is_refused(log + at, header.store_size)
+
+
 def locate(
     const unsigned char[::1] log not None, const int64_t[::1] positions not None, const int64_t[::1] physical_offsets,
     bint is_ledger, bint whole, Header[::1] headers not None, Place[::1] places not None,
@@ -96,7 +105,7 @@ def locate(
             headers[row].ok = find_record(
                 &log[0], log.shape[0], positions[row], 0 if anywhere else physical_offsets[row], anywhere, is_ledger,
                 whole, &headers[row], &places[row],
-            )
+            ) and is_readable(&log[0], positions[row], whole, &headers[row], &places[row])
 
 
 def read_sizes(const unsigned char[::1] log not None, const int64_t[::1] positions not None):
@@ -115,6 +124,7 @@ def read_sizes(const unsigned char[::1] log not None, const int64_t[::1] positio
             if (
                 find_record(&log[0], log.shape[0], positions[row], 0, True, False, False, &header, &place)
                 and header.sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
+                and not is_refused(&log[positions[row]], header.store_size)
             ):
                 stores[row], bodies[row] = header.store_size, header.body_size
     return store_sizes, body_sizes
@@ -235,6 +245,8 @@ def text_sizes(
                 and crc32_of(0, &log[place.body_start], place.body_size) & CRC_MASK != <uint32_t> place.body_crc
             ):
                 break
+            if is_refused(&log[at], header.store_size):
+                break
             sizes[row] = place.body_size + 1
         else:
             row = count
@@ -262,6 +274,8 @@ def copy_texts(
             if place.body_size >= room - filled:
                 break
             memcpy(&target[filled], &log[place.body_start], place.body_size)
+            if is_refused(&log[plus(physical_offsets[row], -base)], header.store_size):
+                break
             target[filled + place.body_size] = NEWLINE
             filled += place.body_size + 1
         else:

@@ -11,6 +11,7 @@ from libc.string cimport memcmp
 
 import numpy as np
 
+from engine.record.kernel.guard cimport is_refused
 from engine.record.kernel.layout cimport (
     BYTES_AHEAD, COMPRESSED_FLAG, CRC_MASK, INNER_BATCH_FLAGS, ROWS_AHEAD, crc32_of, get_i64, plus, prefetch,
 )
@@ -144,7 +145,7 @@ def find_bodies(
 
     (rows that were looked at; of those found rows, numbers of the first of the texts, and where the bodies start and
     their sizes, all int64 (4, n)). None was looked at when the first must be read alone: its record does not stand
-    there, is no message by itself, is compressed, or has a body that holds a text and that its CRC denies.
+    there, is no message by itself, was refused by the disk, is compressed, or has a body that holds a text and that its CRC denies.
     """
     cdef const unsigned char[::1] raw = entries.view(np.uint8)
     cdef int64_t row, count = raw.shape[0] // QUEUE_ENTRY_BYTES, end = log.shape[0], at, physical_offset, number
@@ -173,6 +174,8 @@ def find_bodies(
                 break
             looked += header.store_size
             number = texts.first_in(&log[place.body_start], place.body_size, end - place.body_start)
+            if is_refused(&log[at], header.store_size):
+                break
             if number < 0:
                 continue
             if place.body_size and (

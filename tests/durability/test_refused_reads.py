@@ -1,0 +1,157 @@
+"""A page that the disk refuses costs what is in it: each kind of file, each mode, while the store runs and before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine import FileSizes, Message, MessageStore, OpenMode, ReadError, RefusedReadError
+from tests.durability.faultfs import FaultyDisk, Rule, faulty_disk
+from tests.engine.storetools import SMALL
+
+CONFIG = replace(
+    SMALL, sizes=FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=2048, index_slots=1000, index_entries=4000)
+)
+COUNT = 300
+LOG, QUEUE, INDEX = "/store/commitlog/*", "/store/consumequeue/T/0/*", "/store/index/2*"
+MODES = pytest.mark.parametrize("mode", list(OpenMode))
+
+
+def body_of(number: int) -> bytes:
+    return b"%06d" % number * 150
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
+    """A disk with a store of COUNT messages in T/0, closed."""
+    (tmp_path / "backing").mkdir()
+    with faulty_disk(tmp_path / "backing", tmp_path / "disk") as found:
+        with MessageStore.open(found.root / "store", CONFIG, create=True) as store:
+            for number in range(COUNT):
+                store.put(Message("T", body_of(number), [f"key-{number}", "all"]), 0)
+        yield found
+
+
+def opened(disk: FaultyDisk, mode: OpenMode) -> MessageStore:
+    return MessageStore.open(disk.root / "store", replace(CONFIG, mode=mode))
+
+
+def in_page(store: MessageStore, position: int) -> set[int]:
+    """The messages with a byte in the page of the log that `position` is in."""
+    first = position // 4096 * 4096
+    messages = [store.get("T", 0, number) for number in range(COUNT)]
+    return {one.queue_offset for one in messages if one.physical_offset < first + 4096 and one.physical_end > first}
+
+
+def unread(store: MessageStore, kind: type[ReadError] = RefusedReadError) -> set[int]:
+    """The messages that can't be read one by one; the others are right."""
+    found = set()
+    for number in range(COUNT):
+        try:
+            assert bytes(store.get("T", 0, number).body) == body_of(number)
+        except kind:
+            found.add(number)
+    return found
+
+
+def required_everywhere(store: MessageStore, lost: set[int]) -> None:
+    """All but `lost` are there by number, in a run, as columns, by key and by text; those are an error."""
+    kept = [number for number in range(COUNT) if number not in lost]
+    assert unread(store) == lost
+    assert [message.queue_offset for message in store.read("T", 0, 0)][: len(kept)] == kept
+    columns = store.columns("T", 0, 0, COUNT)
+    whole = np.flatnonzero(columns.headers["ok"]).tolist()
+    assert [columns.bodies[row] for row in whole] == [body_of(number) for number in kept]
+    assert [len(block) for block in store.blocks("T", 0, 0, COUNT)] == [len(kept)]
+    assert [message.queue_offset for message in store.query("T", "all", limit=1000)] == kept[::-1]
+    for number in (*lost, kept[0], kept[-1]):
+        found = [message.queue_offset for message in store.query("T", f"key-{number}", limit=2)]
+        assert found == ([] if number in lost else [number])
+    held = [held.offsets.tolist() for held in store.queue("T", 0).holding(0, COUNT, [b"00"])]
+    assert [number for some in held for number in some] == [number for number in kept if b"00" in body_of(number)]
+    stream = store.stream("T", 0)
+    assert bytes(stream.read(0, stream.size)) == b"".join(body_of(number) + b"\n" for number in kept)
+
+
+@MODES
+@pytest.mark.parametrize("position", [0, 98 * 1024, 250 * 1024])
+def test_a_page_of_the_log_costs_the_messages_in_it(disk: FaultyDisk, mode: OpenMode, position: int) -> None:
+    with opened(disk, mode) as store:
+        lost = in_page(store, position)
+        disk.inject(Rule("read", LOG, first=position, end=position + 1))
+        required_everywhere(store, lost)
+        with pytest.raises(RefusedReadError) as error:
+            store.get("T", 0, min(lost))
+        assert error.value.path.parent.name == "commitlog"
+        assert error.value.position // 4096 == position // 4096
+        assert str(error.value.path) in str(error.value)
+        assert store.stats().damaged_places == len(lost)
+        disk.heal()
+        assert unread(store) == set()  # a disk that reads again is believed
+
+
+@MODES
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_page_of_a_queue_costs_the_messages_that_it_leads_to(disk: FaultyDisk, mode: OpenMode, page: int) -> None:
+    with opened(disk, mode) as store:
+        store.get("T", 0, 0)
+        disk.inject(Rule("read", QUEUE, first=page * 4096, end=page * 4096 + 1))
+        lost = {one for one in range(COUNT) if one * 20 < (page + 1) * 4096 and (one + 1) * 20 > page * 4096}
+        if mode is OpenMode.READ_ONLY:  # has read it
+            lost = set()
+        assert unread(store) == lost
+        bounds = store.bounds("T", 0)
+        assert (bounds.min_offset, bounds.max_offset) == (0, COUNT)
+        for number in lost:
+            with pytest.raises(RefusedReadError, match="consumequeue"):
+                store.columns("T", 0, number, 1)
+        disk.heal()
+        required_everywhere(store, set())
+
+
+@MODES
+def test_a_page_of_the_index_costs_queries_alone(disk: FaultyDisk, mode: OpenMode) -> None:
+    with opened(disk, mode) as store:
+        assert list(store.query("T", "key-7"))
+        disk.inject(Rule("read", INDEX, end=1))
+        with pytest.raises(RefusedReadError, match="index"):
+            store.query("T", "key-8")
+        assert unread(store) == set()
+        disk.heal()
+        assert [message.queue_offset for message in store.query("T", "key-8")] == [8]
+
+
+def put(store: MessageStore, body: bytes) -> None:
+    store.put(Message("T", body), 0)
+
+
+def put_batch(store: MessageStore, body: bytes) -> None:
+    store.put_batch([Message("T", body), Message("T", body)], 0)
+
+
+@pytest.mark.parametrize("pattern", [LOG, QUEUE])
+@pytest.mark.parametrize("put", [put, put_batch])
+def test_nothing_is_acknowledged_on_a_page_that_is_refused(
+    disk: FaultyDisk, pattern: str, put: Callable[[MessageStore, bytes], None]
+) -> None:
+    with opened(disk, OpenMode.WRITE) as store:
+        assert store.bounds("T", 0).max_offset == COUNT
+        end = store.physical_end if pattern == LOG else COUNT * 20
+        disk.inject(Rule("read", pattern, first=end // 4096 * 4096, end=end + 1))
+        for _ in range(3):
+            with pytest.raises(RefusedReadError):
+                put(store, b"x" * 100)
+        assert store.bounds("T", 0).max_offset == COUNT
+        disk.heal()
+        put(store, b"y" * 100)
+        assert bytes(store.get("T", 0, COUNT).body) == b"y" * 100
+        with suppress(RefusedReadError):
+            store.close()
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        assert unread(store) == set()
+        assert bytes(store.get("T", 0, COUNT).body) == b"y" * 100
