@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import select
 import socket
 import struct
 import sys
@@ -133,11 +134,12 @@ class ControlSocket:
             return None
         requester, text = self._asking, self._text
         self._reset()
-        try:
-            return _request_in(requester, json.loads(text))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            requester.close()
-            return None
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            request = _request_in(requester, json.loads(text))
+            if _listens(requester):
+                return request
+        requester.close()
+        return None
 
     def _accept(self) -> None:
         assert self._listening is not None
@@ -167,6 +169,13 @@ def _request_in(requester: socket.socket, asked: dict[str, Any]) -> Request:
         said = asked["program"]
         program = Program(str(said["executable"]), str(said["folder"]), tuple(map(str, said["options"])))
     return Request(requester, wish, program)
+
+
+def _listens(requester: socket.socket) -> bool:
+    """Whether a requester is still there: one may have given up while the keeper was stopped."""
+    poll = select.poll()
+    poll.register(requester, select.POLLRDHUP)
+    return not poll.poll(0)
 
 
 def answer(requester: socket.socket, report: Report) -> None:

@@ -62,6 +62,13 @@ def test_a_request_may_come_in_pieces(listening: ControlSocket, device: str) -> 
     request.requester.close()
 
 
+def test_a_requester_that_has_given_up_gets_no_restart(listening: ControlSocket, device: str) -> None:
+    with connected(device) as asking:
+        asking.send(json.dumps({"wish": "restart", "program": PROGRAM}).encode() + b"\n")
+    assert taken(listening) is None
+    assert listening.deadline is None
+
+
 def test_no_look_waits_for_a_requester(listening: ControlSocket, device: str) -> None:
     with connected(device) as asking:
         asking.send(b"{")
