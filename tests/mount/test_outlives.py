@@ -363,7 +363,7 @@ def test_a_mount_waits_for_a_store_that_is_gone_and_goes_on_when_it_is_back(moun
         assert server is not None
         os.kill(server, signal.SIGKILL)
         why = f"can't take over: {mounted.store} is not a message store: nothing is there"
-        eventually(lambda: mounted.log_text().count(why) > 2, "servers try, and pause")
+        eventually(lambda: mounted.log_text().count(why) > 5, "more try than may die before they answer")
         said = mountctl("status", mounted.mountpoint)
         assert (said.returncode, "is not a message store" in said.stderr) == (75, True)
         assert not mounted.store.exists()
@@ -385,29 +385,6 @@ def test_a_mount_that_waits_for_its_store_can_be_unmounted(mounted: Site) -> Non
     eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper has ended")
     assert not mounted.store.exists()
     aside.rename(mounted.store)
-
-
-def test_a_log_that_cannot_be_opened_is_no_condition_of_serving(site: Site, tmp_path: Path) -> None:
-    folder = tmp_path / "logs"
-    elsewhere = Site(site.store, site.mountpoint, folder / "mount.log")
-    elsewhere.mounted()
-    folder.rename(tmp_path / "gone")
-    folder.touch()
-    os.kill(keeper_of(elsewhere), signal.SIGHUP)
-    eventually(lambda: log_problem_of(elsewhere) is not None, "the server has tried")
-    for _ in range(2):
-        kill(elsewhere)
-        assert log_problem_of(elsewhere) == f"{elsewhere.log} can't be written: {folder}: File exists"
-    assert f"log file   {elsewhere.log} can't be written" in succeed("status", elsewhere.mountpoint)
-    folder.unlink()
-    os.kill(keeper_of(elsewhere), signal.SIGHUP)
-    eventually(lambda: "SIGHUP: the log goes on in" in elsewhere.log_text(), "it is written again")
-    assert log_problem_of(elsewhere) is None
-
-
-def log_problem_of(site: Site) -> str | None:
-    found: str | None = json.loads((site.mountpoint / "@store/status.json").read_bytes())["log_problem"]
-    return found
 
 
 def test_a_daemon_whose_keeper_is_gone_says_so(mounted: Site) -> None:

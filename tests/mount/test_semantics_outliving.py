@@ -16,7 +16,7 @@ import pytest
 from fsstore.handover import KEPT_BYTES
 from tests.mount.test_outlives import APPENDING, bodies, keeper_of, kill, opened, server_of
 from tests.mount.test_poisoned import SLOW_LINES, in_thread, kill_while_it_works
-from tests.mountctl.conftest import Site, mountctl, succeed
+from tests.mountctl.conftest import Site, eventually, mountctl, succeed
 
 OTHER_USER = 65_501
 
@@ -213,3 +213,27 @@ def handover_of(site: Site) -> dict[str, int]:
     """Figures of the memory that outlives the daemon."""
     figures: dict[str, int] = json.loads((site.mountpoint / "@store/status.json").read_bytes())["handover"]
     return figures
+
+
+def log_problem_of(site: Site) -> str | None:
+    found: str | None = json.loads((site.mountpoint / "@store/status.json").read_bytes())["log_problem"]
+    return found
+
+
+def test_a_log_that_cannot_be_opened(site: Site, tmp_path: Path) -> None:
+    """9.11 A log file that can't be opened keeps no daemon from going on: status says why."""
+    folder = tmp_path / "logs"
+    elsewhere = Site(site.store, site.mountpoint, folder / "mount.log")
+    elsewhere.mounted()
+    folder.rename(tmp_path / "gone")
+    folder.touch()
+    os.kill(keeper_of(elsewhere), signal.SIGHUP)
+    eventually(lambda: log_problem_of(elsewhere) is not None, "the server has tried")
+    for _ in range(2):
+        kill(elsewhere)
+        assert log_problem_of(elsewhere) == f"{elsewhere.log} can't be written: {folder}: File exists"
+    assert f"log file   {elsewhere.log} can't be written" in succeed("status", elsewhere.mountpoint)
+    folder.unlink()
+    os.kill(keeper_of(elsewhere), signal.SIGHUP)
+    eventually(lambda: "SIGHUP: the log goes on in" in elsewhere.log_text(), "it is written again")
+    assert log_problem_of(elsewhere) is None
