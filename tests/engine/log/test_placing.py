@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,3 +36,16 @@ def test_each_put_tells_its_place_before_anything_of_it_is_there(
             [(physical_offset, end)] = told
             assert end <= physical_offset < store.physical_end
             store.at(physical_offset)
+
+
+@pytest.mark.parametrize("put", PUTS.values(), ids=PUTS)
+def test_a_process_that_dies_there_leaves_none_of_a_put(tmp_path: Path, put: Callable[[MessageStore], object]) -> None:
+    config = StoreConfig(sizes=FileSizes(1 << 16, 1024, 5_000, 20_000))
+    with MessageStore.open(tmp_path / "store", config, create=True) as store:
+        store.create_topic("t", 1)
+        end = store.put(Message("t", b"first"), 0).physical_end
+        store.when_placing(lambda _: shutil.copytree(tmp_path / "store", tmp_path / "dead"))
+        put(store)
+    with MessageStore.open(tmp_path / "dead", config) as store:
+        assert store.physical_end == end
+        assert [bytes(message.body) for message in store.read("t", 0, 0)] == [b"first"]
