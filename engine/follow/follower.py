@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,8 +74,17 @@ time, and so on."""
 NEWEST_ENTRIES = 64
 """So many of a queue's newest entries are looked at for one that leads to a whole record."""
 
+QUEUES_SECONDS = 1.0
+"""For so long a record may lack a queue, in a store without any, before queues are derived: its writer may be about to
+make them."""
+
+NO_QUEUES = "no consume queue as a file"
+
 Place = tuple[str, int, int]
 """Topic, queue id, queue offset."""
+
+Gap = tuple[int, int]
+"""Physical offsets: records behind the first and before the second have no keys in index files."""
 
 
 class Follower:
@@ -123,7 +133,12 @@ class Follower:
         self._derived_index: DerivedIndex | None = None
         self._no_index_since: float | None = None
         self._index_watch = Watch(layout.index)
-        self._left_behind: int | None = None
+        self._lacking: str | None = None
+        self._gaps_due: frozenset[Gap] = frozenset()
+        self._gaps_looked: dict[Gap, int] = {}
+        self._no_queues_since: float | None = None
+        self._are_queues_missing = False
+        self._leaving: dict[str, Watch] = {}
         self._next_keys_look, self._keys_due, self._keys_looked = 0.0, 0, 0
         self._clock = clock
         self._derivation: Derivation | None = None
@@ -169,7 +184,7 @@ class Follower:
         for derived in (self._derivation, self._derived_index):
             if derived is not None:
                 derived.close()
-        self._derivation = self._derived_index = self._left_behind = None
+        self._derivation = self._derived_index = self._lacking = None
 
     def _begin_at(self, newest: tuple[int, int] | None) -> None:
         """Show what ends with the record at [physical offset, end); None: the log from its begin."""
@@ -192,9 +207,8 @@ class Follower:
         if self._derived_index is not None:
             folder, end = self._layout.index, self._derived_index.end
             so_far = "" if end >= self._end else f"; of its first {end - self._log.min_offset:,} bytes so far"
-            what = "no index file" if self._left_behind is None else f"no keys behind {self._left_behind:,}"
-            reason = f"{folder} has {what}, as where a broker keeps keys in RocksDB"
-            return IndexState("derived", f"made from the commit log: {reason}{so_far}")
+            what = self._lacking or "no index file, as where a broker keeps keys in RocksDB"
+            return IndexState("derived", f"made from the commit log: {folder} has {what}{so_far}")
         if self._choice.rebuild_index:
             reason = (
                 f"the slots and entries of {index.directory} can't be proved from its files; name them by"
@@ -244,26 +258,66 @@ class Follower:
             self._publish()
         changed = listed or grown
         if self._topics_watch.changed():
-            changed |= self._topics.reload()
-        if self._queues_watch.changed() or changed or self._is_behind():
+            changed |= self._reload_topics()
+        if self._queues_watch.changed() or changed or self._is_behind() or self._are_leaving():
             changed |= self._follow_queues()
+        if self._lacks_queues():
+            self._are_queues_missing, self._kind = True, replace(self._kind, queues=NO_QUEUES)
+            self._begin_deriving()
+            self._topics_changed()
+            return True
         # The index each time: the writer indexes its last records after they are in their queues.
         return self._refresh_index() or changed
+
+    def _reload_topics(self) -> bool:
+        """Read topics.json; whether anything changed. A broker names a deleted topic no more, and then removes the
+        files of its queues, in a folder that stays."""
+        before = set(self._topics.table.names())
+        changed = self._topics.reload()
+        for topic in before.difference(self._topics.table.names()):
+            self._leaving[topic] = Watch(self._layout.consume_queues / topic)
+        return changed
+
+    def _are_leaving(self) -> bool:
+        """Whether files of a topic may have gone that topics.json names no more."""
+        self._leaving = {topic: watch for topic, watch in self._leaving.items() if self._queues.queue_ids(topic)}
+        return any(watch.changed() for watch in self._leaving.values())
+
+    def _lacks_queues(self) -> bool:
+        """Whether a record has waited for a queue for a while, in a store that has none."""
+        if self._awaited is None or self._queues.topics():
+            self._no_queues_since = None
+        elif self._no_queues_since is None:
+            self._no_queues_since = time.monotonic()
+        return self._no_queues_since is not None and time.monotonic() - self._no_queues_since >= QUEUES_SECONDS
+
+    def _kind_now(self) -> StoreKind:
+        """What kind of store is there by now; one whose queues were missing has none until it has some."""
+        kind = kind_of(self._layout, self._topics.table)
+        if self._are_queues_missing and kind.queues is None and not self._listed_queues().topics():
+            return replace(kind, queues=NO_QUEUES)
+        return kind
+
+    def _listed_queues(self) -> ConsumeQueues:
+        """The writer's own queues, as their folders are now."""
+        queues = ConsumeQueues(self._layout.consume_queues, self._queues.file_bytes, Access.READ)
+        queues.load()
+        return queues
 
     def _refresh_index(self) -> bool:
         """Look for what the writer indexed; or index it, where it has no index file for a while, or leaves those that
         it has."""
         index, derived = self._index, self._derived_index
-        is_waited_for = derived is not None and self._left_behind is None
+        is_waited_for = derived is not None and self._lacking is None
         if is_waited_for and self._index_watch.changed() and index_paths(self._layout.index):
             self._drop_derived()
             derived = None
         if derived is not None:
             return derived.advance(self._end, REFRESH_BYTES)
         changed = index.refresh()
-        if index.files and not index.foreign and not self._choice.rebuild_index and self._are_keys_left_out():
-            self._left_behind = index.last_physical_offset
-            self._derived_index = self._derive_index()
+        is_usable = bool(index.files) and not index.foreign and not self._choice.rebuild_index
+        if is_usable and (lacking := self._lacking_keys()) is not None:
+            self._lacking, self._derived_index = lacking, self._derive_index()
             changed = True
         elif index.files or index.foreign or self._choice.rebuild_index or self._end <= self._log.min_offset:
             self._no_index_since = None
@@ -274,32 +328,70 @@ class Follower:
             changed = True
         return changed
 
-    def _are_keys_left_out(self) -> bool:
-        """Whether the index files lack keys of messages that were there at the look before this one."""
+    def _lacking_keys(self) -> str | None:
+        """Which keys of messages that were there at the look before this one the index files lack, if any."""
         now = time.monotonic()
         if now < self._next_keys_look:
-            return False
-        due, self._keys_due = self._keys_due, self._end
+            return None
         self._next_keys_look = now + BEHIND_SECONDS
-        last = self._index.last_physical_offset
+        due, self._keys_due = self._keys_due, self._end
+        for after, before in self._gaps():
+            if self._are_keys_between((after, before)):
+                return f"no keys from {max(after, self._log.min_offset):,} to {before:,}, as after a kill of its broker"
+        if self._are_keys_left_out(due):
+            behind = f"no keys behind {self._index.last_physical_offset:,}"
+            return f"{behind}, as where a broker keeps keys in RocksDB"
+        return None
+
+    def _gaps(self) -> list[Gap]:
+        """Where, before an index file and behind the one before it, records may lie whose keys are in none; known since
+        the look before."""
+        files = self._index.files
+        ends = [-1, *(one.last_physical_offset for one in files[:-1])]
+        begins = [one.header.begin_physical_offset for one in files]
+        begin = self._log.min_offset
+        gaps = frozenset(
+            (after, before) for after, before in zip(ends, begins, strict=True) if max(after + 1, begin) < before
+        )
+        due, self._gaps_due = self._gaps_due & gaps, gaps
+        return sorted(due)
+
+    def _are_keys_between(self, gap: Gap) -> bool:
+        """Whether there is a record with keys within a gap; as far as one look reads. The next one goes on."""
+        (after, before), files = gap, self._log.files
+        begin = self._gaps_looked.get(gap, files.min_offset)
+        if gap not in self._gaps_looked and after >= begin:
+            begin = files.framing.frame_start(after) if self._is_whole(after) else after - after % files.file_bytes
+        begin, end = max(begin, files.min_offset), min(files.framing.frame_start(before), self._end)
+        self._gaps_looked[gap] = self._looked_for_keys(begin, end, after)
+        return self._gaps_looked[gap] < 0
+
+    def _are_keys_left_out(self, due: int) -> bool:
+        """Whether the log has a record with keys behind those in the index files, up to `due`; as far as one look
+        reads. The next one goes on."""
+        last, files = self._index.last_physical_offset, self._log.files
         if self._newest is not None and last >= self._newest[0]:
             return False
-        files = self._log.files
         begin = last - last % files.file_bytes  # a frame begins there, whatever the index says
         begin = max(files.min_offset, begin, self._keys_looked)
-        if begin >= due:
-            return False
-        scan = LogScan(files, begin, lambda topic, queue_id: None, end=due, trusted_end=due, pages=MappedFile.whole)
+        looked = self._looked_for_keys(begin, due, last)
+        self._keys_looked = max(looked, self._keys_looked)
+        return looked < 0
+
+    def _looked_for_keys(self, begin: int, end: int, after: int) -> int:
+        """How far of [begin, end) one look came without a record with keys behind `after`; -1: there is one."""
+        if begin >= end:
+            return begin
+        files = self._log.files
+        scan = LogScan(files, begin, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
         for found in scan:
             headers, (rows, _) = found.records.headers, found.index_keys
             is_kept = ~is_rolled_back(headers["sys_flag"][rows])
-            if (is_kept & (headers["physical_offset"][rows] > last)).any():
-                return True
-            self._keys_looked = scan.end
+            if (is_kept & (headers["physical_offset"][rows] > after)).any():
+                return -1
             if scan.end - begin >= REFRESH_BYTES:
-                return False
-        self._keys_looked = due
-        return False
+                return scan.end
+        return end
 
     def _drop_derived(self) -> None:
         """Go back to the writer's own queues and index."""
@@ -323,7 +415,7 @@ class Follower:
         looks = [watch.changed() for watch in self._kind_watches]
         if any(looks):
             self._topics.reload()
-            before, self._kind = self._kind, kind_of(self._layout, self._topics.table)
+            before, self._kind = self._kind, self._kind_now()
             if (before.queues, before.has_both) != (self._kind.queues, self._kind.has_both):
                 return True
         return self._derivation is None and self._are_files_behind
@@ -417,6 +509,8 @@ class Follower:
         self._is_withdrawn = True
         self._newest = self._awaited = self._stuck_since = None
         self._keys_due = self._keys_looked = 0
+        self._gaps_due, self._gaps_looked = frozenset(), {}
+        self._no_queues_since = None
         self._log.files.forget(self._log.files.file_bytes)
         self._queues.forget(self._queues.file_bytes)
         if self._derivation is not None or self._derived_index is not None:
@@ -445,7 +539,7 @@ class Follower:
         self._begin_at(newest)
         if self._must_derive():
             self._begin_deriving()
-        self._is_withdrawn = self._are_files_behind = False
+        self._is_withdrawn = self._are_files_behind = self._are_queues_missing = False
         for watch in self._watches():
             watch.forget()
         self._topics_changed()
@@ -612,8 +706,7 @@ class Follower:
     def _newest_by_files(self) -> tuple[int, int] | None:
         """Physical offset and end of the newest whole record that a queue leads to, by the queues' files as they are
         now, whatever is shown of them; None when there is none."""
-        queues = ConsumeQueues(self._layout.consume_queues, self._queues.file_bytes, Access.READ)
-        queues.load()
+        queues = self._listed_queues()
         found = np.concatenate([np.empty(0, ENTRY), *queues.newest_entries(NEWEST_ENTRIES)])
         found = found[~is_pre_blank(found)]
         places = found["physical_offset"].astype(np.int64)

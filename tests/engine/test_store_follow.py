@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -589,6 +591,91 @@ def test_a_follower_says_that_there_is_no_index_until_there_is_one(tmp_path: Pat
         found = follower.newest_with_key("T", "K3")
         assert found is not None
         assert bytes(found.body) == b"3"
+
+
+@pytest.mark.parametrize("lost", [slice(0, 1), slice(0, -1), slice(1, 2)], ids=["first", "all but newest", "middle"])
+def test_keys_are_found_that_lie_before_the_index_files_or_between_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: slice
+) -> None:
+    """What a broker deleted of its index when it was killed, and did not read again."""
+    monkeypatch.setattr("engine.follow.follower.BEHIND_SECONDS", 0.0)
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL, create=True) as writer:
+        for _ in range(10):
+            writer.put(Message("T", b"without a key"), 0)
+        for number in range(300):
+            writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0)
+    files = sorted((path / "index").iterdir())
+    assert len(files) >= 4
+    with MessageStore.open(path, FOLLOW) as follower:
+        refreshed(follower)
+        assert follower.index_state.state == "in use", "keys are where they should be: records without any come first"
+    for file in files[lost]:
+        file.unlink()
+    with MessageStore.open(path, FOLLOW) as follower:
+        for _ in range(3):
+            refreshed(follower)
+        assert follower.index_state.state == "derived"
+        assert "no keys from " in str(follower.index_state.reason)
+        for number in range(300):
+            found = follower.newest_with_key("T", f"K{number}")
+            assert found is not None
+            assert bytes(found.body) == b"%d" % number
+
+
+def test_a_topic_that_its_broker_deletes_while_nothing_is_written_goes(tmp_path: Path) -> None:
+    """As 4.9 does it: topics.json first, then the queues' folders; the topic's own folder stays."""
+    path, ear = tmp_path / "store", Ear()
+    with MessageStore.open(path, SMALL, create=True) as writer:
+        for topic in ("plain", "doomed"):
+            writer.create_topic(topic, 2)
+            for number in range(10):
+                writer.put(Message(topic, b"%d" % number), number % 2)
+    topics = path / "config/topics.json"
+    table = json.loads(topics.read_text())
+    with MessageStore.open(path, FOLLOW) as follower:
+        follower.subscribe(ear)
+        refreshed(follower)
+        time.sleep(0.15)  # longer than a change may hide behind the one before it
+        refreshed(follower)
+        assert bodies(follower, "doomed", 0) == [b"0", b"2", b"4", b"6", b"8"]
+        del table["topicConfigTable"]["doomed"]
+        topics.write_text(json.dumps(table))
+        refreshed(follower)
+        assert "doomed" in follower.topics(), "its queues are still there"
+        for queue in "01":
+            shutil.rmtree(path / "consumequeue/doomed" / queue)
+        refreshed(follower)
+        assert follower.topics() == ["plain"]
+        assert {one for one in ear.heard if one[0] == "gone"} == {("gone", "doomed", 0)}
+        assert bodies(follower, "plain", 1) == [b"1", b"3", b"5", b"7", b"9"]
+
+
+def test_queues_are_derived_where_a_store_has_none_and_given_up_when_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that was copied or replicated alone."""
+    path, bare = keyed_store(tmp_path / "store"), tmp_path / "bare"
+    shutil.copytree(path / "commitlog", bare / "commitlog")
+    shutil.copytree(path / "config", bare / "config")
+    with MessageStore.open(path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
+        expected = bodies(store, "T", 0)
+    with MessageStore.open(bare, FOLLOW) as follower:
+        refreshed(follower)
+        assert follower.queues_derived is None, "its writer may be about to make them"
+        monkeypatch.setattr("engine.follow.follower.QUEUES_SECONDS", 0.0)
+        refreshed(follower)
+        assert follower.queues_derived == "no consume queue as a file"
+        assert bodies(follower, "T", 0) == expected
+        assert follower.newest_with_key("T", "K3") is not None
+        (bare / "config/note").touch()  # a change that says nothing of queues
+        refreshed(follower)
+        assert follower.queues_derived == "no consume queue as a file"
+        monkeypatch.setattr("engine.follow.follower.QUEUES_SECONDS", 60.0)
+        shutil.copytree(path / "consumequeue", bare / "consumequeue")
+        refreshed(follower)
+        assert follower.queues_derived is None
+        assert bodies(follower, "T", 0) == expected
 
 
 def test_a_follower_says_that_an_index_is_not_proved_and_tries_again(
