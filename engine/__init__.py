@@ -120,6 +120,7 @@ from engine.settings.config import (
     StoreConfig,
 )
 from engine.settings.consumer_offsets import group_problem
+from engine.settings.delay_levels import DelayLevels
 from engine.settings.notes import CheckNote
 from engine.settings.topics_file import MAX_QUEUES
 from engine.store import Hold, MessageStore
@@ -150,6 +151,7 @@ __all__ = [
     "ConfigFileError",
     "ConsumerOffsetError",
     "DamagedRecordError",
+    "DelayLevels",
     "Deletion",
     "DiskSpace",
     "DropBox",

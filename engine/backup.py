@@ -280,6 +280,7 @@ class _Run:
         return StoreConfig(
             retention=replace(NO_RETENTION, max_bytes=max_bytes),
             multi_dispatch=self._config.multi_dispatch,
+            delay_levels=self._config.delay_levels,
             preallocate=False,
             progress=self._recovering,
             disk=self._disk,

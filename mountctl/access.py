@@ -205,9 +205,11 @@ class Claim(Protocol):
 
 
 class Access(Protocol):
-    """One store, however it is reached. What reading leaves out since it is damaged is in `left_out`."""
+    """One store, however it is reached. What reading leaves out since it is damaged is in `left_out`; `published`
+    counts what `publish` stored."""
 
     left_out: LeftOut
+    published: int
 
     def status(self) -> dict[str, Any]:
         """What `@store/status.json` says."""

@@ -89,6 +89,7 @@ class OpenedStore:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self.left_out = LeftOut()
+        self.published = 0
 
     @property
     def store(self) -> MessageStore:
@@ -177,6 +178,7 @@ class OpenedStore:
     ) -> None:
         for message in messages:
             put = self._store.put(message, queue)
+            self.published += 1
             if stored:
                 stored(Placed(put.topic, put.queue, put.queue_offset))
 

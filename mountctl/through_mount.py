@@ -23,6 +23,7 @@ from engine import (
     UNIQUE_KEY,
     ByteColumn,
     ConsumerOffsetError,
+    DelayLevels,
     IllegalTopicError,
     Message,
     ReadOnlyStoreError,
@@ -50,6 +51,7 @@ class MountedStore:
         self.store = mount.store
         """Its directory."""
         self.left_out = LeftOut()
+        self.published = 0
         self._root = mount.mountpoint
 
     def status(self) -> dict[str, Any]:
@@ -68,7 +70,10 @@ class MountedStore:
         try:
             first, last = os.readlink(folder / "@first"), os.readlink(folder / "@last")
         except FileNotFoundError:  # an empty queue has neither, and its status says where it stands
-            return _queue(queue, self.status()["topics"][topic]["queues"][str(queue)])
+            queues = self.status()["topics"].get(topic, {"queues": {}})["queues"]
+            if str(queue) not in queues:
+                raise TopicNotFoundError(topic, queue if queues else None) from None
+            return _queue(queue, queues[str(queue)])
         return Queue(queue, int(os.path.basename(first)), int(os.path.basename(last)) + 1)
 
     def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[Shown]:
@@ -167,6 +172,7 @@ class MountedStore:
             lines = b"".join(line for _, line in batch)
             frame = "line" if len(lines) <= WHOLE_WRITE_BYTES else "file"
             self._write(batch[0][0].topic, queue, [lines], f"append@format=json,frame={frame}")
+            self.published += len(batch)
             if stored:
                 for message, _ in batch:
                     stored(self._place(message))
@@ -257,6 +263,7 @@ class MountedStore:
             commit_log_paths=None if paths is None else tuple(map(Path, paths)),
             read_only_log_paths=tuple(map(Path, config["read_only_log_paths"])),
             multi_dispatch=config["multi_dispatch"],
+            delay_levels=DelayLevels.parse(config["delay_levels"]) if "delay_levels" in config else DelayLevels.parse(),
         )
 
     def _command(self, command: dict[str, object]) -> None:

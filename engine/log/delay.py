@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -16,39 +15,11 @@ from engine.errors import IllegalMessageError
 from engine.record.hashes import tags_hash
 from engine.record.header import is_queued
 from engine.record.message import Message
+from engine.settings.delay_levels import DelayLevels
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-UNKNOWN_LEVEL_DELAY_MS = 1000
-
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEVEL = re.compile(r"(\d+)([smhd])")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
 _MAX_INTEGER = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class DelayLevels:
-    """Delays by level: `delays_ms[level - 1]`."""
-
-    delays_ms: tuple[int, ...]
-
-    @classmethod
-    def parse(cls, text: str = DEFAULT_LEVELS) -> DelayLevels:
-        """From RocketMQ's `messageDelayLevel`: numbers with a unit, s, m, h or d. ValueError."""
-        found = [_LEVEL.fullmatch(word) for word in text.split()]
-        if None in found:
-            raise ValueError(f"delay levels are numbers with a unit, s, m, h or d: {text!r}")
-        return cls(tuple(int(level[1]) * _UNIT_MS[level[2]] for level in found if level))
-
-    def clamp(self, level: int) -> int:
-        """The level a message is stored at."""
-        return min(level, len(self.delays_ms))
-
-    def due_ms(self, level: int, store_time_ms: int) -> int:
-        """When a message of that level, stored then, is due."""
-        known = 1 <= level <= len(self.delays_ms)
-        return store_time_ms + (self.delays_ms[level - 1] if known else UNKNOWN_LEVEL_DELAY_MS)
 
 
 def delay_level(properties: Mapping[str, str]) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 from engine.errors import ReadOnlyStoreError
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
-from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, tags_code
+from engine.log.delay import SCHEDULE_TOPIC, tags_code
 from engine.log.entries import ENTRY, Entries
 from engine.log.queue_sequence import all_or, equal_groups, queue_groups, queued_rows
 from engine.record.batch import Share
@@ -35,6 +35,7 @@ from engine.record.kernel.append import DispatchEnd
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.scan import ScannedRecords
 from engine.results import NewestRecord, PutResult
+from engine.settings.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
     from engine.log.consume_queues import ConsumeQueues

@@ -25,7 +25,6 @@ from engine.files.preallocate import BufferPool, Preallocator
 from engine.haste import uncollected
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.delay import DelayLevels
 from engine.log.deleted_topics import DeletedTopics
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
@@ -111,7 +110,7 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
         CommitLog(files, config.clock),
         queues,
         index,
-        Dispatcher(queues, index, DelayLevels.parse()),
+        Dispatcher(queues, index, config.delay_levels),
         DeletedTopics(layout.deleted_topics, config.disk),
         config.multi_dispatch,
     )

@@ -4,7 +4,8 @@
     flush        flushDiskType, flushIntervalCommitLog (ms), flushCommitLogLeastPages (pages of 4096 bytes), ...
     sizes        mappedFileSizeCommitLog (bytes), mappedFileSizeConsumeQueue (bytes), maxHashSlotNum, maxIndexNum
     paths        storePathCommitLog, readOnlyCommitLogStorePaths: folders, with commas between
-    others       maxMessageSize (bytes), transientStorePoolEnable, transientStorePoolSize, warmMapedFileEnable, ...
+    others       messageDelayLevel ("1s 5s 10s ..."), maxMessageSize (bytes), transientStorePoolEnable,
+                 transientStorePoolSize, warmMapedFileEnable, ...
 
 Values are what a command line or a JSON file has: text, numbers, booleans. Unlike a broker, which skips what it does
 not understand, an unknown name or value is an OptionError: a misspelt retention must not be found out by a full disk.
@@ -39,6 +40,7 @@ from engine.settings.config import (
     StoreConfig,
 )
 from engine.settings.config_file import read_config
+from engine.settings.delay_levels import DelayLevels
 
 _Parsed = tuple[str, Callable[[Any], Any]]
 
@@ -121,6 +123,13 @@ def _queue_entries(value: Any) -> int:
     return -(-_bytes(value) // CONSUME_QUEUE_ENTRY_BYTES)  # rounded up to whole entries, as a broker does
 
 
+def _delay_levels(value: Any) -> DelayLevels:
+    try:
+        return DelayLevels.parse(str(value))
+    except ValueError:
+        raise ValueError("is no list of delays: 1s 5s 1m 2h") from None
+
+
 def _paths(value: Any) -> tuple[Path, ...]:
     paths = tuple(Path(os.path.abspath(path.strip())) for path in str(value).split(",") if path.strip())
     if not paths:
@@ -165,6 +174,7 @@ _SIZES: dict[str, _Parsed] = {
 _STORE: dict[str, _Parsed] = {
     "maxMessageSize": ("max_message_bytes", _bytes),
     "warmMapedFileEnable": ("warm_files", _switch),
+    "messageDelayLevel": ("delay_levels", _delay_levels),
     "enableMultiDispatch": ("multi_dispatch", _switch),
     WRITABLE_PATHS: ("commit_log_paths", _paths),
     READ_ONLY_PATHS: ("read_only_log_paths", _paths),

@@ -8,6 +8,7 @@ from pathlib import Path
 from engine.files.disk import Disk
 from engine.record.header import Host
 from engine.record.kernel.append import wall_clock_ms
+from engine.settings.delay_levels import DelayLevels
 
 Clock = Callable[[], int]
 """Answers the time in epoch milliseconds; injected, so that tests turn their own hands."""
@@ -164,6 +165,7 @@ class StoreConfig:
     max_message_bytes        limit of a body
     store_host               the host that records name as their store
     default_queues           queues of a topic that is made by publishing to it
+    delay_levels             how long the delay levels are: when the messages of SCHEDULE_TOPIC_XXXX are due
     multi_dispatch           whether INNER_MULTI_DISPATCH puts a message in further queues, of topics that there are
     transient_pool_buffers   write buffers of a commit log file each; 0: write to the mapped file
     preallocate              make the next commit log files ahead, on a thread of their own
@@ -183,6 +185,7 @@ class StoreConfig:
     max_message_bytes: int = 4 << 20
     store_host: Host = field(default_factory=lambda: Host(b"\x7f\x00\x00\x01", 10911))
     default_queues: int = 4
+    delay_levels: DelayLevels = field(default_factory=DelayLevels.parse)
     multi_dispatch: bool = False
     transient_pool_buffers: int = 0
     preallocate: bool = True

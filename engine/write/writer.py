@@ -29,7 +29,7 @@ from engine.files.disk import disk_space
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, require_delay_level, scheduled, tags_code
+from engine.log.delay import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
 from engine.log.dispatch import PlacedRun, WriteDispatcher
 from engine.record.batch import ENCODED_AT_ONCE, Lines, Share, encode_lines, line_bodies, shares_of
 from engine.record.header import is_queued
@@ -48,6 +48,7 @@ from engine.record.multi_dispatch import (
 from engine.record.record import MAX_TOPIC_BYTES, RecordEncoder, encode_topic
 from engine.results import PutRange, PutResult
 from engine.settings.config import StoreConfig
+from engine.settings.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
     from engine.log.topic_view import TopicView

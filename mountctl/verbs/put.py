@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -87,11 +87,23 @@ def command(
         if messages or files:
             texts = list(maker.made(_texts(messages, limit_bytes)))
             contents = (_whole(file, limit_bytes) for file in files)
-            access.publish(wanted.queue, chain(texts, maker.made(contents)), told)
+            with _saying_what_went_in(access, len(messages) + len(files)):
+                access.publish(wanted.queue, chain(texts, maker.made(contents)), told)
         elif kind == "raw" and not key_from and not told:
             access.publish_lines(wanted.topic, wanted.queue, _chunks(), labels)
         else:
             _publish_records(access, wanted.queue, maker, told)
+
+
+@contextmanager
+def _saying_what_went_in(access: Access, count: int) -> Iterator[None]:
+    """Say how many of `count` messages were published before one could not be."""
+    try:
+        yield
+    except Exception:
+        if access.published:
+            click.echo(f"mountctl: of {plural(count, 'message')} the first {access.published:,} are stored", err=True)
+        raise
 
 
 def _properties(pairs: tuple[str, ...], delay_level: int | None) -> dict[str, str]:

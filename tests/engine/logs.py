@@ -9,13 +9,14 @@ from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.delay import DelayLevels, scheduled, tags_code
+from engine.log.delay import scheduled, tags_code
 from engine.log.dispatch import WriteDispatcher
 from engine.log.index import Index
 from engine.record.message import Host, Message
 from engine.record.multi_dispatch import places
 from engine.record.record import RecordEncoder
 from engine.results import PutResult
+from engine.settings.delay_levels import DelayLevels
 
 NOW_MS = 1_700_000_000_000
 

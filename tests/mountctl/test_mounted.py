@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
 
+from engine import TopicNotFoundError
 from mountctl import reach
 from mountctl.access import Shown
 from mountctl.errors import CommandError
@@ -53,3 +55,17 @@ def test_a_mount_that_keeps_this_user_out_says_whose_it_is(monkeypatch: pytest.M
         reach.require_access(mount)
     monkeypatch.undo()
     assert caught.value.exit_code == 77
+
+
+@pytest.mark.parametrize(
+    ("topics", "said"),
+    [({}, "no topic 'orders'"), ({"orders": {"queues": {"1": {}}}}, "topic 'orders' has no queue 0")],
+    ids=["the topic", "the queue"],
+)
+def test_a_topic_that_was_deleted_meanwhile_is_said_to_be_gone(tmp_path: Path, topics: object, said: str) -> None:
+    (tmp_path / "@store").mkdir()
+    (tmp_path / "@store/status.json").write_text(json.dumps({"topics": topics}))
+    mounted = MountedStore(Mount(tmp_path, tmp_path / "store", read_only=False, user=0, device="0:1"))
+    with pytest.raises(TopicNotFoundError) as caught:
+        mounted.bounds("orders", 0)
+    assert str(caught.value) == said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,20 @@ def test_files_that_wait_for_their_hour_are_told(tmp_path: Path) -> None:
     assert "now        3 files of the log, 3.0 MiB, " in succeed(
         "retention", path, "-o", f"fileReservedTime=72,deleteWhen={every_hour}"
     )
+
+
+@pytest.mark.parametrize("is_mounted", [True, False], ids=["mounted", "not mounted"])
+def test_a_put_that_a_full_disk_cuts_short_says_what_went_in(tmp_path: Path, is_mounted: bool) -> None:
+    files = [tmp_path / f"file-{number}" for number in range(16)]
+    for number, file in enumerate(files):
+        file.write_bytes(bytes([number]) * 700_000)
+    with small_disk(tmp_path / "disk", 8 * FILE_BYTES) as disk:
+        for site in site_in(disk):
+            succeed("init", site.store, "-o", SIZES)
+            place = site.mounted().mountpoint if is_mounted else site.store
+            done = mountctl("put", place, "orders/0", *(word for file in files for word in ("--file", file)))
+            assert done.returncode == 74
+            said = re.search(r"mountctl: of 16 messages the first (\d+) are stored\n", done.stderr)
+            assert said is not None, done.stderr
+            assert int(said[1]) > 0
+            assert f"messages   {said[1]} in 1 topic" in succeed("status", place)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from engine.log.delay import SCHEDULE_TOPIC, DelayLevels, scheduled, tags_code
+from engine import MessageStore, OptionError, StoreConfig, check_store, with_broker_conf, with_options
+from engine.log.delay import SCHEDULE_TOPIC, scheduled, tags_code
 from engine.record.message import Message
+from engine.settings.delay_levels import DEFAULT_LEVELS, DelayLevels
+from tests.engine.storetools import SMALL, require_clean
 
 LEVELS = DelayLevels.parse()
 
@@ -55,3 +61,31 @@ def test_the_tags_code_is_the_due_time_in_the_schedules_topic_alone() -> None:
     assert tags_code("orders", properties, 1_000, LEVELS) == 2_598_919
     assert tags_code(SCHEDULE_TOPIC, {"TAGS": "TagA"}, 1_000, LEVELS) == 2_598_919
     assert tags_code("orders", {}, 1_000, LEVELS) == 0
+
+
+def test_levels_as_text_are_the_same_levels() -> None:
+    assert str(LEVELS) == DEFAULT_LEVELS
+    assert DelayLevels.parse(str(DelayLevels.parse("90s 36h 2d"))) == DelayLevels.parse("90s 36h 2d")
+
+
+def test_a_schedule_that_is_derived_again_has_the_levels_of_its_broker(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    theirs = with_broker_conf(SMALL, {"messageDelayLevel": "7m 8h"})
+    with MessageStore.open(path, theirs, create=True) as store:
+        stored = store.put(Message("orders", b"later", properties={"DELAY": "2"}))
+        due = store.entries(SCHEDULE_TOPIC, 1, 0, 1)["tags_code"].tolist()
+        assert due == [stored.store_time_ms + 8 * 3_600_000]
+    require_clean(check_store(path, None, theirs))
+    wrong = [str(problem) for problem in check_store(path, None, SMALL)]
+    assert any(SCHEDULE_TOPIC in line for line in wrong), "by RocketMQ's own levels it is due at another time"
+    shutil.rmtree(path / "consumequeue")
+    (path / "fsstore/clean.json").unlink()
+    with MessageStore.open(path, theirs) as store:
+        assert store.entries(SCHEDULE_TOPIC, 1, 0, 1)["tags_code"].tolist() == due
+    require_clean(check_store(path, None, theirs))
+
+
+@pytest.mark.parametrize("wrong", ["", "1x", "1s,2s", "99999999999s"])
+def test_levels_that_are_none_are_refused(wrong: str) -> None:
+    with pytest.raises(OptionError, match="messageDelayLevel"):
+        with_options(StoreConfig(), {"messageDelayLevel": wrong})

@@ -14,7 +14,7 @@ from engine.errors import QueueGapError, StoreFullError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.delay import SCHEDULE_TOPIC, DelayLevels
+from engine.log.delay import SCHEDULE_TOPIC
 from engine.log.dispatch import Dispatcher, PlacedRun
 from engine.log.entries import ENTRY
 from engine.log.index import Index
@@ -24,6 +24,7 @@ from engine.record.message import Message
 from engine.record.multi_dispatch import LMQ_PREFIX
 from engine.record.scan import scan_records
 from engine.results import PutResult
+from engine.settings.delay_levels import DelayLevels
 from tests.engine.disks import FullDisk
 from tests.engine.logs import NOW_MS, SmallStore, write_dispatcher
 from tests.engine.records import encoder, keyed

@@ -11,13 +11,13 @@ import pytest
 from engine.errors import QueueGapError
 from engine.files.mapped_file import Access
 from engine.log.consume_queues import ConsumeQueues
-from engine.log.delay import DelayLevels
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
 from engine.record.message import Message
 from engine.record.scan import CHUNK_BYTES
 from engine.recovery.log_scan import LogScan
 from engine.results import DamageKind
+from engine.settings.delay_levels import DelayLevels
 from tests.engine.logs import NOW_MS, SmallStore
 
 
