@@ -366,12 +366,12 @@ def is_used(folder: Path, topic: str, queue: int | None) -> bool:
 
 
 def _folders_in(folder: Path) -> list[str]:
-    """Names of the folders in a folder, in order; none where it is none."""
+    """Names of the folders in a folder, in order."""
     return [entry.name for entry, _ in _entries_in(folder) if entry.is_dir(follow_symlinks=False)]
 
 
 def _files_in(folder: Path) -> list[tuple[str, int, FileOwner | None]]:
-    """Name, number and owner of the regular files in a folder, in order of their names; none where it is none."""
+    """Name, number and owner of the regular files in a folder, in order of their names."""
     return [
         (entry.name, entry.inode(), owner_of(f"/proc/self/fd/{descriptor}/{entry.name}"))
         for entry, descriptor in _entries_in(folder)
@@ -380,9 +380,9 @@ def _files_in(folder: Path) -> list[tuple[str, int, FileOwner | None]]:
 
 
 def _entries_in(folder: Path) -> Iterator[tuple[os.DirEntry[str], int]]:
-    """What is in a folder, in order, and the descriptor of that. Links that others planted on the way to it are not
-    followed. OSError, ObstructedError."""
-    with suppress(FileNotFoundError, NotADirectoryError):
+    """What is in a folder, in order, and the descriptor of that; nothing where it is missing. Links that others planted
+    on the way to it are not followed. OSError, ObstructedError."""
+    with suppress(FileNotFoundError):
         descriptor = open_folder(folder)
         try:
             with os.scandir(descriptor) as entries:

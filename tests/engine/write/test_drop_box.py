@@ -289,3 +289,19 @@ def test_a_file_is_where_it_is_while_it_is_put(tmp_path: Path) -> None:
         box.finish(sending)
         assert (box.path(file).read_bytes(), list(box.files)) == (b"body", ["file"])
         assert bodies(store) == [b"body"]
+
+
+def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
+    drop = with_topic(tmp_path) / "fsstore/drop"
+    (drop / "t/0").mkdir(parents=True)
+    for name in ("staged", "sent"):
+        (drop / "t/0" / name).touch()
+        with opened(tmp_path) as store, pytest.raises(NotADirectoryError, match=name):
+            store.drop_box("t", 0)
+        with opened(tmp_path) as store:
+            assert [bool(found.problem) for found in store.drop_boxes()] == [name == "sent"]
+        (drop / "t/0" / name).unlink()
+    shutil.rmtree(drop)
+    os.mkfifo(drop)
+    with opened(tmp_path) as store, pytest.raises(NotADirectoryError):
+        store.drop_boxes()
