@@ -17,6 +17,7 @@ import pytest
 from engine import DropBox, DroppedFile, Message, MessageStore, PutResult
 from fsstore.accounts import Bound, Resource, bounds_here
 from fsstore.core import NOTHING_WANTED
+from fsstore.handover import Handover
 from fsstore.interface import Attributes, Opened, SlowWork
 from fsstore.tree.drop import MOST_CLEANED, SMALL_BYTES
 from fsstore.tree.nodes import Creation
@@ -330,3 +331,30 @@ def test_a_reopened_handle_is_refused_to_nobody(few: None, store: MessageStore) 
     with mount.fs._reopening(ALICE):
         mount.open(f"{DROP}/.file")
     assert mount.held(Resource.DESCRIPTORS) == 4
+
+
+def test_the_next_server_is_told_of_open_files_alone_and_whose_they_are(store: MessageStore) -> None:
+    Dropping(store).drop(".seen")
+    memory = Handover.create()
+    first, records = Dropping(store), Handover(memory)
+    first.fs.survive(records)
+    first.stat(f"{DROP}/.seen")
+    made, opened = first.create(".open")
+    first.drop(".waits")
+    again_opened = patiently(first.fs.open, first.stat(f"{DROP}/.waits").inode, os.O_RDONLY)
+    assert [text.kind for _, text, *_ in records.nodes.all()].count("DropFile") == 2
+    patiently(first.fs.release, again_opened.handle)
+    assert [number for number, text, *_ in records.nodes.all() if text.kind == "DropFile"] == [made.inode]
+    first.fs._end_threads()
+    later = Dropping(store)
+    later.fs.accounts.caller = BOB
+    later.fs.survive(Handover(memory))
+    later.fs.settle()
+    assert (later.held(Resource.DESCRIPTORS), later.held(Resource.DESCRIPTORS, BOB)) == (1, 0)
+    assert later.stat(f"{DROP}/.open").inode == made.inode
+    assert later.stat(f"{DROP}/.waits").inode > made.inode
+    patiently(later.fs.write, opened.handle, 0, b"goes on")
+    patiently(later.fs.release, opened.handle)
+    assert later.cat(f"{DROP}/.open") == b"goes on"
+    assert later.held(Resource.DESCRIPTORS) == 0
+    os.close(memory)
