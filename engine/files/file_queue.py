@@ -22,7 +22,7 @@ from engine.files.file_scan import FileProblem, FoundFile, LogPaths, as_paths, f
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
-from engine.record.kernel.files import FilesByStart
+from engine.record.kernel.files import FilesByStart, read_through
 from engine.record.log_framing import PLAIN, Framing
 
 if TYPE_CHECKING:
@@ -222,12 +222,17 @@ class FileQueue(FilesByStart):
                 file.read_large(position, end - offset - position)
 
     def peek(self, offset: int, length: int) -> bytes:
-        """What a file has there now, written or not; fewer bytes where it went, or is shorter than it was."""
+        """What a file has there now, written or not; fewer bytes where it went, or is shorter than it was.
+        RefusedReadError: the disk does not say."""
         file = self.find(offset)
+        if file is None:
+            return b""
         try:
-            return bytes(file.whole()[offset - file.start :][:length]) if file is not None else b""
+            view = file.whole()[offset - file.start :][:length]
         except ReadError:
             return b""
+        read_through(view)
+        return bytes(view)
 
     def missing_ranges(self) -> list[tuple[int, int]]:
         """Offset ranges [from, to) between the first and the last file that no file holds."""

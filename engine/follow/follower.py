@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.errors import StoreError, UnsupportedStoreError
+from engine.errors import RefusedReadError, StoreError, UnsupportedStoreError
 from engine.events import Expired
 from engine.files.file_scan import folders_in
 from engine.files.layout import StoreLayout
@@ -498,7 +498,10 @@ class Follower:
         if self._newest is None or self._newest[0] < begin:
             return False
         physical_offset, head = self._newest
-        return self._log.files.peek(physical_offset, len(head)) != head
+        try:
+            return self._log.files.peek(physical_offset, len(head)) != head
+        except RefusedReadError:  # what can't be read is shown as it was
+            return False
 
     def _remember_newest(self, physical_offset: int, end: int) -> None:
         size = min(end - physical_offset, NEWEST_BYTES)

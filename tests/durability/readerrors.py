@@ -40,6 +40,7 @@ from tests.durability.children import PATIENCE_S, Ended, in_child, type_in_child
 from tests.durability.faultfs import FaultyDisk, Rule, faulty_disk
 from tests.durability.figures import keep
 from tests.durability.liveness import ALIVE, level_of, not_alive
+from tests.durability.reached import Reached
 from tests.durability.samples import (
     DELETED,
     ENTRY_BYTES,
@@ -57,6 +58,12 @@ from tests.durability.samples import (
     sample,
 )
 from tests.mount.harness import REPOSITORY, unmount_lazily
+
+MET_BY_RECOVERY = "a page that can't be read, met by recovery"
+PUT_BESIDE = "a message put beside a fault"
+NOT_PUT = "a put that a fault had refused"
+STATES = (MET_BY_RECOVERY, PUT_BESIDE, NOT_PUT)
+"""What must have been, beside each place that must have been met."""
 
 MODES = ("write", "read-only", "follow")
 SOURCES = ("closed", "killed")
@@ -175,6 +182,7 @@ class Finding:
     wrong: list[str] = field(default_factory=list)
     put: set[int] = field(default_factory=set)
     """Numbers of PUTTER's messages that were acknowledged."""
+    refused_puts: int = 0
 
     def expect(self, is_true: bool, what: str) -> None:
         """Note what is wrong."""
@@ -277,6 +285,7 @@ def use_put(store: Sample, fault: Fault, where: Use, found: Finding) -> Ended:
     if ended.code == 0:
         found.put |= set(bodies)
     else:
+        found.refused_puts += 1
         found.expect(bool(ended.err.strip()), "put fails without a word")
         may_fail = fault.place.part in ("commitlog", "consumequeue") or fault.may_refuse or fault.kind == "refused once"
         is_read_only = "read" in ended.err
@@ -335,7 +344,7 @@ def use_export(store: Sample, fault: Fault, where: Use, found: Finding) -> Ended
     ended = type_in_child(["export", "--quiet", str(where.target), str(dataset)])
     if not is_refusal(ended, fault):
         query = f"select body from read_parquet('{dataset}/**/*.parquet')"
-        there = numbers_in(parquet_bodies(query), found, "export") if ended.code == 0 else set()
+        there = numbers_in(parquet_bodies(query), found, "export") if any(dataset.rglob("*.parquet")) else set()
         compare(there, store.messages, fault, found, "the export")
         require_words(ended, fault.must, set(store.messages) - there, found, "export")
     shutil.rmtree(dataset, ignore_errors=True)
@@ -353,7 +362,7 @@ def use_sql(store: Sample, fault: Fault, where: Use, found: Finding) -> Ended:
     ended = type_in_child(["sql", str(where.target), "select body from messages", "--csv"])
     if not is_refusal(ended, fault):
         rows = [row[0].encode() for row in csv.reader(io.StringIO(ended.out)) if row][1:]
-        there = numbers_in(rows, found, "sql") if ended.code == 0 else set()
+        there = numbers_in(rows, found, "sql")
         compare(there, store.messages, fault, found, "sql")
         require_words(ended, fault.must, set(store.messages) - there, found, "sql")
     return ended
@@ -431,7 +440,7 @@ def use_files(store: Sample, mode: str, root: Path) -> int:
         text: list[bytes] = []
         said = failure(lambda topic=topic, text=text: text.append((root / f"{topic}.log").read_bytes()))  # type: ignore[misc]
         streams[topic] = [said, *(line.decode(errors="replace") for line in b"".join(text).splitlines())]
-    listed = {f"{topic}/{queue}": len(offsets_of(root / topic / str(queue))) for topic, queue in QUEUES}
+    listed = {f"{topic}/{queue}": count_in(root / topic / str(queue)) for topic, queue in QUEUES}
     put, refused = put_lines(root) if mode == "write" else ([], [])
     groups = {group: said_of(root / "@store/groups" / group / "orders/0") for group in GROUPS}
     moved = failure(lambda: (root / "@store/groups/billing/orders/1").write_bytes(b"3\n")) if mode == "write" else ""
@@ -474,11 +483,11 @@ def said_of(path: Path) -> str:
     return failure(lambda: text.append(path.read_text().strip())) or text[0]
 
 
-def offsets_of(queue: Path) -> list[str]:
-    """The messages that a listing shows; none where it fails."""
+def count_in(queue: Path) -> int:
+    """How many messages a listing shows; -1 where it fails."""
     with suppress(OSError):
-        return [name for name in os.listdir(queue) if name.isdigit()]
-    return []
+        return sum(name.isdigit() for name in os.listdir(queue))
+    return -1
 
 
 def put_lines(root: Path) -> tuple[list[int], list[str]]:
@@ -514,9 +523,13 @@ def judge_files(store: Sample, fault: Fault, mode: str, ended: Ended, found: Fin
         found.expect(not failed or bool(fault.may), f"{topic}.log is answered {failed}")
         compare(there, wanted, fault, found, f"{topic}.log")
     for queue, count in said["listed"].items():
+        if count < 0:
+            found.expect(fault.place.part == "consumequeue", f"{queue} can't be listed")
+            continue
         least = sum(f"{known.topic}/{known.queue}" == queue for known in store.messages.values())
         found.expect(count >= least or fault.may_refuse, f"{queue} lists {count} of {least} messages")
     found.put |= set(said["put"])
+    found.refused_puts += len(said["refused"])
     may_not_put = fault.place.part in ("commitlog", "consumequeue") or fault.may_refuse or fault.kind == "refused once"
     found.expect(may_not_put or not said["refused"], f"publishing is answered {said['refused']}")
     offsets_may_fail = "consumerOffset" in fault.place.file and fault.kind != "slow"
@@ -580,10 +593,8 @@ class Tally:
     """What was tried, and what was found."""
 
     cases: int = 0
-    struck: Counter[str] = field(default_factory=Counter)
-    """Cases in which the fault was met, by place."""
+    reached: Reached = field(default_factory=lambda: Reached(*STATES))
     messages_required: int = 0
-    put: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     """Cases that went wrong, by way."""
     findings: list[str] = field(default_factory=list)
@@ -601,11 +612,14 @@ def run_case(store: Sample, case: Case, folder: Path, tally: Tally) -> list[str]
             use_verb(store, case, disk.root / "store", folder, found)
         else:
             use_mount(store, case, disk, folder, found)
-        tally.struck[case.fault.place.name] += disk.struck > 0
+        tally.reached.note(met(case.fault.place), disk.struck > 0)
+        recovers = case.source == "killed" and case.way.mode == "write" and not case.way.late
+        tally.reached.note(MET_BY_RECOVERY, recovers and disk.struck > 0 and case.fault.place.part == "commitlog")
     look_again(store, case, backing / "store", found)
     tally.cases += 1
     tally.messages_required += len(store.messages) - len(case.fault.must)
-    tally.put += len(found.put)
+    tally.reached.note(PUT_BESIDE, len(found.put))
+    tally.reached.note(NOT_PUT, found.refused_puts)
     tally.failed[str(case.way)] += bool(found.wrong)
     for path in list(folder.iterdir()):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -658,7 +672,7 @@ def warm_up(store: Sample, root: Path, fault: Fault, mode: str, found: Finding) 
     for number in some:
         known = store.messages[number]
         identify((root / known.topic / str(known.queue) / f"{known.offset:020d}").read_bytes())
-        read_key(root, number)
+        failure(partial(read_key, root, number))
     if mode == "write":
         (root / "events/0/append").write_bytes(body_of(PUTTER, 1, 120) + b"\n")
         found.put.add(1)
@@ -676,7 +690,9 @@ def look_again(store: Sample, case: Case, path: Path, found: Finding) -> None:
     found.expect(not lost, f"LOST: {len(lost)} messages of the sample")
     lost = found.put - set(said["put"])
     found.expect(not lost, f"LOST: {len(lost)} of {len(found.put)} messages put beside the fault")
-    found.wrong += [f"when the disk is well: {problem}" for problem in said["problems"]]
+    framed = case.fault.place.file if lost_by_repair else ""  # what a repair could not read stays damaged
+    rest = [problem for problem in said["problems"] if not (framed and problem.startswith(f"bad record: {framed}"))]
+    found.wrong += [f"when the disk is well: {problem}" for problem in rest]
     offsets = {group: said["groups"].get(group) for group in GROUPS}
     is_set_aside = case.way.verb == "repair" and "consumerOffset" in case.fault.place.file
     found.expect(offsets == GROUPS or is_set_aside, f"LOST: offsets of groups are {offsets}")
@@ -719,9 +735,15 @@ def read_store(path: Path) -> set[int]:
     return {number for writer, number in there if writer == WRITER}
 
 
+def met(place: Place) -> str:
+    """The state that a fault there was met."""
+    return f"met: {place.name}"
+
+
 def sweep(folder: Path, choose: Callable[[list[Case]], list[Case]], tell: Callable[[Tally, list[str]], None]) -> Tally:
     """Run the cases that `choose` takes of the matrix."""
-    store, tally = sample(folder / "sample"), Tally()
+    store = sample(folder / "sample")
+    tally = Tally(reached=Reached(*STATES, *map(met, places(store))))
     work = folder / "case"
     work.mkdir()
     for case in choose(matrix(store)):
@@ -755,7 +777,9 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="readerrors-") as made:
         tally = sweep(Path(made), choose, tell)
-    keep("readerrors", {**tally.__dict__, "seconds": round(time.monotonic() - began)})
+    if chosen == parser.parse_args([]):  # all of it
+        tally.findings += tally.reached.missed()
+    keep("readerrors", {**tally.__dict__, "reached": tally.reached.times, "seconds": round(time.monotonic() - began)})
     return 1 if tally.findings else 0
 
 
