@@ -130,9 +130,9 @@ class Retention:
     def _deletions(self) -> Iterator[str]:
         hours = ", ".join(f"{hour:02d}" for hour in self.delete_when_hours)
         if self.max_age_hours is not None:
-            yield f"files older than {self.max_age_hours:g} h are deleted at {hours} o'clock"
-            if self.disk_use_ratio is not None:
-                yield f"and at any hour while the disk is over {self.disk_use_ratio:.0%}"
+            full = self.disk_use_ratio
+            any_hour = "" if full is None else f", and at any hour while the disk is over {full:.0%}"
+            yield f"files older than {self.max_age_hours:g} h are deleted at {hours} o'clock{any_hour}"
         if self.max_bytes is not None:
             yield f"the oldest files are deleted while the log is larger than {self.max_bytes:,} bytes"
         if self.disk_clean_ratio is not None and self.clean_forcibly:
