@@ -44,7 +44,11 @@ def test_a_process_that_dies_there_leaves_none_of_a_put(tmp_path: Path, put: Cal
     with MessageStore.open(tmp_path / "store", config, create=True) as store:
         store.create_topic("t", 1)
         end = store.put(Message("t", b"first"), 0).physical_end
-        store.when_placing(lambda _: shutil.copytree(tmp_path / "store", tmp_path / "dead"))
+
+        def copy(_: int) -> None:
+            shutil.copytree(tmp_path / "store", tmp_path / "dead")
+
+        store.when_placing(copy)
         put(store)
     with MessageStore.open(tmp_path / "dead", config) as store:
         assert store.physical_end == end
