@@ -114,7 +114,7 @@ from mountctl import serving
 from mountctl.daemon import Reporter
 from mountctl.options import MountRequest
 
-def serve(store, mountpoint, options, ready, keeper):
+def serve(store, mountpoint, options, ready, keeper, facts):
     ready()
     for number in serving.ENDING_SIGNALS:
         signal.raise_signal(number)
