@@ -16,6 +16,7 @@ AGAIN = (
     "test_outlives.py::test_the_next_server_waits_and_holds_nothing_that_counts",
     "test_restart.py::test_writers_and_readers_notice_nothing",
     "test_restart.py::test_options_may_change",
+    "test_semantics_dropping.py::test_a_file_that_waits_keeps_owner_and_mode",
 )
 NOBODY = "65534"
 AS_NOBODY = """
