@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import BackupError, MissingLogError, NotAStoreError, ReadError, StoreBusyError
+from engine.errors import BackupError, MissingLogError, NotAStoreError, ReadError, RefusedReadError, StoreBusyError
 from engine.files.disk import TEMPORARY_SUFFIX, make_directory, remove_file, replace_file
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
@@ -27,6 +27,7 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import is_refused_read, read_file, remove_tree, store_root, unlink
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
+from engine.record.kernel.files import refused_end
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import layout_of, read_topics
 from engine.recovery.kinds import kind_of
@@ -77,6 +78,8 @@ def back_up(
     for tries_left in reversed(range(TRIES)):
         try:
             return _Run(layout, copy, config, progress or (lambda now: None)).run()
+        except RefusedReadError:
+            raise
         except (ReadError, FileNotFoundError):
             continue  # retention took what was being read
         except MissingLogError:  # a listing beside a writer that rolls and deletes may miss each file
@@ -106,6 +109,7 @@ class _Run:
         sizes, end = self._sizes_and_end()
         with closing(open_store_files(layout, self._config, sizes, Access.READ)) as source:
             begin = source.log.min_offset
+            source.queues.unread = {}  # the copy's follow from its log
             source.queues.recover(scan=False)
             source.queues.expire(begin)
             source.queues.refresh(end)
@@ -226,7 +230,9 @@ class _Run:
         file_bytes = source.log.files.file_bytes
         while start < end:
             length = min(CHUNK_BYTES, end - start, file_bytes - start % file_bytes)
-            yield start, source.log.files.view(start, length)
+            chunk = source.log.files.view(start, length)
+            refused_end(chunk)  # zeros from now on, and damage in the copy: a system call would be refused all of it
+            yield start, chunk
             start += length
 
     def _keep_numbers(self, source: StoreFiles) -> None:

@@ -375,6 +375,10 @@ class DamagedRecordError(ReadError):
         return f"damaged record at physical offset {self.physical_offset}: {self.reason}"
 
 
+REFUSED_PAGE = "the disk refuses a page of it"
+"""The reason of a RefusedReadError."""
+
+
 @dataclass(eq=False)
 class RefusedReadError(DamagedRecordError):
     """The disk refused to read the byte at `position` of the file at `path`, and those near it. It was needed for the

@@ -24,6 +24,7 @@ from engine.fsck.closed import check_at_rest, check_store
 from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims
 from engine.log.consume_queues import ConsumeQueues
+from engine.record.kernel.files import refused_end
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import choose_at, index_paths, layout_of, read_topics
 from engine.recovery.kinds import kind_of
@@ -89,6 +90,7 @@ def repair_store(
 def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreFiles]:
     """The store as it is, to be read: log, and queues up to where they go."""
     with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
+        parts.queues.unread = {}
         parts.queues.recover(scan=True)
         yield parts
 
@@ -116,6 +118,7 @@ def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> I
     table = read_topics(layout, config)
     names = frozenset(table.names() if table.problem is None else ())
     with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
+        parts.queues.unread = {}
         trace = read_trace(layout)
         if valid_recovery_point(layout, parts.log, trace) is None:
             leave_out_deleted(parts.queues, parts.deleted, trace, names)
@@ -209,6 +212,8 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
         return f"left {what} as they are: too few to be framed"
     if file.access is Access.READ:
         return f"left {what} as they are: {file.path.parent} is only read"
+    if refused_end(file.whole()[first:last]):  # what is there may be good: a disk that recovers shows it again
+        return f"left {what} as they are: the disk refuses to read them, and readers pass them"
     kept = keep_bytes(layout.own / DAMAGED, file, first, last, config.disk)
     write_tombstone(file, first, last, time_ms)
     file.sync()

@@ -111,6 +111,8 @@ class FoundFile:
             return False
         try:
             return any(os.pread(descriptor, HEAD_BYTES, 0))
+        except OSError:  # nobody can say: it may have records
+            return True
         finally:
             os.close(descriptor)
 

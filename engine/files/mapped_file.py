@@ -23,13 +23,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from engine.errors import ObstructedError, ReadError, RetiredFileError, TruncatedFileError
+from engine.errors import (
+    REFUSED_PAGE,
+    ObstructedError,
+    ReadError,
+    RefusedReadError,
+    RetiredFileError,
+    TruncatedFileError,
+)
 from engine.files.disk import Disk, allocate, create_allocated
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_file, unlink
 from engine.files.read_ahead import READ_AHEAD
-from engine.record.kernel.files import FileMap, FilePositions, Mapped, read_through, require_read
+from engine.record.kernel.files import FileMap, FilePositions, Mapped, read_through, refused_end, require_read
 
 PAGE_BYTES = 4096
 ZERO_CHUNK_BYTES = 1 << 20
@@ -311,12 +318,22 @@ class MappedFile(FilePositions):
             written = self._written_if_little(descriptor, length)
             if written is not None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # not more of it than was written
-                self._keep_memory(os.pread(descriptor, written, 0))
+                self._keep_memory(self._read_all(descriptor, written))
             else:
                 writable, private = self.access is not Access.READ, self.access is Access.PRIVATE
                 self._keep_map(FileMap(descriptor, length, writable=writable, private=private, path=self.path))
         finally:
             os.close(descriptor)  # the map keeps a duplicate of its own
+
+    def _read_all(self, descriptor: int, length: int) -> bytes:
+        """The first bytes of the file. RefusedReadError: the disk refuses one of them."""
+        found = b""
+        with suppress(OSError):
+            while len(found) < length and (more := os.pread(descriptor, length - len(found), len(found))):
+                found += more
+        if len(found) < length:
+            raise RefusedReadError(-1, REFUSED_PAGE, self.path, len(found))
+        return found
 
     def _written_if_little(self, descriptor: int, length: int) -> int | None:
         """How many bytes of the file were ever written, where it is to be read into memory: one of very many, PRIVATE,
@@ -651,6 +668,17 @@ class MappedFile(FilePositions):
             self._descriptor.close()
         if self._open_files is not None:
             self._open_files.discard(self)
+
+
+def unread_end(file: MappedFile, start: int = 0) -> int:
+    """The position after the last readable byte of a file, from `start` on, that the disk refuses to read; `start` when
+    it refuses none. Space that was never written is not read. ReadError, OSError."""
+    view = file.pages()
+    for first, after in reversed(list(file.data_ranges(start))):
+        end = refused_end(view[first:after])
+        if end:
+            return first + end
+    return start
 
 
 def used_end(file: MappedFile, start: int = 0) -> int:

@@ -164,6 +164,9 @@ class Check:
         last = MAX_OFFSET if self._end is None else max(end, scan.end)  # an open store's queues may have grown
         extent = Extent(begin_of, last, scan.damaged, scan.is_moved)
         yield from queues.problems(extent, self._end is not None, lambda: self._tell(self._done))
+        for (topic, queue_id), error in (parts.queues.unread or {}).items():
+            path = f"consumequeue/{topic}/{queue_id}/{error.path.name}"
+            yield Problem(ProblemKind.CONSUME_QUEUE, path, error.position, error.reason)
         self._stage = "comparing the index"
         self._tell(self._done)
         yield from index.problems(begin_of(""), end, end if self._begins is not None else None)

@@ -48,6 +48,7 @@ def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress |
     topics, choice = read_topics(layout, config), choose_at(layout, config)
     yield from settings_problems(layout, topics, choice)
     with closing(open_store_files(layout, config, choice.sizes, Access.READ)) as parts:
+        parts.queues.unread = {}
         parts.queues.recover(scan=True)
         parts.queues.expire(parts.log.min_offset)
         trace, names = read_trace(layout), frozenset(topics.names() if topics.problem is None else ())

@@ -128,6 +128,7 @@ def _check(layout: StoreLayout, config: StoreConfig, progress: Progress) -> Serv
     problems = list(settings_problems(layout, read_topics(layout, config), choice))
     with closing(open_store_files(layout, config, choice.sizes, Access.READ)) as parts:
         begin = parts.log.min_offset
+        parts.queues.unread = {}
         parts.queues.recover(scan=False)
         parts.queues.expire(begin)
         parts.queues.refresh(point.physical_end)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from engine.errors import ReadError
+from engine.errors import ReadError, RefusedReadError
 from engine.events import Expired
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
@@ -67,6 +67,9 @@ class ConsumeQueues:
         self._refreshed: list[Key] = []
         self._gone: list[Key] = []
         self._visible_end: int | None = None
+        self.unread: dict[Key, RefusedReadError] | None = None
+        """Where the queues are noted that the disk refuses to read, which then are empty: what is in them follows from
+        the log. None: whoever opens one gets the error."""
         self.is_behind = False
         """FOLLOW: whether a queue could not be looked at, and needs another look."""
 
@@ -146,11 +149,18 @@ class ConsumeQueues:
             self.access,
             disk=self._disk,
             open_files=self._open_files,
-            is_new=self._is_made_here or topic in self._removed,
+            is_new=self._is_made_here or topic in self._removed or key in (self.unread or ()),
             reads_ahead=False,  # a page of zeros of each queue would fill the memory where there are thousands
         )
         queue = ConsumeQueue(topic, queue_id, files)
-        self._find_end(queue)
+        try:
+            self._find_end(queue)
+        except RefusedReadError as error:
+            files.close()
+            if self.unread is None or key in self.unread:
+                raise
+            self.unread[key] = error
+            return self._found(key)
         return queue
 
     def _find_end(self, queue: ConsumeQueue) -> None:
@@ -164,7 +174,15 @@ class ConsumeQueues:
     def _open_all(self) -> None:
         """Open every queue that was not yet."""
         with self._lock, uncollected():
-            for queue in [self._found(key) for key in self._keys() if key not in self.by_key]:
+            for key in self._keys():
+                if key in self.by_key:
+                    continue
+                try:
+                    queue = self._found(key)
+                except RefusedReadError:
+                    if self.access is not Access.READ:
+                        raise
+                    continue  # whoever reads it is told
                 queue.begin_at(self._min_physical)
                 self.by_key[queue.topic, queue.queue_id] = queue
 

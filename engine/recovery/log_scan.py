@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.errors import ReadError
-from engine.files.mapped_file import MappedFile, used_end
+from engine.files.mapped_file import MappedFile, unread_end, used_end
 from engine.log.claims import Claims, QueueClaim
 from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
 from engine.record.byte_columns import items_at
@@ -118,6 +119,7 @@ class LogScan:
         self._progress = progress or (lambda physical_offset: None)
         self._pages = pages
         self._is_settled = is_settled or (lambda physical_offset: True)
+        self._is_written_meanwhile = is_settled is not None
 
     def __iter__(self) -> Iterator[ScannedRecords]:
         """Runs of good records, in log order. A run is a view of the log's pages: drop it before the log is closed.
@@ -286,12 +288,25 @@ class LogScan:
         if self._limit is not None:
             return start
         claims = self._claims
-        ends = [start, claims.covered_end]
+        ends = [start, claims.covered_end, self._unread_end(start)]
         for (topic, queue_id), claim in claims.queues.items():
             is_missing = claim.physical_end > start and self._is_missing(topic, queue_id, claim)
             if is_missing and (claims.is_clean or self._was_written(start, claim.physical_end)):
                 ends.append(claim.physical_end)
         return max(ends)
+
+    def _unread_end(self, start: int) -> int:
+        """Where the last page from `start` on ends that the disk refuses to read, `start` without one: there may be
+        records in it, which nothing may be written over."""
+        if self._is_written_meanwhile:
+            return start
+        for file in reversed(self._files_after(start)):
+            with suppress(ReadError):
+                position = max(start - file.start, 0)
+                end = unread_end(file, position)
+                if end > position:
+                    return file.start + end
+        return start
 
     def _is_missing(self, topic: str, queue_id: int, claim: QueueClaim) -> bool:
         """Whether the log did not give the number of a queue's newest entry: an entry may lead astray."""

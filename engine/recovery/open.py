@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import NotAStoreError, StoreLockedError
+from engine.errors import NotAStoreError, RefusedReadError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
@@ -30,7 +30,7 @@ from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
 from engine.recovery.inspect import ChosenSizes, choose_at, layout_of, read_topics, remembered_sizes
 from engine.recovery.kinds import StoreKind, kind_of
-from engine.recovery.quarantine import quarantine_config
+from engine.recovery.quarantine import quarantine_config, set_aside
 from engine.recovery.recover import Recovered, Trace, read_trace, recover
 from engine.recovery.refuse import (
     is_new,
@@ -148,12 +148,27 @@ def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
     else:
         refuse_unreadable(layout)
     opened = {
-        OpenMode.WRITE: _open_writing,
+        OpenMode.WRITE: _open_past_refused,
         OpenMode.READ_ONLY: _open_read_only,
         OpenMode.FOLLOW: _open_following,
     }
     with uncollected():  # some thousand queues stay
         return opened[config.mode](layout, config)
+
+
+def _open_past_refused(layout: StoreLayout, config: StoreConfig) -> Opened:
+    """Write, whatever the disk refuses to read of what follows from the log: it is set aside, and made again."""
+    notes: dict[Path, str] = {}
+    while True:
+        try:
+            opened = _open_writing(layout, config)
+        except RefusedReadError as refused:
+            if refused.path in notes:  # the disk refuses the new one, too
+                raise
+            with StoreLock(layout.lock):
+                notes[refused.path] = set_aside(layout, refused, config.disk)
+        else:
+            return replace(opened, recovered=opened.recovered.with_notes(list(notes.values())))
 
 
 def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
@@ -213,11 +228,14 @@ def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
     with ExitStack() as stack:
         parts = open_store_files(layout, config, choice.sizes, Access.PRIVATE)
         stack.callback(parts.close)
+        parts.queues.unread = {}
         trace = read_trace(layout)
         is_known = table.problem is None and kind.topics_known
         topics = frozenset(table.names()) if is_known else frozenset()
         recovered = _recover(parts, trace, choice, config, topics, lambda topic: None)
         _require_at_rest(layout, trace)
+        recovered = recovered.with_notes([f"made again in memory: {error}" for error in parts.queues.unread.values()])
+        parts.queues.unread = None  # who meets one from now on is told: nothing makes it again
         stack.pop_all()
     return Opened(parts, table, recovered, None, choice, kind)
 

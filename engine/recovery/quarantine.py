@@ -12,7 +12,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import ReadError
+from engine.errors import ReadError, RefusedReadError
 from engine.files.disk import Disk, make_directory
 from engine.files.file_scan import scan_directory
 from engine.files.layout import StoreLayout
@@ -107,6 +107,16 @@ def quarantine(layout: StoreLayout, path: str, disk: Disk) -> Path:
     disk.sync_directory(target.parent)
     disk.sync_directory(source.parent)
     return target.relative_to(layout.root)
+
+
+def set_aside(layout: StoreLayout, refused: RefusedReadError, disk: Disk) -> str:
+    """Move a file out of the way that the disk refuses to read and that follows from the log: the next opening makes it
+    again. A sentence. `refused` is raised where nothing else has what the file has. Under the store's lock. OSError."""
+    is_derived = any(refused.path.is_relative_to(folder) for folder in (layout.consume_queues, layout.index))
+    if not is_derived or not os.path.lexists(refused.path):
+        raise refused
+    moved = quarantine(layout, str(refused.path.relative_to(layout.root)), disk)
+    return f"moved {layout.shown(refused.path)} to {moved}, to make it again from the log: {refused}"
 
 
 def _free_name(path: Path) -> Path:

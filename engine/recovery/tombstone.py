@@ -20,6 +20,7 @@ from engine.files.disk import Disk, make_directory, replace_file
 from engine.files.paths import read_file
 from engine.record.header import BLANK_BYTES, CRC_MASK, HEADERS, MESSAGE_MAGIC, MIN_RECORD_BYTES, TRANSACTION_ROLLBACK
 from engine.record.kernel.crc import crc32
+from engine.record.kernel.files import require_read
 from engine.record.record import encode_blank
 
 if TYPE_CHECKING:
@@ -75,11 +76,13 @@ def write_tombstone(file: MappedFile, start: int, end: int, store_time_ms: int) 
 
 
 def keep_bytes(folder: Path, file: MappedFile, start: int, end: int, disk: Disk) -> Path:
-    """Copy positions [start, end) of a log file, as they are, to a file of their own, durably. OSError: there is no
-    copy."""
+    """Copy positions [start, end) of a log file, as they are, to a file of their own, durably. OSError,
+    RefusedReadError: there is no copy."""
     for changed in make_directory(folder):
         disk.sync_directory(changed)
-    content = bytes(file.whole()[start:end])
+    view = file.whole()[start:end]
+    content = bytes(view)
+    require_read(view)
     name = f"{file.start + start:020d}-{file.start + end:020d}"
     path = next(path for path in _names(folder, name) if not os.path.lexists(path) or _holds(path, content))
     replace_file(path, content, disk)

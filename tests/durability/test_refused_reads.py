@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from engine import FileSizes, Message, MessageStore, OpenMode, ReadError, RefusedReadError
+from engine import (
+    FileSizes,
+    Message,
+    MessageStore,
+    OpenMode,
+    ReadError,
+    RefusedReadError,
+    back_up,
+    check_store,
+    repair_store,
+)
+from engine.recovery.quarantine import quarantine
 from tests.durability.faultfs import FaultyDisk, Rule, faulty_disk
 from tests.engine.storetools import SMALL
+from tests.mount.harness import mounted, refused_with
 
 CONFIG = replace(
     SMALL, sizes=FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=2048, index_slots=1000, index_entries=4000)
@@ -155,3 +171,107 @@ def test_nothing_is_acknowledged_on_a_page_that_is_refused(
     with opened(disk, OpenMode.READ_ONLY) as store:
         assert unread(store) == set()
         assert bytes(store.get("T", 0, COUNT).body) == b"y" * 100
+
+
+def killed(disk: FaultyDisk, mode: OpenMode) -> MessageStore:
+    """The store, opened after its process died without a word."""
+    (disk.root / "store" / "abort").touch()
+    for mark in ("recovery-point", "coverage"):
+        (disk.root / "store" / "fsstore" / mark).unlink(missing_ok=True)
+    return opened(disk, mode)
+
+
+@pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY])
+def test_the_log_ends_before_no_page_that_is_refused(disk: FaultyDisk, mode: OpenMode) -> None:
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        end, lost = store.physical_end, in_page(store, store.physical_end - 10)
+    shutil.rmtree(disk.root / "store" / "consumequeue")  # which would tell
+    shutil.rmtree(disk.root / "store" / "fsstore")
+    (disk.root / "store" / "abort").touch()
+    disk.inject(Rule("read", LOG, first=end - 10, end=end))
+    with opened(disk, mode) as store:
+        assert store.physical_end >= end
+        assert store.bounds("T", 0).max_offset == COUNT - len(lost)
+        if mode is OpenMode.WRITE:
+            store.put(Message("other", b"behind"), 0)
+    disk.heal()
+    shutil.rmtree(disk.root / "store" / "consumequeue", ignore_errors=True)
+    (disk.root / "store" / "abort").touch()
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        assert {number for number in range(COUNT) if bytes(store.get("T", 0, number).body) != body_of(number)} == set()
+
+
+@pytest.mark.parametrize("position", [0, 98 * 1024, 292 * 1024])
+def test_repair_and_backup_go_round_a_page_of_the_log(disk: FaultyDisk, tmp_path: Path, position: int) -> None:
+    path = disk.root / "store"
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        lost = in_page(store, position)
+        end = store.physical_end
+    disk.inject(Rule("read", LOG, first=position, end=position + 1))
+    found = [problem for problem in check_store(path, config=CONFIG) if problem.path.startswith("commitlog")]
+    assert len(found) == 1
+    first, damaged_bytes = found[0].position, 6000
+    assert first <= position < first + damaged_bytes
+    said = list(repair_store(path, config=CONFIG))
+    assert any("the disk refuses to read them" in sentence for sentence in said)
+    if position + 4096 < end:
+        assert back_up(path, tmp_path / "copy", config=CONFIG).damaged == 1
+        with MessageStore.open(tmp_path / "copy", replace(CONFIG, mode=OpenMode.READ_ONLY)) as copy:
+            assert unread(copy, ReadError) == lost
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        assert unread(store, ReadError) == lost
+    disk.heal()
+    list(repair_store(path, config=CONFIG))
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        assert unread(store) == set()  # nothing was written over what could not be read
+
+
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_queue_that_is_refused_is_made_again(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    path = disk.root / "store"
+    disk.inject(Rule("read", QUEUE, first=page * 4096, end=page * 4096 + 1))
+    found = [problem for problem in check_store(path, config=CONFIG) if "refuses" in problem.text]
+    assert [(one.path.split("/")[:3], one.position) for one in found] == [(["consumequeue", "T", "0"], page * 4096)]
+    with killed(disk, OpenMode.READ_ONLY) as store:
+        required_everywhere(store, set())
+
+    def moved(*arguments: Any) -> Path:
+        where = quarantine(*arguments)
+        disk.heal()  # the new file has other sectors
+        return where
+
+    monkeypatch.setattr("engine.recovery.quarantine.quarantine", moved)
+    with killed(disk, OpenMode.WRITE) as store:
+        required_everywhere(store, set())
+        assert "to make it again from the log" in " ".join(store.recovery.notes)
+    assert list((path / "fsstore" / "damaged" / "consumequeue" / "T" / "0").iterdir())
+    assert list(check_store(path, config=CONFIG)) == []
+
+
+def test_a_file_that_is_refused_again_and_again_ends_the_opening(disk: FaultyDisk) -> None:
+    disk.inject(Rule("read", QUEUE, end=1))
+    with pytest.raises(RefusedReadError, match="consumequeue"), killed(disk, OpenMode.WRITE):
+        pass
+    disk.heal()
+    with opened(disk, OpenMode.WRITE) as store:
+        required_everywhere(store, set())
+
+
+@MODES
+def test_a_mount_lives_on_and_says_why(disk: FaultyDisk, tmp_path: Path, mode: OpenMode) -> None:
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        lost = in_page(store, 98 * 1024)
+    with mounted(tmp_path, store=disk.root / "store", config={"mode": mode.name}) as mount:
+        disk.inject(Rule("read", LOG, first=98 * 1024, end=98 * 1024 + 1))
+        queue = mount.root / "T" / "0"
+        for number in range(min(lost) - 2, max(lost) + 3):
+            if number in lost:
+                assert refused_with((queue / f"{number:020d}").read_bytes) == errno.EIO
+            else:
+                assert (queue / f"{number:020d}").read_bytes() == body_of(number)
+        assert (mount.root / "T" / "0.log").read_bytes().count(b"\n") == COUNT - len(lost)
+        assert len(list(os.scandir(queue))) >= COUNT
+        assert mount.daemon.poll() is None
+        assert mount.status()["stats"]["damaged_places"] == len(lost)
+        disk.heal()
+        assert (queue / f"{min(lost):020d}").read_bytes() == body_of(min(lost))

@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t
 
 import mmap as mapping
 
-from engine.errors import RefusedReadError, TruncatedFileError, UnreadableRangeError
+from engine.errors import REFUSED_PAGE, RefusedReadError, TruncatedFileError, UnreadableRangeError
 from engine.record.kernel.guard cimport (
     first_refused, is_any, is_refused, owner_of, refused_maps, refused_pages, touch, unwatch, watch,
 )
@@ -141,7 +141,7 @@ cdef object refusal_of(const void *at, int64_t size, int64_t physical_offset=-1)
     cdef int64_t position = <const char *> found - <const char *> owner.memory, there = owner.file_bytes()
     if 0 <= there <= position:
         return TruncatedFileError(owner.path, owner.size, there)
-    return RefusedReadError(physical_offset, "the disk refuses a page of it", owner.path, position)
+    return RefusedReadError(physical_offset, REFUSED_PAGE, owner.path, position)
 
 
 def require_read(data not None, int64_t position=0, length=None):
@@ -163,6 +163,20 @@ def read_through(data not None):
         touch(pages.data, pages.size)
     if is_refused(pages.data, pages.size):
         raise refusal_of(pages.data, pages.size)
+
+
+def refused_end(data not None):
+    """Touch these bytes of a map: the position after the last one that the disk refuses; 0 when it refuses none."""
+    cdef Pages pages = Pages.__new__(Pages, data)
+    cdef int64_t end = pages.size, position
+    with nogil:
+        touch(pages.data, end)
+    while is_refused(pages.data, end):
+        position = (end - 1) - (<size_t> pages.data + end - 1) % PAGE_BYTES
+        if is_refused(pages.data + max(position, 0), end - max(position, 0)):
+            return end
+        end = position
+    return 0
 
 
 cdef class Mapped:

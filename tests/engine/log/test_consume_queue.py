@@ -294,7 +294,7 @@ def test_a_minimum_that_is_looked_for_while_the_log_begins_anew_is_looked_for_ag
     queue.append(0, entries_of([10 * number for number in range(20)]))
     search = ConsumeQueue._search
 
-    def and_meanwhile_retention_goes_on(queue: ConsumeQueue, wanted: Wanted, low: int, high: int) -> int:
+    def and_meanwhile_retention_goes_on(queue: ConsumeQueue, wanted: Wanted, low: int, high: int, **_: object) -> int:
         found = search(queue, wanted, low, high)
         monkeypatch.undo()
         queue.begin_at(175)
@@ -372,7 +372,7 @@ def test_a_queue_begins_right_though_its_first_entries_came_while_somebody_looke
     follower = open_queue(Access.READ)
     assert follower.min_offset == 0
 
-    def come_meanwhile(wanted: Wanted, low: int, high: int) -> int:
+    def come_meanwhile(wanted: Wanted, low: int, high: int, **_: object) -> int:
         patch.undo()
         found = follower._search(wanted, low, high)
         open_queue().append(5, entries_of([10, 20]))  # behind 5 pre-blank ones
