@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine import MessageStore, ReadError, StoreConfig, check_store
+from engine import MessageStore, ReadError, StoreConfig, check_store, repair_store
 from tests.durability.bodies import body_of, identify
 from tests.durability.children import PATIENCE_S, Ended, in_child, type_in_child
 from tests.durability.faultfs import FaultyDisk, Rule, faulty_disk
@@ -681,7 +681,7 @@ def warm_up(store: Sample, root: Path, fault: Fault, mode: str, found: Finding) 
 def look_again(store: Sample, case: Case, path: Path, found: Finding) -> None:
     """The disk is well: all has to be there that was acknowledged."""
     lost_by_repair = case.fault.may if case.way.verb == "repair" else frozenset()
-    ended = in_child(lambda: look(path))
+    ended = in_child(lambda: look(path, repaired=case.way.verb == "repair"))
     if ended.death or ended.code:
         found.wrong.append(f"the store can't be opened when the disk is well: {ended.death or ended.last_words}")
         return
@@ -698,8 +698,11 @@ def look_again(store: Sample, case: Case, path: Path, found: Finding) -> None:
     found.expect(offsets == GROUPS or is_set_aside, f"LOST: offsets of groups are {offsets}")
 
 
-def look(path: Path) -> int:
-    """In a child: open a store to write, and print what is in it."""
+def look(path: Path, *, repaired: bool) -> int:
+    """In a child: open a store to write, and print what is in it. A `repaired` one is repaired again: what could not be
+    read then was made for lost."""
+    if repaired:
+        list(repair_store(path))
     with MessageStore.open(path, StoreConfig(sizes=SIZES, preallocate=False)) as store:
         bodies = [body for topic, queue in QUEUES for body in readable(store, topic, queue)]
         there = [identify(one) for one in bodies if not one.startswith(ALIVE)]
