@@ -15,6 +15,8 @@ SHORT = (
     "middle page of the log refused, killed store, read-only mount, fault first, files",
     "newest page of the log refused, closed store, follow mount, fault later, files",
     "header of the index refused, closed store, write mount, fault first, files",
+    "middle page of the log refused, closed store, repair",
+    "first page of the log refused, closed store, backup",
     "entries of the index refused, closed store, check",
     "topics.json refused, closed store, write mount, fault first, files",
     "topics.json and its .bak refused, closed store, topics",
