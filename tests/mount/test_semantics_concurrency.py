@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from engine import FileSizes, Message, MessageStore, StoreConfig
-from tests.mount.harness import PATIENCE_S, SMALL_SIZES, bodies, mounted, publish, until
+from fsstore.accounts import BOUNDS, SHARES, Resource
+from tests.mount.harness import PATIENCE_S, SMALL_SIZES, as_user, bodies, mounted, publish, until
 
 WRITERS = 16
 LINES_EACH = 400
@@ -170,3 +174,112 @@ def test_decompressing_holds_nobody_up(tmp_path: Path) -> None:
             answered += 1
         assert [one.result() for one in slow] == [[48 << 20] * 8, [8 * ((48 << 20) + 1)], [48 << 20]]
         assert answered > 20, "each of those took as long as a body"
+
+
+ALICE, BOB = 64_111, 64_112
+TWO_USERS = {"allow_other": True, "append_mode": 0o666}
+takes_users = pytest.mark.skipif(os.geteuid() != 0, reason="takes other users")
+
+AT_ONCE = """
+import os, sys, threading
+count, path = int(sys.argv[1]), sys.argv[2]
+print("waits", flush=True)
+sys.stdin.readline()
+begun, lock = 0, threading.Lock()
+
+def look(number):
+    global begun
+    with lock:
+        begun += 1
+        if begun == count:
+            print("begun", flush=True)
+    os.stat(f"{path}{number}")
+
+threads = [threading.Thread(target=look, args=(number,)) for number in range(count)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def python_of(user: int, program: str, *arguments: str) -> list[str]:
+    """The command that has that user run a program."""
+    who = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return [*who, sys.executable, "-I", "-c", program, *arguments]
+
+
+def waiting_for_fuse(pid: int) -> int:
+    """How many threads of a process wait in another system call than its main thread, which waits for them: for an
+    answer to a request, and not for the interpreter."""
+    calls = {int(task.name): (task / "syscall").read_text().split()[0] for task in Path(f"/proc/{pid}/task").iterdir()}
+    joining = calls.pop(pid)
+    return 0 if joining == "running" else sum(call not in (joining, "running") for call in calls.values())
+
+
+@contextmanager
+def user_at_once(user: int, count: int, path: str, folder: Path) -> Iterator[Callable[[], None]]:
+    """A process of that user. When what is yielded is called, it looks so many paths below `folder` up at once, `path`
+    and a number each; that returns when they wait for the mount. At the end they have succeeded."""
+    program = python_of(user, AT_ONCE, str(count), path)
+    with subprocess.Popen(program, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waits\n"
+
+        def begin() -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"begun\n"
+            until("all of them wait for the mount", lambda: waiting_for_fuse(process.pid) == count)
+
+        try:
+            yield begin
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+
+
+@takes_users
+def test_requests_of_many_users_take_turns(tmp_path: Path) -> None:
+    """7.7 Requests that wait are served one of each user in turn: however many one user has, another user's waits for
+    one of them.
+    """
+    threads = 40
+    with mounted(tmp_path, options=TWO_USERS) as mount:
+        mount.topic("orders")
+        served: list[int] = []
+        with (
+            (mount.root / "@store" / "accesslog").open("rb", buffering=0) as log,
+            user_at_once(ALICE, threads, "orders/append@keys=a", mount.root) as alice,
+            user_at_once(BOB, 1, "orders/append@keys=b", mount.root) as bob,
+        ):
+            mount.daemon.send_signal(signal.SIGSTOP)
+            try:
+                alice()
+                bob()
+            finally:
+                mount.daemon.send_signal(signal.SIGCONT)
+            while len(served) < threads + 1:
+                lines = [line.split() for line in log.read(1 << 16).splitlines()]
+                served += [int(user) for _, user, _, _, _, path, *_ in lines if b"append@" in path]
+        assert served[:3] in ([ALICE, BOB, ALICE], [BOB, ALICE, ALICE])
+
+
+@takes_users
+def test_names_that_a_user_makes_up_are_bounded(tmp_path: Path) -> None:
+    """7.8 A user who looks up name after name that nobody used before has the daemon remember a share of them, and
+    each works as before.
+    """
+    share = BOUNDS[Resource.NAMES].limit // SHARES
+    look = f"import os; [os.stat(f'orders/append@keys={{name}}') for name in range({share + 500})]"
+    with mounted(tmp_path, options=TWO_USERS) as mount:
+        mount.topic("orders")
+        subprocess.run(python_of(ALICE, look), cwd=mount.root, check=True)
+        assert as_user(ALICE, "echo kept >> orders/0/append@keys=0", mount.root).returncode == 0
+        names = mount.status()["accounts"]["names"]
+        assert (names["largest_user"], names["refused"]) == (ALICE, 0)
+        assert share - 500 <= names["largest"] <= share
+        assert (mount.root / "orders" / "keys" / "0").read_bytes() == b"kept"

@@ -321,8 +321,8 @@ def test_names_that_are_too_long(topic: Path) -> None:
 
 def test_beginnings_of_messages_are_refused_when_there_is_no_memory(tmp_path: Path) -> None:
     """5.13 The beginning of a message (a line without its newline, a `frame=file`) for which the daemon has no memory
-    left is ENOBUFS, and so is a write that takes long to publish: nothing of that write is taken, it can be made again,
-    and a few whole lines go on being published.
+    left, or that is more than its user's share of it, is ENOBUFS, and so is a write that takes long to publish: nothing
+    of that write is taken, it can be made again, and a few whole lines go on being published.
     """
     sizes = {"commit_log_bytes": 16 << 20, "consume_queue_entries": 1024, "index_slots": 5000, "index_entries": 20_000}
     piece = b"{" + b"x" * ((1 << 20) - 1)
