@@ -5,8 +5,8 @@
 
 Each user's own come in their order. That is all the order which the kernel's requests need: it sends none that follows
 from another before that one is answered, and what it sends without waiting (FORGET, INTERRUPT) is right in any order.
-What another server received and did not answer comes first: the kernel sends it again before anything else, and the
-journal of requests relies on that.
+So is what another server received and did not answer: the kernel sends it again before anything else, and the journal
+of requests is told of it when it is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import trio
 
 from fsstore.accounts import Accounts, Resource
 from fsstore.fuse.protocol import REQUEST, REQUEST_OF_USER
-from fsstore.handover import RESENT
 from fsstore.interface import Kind
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 
@@ -78,7 +77,6 @@ class RequestQueue:
     """Requests that were read from the kernel and wait for their turn. Thread safety: none."""
 
     def __init__(self, memory: MemoryBudget) -> None:
-        self._resent: deque[bytes] = deque()
         self._turns: Turns[bytes] = Turns()
         self._memory = memory
         self._counted = 0
@@ -95,24 +93,19 @@ class RequestQueue:
 
     def add(self, request: bytes) -> None:
         """Have a request wait."""
-        _, _, unique, _, user = REQUEST_OF_USER.unpack_from(request)
-        if unique & RESENT:
-            self._resent.append(request)
-        else:
-            self._turns.add(user, request)
+        self._turns.add(REQUEST_OF_USER.unpack_from(request)[4], request)
         self._changed(1, REQUEST_BYTES + len(request))
 
     def take(self) -> bytes | None:
         """The next one; None: none waits."""
-        request = self._resent.popleft() if self._resent else self._turns.take()
+        request = self._turns.take()
         if request is not None:
             self._changed(-1, -REQUEST_BYTES - len(request))
         return request
 
     def holds(self, inode: int) -> bool:
         """Whether one of them is for an inode."""
-        waiting = (one for some in (self._resent, self._turns) for one in some)
-        return any(REQUEST.unpack_from(one)[3] == inode for one in waiting)
+        return any(REQUEST.unpack_from(request)[3] == inode for request in self._turns)
 
     def _changed(self, count: int, size: int) -> None:
         self._count += count
