@@ -275,6 +275,19 @@ def accounts_of(root: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def used_beside(folder: Path, attacks: Sequence[str], seconds: float, scale: float) -> dict[str, dict[str, Any]]:
+    """What the mount says of its users after each of the attacks, beside which a victim met no error."""
+    folder.chmod(0o755)
+    found = {}
+    with served(folder / "attacked") as root:
+        prepare(root, folder / "outside", scale)
+        for attack in attacks:
+            with attacked(root, attack, scale):
+                seen_by_victim(root, folder / "outside", seconds)
+                found[attack] = accounts_of(root)
+    return found
+
+
 def run(
     folder: Path, attacks: Sequence[str], seconds: float, scale: float, tell: Callable[[str], None]
 ) -> dict[str, object]:
