@@ -31,6 +31,7 @@ b'3 plums'
 
 from engine.backup import BackedUp, back_up
 from engine.errors import (
+    AnotherStoreError,
     BackupError,
     BodyTooLargeError,
     ConfigFileError,
@@ -118,6 +119,7 @@ from engine.settings.config import (
     RecoveryProgress,
     Retention,
     StoreConfig,
+    StoreIdentity,
 )
 from engine.settings.consumer_offsets import group_problem
 from engine.settings.delay_levels import DelayLevels
@@ -138,6 +140,7 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "STREAM_SEPARATOR",
     "UNIQUE_KEY",
+    "AnotherStoreError",
     "BackedUp",
     "BackupError",
     "Block",
@@ -206,6 +209,7 @@ __all__ = [
     "StoreConfig",
     "StoreError",
     "StoreFullError",
+    "StoreIdentity",
     "StoreListener",
     "StoreLockedError",
     "StoreStats",

@@ -9,6 +9,7 @@ StoreError
 │   ├── OptionError               an option that is none, or with a value it cannot have
 │   ├── ConfigFileError           a configuration file that cannot be understood
 │   ├── StoreLockedError          another process has it open
+│   ├── AnotherStoreError         another store, or nothing, is where one was expected
 │   └── StoreBusyError            what was read went, again and again
 ├── WriteError                    nothing was stored
 │   ├── ReadOnlyStoreError        opened read-only, following, or stopped after a failed flush
@@ -117,6 +118,17 @@ class StoreLockedError(OpenError):
     def __str__(self) -> str:
         holder = f"process {self.pid}" if self.pid else "another process"
         return f"{self.path} is open in {holder}: stop it, or follow it (--follow; OpenMode.FOLLOW)"
+
+
+@dataclass(eq=False)
+class AnotherStoreError(OpenError):
+    """At `path` is not the store that was expected there, as `found` says: it was moved, or its disk is not mounted."""
+
+    path: Path
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is not the store that was there: {self.found}; move it back, or mount its disk"
 
 
 @dataclass(eq=False)
@@ -255,11 +267,10 @@ class NoDescriptorError(StoreError):
     work."""
 
     path: Path
-    lacks_memory: bool = False
+    lacking: str = "file descriptor"
 
     def __str__(self) -> str:
-        lacking, option = ("memory", "-v") if self.lacks_memory else ("file descriptor", "-n")
-        return f"no {lacking} is left to open {self.path}: allow the process more (ulimit {option}), then try again"
+        return f"no {self.lacking} is left to open {self.path}: allow the process more (ulimit -n -v), then try again"
 
 
 @dataclass(eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -22,8 +23,8 @@ from engine.errors import (
     TopicNotFoundError,
 )
 from engine.events import Listeners, StoreListener
-from engine.files.disk import disk_space
-from engine.files.paths import store_root
+from engine.files.disk import disk_space, is_refused_by_disk, write_own_file
+from engine.files.paths import store_root, unlink
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.follow.follower import Follower
 from engine.fsck.check import check_store_files
@@ -44,8 +45,9 @@ from engine.record.batch import Lines
 from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
 from engine.record.message import Message, StoredMessage
-from engine.recovery.inspect import choose_at
+from engine.recovery.inspect import choose_at, layout_of
 from engine.recovery.open import Opened, open_store
+from engine.recovery.refuse import is_new
 from engine.results import (
     CheckProgress,
     IndexState,
@@ -57,7 +59,7 @@ from engine.results import (
     StoreStats,
 )
 from engine.settings.broker_options import read_retention
-from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig
+from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig, StoreIdentity
 from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.settings.notes import CheckNote, read_check_note
 from engine.write.drop_box import DropBox, FoundBox, boxes_below, is_used
@@ -74,6 +76,9 @@ MAX_TIME_MS = (1 << 63) - 1
 
 CLOSING_S = 0.5
 """How long closing goes on summing streams, for the next one who opens the store."""
+
+ROOM_FACTOR = 2
+"""A disk with room for so many log files is worth another try."""
 
 BODY_LIMIT_FACTOR = 16
 """A compressed body may become so many times the message limit."""
@@ -109,7 +114,7 @@ class MessageStore:
         self._queues: dict[tuple[str, int], Queue] = {}
         layout = opened.parts.layout
         self._consumer_offsets = ConsumerOffsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
-        writes = config.mode is OpenMode.WRITE
+        writes = config.mode is OpenMode.WRITE and config.stopped is None
         self._sums = OffsetIndexes(
             opened.parts.layout.own / "sums",
             RowSource(opened.parts.log.files, body_limit_bytes, self._reader.records.alone, self._reader.body_sizes),
@@ -118,8 +123,14 @@ class MessageStore:
             writable=writes,
         )
         self._opened_end = parts.log.readable_end
-        self._refusal = Refusal(None if writes else ReadOnlyStoreError(_READ_ONLY_REASONS[config.mode]))
         self._expiring = ExpiringLog(layout.root, parts.log, parts.queues, config.clock, disk_use)
+        self._refusal = Refusal(
+            None if writes else ReadOnlyStoreError(config.stopped or _READ_ONLY_REASONS[config.mode])
+        )
+        self._known_durable_end: int | None = None
+        """Of a store that is stopped: its log is on disk for certain up to there."""
+        if config.stopped is not None:
+            self._known_durable_end = opened.recovered.trusted_end
         self._lifecycle = threading.Lock()
         self._summing = threading.Lock()
         self._opened_long_at = -1
@@ -176,9 +187,21 @@ class MessageStore:
 
         `disk_use` tells retention how full the disk is. NotAStoreError (nothing is there, or something else),
         StoreLockedError (another process writes it), UnsupportedStoreError (names what is not read), ConfigFileError,
-        ObstructedError, StoreFullError, OSError; ValueError: `create` with a mode that only reads.
+        AnotherStoreError (not that of `config.identity`), ObstructedError, StoreFullError, FlushFailedError, OSError;
+        ValueError: `create` with a mode that only reads.
         """
         path, config = Path(path).absolute(), config or StoreConfig()
+        has_readers = config.serves_readers and not is_new(layout_of(store_root(path), config))
+        try:
+            return cls._open(path, config, create, disk_use)
+        except (StoreError, OSError) as error:
+            if not has_readers or not is_refused_by_disk(error):
+                raise
+            stopped = replace(config, stopped=f"the disk refuses to be written: {_said_by(error)}")
+        return cls._open(path, stopped, create, disk_use)
+
+    @classmethod
+    def _open(cls, path: Path, config: StoreConfig, create: bool, disk_use: DiskUse) -> MessageStore:
         opened = open_store(store_root(path), config, create)
         try:
             store = cls(path, config, opened, disk_use)
@@ -237,6 +260,11 @@ class MessageStore:
         if self._follower is not None:
             self._follower.close()
 
+    @property
+    def identity(self) -> StoreIdentity:
+        """Which store this is: `StoreConfig.identity` for who opens it after us."""
+        return self._opened.identity
+
     def __repr__(self) -> str:
         return f"<MessageStore {str(self.path)!r}, {'closed' if self._closed else self.mode.value}>"
 
@@ -289,7 +317,26 @@ class MessageStore:
     @property
     def flush_failure(self) -> FlushFailedError | None:
         """The failed flush that ended durability, None while all is well."""
-        return self._refusal.flush_failure
+        return self._refusal.flush_failure or self._never_durable(self.physical_end)
+
+    def when_flush_fails(self, call: Callable[[FlushFailedError], None]) -> None:
+        """Have `call` told of a failed flush that ends durability, once, by any thread: whoever opens the store next
+        has reason to leave it `StoreConfig.stopped`."""
+        self._refusal.when_flush_fails(call)
+
+    def disk_takes_writes(self) -> bool:
+        """Whether a small file can be written below the store now, and the log has room for its next file: then a
+        store that the disk had stopped may be opened anew. Waits for the disk."""
+        layout, log_bytes = self._parts.layout, self.sizes.commit_log_bytes
+        room = max(free for free, _ in map(disk_space, layout.commit_log.writable))
+        if room < ROOM_FACTOR * log_bytes:
+            return False
+        try:
+            write_own_file(layout.own / "probe", None, self._parts.disk)
+            unlink(layout.own / "probe")
+        except (StoreError, OSError):
+            return False
+        return True
 
     def _require_write_side(self) -> _WriteSide:
         self._refusal.require_none()
@@ -450,7 +497,8 @@ class MessageStore:
     @property
     def durable_end(self) -> int:
         """Everything before this physical offset is on disk (as far as this process knows)."""
-        return self._log.files.flushed_offset
+        known = self._known_durable_end
+        return self._log.files.flushed_offset if known is None else known
 
     @property
     def sync_flush(self) -> bool:
@@ -461,6 +509,8 @@ class MessageStore:
         """Return when everything before `physical_end` is on disk. FlushFailedError, StoreClosedError."""
         if self._write_side is not None:
             self._write_side.durability.log_flusher.wait_durable(physical_end)
+        elif (failure := self._never_durable(physical_end)) is not None:
+            raise failure
 
     def request_durable(self, physical_end: int, done: Callable[[StoreError | None], None]) -> None:
         """Call `done(None)` when everything before `physical_end` is on disk, `done(error)` when that failed.
@@ -468,14 +518,23 @@ class MessageStore:
         `done` runs on the flush thread, or at once on this one; it must be quick and must not raise.
         """
         if self._write_side is None:
-            done(None)
+            done(self._never_durable(physical_end))
         else:
             self._write_side.durability.log_flusher.request_durable(physical_end, done)
+
+    def _never_durable(self, physical_end: int) -> FlushFailedError | None:
+        """Why what ends there is not brought to disk by a store that is stopped."""
+        stopped = self.config.stopped
+        if stopped is None or physical_end <= self.durable_end:
+            return None
+        return FlushFailedError(self.path, stopped)
 
     def flush(self) -> None:
         """Bring everything written so far to disk, derived data too. FlushFailedError, StoreClosedError."""
         if self._write_side is not None:
             self._write_side.durability.flush()
+        elif (failure := self._never_durable(self.physical_end)) is not None:
+            raise failure
 
     # reading
 
@@ -961,6 +1020,8 @@ class _WriteSide:
 
 
 def _said_by(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) if isinstance(error, StoreError | OSError) else repr(error)
 
 

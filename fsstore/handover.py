@@ -8,6 +8,7 @@ of it goes with the mount. In words of 8 bytes of the machine's own order:
               first one began, time of this server's first answer; both requests at AGREED_BYTES, and at WORKING_BYTES
               what its threads are working on: WORKERS of unique (0: nothing); what was worked on when the last servers
               died: WORKERS of unique (0: none), signal, deaths in a row
+    store     at STORE_BYTES: number of the text that counts (0 or 1) and its length in one word; two texts, JSON
     requests  REQUESTS of: unique (0: free), state, physical offset, user + 1         what is not idempotent
     table     SEGMENTS of: bytes used (0: free), sequence                             where records are
     segments  records: bytes << 8 | kind (0: dead), key, 6 words; then data
@@ -51,6 +52,9 @@ MEMORY_BYTES = 1 << 30
 AGREED_BYTES = 1 << 12
 LARGEST_AGREED_BYTES = 1 << 10
 WORKING_BYTES, WORKERS = 1 << 13, 64
+STORE_BYTES, LARGEST_STORE_BYTES = 3 << 12, 1 << 11
+LONGEST_STORE_WORD = LARGEST_STORE_BYTES // 6 - 64
+"""Characters of a text, each of which JSON may write as six."""
 _HEADER_BYTES = 1 << 16
 REQUESTS, REQUEST_WORDS = 1 << 16, 4
 UNCOUNTED_REQUESTS = 64
@@ -211,6 +215,23 @@ class Handover:
         """How often a server left in order, and another one took over."""
         return self._words[_PLANNED]
 
+    @property
+    def store(self) -> StoreNote:
+        """What the last server knew of the store."""
+        number, size = divmod(self._words[STORE_BYTES // 8], 1 << 32)
+        begin = STORE_BYTES + RECORD_BYTES + number * LARGEST_STORE_BYTES
+        return StoreNote(*json.loads(bytes(self._bytes[begin : begin + size]))) if size else StoreNote()
+
+    @store.setter
+    def store(self, note: StoreNote) -> None:
+        """One thread at a time."""
+        words = (word[:LONGEST_STORE_WORD] if isinstance(word, str) else word for word in note)
+        text = json.dumps(list(words)).encode()
+        number = 1 - (self._words[STORE_BYTES // 8] >> 32)
+        begin = STORE_BYTES + RECORD_BYTES + number * LARGEST_STORE_BYTES
+        self._bytes[begin : begin + len(text)] = text
+        self._words[STORE_BYTES // 8] = number << 32 | len(text)
+
     def leave(self) -> None:
         """The store is closed: whoever takes over need not recover it."""
         self._words[_IS_LEFT] = 1
@@ -269,6 +290,16 @@ def _suspects(words: memoryview) -> dict[int, tuple[int, int]]:
     """Signal of the last death, and deaths in a row, by what was worked on at each of them."""
     rows = iter(words[_SUSPECTS:_SUSPECTS_END].tolist())
     return {unique: (last, count) for unique, last, count in zip(rows, rows, rows, strict=True) if unique}
+
+
+class StoreNote(NamedTuple):
+    """What the next server has to know of the store: which one it is, why a flush of it failed, and how often in a row
+    it could not be opened for writing, because the disk refused."""
+
+    name: str = ""
+    inode: int = 0
+    failure: str = ""
+    refused: int = 0
 
 
 class Shares(Protocol):

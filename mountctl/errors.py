@@ -53,6 +53,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.MissingLogError: os.EX_DATAERR,
         engine.StoreLockedError: os.EX_TEMPFAIL,
         engine.StoreBusyError: os.EX_TEMPFAIL,
+        engine.AnotherStoreError: os.EX_TEMPFAIL,
         engine.BackupError: os.EX_USAGE,
         engine.OptionError: os.EX_USAGE,
         engine.OpenError: os.EX_UNAVAILABLE,

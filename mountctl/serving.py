@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import gc
 import logging
@@ -10,26 +11,40 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import TypeAlias
 
-from engine import FlushPolicy, MessageStore, OpenMode, RecoveryProgress, Retention, StoreConfig, StoreError
+from engine import (
+    FlushFailedError,
+    FlushPolicy,
+    MessageStore,
+    OpenMode,
+    RecoveryProgress,
+    Retention,
+    StoreConfig,
+    StoreError,
+    StoreIdentity,
+)
 from fsstore import ServeOptions, serve
 from fsstore.fuse.mount import ENDING_SIGNALS, require_agreement
-from fsstore.handover import Keeper
+from fsstore.handover import Keeper, StoreNote
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, tell_systemd
 from mountctl.errors import one_line
 from mountctl.log_file import LogFile, SystemLog
 from mountctl.options import MountRequest
 from mountctl.output import human_seconds, human_size, throttled, visible
 from mountctl.process import raise_open_files, start_trimming
+from mountctl.supervisor import RESTART_SIGNAL
 
 log = logging.getLogger("mountctl")
 
 LOG_INTERVAL_SECONDS = 5.0
 SHOW_INTERVAL_SECONDS = 0.1
+REFUSED_SECONDS, LONGEST_REFUSED_SECONDS = 1.0, 60.0
+"""How often a disk that refused is looked at; how long at most until the first look."""
 
 
 def serve_request(
@@ -50,7 +65,8 @@ def serve_request(
     log.info("process %d opens %s (%s)", os.getpid(), request.store, request.mode)
     is_first = keeper is None or keeper.inherited is None  # the next server of a mount has a store to go on with
     create = request.mode == "write" and is_first
-    with MessageStore.open(request.store, _config(request, reporter), create=create) as store:
+    config = _going_on(_config(request, reporter), keeper)
+    with MessageStore.open(request.store, config, create=create) as store, _Watched(store, keeper):
         gc.freeze()  # a store of many queues is many objects that stay: the collector need not go through them
         _log_opening(store)
         hangups.store = store
@@ -65,6 +81,61 @@ def serve_request(
     if keeper is not None and keeper.is_left:
         keeper.memory.leave()
     log.info("closed %s", request.store)
+
+
+def _going_on(config: StoreConfig, keeper: Keeper | None) -> StoreConfig:
+    """The same for the next server of a mount: only for the store of the last one, and read-only where a flush of that
+    one has failed."""
+    known = keeper.memory.store if keeper is not None and keeper.inherited is not None else StoreNote()
+    identity = StoreIdentity(known.name, known.inode) if known.inode else None
+    return replace(config, identity=identity, stopped=known.failure or config.stopped, serves_readers=True)
+
+
+class _Watched:
+    """Notes for the next server what happens to the store; where the disk refuses to be written, has another server
+    try as soon as it does not."""
+
+    def __init__(self, store: MessageStore, keeper: Keeper | None) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        if self._keeper is None:
+            return
+        memory, identity = self._keeper.memory, self._store.identity
+        known = memory.store
+        is_refused = self._store.config.stopped is not None and not known.failure
+        refused = known.refused + 1 if is_refused else 0
+        memory.store = StoreNote(identity.name, identity.inode, known.failure, refused)
+        self._store.when_flush_fails(self._note_failure)
+        if is_refused:
+            self._thread = threading.Thread(target=self._wait_for_disk, args=(refused,), name="mountctl-disk")
+            self._thread.start()
+
+    def _note_failure(self, error: FlushFailedError) -> None:
+        assert self._keeper is not None
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ESTALE:
+            return  # the store is elsewhere, and nothing was refused: the next server waits for it
+        self._keeper.memory.store = self._keeper.memory.store._replace(failure=one_line(error))
+
+    def _wait_for_disk(self, refused: int) -> None:
+        """Look once a second, the first time the later the more servers were refused; then ask for a restart."""
+        assert self._keeper is not None
+        pause = min(2.0 ** (refused - 1), LONGEST_REFUSED_SECONDS)
+        while not self._ending.wait(pause):
+            pause = REFUSED_SECONDS
+            if self._store.disk_takes_writes():
+                log.info("the disk takes writes again: another daemon goes on")
+                with suppress(OSError):
+                    os.kill(self._keeper.pid, RESTART_SIGNAL)
+                pause = LONGEST_REFUSED_SECONDS
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
 
 
 SysExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -207,6 +278,8 @@ def _log_opening(store: MessageStore) -> None:
     found = store.recovery
     if not found.clean:
         log.warning("the store was not closed by its last writer: it was recovered")
+    if store.config.stopped is not None:
+        log.error("the store takes no messages: %s", store.read_only_reason)
     log.info(
         "opened in %s: %s of log read, %s of torn tail cut, %d damaged ranges",
         human_seconds(found.seconds),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -23,6 +24,7 @@ from engine.files.paths import (
     open_folder,
     read_file,
     rename,
+    require_held,
     unlink,
 )
 from engine.record.header import MAX_OFFSET
@@ -37,28 +39,42 @@ NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errn
 
 
 class Disk:
-    """The calls that a disk can refuse. Thread safety: stateless. Each raises OSError."""
+    """The calls that a disk can refuse. Thread safety: stateless. Each raises OSError, with the path."""
 
     def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
         """Give the open file `size_bytes` of real space, zeros where nothing was written."""
-        os.posix_fallocate(descriptor, 0, size_bytes)
+        with _naming(path):
+            os.posix_fallocate(descriptor, 0, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         """Return when the open file's bytes and size are on disk. Leaves other threads running (no GIL)."""
-        os.fdatasync(descriptor)
+        with _naming(path):
+            os.fdatasync(descriptor)
 
     def write_again(self, descriptor: int, path: Path, position: int, size: int) -> None:
         """Have these bytes of the open file, as readers see them, be written to disk by the next sync, also where the
         kernel takes them for written."""
-        os.pwrite(descriptor, os.pread(descriptor, size, position), position)
+        with _naming(path):
+            os.pwrite(descriptor, os.pread(descriptor, size, position), position)
 
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory are on disk."""
         descriptor = open_folder(path)
         try:
-            os.fsync(descriptor)
+            with _naming(path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """An OSError from here names that path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def is_full_disk(error: OSError) -> bool:
@@ -73,6 +89,13 @@ def disk_space(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def is_refused_by_disk(error: BaseException) -> bool:
+    """Whether the disk lets nothing be written, or what was written not be kept: it is full, read-only or broken."""
+    if isinstance(error, OSError):
+        return is_full_disk(error) or error.errno in (errno.EROFS, errno.EIO)
+    return isinstance(error, StoreFullError | FlushFailedError)
 
 
 def lacks_descriptor(error: BaseException) -> bool:
@@ -92,7 +115,7 @@ def flush_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptorEr
 def opening_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptorError:
     """What is raised when `path` could not be made, opened or mapped for writing; only FlushFailedError is final."""
     if error.errno == errno.ENOMEM:
-        return NoDescriptorError(path, lacks_memory=True)
+        return NoDescriptorError(path, "memory")
     return flush_error(path, error)
 
 
@@ -174,6 +197,7 @@ def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) ->
 
     `keep_owner`: root's belong to the owner of the one that they are in. FileExistsError when a file is there, OSError.
     """
+    require_held(path)
     missing = [part for part in (path, *path.parents) if not part.exists()]
     for part in reversed(missing):
         try:

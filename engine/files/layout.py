@@ -140,6 +140,11 @@ class StoreLayout:
         return self.own / "deleted.json"
 
     @property
+    def identity(self) -> Path:
+        """Which store this is; a copy gets another."""
+        return self.own / "id"
+
+    @property
     def backup_note(self) -> Path:
         """Of which store this one is a backup, if it is one."""
         return self.own / "backup.json"

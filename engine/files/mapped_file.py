@@ -520,13 +520,14 @@ class MappedFile(FilePositions):
             self._open_files.discard(self)
 
     def _zero_from(self, position: int, written: int) -> None:
-        """Zero what is not, from `position` on; what we wrote ourselves ends at `written`."""
-        target = self.writable()
+        """Zero what is not, from `position` on; what we wrote ourselves ends at `written`. Where there is nothing to
+        zero the file is not made ready to be written: a full disk may refuse even that."""
+        found = np.frombuffer(self.whole(), np.uint8)
         for start, end in [(position, written), *self.data_ranges(max(position, written))]:
-            for chunk in range(start, end, ZERO_CHUNK_BYTES):
+            for chunk in range(start, min(end, len(found)), ZERO_CHUNK_BYTES):
                 until = min(chunk + ZERO_CHUNK_BYTES, end)
-                if np.frombuffer(target, np.uint8, until - chunk, chunk).any():
-                    target[chunk:until] = _ZEROS[: until - chunk]
+                if found[chunk:until].any():
+                    self.writable()[chunk:until] = _ZEROS[: until - chunk]
 
     def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
         """Where the file, as it was found, may be non-zero, from `position` on: what was never written is not read.

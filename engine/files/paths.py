@@ -11,8 +11,10 @@ and removes what is below a store, and keeps these rules:
 - What is opened is a regular file. A FIFO, socket or device is refused at once, and never waited for.
 - A file with several names is not written if its owner is not that of its folder: a hard link that was planted.
 - What root makes belongs to the owner of the folder that it is made in, who can go on with it later.
+- While a store is open for writing its folders are held: once another folder, or none, has their path (the store was
+  moved, its disk unmounted), nothing is opened, made or removed there.
 
-Paths are absolute. Thread safety: stateless.
+Paths are absolute. Thread safety: any thread.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
 from engine.errors import ObstructedError
 
@@ -41,6 +45,52 @@ _KINDS = {
 }
 
 
+class _HeldFolder:
+    held: ClassVar[tuple[_HeldFolder, ...]] = ()
+    """All of the process. Replaced, never changed: who looks takes no lock."""
+    _changing: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._found = os.stat(path)
+
+    def begin(self) -> None:
+        with self._changing:
+            others = tuple(one for one in self.held if one.path != self.path)  # an older one was left open
+            _HeldFolder.held = (*others, self)
+
+    def end(self) -> None:
+        with self._changing:
+            _HeldFolder.held = tuple(one for one in self.held if one is not self)
+
+    def holds(self, path: str) -> bool:
+        return path.startswith(self.path) and path[len(self.path) : len(self.path) + 1] in ("", "/")
+
+    def require(self) -> None:
+        try:
+            is_same = os.path.samestat(os.stat(self.path), self._found)
+        except (FileNotFoundError, NotADirectoryError):
+            is_same = False
+        if not is_same:
+            raise OSError(errno.ESTALE, "the folder of an open store was moved away or unmounted", self.path)
+
+
+def hold_folder(path: Path) -> Callable[[], None]:
+    """Until the returned function is called, everything below the folder `path` is refused with ESTALE as soon as it is
+    no longer the folder that it is now. OSError."""
+    folder = _HeldFolder(path)
+    folder.begin()
+    return folder.end
+
+
+def require_held(path: Path) -> None:
+    """OSError (ESTALE) when `path` is below a held folder that is no longer there."""
+    text = str(path)
+    for folder in _HeldFolder.held:
+        if folder.holds(text):
+            folder.require()
+
+
 def store_root(path: Path | str) -> Path:
     """Where the store at `path` really is: the path to it may hold links, those below it are looked at."""
     return Path(os.path.realpath(path))
@@ -54,6 +104,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
 
     `flags` say how it is used: O_RDONLY or O_RDWR.
     """
+    require_held(path)
     folder = _enter(path.parent)
     try:
         try:
@@ -114,6 +165,7 @@ def require_file(path: Path) -> None:
 
 def open_folder(path: Path) -> int:
     """A descriptor of the folder at `path`, for syncing it. ObstructedError, OSError."""
+    require_held(path)
     folder = _enter(path)
     try:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
@@ -142,6 +194,7 @@ def open_or_create(path: Path) -> int:
 
 def create_unnamed(folder: Path) -> int:
     """A descriptor of a new file without a name, for `give_name`. OSError where the filesystem knows no such files."""
+    require_held(folder)
     inside = _enter(folder)
     try:
         descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, FILE_MODE, dir_fd=inside)
@@ -204,10 +257,15 @@ def remove_tree(path: Path) -> None:
 
 @contextmanager
 def _folder_of(path: Path) -> Iterator[tuple[int, str]]:
-    """The folder that `path` is in, as a descriptor, and the name in it."""
+    """The folder that `path` is in, as a descriptor, and the name in it. What fails names the path."""
+    require_held(path)
     folder = _enter(path.parent)
     try:
         yield folder, path.name
+    except OSError as error:
+        if error.filename in (path.name, None):
+            error.filename = str(path)
+        raise
     finally:
         os.close(folder)
 

@@ -21,6 +21,7 @@ from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
+from engine.files.paths import hold_folder
 from engine.files.preallocate import BufferPool, Preallocator
 from engine.haste import uncollected
 from engine.log.commit_log import CommitLog
@@ -41,7 +42,8 @@ from engine.recovery.refuse import (
     refuse_unwritable,
 )
 from engine.results import RecoveryReport
-from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig
+from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig, StoreIdentity
+from engine.settings.identity import make_identity, read_identity, require_identity
 from engine.settings.shape_files import remember_paths, write_sizes
 from engine.settings.topics_file import TopicTable
 
@@ -118,7 +120,7 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store whose end is known; `lock` is held in WRITE only."""
+    """A store whose end is known; `lock` is held in WRITE only, unless the disk refused even that."""
 
     parts: StoreFiles
     table: TopicTable
@@ -126,12 +128,16 @@ class Opened:
     lock: StoreLock | None
     choice: ChosenSizes
     kind: StoreKind
+    identity: StoreIdentity
+    let_go: Callable[[], None] = lambda: None
+    """Ends what holds the store's folders."""
 
     def close(self) -> None:
         """Close everything, leaving no mark."""
         self.parts.close()
         if self.lock is not None:
             self.lock.release()
+        self.let_go()
 
 
 def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
@@ -140,6 +146,8 @@ def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
     if create and config.mode is not OpenMode.WRITE:
         raise ValueError(f"create=True goes with OpenMode.WRITE: {config.mode} makes no store")
     layout = layout_of(path, config)
+    if config.identity is not None:
+        require_identity(layout, config.identity)
     new = is_new(layout)
     if new and not create:
         raise NotAStoreError(path, "nothing is there: make a store with `mountctl init`, or create=True")
@@ -148,7 +156,7 @@ def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
     else:
         refuse_unreadable(layout)
     opened = {
-        OpenMode.WRITE: _open_past_refused,
+        OpenMode.WRITE: _open_past_refused if config.stopped is None else _open_read_only,
         OpenMode.READ_ONLY: _open_read_only,
         OpenMode.FOLLOW: _open_following,
     }
@@ -180,11 +188,15 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
     refuse_obstacles(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
+        hold = stack.enter_context(ExitStack())
+        hold.callback(hold_folder(path))
         trace = read_trace(layout)  # under the lock, as all that follows: no other writer comes in between
         new = is_new(layout)
         _make_directories(
             [*layout.commit_log.writable, layout.consume_queues, layout.index, layout.config], config.disk
         )
+        for folder in layout.commit_log.writable:
+            hold.callback(hold_folder(folder))
         table, notes = _topics_to_write(layout, config)
         kind = kind_of(layout, table)
         refuse_unwritable(layout, kind)  # now that no other writer can change it
@@ -193,13 +205,14 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
         if remembered_sizes(layout) != choice.sizes:
             write_sizes(layout.sizes, choice.sizes, config.disk)
         begin_writing(layout, config.disk)
+        identity = make_identity(layout, config.disk)
         lock.sync(config.disk)
         parts = open_store_files(layout, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
         topics = frozenset(table.names()) if not notes else frozenset()
         recovered = _recover(parts, trace, choice, config, topics, table.discard).with_notes(notes)
         stack.pop_all()
-    return Opened(parts, table, recovered, lock, choice, kind)
+    return Opened(parts, table, recovered, lock, choice, kind, identity, hold.pop_all().close)
 
 
 def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
@@ -217,8 +230,26 @@ def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTab
 
 
 def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
+    """READ_ONLY, and WRITE of a store that is stopped, whose lock is taken where the disk allows it."""
+    with ExitStack() as stack:
+        lock = _lock_if_possible(layout) if config.mode is OpenMode.WRITE else None
+        if lock is not None:
+            stack.enter_context(lock)
+        opened = _read_at_rest(layout, config, lock)
+        stack.pop_all()
+    return opened
+
+
+def _lock_if_possible(layout: StoreLayout) -> StoreLock | None:
+    try:
+        return StoreLock(layout.lock)
+    except OSError:
+        return None
+
+
+def _read_at_rest(layout: StoreLayout, config: StoreConfig, lock: StoreLock | None) -> Opened:
     holder = StoreLock.holder(layout.lock)
-    if holder is not None:
+    if holder is not None and lock is None:
         raise StoreLockedError(layout.root, holder or None)
     table = read_topics(layout, config)
     kind = kind_of(layout, table)
@@ -233,11 +264,12 @@ def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
         is_known = table.problem is None and kind.topics_known
         topics = frozenset(table.names()) if is_known else frozenset()
         recovered = _recover(parts, trace, choice, config, topics, lambda topic: None)
-        _require_at_rest(layout, trace)
+        if lock is None:
+            _require_at_rest(layout, trace)
         recovered = recovered.with_notes([f"made again in memory: {error}" for error in parts.queues.unread.values()])
         parts.queues.unread = None  # who meets one from now on is told: nothing makes it again
         stack.pop_all()
-    return Opened(parts, table, recovered, None, choice, kind)
+    return Opened(parts, table, recovered, lock, choice, kind, read_identity(layout))
 
 
 def _require_at_rest(layout: StoreLayout, trace: Trace) -> None:
@@ -257,7 +289,8 @@ def _open_following(layout: StoreLayout, config: StoreConfig) -> Opened:
         stack.callback(parts.close)
         parts.queues.recover(scan=False)
         stack.pop_all()
-    return Opened(parts, table, Recovered(RecoveryReport(), None, {}), None, choice, kind)
+    recovered = Recovered(RecoveryReport(), None, {})
+    return Opened(parts, table, recovered, None, choice, kind, read_identity(layout))
 
 
 def _recover(

@@ -144,6 +144,14 @@ BROKER_RETENTION = Retention(disk_use_ratio=0.75, disk_clean_ratio=0.85)
 
 
 @dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """Which store a folder is: its `name`, "" where it has none yet, and the `inode` of the folder."""
+
+    name: str
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryProgress:
     """How far opening is: `done_bytes` of `total_bytes` of the commit log; `stage` is a word to show."""
 
@@ -170,6 +178,9 @@ class StoreConfig:
     transient_pool_buffers   write buffers of a commit log file each; 0: write to the mapped file
     preallocate              make the next commit log files ahead, on a thread of their own
     warm_files               touch each page of a file made ahead, so that the first write finds it in memory
+    identity                 the store that has to be there (`MessageStore.identity`); None: whichever is
+    serves_readers           WRITE: a store that the disk lets nobody write is opened all the same, to be read
+    stopped                  WRITE: why the store is opened to be read only, as one that has stopped taking messages
     cache                    FOLLOW: directory for queues that are derived from the log; None: in memory
     progress                 called now and then while opening takes long
     clock                    the time
@@ -190,6 +201,9 @@ class StoreConfig:
     transient_pool_buffers: int = 0
     preallocate: bool = True
     warm_files: bool = False
+    identity: StoreIdentity | None = None
+    serves_readers: bool = False
+    stopped: str | None = None
     cache: Path | None = None
     progress: Callable[[RecoveryProgress], None] | None = None
     clock: Clock = wall_clock_ms

@@ -77,6 +77,7 @@ class Refusal:
         self._stopped = error
         self._full_disk: StoreError | None = None
         self._no_space: StoreFullError | None = None
+        self._flush_fails: Callable[[FlushFailedError], None] = lambda error: None
 
     @property
     def reason(self) -> str | None:
@@ -110,8 +111,17 @@ class Refusal:
 
     def note_flush_failure(self, error: FlushFailedError) -> None:
         """What was written may not be on disk: nothing more is taken."""
+        is_first = self.flush_failure is None
         self.flush_failure = self.flush_failure or error
         self.stop(str(error))
+        if is_first:
+            self._flush_fails(error)
+
+    def when_flush_fails(self, call: Callable[[FlushFailedError], None]) -> None:
+        """Have `call` told of the first failed flush; at once, if there was one."""
+        self._flush_fails = call
+        if self.flush_failure is not None:
+            call(self.flush_failure)
 
     def note_full_disk(self, reason: str | None) -> None:
         """The disk is too full, or (None) is not any more."""

@@ -21,6 +21,7 @@ ERRNOS: dict[type[engine.StoreError], int] = {
     engine.StoreBusyError: errno.EBUSY,
     engine.BackupError: errno.EIO,
     engine.StoreLockedError: errno.EBUSY,
+    engine.AnotherStoreError: errno.ESTALE,
     engine.ReadOnlyStoreError: errno.EROFS,
     engine.StoreFullError: errno.ENOSPC,
     engine.IllegalMessageError: errno.EINVAL,

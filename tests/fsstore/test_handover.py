@@ -32,6 +32,7 @@ from fsstore.handover import (
     HandoverError,
     NodeText,
     Records,
+    StoreNote,
 )
 
 ANN, BOB = 1001, 1002
@@ -396,3 +397,17 @@ def test_what_was_answered_is_dropped_with_the_first_request_that_is_not_sent_ag
     assert sorted(Handover(memory).requests.slots) == [2, 6]
     again.free(2 | RESENT)
     assert sorted(Handover(memory).requests.slots) == [6]
+
+
+def test_what_is_known_of_the_store_is_the_last_that_was_noted(memory: int) -> None:
+    first = Handover(memory)
+    assert first.store == StoreNote()
+    notes = [StoreNote("name", 1 << 63), StoreNote("name", 7, "ünreadable\0" * 10_000, 3), StoreNote("other", 8)]
+    for note in notes:
+        first.store = note
+        found = Handover(memory).store
+        assert found == note._replace(failure=note.failure[: len(found.failure)])
+        assert bool(found.failure) == bool(note.failure)
+    first.agree(b"request", b"reply")
+    first.answered(1)
+    assert Handover(memory).store == notes[-1]

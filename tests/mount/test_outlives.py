@@ -362,10 +362,10 @@ def test_a_mount_waits_for_a_store_that_is_gone_and_goes_on_when_it_is_back(moun
         server = server_of(keeper_of(mounted))
         assert server is not None
         os.kill(server, signal.SIGKILL)
-        why = f"can't take over: {mounted.store} is not a message store: nothing is there"
+        why = f"can't take over: {mounted.store} is not the store that was there: nothing is there now"
         eventually(lambda: mounted.log_text().count(why) > 5, "more try than may die before they answer")
         said = mountctl("status", mounted.mountpoint)
-        assert (said.returncode, "is not a message store" in said.stderr) == (75, True)
+        assert (said.returncode, "is not the store that was there" in said.stderr) == (75, True)
         assert not mounted.store.exists()
         aside.rename(mounted.store)
         os.write(descriptor, b" line\n")

@@ -341,6 +341,20 @@ def test_a_file_that_cannot_be_mapped_is_not_left_there(
     file.close()
 
 
+def test_a_file_with_nothing_to_zero_is_cut_where_a_full_disk_refuses_all_space(path: Path) -> None:
+    MappedFile.create(path, SIZE, Access.WRITE).close()
+    disk = RecordingDisk()
+    disk.allocate_error = OSError(errno.ENOSPC, "full")
+    file = MappedFile(path, SIZE, Access.WRITE, disk=disk)
+    file.truncate(0)
+    assert file.flushed == 0
+    with pytest.raises(StoreFullError):
+        file.append(b"more")
+    disk.allocate_error = None
+    file.append(b"more")
+    file.close()
+
+
 def test_a_file_with_bytes_in_it_is_never_taken_over(path: Path) -> None:
     path.write_bytes(b"somebody's")
     with pytest.raises(FileExistsError):
