@@ -180,6 +180,10 @@ class StoreStats:
     """Why the newest publication found no space, as long as that holds; None: it found some."""
     last_deletion: Deletion | None = None
     """What retention deleted last, since this open."""
+    ignored_errors: int = 0
+    """Errors of the disk since this open that cost time or memory alone: a mark or sizes that were not written, keys
+    that wait."""
+    last_ignored_error: str | None = None
     recovery: RecoveryReport = field(default_factory=RecoveryReport)
 
 

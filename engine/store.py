@@ -121,6 +121,7 @@ class MessageStore:
             trusted_end=opened.recovered.trusted_end,
             checked_before=opened.parts.log.readable_end,
             writable=writes,
+            ignored=parts.ignored,
         )
         self._opened_end = parts.log.readable_end
         self._expiring = ExpiringLog(layout.root, parts.log, parts.queues, config.clock, disk_use)
@@ -916,6 +917,8 @@ class MessageStore:
             not_shown=self.not_shown,
             damaged_places=self._reader.records.met.damaged,
             mended=self._reader.records.met.mended,
+            ignored_errors=parts.ignored.count,
+            last_ignored_error=parts.ignored.last,
             recovery=self.recovery,
             messages=sum(max(queue.max_offset - queue.min_offset, 0) for queue in opened_queues),
             min_physical_offset=self._log.min_offset,
@@ -988,6 +991,7 @@ class _WriteSide:
             recovered.queues,
             config.flush,
             refusal.note_flush_failure,
+            parts.ignored,
         )
         self.cleaner = Cleaner(
             expiring,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 
 from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
 from engine.files.disk import Disk, flush_error, is_full_disk, make_directory, opening_error
+from engine.files.ignored import IgnoredErrors
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
 from engine.log.index_file import IndexFile, IndexHeader, index_file_bytes
@@ -37,9 +37,18 @@ class Index(KeyIndex):
     """The index of a store. Thread safety: any thread; one at a time writes (an own lock), queries take no lock."""
 
     def __init__(
-        self, directory: Path, slots: int, entries: int, access: Access, clock: Clock, disk: Disk | None = None
+        self,
+        directory: Path,
+        slots: int,
+        entries: int,
+        access: Access,
+        clock: Clock,
+        disk: Disk | None = None,
+        ignored: IgnoredErrors | None = None,
     ) -> None:
-        """`entries` is the entry area's capacity N; N - 1 are usable. `clock` names new files."""
+        """`entries` is the entry area's capacity N; N - 1 are usable. `clock` names new files. It is noted in
+        `ignored` that keys have to wait."""
+        self._ignored = ignored or IgnoredErrors()
         self.directory = directory
         self.slots = slots
         self.entries = entries
@@ -122,8 +131,10 @@ class Index(KeyIndex):
 
     def settle(self) -> None:
         """Bring the keys that wait in memory into the files, as far as there is space: the others wait on."""
-        with suppress(StoreFullError, NoDescriptorError, FlushFailedError):
-            self._store_keys()  # `flush` says so; and the log's records tell their keys again whenever they are asked
+        try:
+            self._store_keys()
+        except (StoreFullError, NoDescriptorError, FlushFailedError) as error:  # the log's records tell keys again
+            self._ignored.note("keys wait in memory", error)
 
     def _store_keys(self) -> None:
         """Bring all keys into the files. FlushFailedError, StoreFullError, NoDescriptorError: the others wait on."""

@@ -33,6 +33,7 @@ import numpy as np
 
 from engine.errors import ObstructedError, RetiredFileError, StoreError, UnreadableRangeError
 from engine.files.disk import make_directory
+from engine.files.ignored import IgnoredErrors
 from engine.files.paths import open_or_create, read_file, remove_tree
 from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
@@ -340,13 +341,21 @@ class OffsetIndexes:
     """The offset indexes of all queues of a store, and the streams over them. Thread safety: any thread."""
 
     def __init__(
-        self, directory: Path, source: RowSource, *, trusted_end: int, checked_before: int, writable: bool = True
+        self,
+        directory: Path,
+        source: RowSource,
+        *,
+        trusted_end: int,
+        checked_before: int,
+        writable: bool = True,
+        ignored: IgnoredErrors | None = None,
     ) -> None:
         """Kept blocks count for records before `trusted_end` of the log, whose files nobody changed since; 0: none do.
 
         Records at physical offsets below `checked_before` are checked whole (CRC) when they are summed. Unless
-        `writable`, nothing is written to `directory`.
+        `writable`, nothing is written to `directory`. What fails of that is noted in `ignored`.
         """
+        self._ignored = ignored or IgnoredErrors()
         self._directory = directory
         self._source = source
         self._trusted_end = trusted_end
@@ -415,9 +424,11 @@ class OffsetIndexes:
             if queue.is_stale or not self._is_worth_it(queue):
                 continue
             index = self.of(queue)
-            with suppress(OSError, StoreError):
+            try:
                 is_done &= index.grow_until(until_s, decompress=False) is not None or index.decompresses
                 self._save(queue, index)
+            except (OSError, StoreError) as error:
+                self._ignored.note("sizes of a stream are not kept, and are summed again", error)
             if time.monotonic() >= until_s:
                 return False
         return is_done

@@ -17,6 +17,7 @@ from engine.errors import NotAStoreError, RefusedReadError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
+from engine.files.ignored import IgnoredErrors
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access
@@ -65,6 +66,7 @@ class StoreFiles:
     deleted: DeletedTopics
     multi_dispatch: bool
     """Whether the config says that records have further places."""
+    ignored: IgnoredErrors
 
     def close(self) -> None:
         """Unmap and close all files."""
@@ -101,7 +103,8 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
         queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
         stack.callback(queues.close)
         queues.load()
-        index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk)
+        ignored = IgnoredErrors()
+        index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk, ignored)
         stack.callback(index.close)
         index.load()
         stack.pop_all()
@@ -115,6 +118,7 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
         Dispatcher(queues, index, config.delay_levels),
         DeletedTopics(layout.deleted_topics, config.disk),
         config.multi_dispatch,
+        ignored,
     )
 
 

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreFullError
+from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreError, StoreFullError
 from engine.files.disk import Disk, remove_file
 from engine.files.file_scan import written_ns
+from engine.files.ignored import IgnoredErrors
 from engine.files.layout import StoreLayout
 from engine.log.checkpoint import CheckpointFile
 from engine.log.commit_log import CommitLog
@@ -51,8 +52,11 @@ class Durability:
         extents: QueueExtents,
         policy: FlushPolicy,
         failed: Callable[[FlushFailedError], None],
+        ignored: IgnoredErrors,
     ) -> None:
-        """`extents` is every queue's extent now; `failed` is called with the failure that ends durability."""
+        """`extents` is every queue's extent now; `failed` is called with the failure that ends durability. Marks that
+        can't be written are noted in `ignored`."""
+        self._ignored = ignored
         self._layout = layout
         self._disk = disk
         self._log = log
@@ -167,8 +171,11 @@ class Durability:
     def _flush_index(self) -> None:
         try:
             self._index.flush()
-        except StoreFullError:  # its keys wait in memory; until they are in a file nothing claims that they are
+        except (
+            StoreFullError
+        ) as error:  # its keys wait in memory; until they are in a file nothing claims that they are
             self._index_is_late = True
+            self._ignored.note("keys wait in memory, and no mark is written", error)
             return
         self._index_is_late = False
         self._checkpoint.note_index_flushed(self.log_flusher.flushed_time_ms)
@@ -187,5 +194,5 @@ class Durability:
         self._covered = replace(snapshot, newest=newest, index_files=names)
         try:
             write_recovery_point(self._layout.coverage, self._covered, self._disk)
-        except OSError:
-            return
+        except (StoreError, OSError) as error:
+            self._ignored.note("the recovery point can't be written: after a kill more of the log is read", error)

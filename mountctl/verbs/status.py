@@ -159,6 +159,8 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"damage     {plural(len(recovery['damaged']), 'place')} in the log can't be read (mountctl check)"
     if stats["damaged_places"]:
         yield f"met        {plural(stats['damaged_places'], 'place')} in the log that readers could not read"
+    if stats.get("ignored_errors"):
+        yield f"ignored    {plural(stats['ignored_errors'], 'error')} of the disk, last: {stats['last_ignored_error']}"
     if stats["mended"]:
         yield f"mended     {plural(stats['mended'], 'message')} read by a consume queue's entry: the record is damaged"
 
