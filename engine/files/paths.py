@@ -12,7 +12,7 @@ and removes what is below a store, and keeps these rules:
 - A file with several names is not written if its owner is not that of its folder: a hard link that was planted.
 - What root makes belongs to the owner of the folder that it is made in, who can go on with it later.
 - While a store is open for writing its folders are held: once another folder, or none, has their path (the store was
-  moved, its disk unmounted), nothing is opened, made or removed there.
+  moved, its disk unmounted), nothing is opened for writing, made or removed there.
 
 Paths are absolute. Thread safety: any thread.
 """
@@ -76,8 +76,8 @@ class _HeldFolder:
 
 
 def hold_folder(path: Path) -> Callable[[], None]:
-    """Until the returned function is called, everything below the folder `path` is refused with ESTALE as soon as it is
-    no longer the folder that it is now. OSError."""
+    """Until the returned function is called, each change below the folder `path` is refused with ESTALE once it is no
+    longer the folder that it is now. OSError."""
     folder = _HeldFolder(path)
     folder.begin()
     return folder.end
@@ -104,7 +104,8 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
 
     `flags` say how it is used: O_RDONLY or O_RDWR.
     """
-    require_held(path)
+    if flags & os.O_ACCMODE != os.O_RDONLY:
+        require_held(path)
     folder = _enter(path.parent)
     try:
         try:
