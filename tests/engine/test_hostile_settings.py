@@ -22,6 +22,7 @@ from engine import (
     ObstructedError,
     OpenMode,
     StoreError,
+    TopicPermissionError,
     check_store,
     repair_store,
 )
@@ -174,6 +175,8 @@ def use_every_way(kept: Path, path: Path, name: str, content: bytes) -> None:
                 refused = error
             else:
                 continue
+        if isinstance(refused, TopicPermissionError):  # such a number has no bit for writing
+            continue
         assert isinstance(refused, ConfigFileError | ObstructedError)
         assert refused.path == path / name
         assert name in ("config/retention.json", "config/topics.json.bak")
