@@ -577,7 +577,7 @@ class Filesystem:
         appearance.started_ns = handed_over.started_ns(appearance.started_ns)
         handed_over.requests.settle(self._store.physical_end)
         handed_over.requests.share_out(UnansweredShares(self.accounts))
-        handed_over.records.share_out(HandoverShares(self.accounts, self.memory))
+        handed_over.ledger.share_out(HandoverShares(self.accounts, self.memory))
         self._inherited = dict(handed_over.handles.all())
         self._next_handle = handed_over.handles.last + 1
         known = self._inodes.survive(handed_over.nodes)

