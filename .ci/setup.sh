@@ -151,6 +151,7 @@ make_venv() {
     say "installing the locked dependencies into .venv ($(lock_of "$profile"))"
     locked .ci/build.txt
     locked "$(lock_of "$profile")"
+    "$python" -m pip uninstall -q -y --disable-pip-version-check fsstore 2>/dev/null # this project's name of before
     "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . ||
         die "pip could not install this project"
 }

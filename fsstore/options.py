@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+DISTRIBUTION = "fsstore-mount"
+"""The name by which these packages are installed, and their version is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:

@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
+from fsstore.options import DISTRIBUTION
 from mountctl.completion import ASKED, propose_for
 from mountctl.errors import INTERRUPTED, CommandError, exit_code, one_line, usage_line
 
@@ -127,7 +128,7 @@ class Verbs(click.Group):
     None,
     "-V",
     "--version",
-    package_name="fsstore",
+    package_name=DISTRIBUTION,
     prog_name="mountctl",
     message=f"%(prog)s %(version)s (Python {sys.version.split()[0]}, Linux {os.uname().release})",
 )

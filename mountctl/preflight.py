@@ -12,7 +12,9 @@ from pathlib import Path
 
 import click
 
+from fsstore.options import DISTRIBUTION
 from mountctl.errors import CommandError
+from mountctl.installation import require_unmixed
 from mountctl.places import Answer, Mount, answer_of, mount_at, mounts, patiently
 
 FUSE_DEVICE = Path("/dev/fuse")
@@ -20,7 +22,8 @@ FUSE_CONFIG = Path("/etc/fuse.conf")
 
 
 def check_machine(device: Path = FUSE_DEVICE) -> None:
-    """This machine can mount FUSE filesystems."""
+    """This machine can mount FUSE filesystems, and this program is whole."""
+    require_unmixed()
     if not device.exists():
         raise CommandError(f"{device} is missing", "load the module (modprobe fuse), or give the container the device")
     if not os.access(device, os.R_OK | os.W_OK):
@@ -61,7 +64,7 @@ def check_mountpoint(mountpoint: Path) -> None:
     if mounted := mount_at(mountpoint):
         reason = f"mount point {mountpoint} is busy: {mounted.store} is mounted there"
         if older := _version_to_replace(mounted):
-            reason += f" by version {older}, and this is {version('fsstore')}"
+            reason += f" by version {older}, and this is {version(DISTRIBUTION)}"
             raise CommandError(reason, f"mountctl restart {mountpoint} has this one go on with it")
         raise CommandError(reason, f"mountctl umount {mountpoint}")
     if not mountpoint.exists():
@@ -80,7 +83,7 @@ def _version_to_replace(mount: Mount) -> str | None:
     def ask() -> str | None:
         status = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
         found: str | None = status.get("version") if status.get("outlives_daemon") else None
-        return None if found == version("fsstore") else found
+        return None if found == version(DISTRIBUTION) else found
 
     try:
         return patiently(ask, None) if mount.is_trusted else None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mountctl.errors import CommandError
+from mountctl.installation import missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ DRIVER_MEMORY = "2g"
 def require_arrow() -> None:
     """CommandError without pyarrow."""
     if find_spec("pyarrow") is None:
-        raise CommandError("pyarrow is not installed", "pip install 'fsstore[arrow]'")
+        raise missing("pyarrow", "arrow")
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise CommandError("PySpark is not installed", "pip install 'fsstore[spark]'") from None
+        raise missing("PySpark", "spark") from None
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running

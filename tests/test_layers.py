@@ -153,7 +153,7 @@ MAY_IMPORT = {
         "handover": set(),
         "interface": {"options"},
         "accounts": {"interface"},
-        "tree": {"accounts", "handover", "interface"},
+        "tree": {"accounts", "handover", "interface", "options"},
         "parquet": {"options", "interface", "tree"},
         "arrow": {"parquet"},
         "jobs": {"interface", "parquet"},

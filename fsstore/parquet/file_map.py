@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fsstore.options import DISTRIBUTION
 from fsstore.parquet.format import SCHEMA, Column, Value, binary, i32, i64, items, struct, text
 from fsstore.parquet.layout import MAGIC, PAGE_BYTES, Layout, RangeKey, page_aligned
 from fsstore.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, Chunk
@@ -22,7 +23,7 @@ from fsstore.parquet.row_groups import BoundError, Columns
 
 Array = np.ndarray[Any, Any]
 
-_VERSION = version("fsstore")  # asked once: it stands in a file
+_VERSION = version(DISTRIBUTION)  # asked once: it stands in a file
 _UNCOMPRESSED = 0
 _FOOTER_SIZE_BYTES = 4
 

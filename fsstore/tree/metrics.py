@@ -21,12 +21,13 @@ from itertools import accumulate
 from engine import CheckNote, MessageStore, Retention, StoreStats, options_of
 from fsstore.accounts import Resource, ResourceFigures
 from fsstore.handover import HandoverFigures
+from fsstore.options import DISTRIBUTION
 from fsstore.tree.complaints import Complaints
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.nodes import Survival
 from fsstore.tree.status import bounds_by_topic, group_lags
 
-VERSION = version("fsstore")
+VERSION = version(DISTRIBUTION)
 """Of the program that runs, also after another one was installed."""
 _COUNTERS = {
     "put_messages": "Messages stored since this daemon opened the store",

@@ -18,6 +18,7 @@ from fsstore.jobs.mount import bounds, files_between
 from fsstore.parquet.format import FIELDS, Type
 from mountctl.access import parse_time
 from mountctl.errors import CommandError
+from mountctl.installation import missing
 from mountctl.output import print_json_line, print_table
 from mountctl.reach import reach_mount
 
@@ -88,7 +89,7 @@ def command(
     try:
         import duckdb
     except ImportError:
-        raise CommandError("DuckDB is not installed", "pip install 'fsstore[sql]'") from None
+        raise missing("DuckDB", "sql") from None
     between = Between(*(None if text is None else parse_time(text) for text in (begin, end)))
     with reach_mount(place) as mountpoint, duckdb.connect() as connection:
         try:

@@ -17,6 +17,7 @@ from engine import Message, OpenMode
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.interface import FilesystemError
+from fsstore.options import DISTRIBUTION
 from fsstore.tree.metrics import BUCKETS_S
 from tests.fsstore.conftest import Mount
 from tests.fsstore.fakestore import FakeStore
@@ -125,7 +126,7 @@ def test_it_says_what_runs_since_when(mount: Mount) -> None:
     ((_, labels, one),) = families["fsstore_build_info"].samples
     assert one == 1
     assert labels["python"] == platform.python_version()
-    assert labels["version"] == version("fsstore")
+    assert labels["version"] == version(DISTRIBUTION)
     assert value(families, "fsstore_start_time_seconds") == pytest.approx(mount.now_ms / 1000)
 
 

@@ -308,7 +308,7 @@ def test_without_java_or_pyarrow_one_line_says_what_to_install(
     assert said("--spark").startswith("mountctl: Spark needs Java: install it")
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['pyarrow'] = None")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert said() == "mountctl: pyarrow is not installed: pip install 'fsstore[arrow]'\n"
+    assert said() == f"mountctl: pyarrow is not installed: {sys.executable} -m pip install pyarrow\n"
 
 
 @pytest.mark.parametrize(
