@@ -137,3 +137,14 @@ def test_of_many_colliding_keys_not_all_are_remembered_and_all_are_found(
             assert len(store._reader._chains) == 1
             found = {key: store.newest_with_key(topic, key) for key in others}
             assert {key: message.queue_offset for key, message in found.items() if message is not None} == last
+
+
+def test_a_record_that_names_a_key_elsewhere_and_has_one_of_its_hash_does_not_carry_it(tmp_path: Path) -> None:
+    asked, alike, *_ = SAME_HASH
+    with opened(tmp_path / "store", sizes=SMALL_SIZES) as store:
+        store.put(Message("T", b"x", [alike], properties={"other": asked}), 0)
+        store.put(Message("T", b"x", [alike, f"{asked}-17"]), 0)
+        carrying = store.put(Message("T", b"x", [asked]), 0)
+        places = [row for rows in store.key_places("T", asked) for row in rows.tolist()]
+        assert places == [[carrying.queue, carrying.queue_offset]]
+        assert [message.queue_offset for message in store.query("T", asked)] == [carrying.queue_offset]

@@ -193,8 +193,8 @@ def test_a_topic_is_one_text_in_the_order_of_its_messages(prepared: Mounted, top
 
 
 def test_damage_costs_one_message(prepared: Mounted) -> None:
-    """2.9 A damaged message reads as EIO; its neighbours stay readable, and `0.log` leaves it out. So does one in a page
-    that the disk refuses to read, for as long as it refuses; the reason names the file and the byte."""
+    """2.9 A damaged message reads as EIO; its neighbours stay readable, and `0.log` leaves it out. So does one in a
+    page that the disk refuses to read, for as long as it refuses; the reason names the file and the byte."""
     queue = prepared.root / "letters" / "0"
     assert refused_with((queue / "3").read_bytes) == errno.EIO
     assert [(queue / offset).read_bytes() for offset in "024"] == [b"first", b"third", b"fifth"]
