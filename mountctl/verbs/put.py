@@ -101,7 +101,7 @@ def _saying_what_went_in(access: Access, count: int) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if access.published:
+        if 0 < access.published < count:
             click.echo(f"mountctl: of {plural(count, 'message')} the first {access.published:,} are stored", err=True)
         raise
 

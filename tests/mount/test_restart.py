@@ -333,7 +333,7 @@ def test_a_restart_without_the_store_says_what_became_of_the_mount(mounted: Site
     mounted.store.rename(aside)
     done = mountctl("restart", mounted.mountpoint)
     assert (done.returncode, "as before" in done.stderr) == (75, False)
-    assert "is not a message store" in done.stderr
+    assert "is not the store that was there" in done.stderr
     assert "the mount waits for another daemon" in done.stderr
     aside.rename(mounted.store)
     assert status_of(mounted)["restarts"] >= 1

@@ -70,7 +70,7 @@ def test_tar_holds_every_message(written: Path, tmp_path: Path) -> None:
 
 def test_attributes_travel(written: Path, tmp_path: Path) -> None:
     sh(f"getfattr -R -d 0 > {tmp_path}/attributes", written)
-    assert (tmp_path / "attributes").read_text().count("user.mq.msg_id=") == 300
+    assert (tmp_path / "attributes").read_text().count("user.mq.queue_offset=") == 300
 
 
 # programs that write where they like

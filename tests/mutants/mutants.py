@@ -271,8 +271,12 @@ MUTANTS = (
     Mutant(
         "keys-of-one-hash-are-mixed",
         "engine/read/reader.py",
-        "key == unique or key in split_keys(own) for own, unique",
-        "True for own, unique",
+        "    records = records.take(rows_naming(records, key))\n"
+        "    topics, topic_rows = topics_of(records)\n"
+        "    keys, unique_keys = property_texts(records, [KEYS, UNIQUE_KEY])\n"
+        "    carry = [key == unique or key in split_keys(own) for own, unique "
+        "in zip(keys, unique_keys, strict=True)]\n",
+        "    topics, topic_rows = topics_of(records)\n    carry = [True] * len(records)\n",
         ("tests/engine/test_alike_hashes.py",),
     ),
 )
