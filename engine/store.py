@@ -321,8 +321,8 @@ class MessageStore:
         return self._refusal.flush_failure or self._never_durable(self.physical_end)
 
     def when_flush_fails(self, call: Callable[[FlushFailedError], None]) -> None:
-        """Have `call` told of a failed flush that ends durability, once, by any thread: whoever opens the store next
-        has reason to leave it `StoreConfig.stopped`."""
+        """Call `call` once, on any thread, with the failed flush that ends durability. The next opening of the store
+        should then pass it as `StoreConfig.stopped`."""
         self._refusal.when_flush_fails(call)
 
     def disk_takes_writes(self) -> bool:
@@ -368,7 +368,7 @@ class MessageStore:
         return self._topics.has_queue(topic, queue)
 
     def require_writable(self, topic: str) -> None:
-        """TopicPermissionError for a topic whose `perm` in config/topics.json lets nobody publish."""
+        """Raise TopicPermissionError for a topic whose `perm` in config/topics.json has no write bit."""
         self._topics.require_writable(topic)
 
     def is_writable(self, topic: str) -> bool:
@@ -812,16 +812,16 @@ class MessageStore:
 
     @property
     def retention(self) -> Retention | None:
-        """What this store deletes by; None: nothing. A store that is only read deletes nothing."""
+        """The retention by which this store deletes; None if it deletes nothing, as a store that is only read."""
         return self._write_side.cleaner.retention if self._write_side is not None else None
 
     def plan_retention(self, retention: Retention | None) -> RetentionPlan:
-        """What `retention` would delete if it were in force now, in any mode. Deletes nothing."""
+        """The files that `retention` would delete if it were in force now. Works in any mode and deletes nothing."""
         return self._expiring.plan(retention)
 
     def asked_retention(self) -> Retention | None:
-        """What a writer of this store has in force: what it was opened with, else what config/retention.json asks for.
-        ConfigFileError."""
+        """The retention that a writer of this store has in force: the one it was opened with, else the one in
+        config/retention.json. ConfigFileError."""
         return self.config.retention or read_retention(self._parts.layout.retention)
 
     def reread_retention(self) -> Retention | None:
