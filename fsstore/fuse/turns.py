@@ -3,8 +3,9 @@
     /dev/fuse ──all that has come──► RequestQueue ──one of each user──► request loop
     slow work ─────────────────────► SlowThreads  ──one of each user──► a thread
 
-Each user's own come in their order. That is all the order which the kernel's requests need: it sends none that follows
-from another before that one is answered, and what it sends without waiting (FORGET, INTERRUPT) is right in any order.
+A user's requests reach the request loop in their order. That is all the order which the kernel's requests need: it
+sends none that follows from another before that one is answered, and what it sends without waiting (FORGET, INTERRUPT)
+is right in any order. Slow work of one user that comes together may begin in any order.
 So is what another server received and did not answer: the kernel sends it again before anything else, and the journal
 of requests is told of it when it is read.
 """

@@ -244,7 +244,9 @@ def test_slow_work_of_one_user_leaves_threads_to_others() -> None:
         assert over.wait(30)
 
     serve(channel, handle, max_slow=16)
-    assert set(begun[: FEWEST_THREADS + 1]) == {1, 2, 9}
+    at_once = begun[: FEWEST_THREADS + 1]
+    assert 9 in at_once
+    assert len(set(at_once) - {9}) == FEWEST_THREADS
 
 
 def test_slow_work_that_waits_for_the_one_thread_of_its_kind_is_done_by_user_in_turn() -> None:
