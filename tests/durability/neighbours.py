@@ -18,11 +18,13 @@ import errno
 import itertools
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -151,12 +153,46 @@ def begin_lines(root: Path, scale: float) -> None:
     at_once(4, lambda number: [os.write(fd, b"x" * 4096) for fd in fds[number::4]])
 
 
+def drop_files(root: Path, scale: float) -> None:
+    """Files of a drop box, each kept open until another descriptor is refused. Every second one becomes a message when
+    it is closed; the others wait, until more are refused."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    box, count, many = root / "bad" / "drop", itertools.count(), int(16_000 * scale)
+    opened: deque[int] = deque()
+    waiting: deque[Path] = deque()
+
+    def drop() -> None:
+        number = next(count)
+        path = box / f"{'.' if number % 2 else ''}{os.getpid()}-{number}"
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        os.write(fd, b"x" * 100)
+        opened.append(fd)
+        if number % 2:
+            waiting.append(path)
+
+    def drop_or_make_room(_: int) -> None:
+        try:
+            drop()
+        except OSError as error:
+            if error.errno == errno.EDQUOT:
+                waiting.popleft().unlink()
+            elif error.errno != errno.EMFILE:
+                raise
+            os.close(opened.popleft())
+        if len(opened) > many:
+            os.close(opened.popleft())
+
+    at_once(4, drop_or_make_room)
+
+
 ATTACKS: dict[str, Callable[[Path, float], None]] = {
     "stats": stat_names,
     "json": write_json,
     "keys": look_up_keys,
     "names": name_files,
     "lines": begin_lines,
+    "drops": drop_files,
 }
 
 COLLIDING = 300_000

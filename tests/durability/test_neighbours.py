@@ -11,7 +11,7 @@ import pytest
 from fsstore.accounts import SHARES
 from tests.durability.neighbours import ATTACKER, ATTACKS, Seen, Times, used_beside
 
-SHARED = ("names", "held_bytes", "handover_bytes", "unanswered")
+SHARED = ("names", "held_bytes", "handover_bytes", "unanswered", "descriptors", "staged_files")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes other users")
@@ -24,6 +24,8 @@ def test_no_attack_takes_more_than_a_share() -> None:
             assert its["largest"] <= its["limit"] // SHARES, (attack, resource)
     assert beside["names"]["names"]["largest_user"] == ATTACKER
     assert beside["lines"]["held_bytes"]["largest_user"] == ATTACKER
+    assert beside["drops"]["descriptors"]["largest_user"] == ATTACKER
+    assert beside["drops"]["staged_files"]["largest_user"] == ATTACKER
 
 
 def times(p99: float) -> Times:
