@@ -246,6 +246,9 @@ long, as much."""
 UNLIMITED = trio.CapacityLimiter(math.inf)
 """`SlowThreads` limits them."""
 
+ASK_EVERY = 8
+"""While no two requests come together, one in so many asks whether another one waits: that costs a call each time."""
+
 LINGER_MS = 10
 """How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
 time it would set up and take down a timer at each request."""
@@ -274,6 +277,8 @@ class RequestLoop:
         accounts.set_bound(Resource.SLOW_THREADS, Bound(sum(threads.values()), FEWEST_THREADS))
         self._threads = SlowThreads(threads, accounts)
         self._requests = RequestQueue(memory)
+        self._unasked = 0
+        """Requests to take before the next look whether several have come."""
         self._ending = ending
         self._accounts = accounts
         self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
@@ -311,7 +316,7 @@ class RequestLoop:
             if request is not None:
                 left -= 1
                 self._take(request, nursery)
-            elif is_busy or not self._channel.is_ready(LINGER_MS):
+            elif not self._channel.is_ready(0 if is_busy else LINGER_MS):
                 self.working[0] = 0
                 await self._channel.wait()
                 left = TURN_REQUESTS
@@ -320,11 +325,16 @@ class RequestLoop:
                 self._take(request, nursery)
 
     def _next(self) -> memoryview | None:
-        """The next request of the user in turn, of all that have come; None: there is none yet."""
+        """The next request of the user in turn, of all that have come; None: there is none yet, or the loop is to take
+        the one that comes next."""
         channel, requests = self._channel, self._requests
         if not requests:
+            if self._unasked:
+                self._unasked -= 1
+                return None
             request = channel.receive() if channel.is_ready(0) else None
             if request is None or not channel.is_ready(0):
+                self._unasked = ASK_EVERY - 1
                 return request  # the only one: it need not be copied
             requests.add(bytes(request))
         while requests.has_room and channel.is_ready(0):
