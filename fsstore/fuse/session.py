@@ -4,8 +4,8 @@ fusermount3 mounts (it may, for everyone) and hands the descriptor over. A reply
 Requests are handled one after the other on trio's thread:
 
     poll the descriptor in place ──ready──► receive, handle, reply ──► poll again …
-        │ nothing for LINGER_MS: wait through trio          │ another one has come meanwhile: receive all, then handle
-        │                                                   │ one of each user in turn (turns)
+        │ nothing for LINGER_MS: wait through trio          │ each ASK_EVERY requests, if several have come meanwhile:
+        │                                                   │ receive all, then handle one of each user in turn (turns)
 
 Most answers need no waiting, and going through trio for each would cost more than answering. trio gets its turn after
 TURN_REQUESTS requests, after each one while somebody waits for slow work or for pyfuse3, and whenever the kernel is
@@ -247,7 +247,7 @@ UNLIMITED = trio.CapacityLimiter(math.inf)
 """`SlowThreads` limits them."""
 
 ASK_EVERY = 8
-"""While no two requests come together, one in so many asks whether another one waits: that costs a call each time."""
+"""One request in so many asks which others have come, to have their users take turns: that costs a call each time."""
 
 LINGER_MS = 10
 """How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
@@ -278,7 +278,7 @@ class RequestLoop:
         self._threads = SlowThreads(threads, accounts)
         self._requests = RequestQueue(memory)
         self._unasked = 0
-        """Requests to take before the next look whether several have come."""
+        """Requests to take before it asks again."""
         self._ending = ending
         self._accounts = accounts
         self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
@@ -325,24 +325,19 @@ class RequestLoop:
                 self._take(request, nursery)
 
     def _next(self) -> memoryview | None:
-        """The next request of the user in turn, of all that have come; None: there is none yet, or the loop is to take
-        the one that comes next."""
+        """The next request of the user in turn, of those that had come when it was asked last; None: there is none."""
         channel, requests = self._channel, self._requests
-        if not requests:
-            if self._unasked:
-                self._unasked -= 1
-                return None
-            request = channel.receive() if channel.is_ready(0) else None
-            if request is None or not channel.is_ready(0):
-                self._unasked = ASK_EVERY - 1
+        if self._unasked:
+            self._unasked -= 1
+        else:
+            self._unasked = ASK_EVERY - 1
+            request = channel.receive() if requests.has_room and channel.is_ready(0) else None
+            if request is not None and not (requests or channel.is_ready(0)):
                 return request  # the only one: it need not be copied
-            requests.add(bytes(request))
-        while requests.has_room and channel.is_ready(0):
-            if (request := channel.receive()) is not None:
+            while request is not None:
                 requests.add(bytes(request))
-            elif not channel.is_mounted:
-                break
-        waiting = requests.take()
+                request = channel.receive() if requests.has_room and channel.is_ready(0) else None
+        waiting = requests.take() if requests else None
         return None if waiting is None else memoryview(waiting)
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
