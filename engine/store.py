@@ -989,6 +989,7 @@ class _WriteSide:
             index,
             dispatcher,
             recovered.queues,
+            recovered.unread,
             config.flush,
             refusal.note_flush_failure,
             parts.ignored,

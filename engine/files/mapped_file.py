@@ -671,10 +671,10 @@ class MappedFile(FilePositions):
             self._open_files.discard(self)
 
 
-def unread_end(file: MappedFile, start: int = 0) -> int:
-    """The position after the last readable byte of a file, from `start` on, that the disk refuses to read; `start` when
-    it refuses none. Space that was never written is not read. ReadError, OSError."""
-    view = file.pages()
+def unread_end(file: MappedFile, start: int = 0, stop: int | None = None) -> int:
+    """The position after the last readable byte of a file in [start, stop), None: to its end, that the disk refuses to
+    read; `start` when it refuses none. Space that was never written is not read. ReadError, OSError."""
+    view = file.pages()[:stop]
     for first, after in reversed(list(file.data_ranges(start))):
         end = refused_end(view[first:after])
         if end:

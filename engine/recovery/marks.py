@@ -30,6 +30,7 @@ from engine.results import DamagedRange, DamageKind, NewestRecord
 if TYPE_CHECKING:
     from engine.log.commit_log import CommitLog
     from engine.log.consume_queue import ConsumeQueue
+    from engine.recovery.unread import Range
 
 VERSION = 1
 EARLIEST = -1 << 63
@@ -51,7 +52,7 @@ class RecoveryPoint:
     `log_begin` is where the log began then. `queues` is where each queue's files begin and the next queue offset, by
     topic and queue id; `index_physical_offset` that of the newest record with a
     key in the index; `index_files` the names of its files, oldest first; `newest` (physical offset, size, store time,
-    CRC of all its bytes).
+    CRC of all its bytes). Of the log in the `unread` ranges nothing is derived: the disk refused it.
     """
 
     physical_end: int
@@ -61,6 +62,7 @@ class RecoveryPoint:
     queues: QueueExtents = field(default_factory=dict)
     index_physical_offset: int = -1
     index_files: tuple[str, ...] = ()
+    unread: tuple[Range, ...] = ()
 
     @property
     def newest_record(self) -> NewestRecord | None:
@@ -137,6 +139,7 @@ def parse_recovery_point(stored: Any) -> RecoveryPoint | None:
             },
             index_physical_offset=whole_number(stored["index_physical_offset"], -1),
             index_files=tuple(str(name) for name in stored["index_files"]),
+            unread=tuple((whole_number(start), whole_number(end)) for start, end in stored.get("unread", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

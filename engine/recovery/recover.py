@@ -32,7 +32,7 @@ from engine.log.claims import Claims, QueueClaim, read_claims, with_entries
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.deleted_topics import DeletedTopics
-from engine.log.entries import ENTRY
+from engine.log.entries import ENTRY, Entries
 from engine.log.queue_sequence import SPARE, Doubt, Seed
 from engine.record.header import MIN_RECORD_BYTES
 from engine.record.log_framing import Framing
@@ -43,6 +43,7 @@ from engine.recovery.log_scan import LogScan
 from engine.recovery.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
 from engine.recovery.quarantine import DAMAGED, keep_records, quarantine, written_after
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
+from engine.recovery.unread import Range, UnreadRanges, keep_entries
 from engine.results import DamagedRange, DamageKind, NewestRecord, RecoveryReport
 from engine.settings.config import RecoveryProgress
 
@@ -58,6 +59,9 @@ TRUSTED_FILES = 3
 """After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
 
 Progress = Callable[[RecoveryProgress], None]
+
+Keep = Callable[[str, int, int, Entries], None]
+"""Puts right entries for lost numbers of a queue (topic, queue id), from a queue offset on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +84,15 @@ def read_trace(layout: StoreLayout) -> Trace:
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """The report for people, the log's newest record, and every queue's extent; `taken_over` when nothing was
-    read. The log before `trusted_end` is as our last writer left it; 0: unknown."""
+    read. The log before `trusted_end` is as our last writer left it; 0: unknown. `unread` ranges of it were refused
+    when what follows from them was made."""
 
     report: RecoveryReport
     newest: NewestRecord | None
     queues: QueueExtents
     trusted_end: int = 0
     taken_over: bool = False
+    unread: tuple[Range, ...] = ()
 
     def with_notes(self, notes: Sequence[str]) -> Recovered:
         """The same with more sentences in the report."""
@@ -108,8 +114,10 @@ def recover(
     StoreFullError, OSError: nothing good is lost, trying again is safe.
     """
     began = time.monotonic()
-    if trace.mark is not None and not rebuild_index and trace.mark.speaks_of(parts.log, trace.lock_mtime_ns):
-        return _take_over(parts.log, parts.queues, trace.mark)
+    mark = None if rebuild_index else trace.mark
+    is_current = mark is not None and mark.speaks_of(parts.log, trace.lock_mtime_ns)
+    if mark is not None and is_current and not UnreadRanges(parts.log.files, mark.unread).again:
+        return _take_over(parts.log, parts.queues, mark)
     point = valid_recovery_point(parts.layout, parts.log, trace)
     if point is None:
         leave_out_deleted(parts.queues, parts.deleted, trace, topics)
@@ -169,7 +177,7 @@ def _take_over(log: CommitLog, queues: ConsumeQueues, point: RecoveryPoint) -> R
     queues.expire(log.min_offset)
     damage = point.newest_damage(log)
     report = RecoveryReport(damaged=tuple(one.start for one in damage), notes=tuple(map(_sentence, damage)))
-    return Recovered(report, point.newest_record, point.queues, point.physical_end, taken_over=True)
+    return Recovered(report, point.newest_record, point.queues, point.physical_end, True, point.unread)
 
 
 class _Recovery:
@@ -193,6 +201,9 @@ class _Recovery:
         self._notes: list[str] = []
         self._claims = Claims()
         self._multi_dispatch = parts.multi_dispatch
+        self._unread = UnreadRanges(parts.log.files, point.unread if point else ())
+        self._framed: list[DamagedRange] = []
+        """Ranges that were refused once, and never held a record."""
         self._unproved: list[tuple[int, int]] = []
         """Of the log behind what is known to be on disk: what the kernel had in memory before it was looked at."""
         self._log_scan: LogScan
@@ -223,7 +234,7 @@ class _Recovery:
         )
         for found in self._log_scan:
             queued = parts.deleted.without_queues(found)
-            dispatch_scanned(parts.dispatcher, parts.queues, log.files, queued, self._log_scan.damaged)
+            dispatch_scanned(parts.dispatcher, parts.queues, log.files, queued, self._log_scan.damaged, self._keep)
         found_end = self._log_scan.end
         for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
             self._notes.append(
@@ -231,7 +242,7 @@ class _Recovery:
                 " it was deleted, and its records in the log are left out"
             )
         self._cut(trusted_end)
-        damaged = [one for one in self._log_scan.damaged if one.is_new]
+        damaged = [one for one in self._log_scan.damaged if one.is_new and one not in self._framed]
         if self._point is not None and start >= self._point.physical_end:
             damaged = [*self._point.newest_damage(log), *damaged]
         report = RecoveryReport(
@@ -245,7 +256,18 @@ class _Recovery:
             seconds=time.monotonic() - began,
         )
         covered_end = self._point.physical_end if self._point else 0
-        return Recovered(report, self._newest(), queue_extents(parts.queues), covered_end)
+        before = (one for one in self._unread.still if one[1] <= start)
+        unread = (*before, *self._refused_ranges())
+        return Recovered(report, self._newest(), queue_extents(parts.queues), covered_end, unread=unread)
+
+    def _refused_ranges(self) -> list[Range]:
+        """The damage met so far that is bytes which the disk refuses."""
+        ranges = [(one.start, one.end) for one in self._log_scan.damaged if one.kind is DamageKind.UNREADABLE]
+        return [one for one in ranges if self._unread.is_refused(*one)]
+
+    def _keep(self, topic: str, queue_id: int, first: int, entries: Entries) -> None:
+        """Leave entries of lost numbers as the queue had them, where they lead to bytes that the disk refuses."""
+        keep_entries(self._claims, topic, queue_id, first, entries, self._refused_ranges())
 
     def _uncommitted(self) -> list[str]:
         """What is to be said of a ledger's newest entries, if they are not known to be committed."""
@@ -296,11 +318,16 @@ class _Recovery:
         queues_trusted = self._queues_trusted(trusted_end)
         if not queues_trusted:
             start = log.min_offset
+        again = max(min((first for first, _ in self._unread.again), default=trusted_end), log.min_offset)
+        start = min(start, again)
         if start < trusted_end:
             self._look_for_multi_dispatch(start)
             self._claims = with_entries(self._claims, parts.queues, start, trusted_end)
         if not queues_trusted:
             self._drop_queues()
+        if again < trusted_end:  # a range that was refused can be read: what follows is made again
+            parts.queues.truncate(again)
+            parts.index.truncate(again, log.stored_ms)
         return start
 
     def _look_for_multi_dispatch(self, start: int) -> None:
@@ -437,8 +464,11 @@ class _Recovery:
 
     def _write_tombstones(self) -> None:
         """Frame records that lost a sector at a power cut: their CRC is right, and readers must not take them for
-        whole. Never one that was acknowledged as durable."""
+        whole. Never one that was acknowledged as durable. Frame what was passed because the disk refused it, and turns
+        out to be empty."""
         for damage in self._log_scan.damaged:
+            if damage.kind is DamageKind.UNREADABLE and self._unread.was_refused(damage.start, damage.end):
+                self._frame_empty(damage)
             file = self._log.files.find(damage.start)
             if damage.kind is not DamageKind.LOST_SECTOR or file is None:
                 continue
@@ -447,6 +477,17 @@ class _Recovery:
                 keep_bytes(self._parts.layout.own / DAMAGED, file, first, last, self._parts.disk)
             if fits_tombstone(first, last, file.size):
                 write_tombstone(file, first, last, damage.since_ms)
+
+    def _frame_empty(self, damage: DamagedRange) -> None:
+        file = self._log.files.find(damage.start)
+        if file is None or damage.end > file.start + file.size:
+            return
+        first, last = damage.start - file.start, damage.end - file.start
+        if fits_tombstone(first, last, file.size) and not any(file.pages()[first:last]):
+            newest_ms = self._point.store_time_ms if self._point and damage.end >= self._log_scan.end else 0
+            write_tombstone(file, first, last, damage.since_ms or newest_ms)
+            file.sync()
+            self._framed.append(damage)
 
     def _take_numbers(self) -> None:
         """Give the newest numbers of queues whose records are damaged entries that lead there."""
@@ -459,6 +500,7 @@ class _Recovery:
                 first = self._first_lost(claim, known, has_files=queue is not None and queue.files.last is not None)
                 entries = np.zeros(claim.next_offset - first, ENTRY)
                 entries["physical_offset"], entries["size"] = place
+                self._keep(topic, queue_id, first, entries)
                 self._parts.queues.get_or_create(topic, queue_id).append(first, entries)
 
     def _damage_of(self, claim: QueueClaim) -> tuple[int, int] | None:
@@ -506,13 +548,14 @@ def dispatch_scanned(
     log_files: FileQueue,
     found: ScannedRecords,
     damaged: Sequence[DamagedRange],
+    keep: Keep = lambda topic, queue_id, first, entries: None,
 ) -> list[tuple[str, int]]:
     """Dispatch what a scan of the log found, past numbers that damage took; the queues that it belongs to."""
     while True:
         try:
             return dispatcher.put_scanned(found)
         except QueueGapError as gap:
-            _fill_gap(queues.get_or_create(gap.topic, gap.queue_id), gap, damaged, log_files)
+            _fill_gap(queues.get_or_create(gap.topic, gap.queue_id), gap, damaged, log_files, keep)
 
 
 def take_back(queues: ConsumeQueues, doubt: Doubt) -> None:
@@ -522,11 +565,14 @@ def take_back(queues: ConsumeQueues, doubt: Doubt) -> None:
         queue.drop_from(doubt.expected)
 
 
-def _fill_gap(queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue) -> None:
+def _fill_gap(
+    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue, keep: Keep
+) -> None:
     """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
     start, size = _lost_range(queue, gap, damaged, log)
     entries = np.zeros(gap.found - gap.expected, ENTRY)
     entries["physical_offset"], entries["size"] = start, size
+    keep(gap.topic, gap.queue_id, gap.expected, entries)
     queue.append(queue.max_offset, entries)
 
 

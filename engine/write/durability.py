@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreError, StoreFullError
 from engine.files.disk import Disk, remove_file
@@ -37,6 +38,9 @@ from engine.recovery.marks import (
 from engine.settings.config import FlushPolicy
 from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 
+if TYPE_CHECKING:
+    from engine.recovery.unread import Range
+
 
 class Durability:
     """Flushes a store open for writing. Thread safety: any thread."""
@@ -50,12 +54,13 @@ class Durability:
         index: Index,
         dispatcher: WriteDispatcher,
         extents: QueueExtents,
+        unread: tuple[Range, ...],
         policy: FlushPolicy,
         failed: Callable[[FlushFailedError], None],
         ignored: IgnoredErrors,
     ) -> None:
-        """`extents` is every queue's extent now; `failed` is called with the failure that ends durability. Marks that
-        can't be written are noted in `ignored`."""
+        """`extents` is every queue's extent now; of `unread` ranges of the log nothing is derived; `failed` is called
+        with the failure that ends durability. Marks that can't be written are noted in `ignored`."""
         self._ignored = ignored
         self._layout = layout
         self._disk = disk
@@ -64,6 +69,7 @@ class Durability:
         self._index = index
         self._dispatcher = dispatcher
         self._extents = {topic: dict(of_topic) for topic, of_topic in extents.items()}
+        self._unread = unread
         self._index_is_late = False
         self._covered: RecoveryPoint | None = None
         self._checkpoint = CheckpointFile(layout.checkpoint, disk)
@@ -161,6 +167,7 @@ class Durability:
                 lock_mtime_ns=written_ns(self._layout.lock),
                 queues={topic: dict(extents) for topic, extents in self._extents.items()},
                 index_physical_offset=self._index.last_physical_offset,
+                unread=tuple(one for one in self._unread if one[1] > log.min_offset),
             )
 
     def _flush_queues(self, least_pages: int) -> None:

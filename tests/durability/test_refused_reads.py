@@ -201,6 +201,84 @@ def test_the_log_ends_before_no_page_that_is_refused(disk: FaultyDisk, mode: Ope
         assert {number for number in range(COUNT) if bytes(store.get("T", 0, number).body) != body_of(number)} == set()
 
 
+def crashed(disk: FaultyDisk) -> Path:
+    """A copy of the open store: as its process leaves it that dies. The first messages are behind a recovery point."""
+    with opened(disk, OpenMode.WRITE) as store:
+        store.flush()
+        for number in range(COUNT, 2 * COUNT):
+            store.put(Message("T", body_of(number), [f"key-{number}"]), 0)
+        shutil.copytree(disk.root / "store", disk.root / "crashed", symlinks=True)
+    shutil.rmtree(disk.root / "store")
+    (disk.root / "crashed").rename(disk.root / "store")
+    return disk.root / "store"
+
+
+def required_again(store: MessageStore, puts: int) -> None:
+    """All messages have their numbers and their keys."""
+    assert store.bounds("T", 0).max_offset == 2 * COUNT + puts
+    assert [bytes(message.body) for message in store.read("T", 0, 0)] == [
+        *map(body_of, range(2 * COUNT)),
+        *[b"beside"] * puts,
+    ]
+    for number in range(2 * COUNT):
+        assert [message.queue_offset for message in store.query("T", f"key-{number}")] == [number]
+
+
+@pytest.mark.parametrize("position", [98 * 1024, 400 * 1024, -10])
+@pytest.mark.parametrize("later", [OpenMode.WRITE, OpenMode.READ_ONLY])
+def test_a_page_that_recovery_could_not_read_costs_nothing_when_the_disk_is_well(
+    disk: FaultyDisk, later: OpenMode, position: int
+) -> None:
+    path = crashed(disk)
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        first = position if position > 0 else store.physical_end + position
+    disk.inject(Rule("read", LOG, first=first, end=first + 1))
+    for puts in (1, 2):  # the second opening meets marks of the first
+        with opened(disk, OpenMode.WRITE) as store:
+            store.put(Message("T", b"beside"), 0)
+            assert store.bounds("T", 0).max_offset == 2 * COUNT + puts
+            with pytest.raises(RefusedReadError):
+                [store.get("T", 0, number) for number in range(2 * COUNT)]
+    disk.heal()
+    with opened(disk, later) as store:
+        required_again(store, 2)
+    with opened(disk, OpenMode.WRITE) as store:
+        required_again(store, 2)
+    assert list(check_store(path, config=CONFIG)) == []
+
+
+@pytest.mark.parametrize("position", [400 * 1024, -10])
+@pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY])
+def test_a_page_that_recovery_could_not_read_is_read_as_soon_as_the_disk_is_well(
+    disk: FaultyDisk, mode: OpenMode, position: int
+) -> None:
+    crashed(disk)
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        first = position if position > 0 else store.physical_end + position
+    disk.inject(Rule("read", LOG, first=first, end=first + 1))
+    with opened(disk, mode) as store:
+        disk.heal()
+        assert [bytes(store.get("T", 0, number).body) for number in range(2 * COUNT)] == [
+            *map(body_of, range(2 * COUNT))
+        ]
+
+
+@pytest.mark.parametrize("puts", [0, 1])
+def test_a_page_after_the_end_that_is_refused_is_no_damage_when_the_disk_is_well(disk: FaultyDisk, puts: int) -> None:
+    path = crashed(disk)
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        first = store.physical_end // 4096 * 4096 + 4096
+    disk.inject(Rule("read", LOG, first=first, end=first + 1))
+    with opened(disk, OpenMode.WRITE) as store:
+        for _ in range(puts):
+            store.put(Message("T", b"beside"), 0)
+    disk.heal()
+    with opened(disk, OpenMode.WRITE) as store:
+        required_again(store, puts)
+        assert store.recovery.damaged == ()
+    assert list(check_store(path, config=CONFIG)) == []
+
+
 @pytest.mark.parametrize("position", [0, 98 * 1024, 292 * 1024])
 def test_repair_and_backup_go_round_a_page_of_the_log(disk: FaultyDisk, tmp_path: Path, position: int) -> None:
     path = disk.root / "store"
