@@ -12,7 +12,7 @@ more. Settings are copied whole, consumer offsets first, so that none is ahead o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,8 +53,9 @@ Progress = Callable[[CheckProgress], None]
 @dataclass(frozen=True, slots=True)
 class BackedUp:
     """A run: the copy holds physical offsets [begin, end) of the store, of which it had those before `start`. It has so
-    many `messages`; so many places of what was copied are `damaged`. Settings that the disk can't read are `left_out`:
-    the copy has them as before, or not."""
+    many `messages`; so many places of what was copied are `damaged`. Settings that the disk can't read are `left_out`,
+    and queues without a message in the log: the copy has them as before, or not. Of the files `refused` of the log it
+    reads some pages only; so many bytes at the log's end are `missing` for that, until a run can read them."""
 
     begin: int
     start: int
@@ -62,6 +63,8 @@ class BackedUp:
     messages: int
     damaged: int
     left_out: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    missing: int = 0
 
 
 def back_up(
@@ -96,6 +99,9 @@ class _Run:
         self._disk = config.disk
         self._progress = progress
         self._left_out: set[str] = set()
+        self._refused: set[str] = set()
+        self._refused_end = 0
+        """Physical offset after the last byte that the disk refused."""
 
     def run(self) -> BackedUp:
         layout = self._layout
@@ -122,11 +128,13 @@ class _Run:
             self._copy_log(source, start, end)
             self._keep_numbers(source)
             self._copy_settings(offsets, deleted)
-            done = self._derive(begin, start, end)
-            files = (file for file in source.log.files.files if file.start + file.size <= end)
+            done = self._derive(begin, start, end, source.queues.unread)
+            files = (file for file in source.log.files.files if file.start + file.size <= done.end)
             stamps = {file.start: written_ns(file.path) for file in files}
         store, now_ms = str(layout.root), self._config.clock()
-        write_backup_note(self._copy.backup_note, BackupNote(store, True, done.begin, end, now_ms, stamps), self._disk)
+        write_backup_note(
+            self._copy.backup_note, BackupNote(store, True, done.begin, done.end, now_ms, stamps), self._disk
+        )
         return done
 
     # what is there
@@ -231,7 +239,11 @@ class _Run:
         while start < end:
             length = min(CHUNK_BYTES, end - start, file_bytes - start % file_bytes)
             chunk = source.log.files.view(start, length)
-            refused_end(chunk)  # zeros from now on, and damage in the copy: a system call would be refused all of it
+            if until := refused_end(chunk):  # zeros from now on, and damage in the copy
+                self._refused_end = start + until
+                file = source.log.files.find(start)
+                assert file is not None
+                self._refused.add(self._layout.shown(file.path))
             yield start, chunk
             start += length
 
@@ -295,17 +307,32 @@ class _Run:
     def _recovering(self, now: RecoveryProgress) -> None:
         self._progress(CheckProgress(now.stage, now.done_bytes, now.total_bytes))
 
-    def _derive(self, begin: int, start: int, end: int) -> BackedUp:
-        """Open the copy, which recovers it, drop what the store has not any more, and close it cleanly."""
+    def _derive(self, begin: int, start: int, end: int, unread: Collection[tuple[str, int]]) -> BackedUp:
+        """Open the copy, which recovers it, drop what the store has not any more, and close it cleanly. What the store
+        says of the queues `unread` is not known."""
         with MessageStore.open(self._copy.root, self._copy_config(max_bytes=end - begin)) as store:
-            if store.physical_end != end:
-                what = f"it ends at {store.physical_end}, not at {end}: what follows there is no record"
+            copied_end = store.physical_end
+            if copied_end != end and not start <= copied_end < self._refused_end:
+                what = f"it ends at {copied_end}, not at {end}: what follows there is no record"
                 raise BackupError(self._copy.root, what, "mountctl check tells what is wrong with the store")
             while store.clean():
                 pass
             stats = store.stats()
-            damaged, left_out = len(store.recovery.damaged), tuple(sorted(self._left_out))
-            return BackedUp(stats.min_physical_offset, start, end, stats.messages, damaged, left_out)
+            damaged, refused = len(store.recovery.damaged), tuple(sorted(self._refused))
+            folders = (Path(topic, str(queue)) for topic, queue in unread)
+            without = {folder for folder in folders if not (self._copy.consume_queues / folder).is_dir()}
+            queues = {self._layout.shown(self._layout.consume_queues / folder) for folder in without}
+            left_out = tuple(sorted(self._left_out | queues))
+            return BackedUp(
+                stats.min_physical_offset,
+                start,
+                copied_end,
+                stats.messages,
+                damaged,
+                left_out,
+                refused,
+                end - copied_end,
+            )
 
 
 def _has_newest(source: StoreFiles, files: FileQueue, point: RecoveryPoint) -> bool:

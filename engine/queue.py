@@ -266,7 +266,7 @@ class Queue:
         """Where records from queue offset `first` on begin (int64 (n,)), as far as the queue can tell at once."""
         queue = self._resolve()
         try:
-            found = queue.entries(first, end - first) if queue is not None else np.empty(0, ENTRY)
+            found = queue.known_entries(first, end - first) if queue is not None else np.empty(0, ENTRY)
         except (UnreadableRangeError, RetiredFileError):
             found = np.empty(0, ENTRY)  # retention took the file between two looks
         return found["physical_offset"].astype(np.int64)
@@ -282,12 +282,13 @@ class Queue:
                 yield from self._one_by_one(queue_offset, queue_offset + 1, damaged)
 
     def entries(self, start: int, count: int) -> Entries:
-        """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count."""
+        """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count; of size
+        0 those that the disk refuses, which lead to no record."""
         queue = self._current()
         if queue is None:
             return np.empty(0, ENTRY)
         first = max(start, queue.min_offset)
-        return _with_tags_codes(queue.entries(first, max(start + count - first, 0)), self._log.files)
+        return _with_tags_codes(queue.known_entries(first, max(start + count - first, 0)), self._log.files)
 
     def headers(self, start: int, count: int) -> Array:
         """HEADER (n,), row i for queue offset start + i; not `ok` what is damaged or expired."""
@@ -298,7 +299,7 @@ class Queue:
             return found
         first = min(max(start, queue.min_offset), end)
         most_rows = HEADER_ROWS if self._records.has_batches else None
-        for run in self._records.runs(queue, first, queue.entries(first, end - first), most_rows):
+        for run in self._records.runs(queue, first, queue.known_entries(first, end - first), most_rows):
             row = run.first - start
             found[row : row + len(run.records)] = run.records.headers
             for alone, message in run.alone.items():
@@ -312,7 +313,7 @@ class Queue:
         if queue is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         first = max(start, queue.min_offset)
-        runs = runs_by_file(self._log.files, queue.entries(first, max(start + count - first, 0)))
+        runs = runs_by_file(self._log.files, queue.known_entries(first, max(start + count - first, 0)))
         found = [read_sizes(log, places - base) for log, base, places in runs]
         parts = zip((np.zeros(0, np.int64),) * 2, *found, strict=True)
         store_sizes, body_sizes = (np.concatenate(part) for part in parts)
@@ -356,7 +357,7 @@ class Queue:
         records of the next ones meanwhile."""
         found: tuple[int, Entries] | None = None
         while (first := max(first, queue.min_offset)) < end:
-            entries = queue.read(first, min(HELD_ROWS, end - first))
+            entries = queue.known_entries(first, min(HELD_ROWS, end - first))
             if not len(entries):
                 break  # the queue was cut meanwhile
             begin, (last, size, _) = entries[0].item()[0], entries[-1].item()

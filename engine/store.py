@@ -6,6 +6,7 @@ import heapq
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -577,15 +578,22 @@ class MessageStore:
         return self._queue(topic, queue).read(start, count, damaged)
 
     def follow(
-        self, topic: str, queue: int | None = None, start: int | None = None, *, poll_ms: int = 100
+        self,
+        topic: str,
+        queue: int | None = None,
+        start: int | None = None,
+        *,
+        poll_ms: int = 100,
+        damaged: Callable[[int, int], None] | None = None,
     ) -> Iterator[StoredMessage]:
         """Messages of a topic, or of one queue, as they come: all that come from now on, or those from queue offset
         `start` of each queue on (0: from the oldest). Those found at one look are in the order of the log; damaged ones
-        are left out. Waits for more for as long as the store is open; a store that is followed is looked at every
-        `poll_ms`. TopicNotFoundError, also when the topic is deleted meanwhile."""
+        are left out, and `damaged` is called with queue and queue offset of each. Waits for more for as long as the
+        store is open; a store that is followed is looked at every `poll_ms`. TopicNotFoundError, also when the topic is
+        deleted meanwhile."""
         self.refresh()
         ends = {number: self._first_to_follow(topic, number, start) for number in self._followed(topic, queue)}
-        return self._as_they_come(topic, queue, ends, poll_ms / 1000)
+        return self._as_they_come(topic, queue, ends, poll_ms / 1000, damaged)
 
     def _followed(self, topic: str, queue: int | None) -> list[int]:
         if queue is None:
@@ -598,7 +606,12 @@ class MessageStore:
         return bounds.max_offset if start is None else max(start, bounds.min_offset)
 
     def _as_they_come(
-        self, topic: str, queue: int | None, ends: dict[int, int], poll_seconds: float
+        self,
+        topic: str,
+        queue: int | None,
+        ends: dict[int, int],
+        poll_seconds: float,
+        damaged: Callable[[int, int], None] | None,
     ) -> Iterator[StoredMessage]:
         news = _News(topic)
         unsubscribe = self.subscribe(news)
@@ -610,7 +623,8 @@ class MessageStore:
                 for number in self._followed(topic, queue):
                     start, end = ends.get(number, 0), self.bounds(topic, number).max_offset
                     if end > start:
-                        come.append(self.read(topic, number, start, end - start))
+                        tell = ignore if damaged is None else partial(damaged, number)
+                        come.append(self.read(topic, number, start, end - start, tell))
                         ends[number] = end
                 yield from heapq.merge(*come, key=attrgetter("physical_offset"))
                 if not come:
@@ -619,7 +633,8 @@ class MessageStore:
             unsubscribe()
 
     def entries(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
-        """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count."""
+        """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count; of size
+        0 those that the disk refuses, which lead to no record."""
         return self._queue(topic, queue).entries(start, count)
 
     def headers(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:

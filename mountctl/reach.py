@@ -130,13 +130,15 @@ def require_access(mount: Mount) -> None:
 
 def _beside(stack: ExitStack, store: Path, mounted: MountedStore) -> Access | None:
     """A mounted store, followed; None where its files are not to be read here, or are not surely those that the mount
-    shows: its daemon must hold their lock, and the whole log lie among them."""
-    writer = mounted.status()["pid"]  # answered when what was published before is in its queues
+    shows: its daemon must hold their lock, and the whole log lie among them, up to where the daemon has it: a follower
+    does not see what lies on a page that the disk refuses."""
+    status = mounted.status()  # answered when what was published before is in its queues
     try:
-        if writer_of(store) != writer or not mounted.has_own_log():
+        if writer_of(store) != status["pid"] or not mounted.has_own_log():
             return None
         settings = StoreSettings({"maxMessageSize": str(mounted.body_limit_bytes())})
-        return stack.enter_context(opened(store, settings, writing=False, following=True))
+        found = stack.enter_context(opened(store, settings, writing=False, following=True))
+        return found if found.store.physical_end >= status["stats"]["physical_end"] else None
     except (OSError, StoreError):
         return None
 

@@ -9,13 +9,13 @@ Rebuildable from the commit log, so it carries no checksum. One writer (dispatch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.errors import QueueGapError, ReadError, RefusedReadError, RetiredFileError, UnreadableRangeError
-from engine.files.mapped_file import Access
+from engine.files.mapped_file import PAGE_BYTES, Access
 from engine.files.watch import Watch
 from engine.log.entries import (
     ENTRY,
@@ -47,6 +47,8 @@ _UNEXPIRED = MAX_OFFSET, 1, 0
 """An entry that is older than no log."""
 _UNREAD = -1, 1, 0
 """An entry that leads to no record."""
+_REFUSED = -1, 0, 0
+"""Stands for an entry that the disk refuses."""
 ENTRY_BYTES = ENTRY.itemsize
 _MANY = 1024
 """Who reads so many entries goes on: four times as many are read from disk at once."""
@@ -303,6 +305,36 @@ class ConsumeQueue(QueueEnd):
             found += len(part)
         return np.concatenate(parts)
 
+    def known_entries(self, queue_offset: int, count: int) -> Entries:
+        """As `entries`, but those that the disk refuses are there, of size 0: each leads a byte behind where its
+        neighbour does, where no record begins, so to the file of the log that its own may be in; to -1 where none can
+        be read."""
+        try:
+            return self.entries(queue_offset, count)
+        except RefusedReadError:
+            pieces = self._pieces(queue_offset, min(queue_offset + count, self._max))
+            return _leading_near(np.concatenate([np.empty(0, ENTRY), *pieces]))
+
+    def _pieces(self, first: int, end: int) -> Iterator[Entries]:
+        """The entries at [first, end); _REFUSED stands for those that the disk refuses: of a page, or of a whole
+        file."""
+        while first < end:
+            try:
+                piece = self.read(first, end - first)
+            except RefusedReadError as error:
+                page, begin = error.position // PAGE_BYTES * PAGE_BYTES, first - first % self._file_entries
+                bad, after = begin + page // ENTRY_BYTES, begin - -(page + PAGE_BYTES) // ENTRY_BYTES
+                if not (first < after and bad < end):  # it refuses more than is asked for: the file is read as a whole
+                    bad, after = first, begin + self._file_entries
+                bad, after = max(bad, first), min(after, end)
+                yield from self._pieces(first, bad)
+                piece = np.full(after - bad, np.array(_REFUSED, ENTRY))
+                first = bad
+            if not len(piece):
+                return
+            yield piece
+            first += len(piece)
+
     def physical_offsets(self, start: int, end: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Where the records of [start, end) are, int64 (n,), in order; less what no file of the queue tells."""
         try:
@@ -481,3 +513,15 @@ class ConsumeQueue(QueueEnd):
     def destroy(self, *, durably: bool = True) -> None:
         """Delete the queue's files and directory: see `FileQueue.delete_all`."""
         self.files.delete_all(durably=durably)
+
+
+def _leading_near(entries: Entries) -> Entries:
+    """Entries of which each that was refused leads a byte behind where the one before it does, or the first that was
+    read."""
+    is_refused = (entries["size"] == 0) & (entries["physical_offset"] == -1)
+    known = np.flatnonzero(~is_refused)
+    if len(known):
+        rows = np.flatnonzero(is_refused)
+        near = known[np.maximum(np.searchsorted(known, rows) - 1, 0)]
+        entries["physical_offset"][rows] = entries["physical_offset"][near] + 1
+    return entries

@@ -99,7 +99,7 @@ class BlockReader:
     def read(self, queue: ConsumeQueue, first: int, count: int) -> list[Block]:
         """The messages at queue offsets [first, first + count), as far as they are there: a block for each file of the
         log that they lead into, one after the other."""
-        runs = self._records.runs(queue, first, queue.entries(first, count), _ROWS_TOGETHER)
+        runs = self._records.runs(queue, first, queue.known_entries(first, count), _ROWS_TOGETHER)
         by_file = groupby(map(self._part, runs), lambda part: part[0].bodies.log_file)
         return [_joined(list(parts)) for _, parts in by_file]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,9 +50,11 @@ def read_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> Col
     ExpiredMessageError when the first message of the range is gone, BoundError; else errors as `range_key`.
     """
     _require_range(store, key)
-    with store.hold(key.first_physical):
+    is_known = key.first_physical >= 0  # else the disk refuses the entry of the first message
+    with store.hold(key.first_physical) if is_known else nullcontext():
         blocks = store.blocks(key.topic, key.queue, row_group.begin, row_group.end - row_group.begin)
-    store.hold(key.first_physical).release()  # what retention took meanwhile would pass for damaged
+    if is_known:
+        store.hold(key.first_physical).release()  # what retention took meanwhile would pass for damaged
     _require_range(store, key)  # and what went from the queue for never having been there
     [block] = blocks
     chunks = _chunks_of(store, block)

@@ -50,12 +50,18 @@ def command(place: str, directory: Path, verify: bool, settings: StoreSettings) 
     for finding in findings:
         click.echo(visible(str(finding)))
     click.echo(visible(f"{found.store}: {_in_words(done)}"))
+    for name in done.refused:
+        click.echo(f"mountctl: {name} can't be read in part: the copy has not the messages there", err=True)
+    if done.missing:
+        click.echo(
+            f"mountctl: {human_size(done.missing)} at the log's end can't be read: the next run tries again", err=True
+        )
     for name in done.left_out:
         click.echo(f"mountctl: {name} can't be read: the copy has it as before, or not", err=True)
     if findings or done.damaged:
         damaged = plural(len(findings) or done.damaged, "finding" if findings else "damaged place")
         click.echo(f"mountctl: {damaged} in the copy: see `mountctl check {target}`", err=True)
-    if findings or done.damaged or done.left_out:
+    if findings or done.damaged or done.left_out or done.refused:
         click.get_current_context().exit(FINDINGS)
 
 

@@ -17,9 +17,9 @@ import click
 from fsstore.jobs.mount import bounds, files_between
 from fsstore.parquet.format import FIELDS, Type
 from mountctl.access import parse_time
-from mountctl.errors import CommandError
+from mountctl.errors import DAMAGED, CommandError
 from mountctl.installation import missing
-from mountctl.output import print_json_line, print_table
+from mountctl.output import plural, print_json_line, print_table
 from mountctl.reach import reach_mount
 
 if TYPE_CHECKING:
@@ -68,13 +68,14 @@ _TYPES = {
 def command(
     place: str, query: str, begin: str | None, end: str | None, as_csv: bool, as_json: bool, output: Path | None,
     unsafe: bool,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Ask PLACE, a store or its mount, a QUERY in DuckDB's SQL. Each topic is a table, and `messages` all of them.
 
     Columns: those of @parquet, with body as text (null where it is none), bytes as it is stored, and json where it is
     JSON: json->>'$.user'. A name that is no word stands in double quotes: "%DLQ%billing". With --from and --until files
     of other times are not opened; a TIME is epoch milliseconds or ISO 8601. QUERY reads these tables alone: other files
-    and the network are closed to it, unless --unsafe opens them.
+    and the network are closed to it, unless --unsafe opens them. Damaged messages are left out: their count is on
+    standard error then, and the exit code is 3.
 
     \b
     Examples:
@@ -100,15 +101,17 @@ def command(
             if not statements:
                 raise CommandError("the query is empty", "see `mountctl sql --help`", os.EX_USAGE)
             *first, last = statements
+            files: set[str] = set()
             for statement in first:
-                _make_views(connection, mountpoint, statement.query, between)
+                files |= _make_views(connection, mountpoint, statement.query, between)
                 _execute(connection, statement)
-            _make_views(connection, mountpoint, last.query, between)
+            files |= _make_views(connection, mountpoint, last.query, between)
             if output is not None:
                 into = f"{_text(str(output.absolute()))} (use_tmp_file false)"  # no other file may be written
                 _execute(connection, f"copy ({_bare(last.query)}\n) to {into}")
             else:
                 _print(connection, last.query, as_csv=as_csv, as_json=as_json)
+            return _tell_left_out(connection, mountpoint, sorted(files))
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
             raise CommandError(str(error).splitlines()[0], f"there are topics: {topics}", os.EX_USAGE) from None
@@ -141,9 +144,9 @@ def _execute(connection: DuckDBPyConnection, statement: str | Statement) -> Duck
             raise
 
 
-def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, between: Between) -> None:
-    """A view of each topic that a query names: to make one looks a file up."""
-    there = bounds(str(mountpoint))
+def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, between: Between) -> set[str]:
+    """A view of each topic that a query names: to make one looks a file up. The files that it reads."""
+    there, found = bounds(str(mountpoint)), set[str]()
     by_lower_case = {topic.lower(): topic for topic in sorted(there, reverse=True)}
     for name in connection.get_table_names(query):
         topic = name if name in there else by_lower_case.get(name.lower())
@@ -151,6 +154,23 @@ def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, be
             topics = [topic] if topic is not None else sorted(there)
             files = [file for one in topics for file in files_between(str(mountpoint), one, *between)]
             connection.execute(f"create view if not exists {_quoted(topic or ALL)} as {_select(files, between)}")
+            found.update(files)
+    return found
+
+
+def _tell_left_out(connection: DuckDBPyConnection, mountpoint: Path, files: list[str]) -> int:
+    """Say on standard error how many damaged messages the tables are without; the exit code. Each file says it of
+    itself: asked where any of the mount was without some, since a query may end before it opens all of its own."""
+    status = json.loads((mountpoint / "@store/status.json").read_bytes())
+    if not files or not status["parquet"]["left_out_messages"]:
+        return 0
+    facts = f"parquet_kv_metadata([{', '.join(map(_text, map(_escaped, files)))}])"
+    asked = f"select sum(value::varchar::int) from {facts} where key::varchar = 'fsstore.left_out'"
+    [(count,)] = _execute(connection, asked).fetchall()
+    if not count:
+        return 0
+    click.echo(f"mountctl: {plural(int(count), 'damaged message')} left out (see mountctl check)", err=True)
+    return DAMAGED
 
 
 def _select(files: list[str], between: Between) -> str:

@@ -21,6 +21,7 @@ from engine import (
     OpenMode,
     ReadError,
     RefusedReadError,
+    Retention,
     back_up,
     check_store,
     repair_store,
@@ -128,6 +129,33 @@ def test_a_page_of_a_queue_costs_the_messages_that_it_leads_to(disk: FaultyDisk,
                 store.columns("T", 0, number, 1)
         disk.heal()
         required_everywhere(store, set())
+
+
+@MODES
+@pytest.mark.parametrize("page", [0, 1])
+def test_neighbours_of_entries_that_are_refused_are_read_in_each_way(
+    disk: FaultyDisk, mode: OpenMode, page: int
+) -> None:
+    with opened(disk, mode) as store:
+        end = store.bounds("T", 0).max_offset
+        disk.inject(Rule("read", QUEUE, first=page * 4096, end=page * 4096 + 1))
+        lost = unread(store)
+        kept = [number for number in range(end) if number not in lost]
+        assert [int(entry["size"]) == 0 for entry in store.entries("T", 0, 0, end)] == [
+            number in lost for number in range(end)
+        ]
+        assert np.flatnonzero(store.headers("T", 0, 0, end)["ok"]).tolist() == kept
+        assert np.flatnonzero(store.record_sizes("T", 0, 0, end)[0]).tolist() == kept
+        blocks = store.blocks("T", 0, 0, end)
+        assert [number for block in blocks for number in block.queue_offset.tolist()] == kept
+        assert sum(block.damaged for block in blocks) == len(lost)
+        passed: list[int] = []
+        assert [message.queue_offset for message in store.read("T", 0, 0, damaged=passed.append)] == kept
+        assert passed == sorted(lost)
+        passed.clear()
+        held = [held.offsets.tolist() for held in store.holding("T", 0, 0, end, [], damaged=passed.append)]
+        assert [number for some in held for number in some] == kept
+        assert passed == sorted(lost)
 
 
 @MODES
@@ -292,16 +320,36 @@ def test_repair_and_backup_go_round_a_page_of_the_log(disk: FaultyDisk, tmp_path
     assert first <= position < first + damaged_bytes
     said = list(repair_store(path, config=CONFIG))
     assert any("the disk refuses to read them" in sentence for sentence in said)
-    if position + 4096 < end:
-        assert back_up(path, tmp_path / "copy", config=CONFIG).damaged == 1
-        with MessageStore.open(tmp_path / "copy", replace(CONFIG, mode=OpenMode.READ_ONLY)) as copy:
-            assert unread(copy, ReadError) == lost
+    done = back_up(path, tmp_path / "copy", config=CONFIG)
+    assert (done.refused, done.missing > 0) == (("commitlog/" + "0" * 20,), position + 4096 >= end)
+    assert done.damaged == (not done.missing)
+    with MessageStore.open(tmp_path / "copy", replace(CONFIG, mode=OpenMode.READ_ONLY)) as copy:
+        assert unread(copy, ReadError) == lost
     with opened(disk, OpenMode.READ_ONLY) as store:
         assert unread(store, ReadError) == lost
     disk.heal()
     list(repair_store(path, config=CONFIG))
     with opened(disk, OpenMode.READ_ONLY) as store:
         assert unread(store) == set()  # nothing was written over what could not be read
+    if done.missing:
+        assert back_up(path, tmp_path / "copy", config=CONFIG).refused == ()
+        with MessageStore.open(tmp_path / "copy", replace(CONFIG, mode=OpenMode.READ_ONLY)) as copy:
+            assert unread(copy, ReadError) == set()
+
+
+def test_a_backup_names_a_queue_whose_numbers_alone_are_known(disk: FaultyDisk, tmp_path: Path) -> None:
+    keep = Retention(max_bytes=2 << 20, clean_forcibly=False, clean_interval_ms=3_600_000, delete_pause_ms=0)
+    with MessageStore.open(disk.root / "expired", replace(CONFIG, retention=keep), create=True) as store:
+        store.put(Message("gone", b"old"), 0)
+        store.put_batch([Message("T", b"x" * 1000)] * 900, 0)
+        store.put_batch([Message("T", b"x" * 1000)] * 900, 0)
+        store.put_batch([Message("T", b"x" * 1000)] * 900, 0)
+        while store.clean():
+            pass
+        assert store.stats().min_physical_offset > 0
+    queue = "/expired/consumequeue/gone/0/*"
+    disk.inject(Rule("read", queue))
+    assert back_up(disk.root / "expired", tmp_path / "copy", config=CONFIG).left_out == ("consumequeue/gone/0",)
 
 
 @pytest.mark.parametrize("page", [0, 1])

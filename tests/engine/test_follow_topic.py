@@ -69,6 +69,23 @@ def test_a_follower_gets_what_another_store_publishes_and_queues_that_are_new(
         assert sorted(got) == ["a", "b", "c"]
 
 
+def test_a_damaged_message_is_named_once(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", SMALL, create=True) as store:
+        store.create_topic("orders", 2)
+        for number in range(80):
+            put(store, f"body {number}", queue=number % 2)
+        lost = [store.get("orders", number % 2, number // 2) for number in (5, 60)]
+        with (tmp_path / "store/commitlog" / f"{0:020d}").open("r+b") as log:
+            for message in lost:
+                log.seek(message.physical_offset)
+                log.seek(message.physical_offset + log.read(200).index(b"body"))
+                log.write(b"b0dy")
+        passed: list[tuple[int, int]] = []
+        news = store.follow("orders", start=0, damaged=lambda *place: passed.append(place))
+        assert bodies(news, 78) == [f"body {number}" for number in range(80) if number not in (5, 60)]
+        assert sorted(passed) == [(0, 30), (1, 2)]
+
+
 def test_it_ends_with_the_store_and_with_the_topic(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         put(store, "x")

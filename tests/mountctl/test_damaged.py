@@ -94,6 +94,15 @@ def test_a_copy_counts_them_too(place: Path, tmp_path: Path) -> None:
     assert succeed("cat", tmp_path / "copy", "orders").splitlines() == GOOD
 
 
+def test_rows_of_sql_are_without_them_with_a_word(place: Path) -> None:
+    for query in ("select body from orders order by queue_offset", "select body from messages order by queue_offset"):
+        done = mountctl("sql", place, query, "--csv")
+        assert done.stdout.splitlines()[1:] == GOOD
+        assert done.stderr == "mountctl: 2 damaged messages left out (see mountctl check)\n"
+        assert done.returncode == DAMAGED
+    assert mountctl("sql", place, "select 1").returncode == 0, "no table is asked for"
+
+
 def test_a_body_without_the_texts_that_are_looked_for_is_not_read(place: Path) -> None:
 
     done = mountctl("grep", place, "-c", "body 5", "orders")
