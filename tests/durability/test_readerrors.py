@@ -17,7 +17,7 @@ SHORT = (
     "header of the index refused, closed store, write mount, fault first, files",
     "middle page of the log refused, closed store, repair",
     "first page of the log refused, closed store, backup",
-    "newest page of the log refused, closed store, write mount, fault later, verbs",
+    "newest page of the log refused, closed store, sql",
     "entries of the index refused, closed store, check",
     "topics.json refused, closed store, write mount, fault first, files",
     "topics.json and its .bak refused, closed store, topics",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from engine import TopicNotFoundError
+from engine import Message, MessageStore, TopicNotFoundError
 from mountctl import reach
 from mountctl.access import Shown
 from mountctl.errors import CommandError
@@ -35,6 +37,21 @@ def queue(tmp_path: Path) -> Path:
 
 def test_a_message_that_has_gone_is_left_out(queue: Path) -> None:
     assert [message.body for message in read(queue.parents[1])] == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("unseen", [0, 1])
+def test_a_follower_is_asked_where_it_sees_all_that_the_daemon_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unseen: int
+) -> None:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
+        store.put(Message("orders", b"seen"), 0)
+        status = {"pid": os.getpid(), "stats": {"physical_end": store.physical_end + unseen}}
+        monkeypatch.setattr(MountedStore, "status", lambda self: status)
+        monkeypatch.setattr(MountedStore, "has_own_log", lambda self: True)
+        monkeypatch.setattr(MountedStore, "body_limit_bytes", lambda self: 1024)
+        mounted = MountedStore(Mount(tmp_path, tmp_path / "store", read_only=False, user=0, device="0:1"))
+        with ExitStack() as stack:
+            assert (reach._beside(stack, tmp_path / "store", mounted) is None) == bool(unseen)
 
 
 def test_a_failure_that_is_not_one_messages_ends_the_reading(queue: Path) -> None:
