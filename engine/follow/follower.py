@@ -414,7 +414,7 @@ class Follower:
         """Whether by now the writer's queues are of another kind, or no file of them follows the log any more."""
         looks = [watch.changed() for watch in self._kind_watches]
         if any(looks):
-            self._topics.reload()
+            self._reload_topics()
             before, self._kind = self._kind, self._kind_now()
             if (before.queues, before.has_both) != (self._kind.queues, self._kind.has_both):
                 return True
@@ -525,7 +525,7 @@ class Follower:
     def _begin_again(self) -> None:
         """Show what is there now. OpenError, OSError: nothing is shown, and the next look tries again."""
         layout = self._layout
-        self._topics.reload()
+        self._reload_topics()
         if layout.root.is_dir():
             refuse_unreadable(layout)
         self._require_same_log()

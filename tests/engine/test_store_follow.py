@@ -623,8 +623,9 @@ def test_keys_are_found_that_lie_before_the_index_files_or_between_two(
             assert bytes(found.body) == b"%d" % number
 
 
-def test_a_topic_that_its_broker_deletes_while_nothing_is_written_goes(tmp_path: Path) -> None:
-    """As 4.9 does it: topics.json first, then the queues' folders; the topic's own folder stays."""
+@pytest.mark.parametrize("in_place", [True, False], ids=["topics.json written over", "topics.json made anew"])
+def test_a_topic_that_its_broker_deletes_while_nothing_is_written_goes(tmp_path: Path, in_place: bool) -> None:
+    """As 4.9 does it: topics.json first, as a new file, then the queues' folders; the topic's own folder stays."""
     path, ear = tmp_path / "store", Ear()
     with MessageStore.open(path, SMALL, create=True) as writer:
         for topic in ("plain", "doomed"):
@@ -640,7 +641,9 @@ def test_a_topic_that_its_broker_deletes_while_nothing_is_written_goes(tmp_path:
         refreshed(follower)
         assert bodies(follower, "doomed", 0) == [b"0", b"2", b"4", b"6", b"8"]
         del table["topicConfigTable"]["doomed"]
-        topics.write_text(json.dumps(table))
+        written = topics if in_place else topics.with_suffix(".tmp")
+        written.write_text(json.dumps(table))
+        written.replace(topics)
         refreshed(follower)
         assert "doomed" in follower.topics(), "its queues are still there"
         for queue in "01":
