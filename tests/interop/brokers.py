@@ -119,6 +119,12 @@ def live_broker(
 ) -> Iterator[Broker]:
     """A broker over the store at `path`; ended cleanly when the block is left without an error. With a `master`, of
     another driver, it is a replica of that one."""
+    yield start_broker(driver, path, config, master=master)
+    driver.call("broker_stop")
+
+
+def start_broker(driver: Driver, path: Path, config: dict[str, Any], *, master: Broker | None = None) -> Broker:
+    """As `live_broker`; it runs until its driver stops it or ends."""
     names_port, broker_port = free_ports(2)
     if master is not None:
         names_port = int(master.names.rpartition(":")[2])
@@ -134,8 +140,7 @@ def live_broker(
     public = public_listeners(driver.pid)
     if public:
         raise DriverError(f"RocketMQ listens beyond loopback: {public}")
-    yield Broker(driver, f"127.0.0.1:{names_port}", f"127.0.0.1:{broker_port}")
-    driver.call("broker_stop")
+    return Broker(driver, f"127.0.0.1:{names_port}", f"127.0.0.1:{broker_port}")
 
 
 def client_message(topic: str, body: bytes, **properties: str) -> dict[str, Any]:

@@ -8,7 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.interop import bytewise, defaults, follow, kinds, live, ours, sharing, theirs, through_mount, traces
+from tests.interop import (
+    bytewise,
+    defaults,
+    follow,
+    kinds,
+    live,
+    ours,
+    outliving,
+    sharing,
+    theirs,
+    through_mount,
+    traces,
+)
 from tests.interop.compare import Tally
 from tests.interop.driver import DriverError, LoadRefusedError
 from tests.interop.room import Room
@@ -54,6 +66,9 @@ SCENARIOS = (
         Scenario(f"kinds of stores: {kind.title}", f"kinds {number % 2}", kind.run, ("v5",))
         for number, kind in enumerate(kinds.KINDS)
     ),
+    Scenario("followed: a broker that was killed, every key", "default", outliving.killed_broker),
+    Scenario("followed: a topic deleted on an idle broker", "default", outliving.deleted_topic),
+    Scenario("followed: a copied log without queues and index", "default", outliving.copied_log),
 )
 
 
