@@ -903,7 +903,7 @@ class MessageStore:
         """The store in figures."""
         topics, write_side, index = self.queues_by_topic(), self._write_side, self.index_state
         parts, sizes, log_files = self._parts, self.sizes, len(self._log.files.files)
-        opened_queues, index_files = list(parts.queues), len(parts.index.files)  # opens every queue
+        opened_queues, index_files = list(parts.queues.readable()), len(parts.index.files)  # opens every queue
         queue_files = sum(len(queue.files.files) for queue in opened_queues)
         disk_free, disk_total = max(map(disk_space, parts.layout.commit_log.writable))
         return StoreStats(

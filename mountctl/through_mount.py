@@ -59,7 +59,10 @@ class MountedStore:
         return status
 
     def topics(self) -> list[Topic]:
-        topics = self.status()["topics"]
+        status = self.status()
+        for sentence in status.get("refused_queues", ()):
+            raise CommandError(sentence, "mountctl check tells more", os.EX_IOERR)
+        topics = status["topics"]
         return [Topic(name, _queues(topics[name])) for name in sorted(topics)]
 
     def has_topic(self, topic: str) -> bool:

@@ -224,6 +224,16 @@ class ConsumeQueues:
             if queue is not None:
                 yield queue
 
+    def readable(self) -> Iterator[ConsumeQueue]:
+        """Every queue, opened when it was not yet, but for those that the disk refuses."""
+        with self._lock:
+            keys = self._keys()
+        for topic, queue_id in keys:
+            with suppress(RefusedReadError):
+                queue = self.get(topic, queue_id)
+                if queue is not None:
+                    yield queue
+
     # recovery and retention
 
     def recover(self, scan: bool) -> int:

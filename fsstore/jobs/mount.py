@@ -65,12 +65,15 @@ class DataLossError(RuntimeError):
 
 
 def bounds(mount: str) -> Bounds:
-    """The bounds of every queue now; waits for the mount while its daemon is gone. MountGoneError."""
+    """The bounds of every queue now; waits for the mount while its daemon is gone. MountGoneError; OSError EIO: the
+    disk refuses the end of a queue."""
     return while_gone(mount, lambda: _bounds(mount))
 
 
 def _bounds(mount: str) -> Bounds:
     status = json.loads((Path(mount) / "@store/status.json").read_bytes())
+    for sentence in status.get("refused_queues", ()):
+        raise OSError(errno.EIO, sentence, mount)
     return {
         topic: {int(queue): (at["min_offset"], at["max_offset"]) for queue, at in known["queues"].items()}
         for topic, known in status["topics"].items()

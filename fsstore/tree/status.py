@@ -6,7 +6,7 @@ The figures are those of `engine.StoreStats`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
 
@@ -16,6 +16,7 @@ from engine import (
     Host,
     MessageStore,
     OpenMode,
+    RefusedReadError,
     Retention,
     StoreConfig,
     TopicNotFoundError,
@@ -28,8 +29,10 @@ _INJECTED = frozenset(("clock", "disk", "progress"))
 
 
 def status_of(store: MessageStore) -> dict[str, object]:
-    """The store's state as a JSON object: mode, figures, bounds of every queue, consumer groups with their lag."""
-    topics = bounds_by_topic(store)
+    """The store's state as a JSON object: mode, figures, bounds of every queue, consumer groups with their lag.
+    `refused_queues` says in sentences of which queues the disk refuses the end: they have no bounds."""
+    refused: list[str] = []
+    topics = bounds_by_topic(store, refused.append)
     return {
         "store": str(store.path.absolute()),
         "mode": store.mode.name.lower(),
@@ -37,6 +40,7 @@ def status_of(store: MessageStore) -> dict[str, object]:
         "retention": retention_of(store),
         "stats": asdict(store.stats()),
         "topics": {topic: {"queues": queues} for topic, queues in topics.items()},
+        "refused_queues": refused,
         "groups": group_lags(store, topics),
         "settings_problems": store.settings_problems(),
         "last_check": last_check_of(store),
@@ -60,12 +64,21 @@ def last_check_of(store: MessageStore) -> dict[str, object] | None:
     return None if note is None else {"state": note.state(store.config.clock()), **asdict(note)}
 
 
-def bounds_by_topic(store: MessageStore) -> dict[str, dict[str, dict[str, int]]]:
-    """`min_offset` and `max_offset` of each queue, by topic and queue id."""
+def bounds_by_topic(
+    store: MessageStore, refused: Callable[[str], object] = lambda sentence: None
+) -> dict[str, dict[str, dict[str, int]]]:
+    """`min_offset` and `max_offset` of each queue, by topic and queue id, but for queues of which the disk refuses the
+    end: `refused` is called with a sentence for each."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for topic, queues in store.queues_by_topic().items():
         with suppress(TopicNotFoundError):  # deleted this moment
-            found[topic] = {str(queue): asdict(store.bounds(topic, queue)) for queue in queues}
+            known = {}
+            for queue in queues:
+                try:
+                    known[str(queue)] = asdict(store.bounds(topic, queue))
+                except RefusedReadError as error:
+                    refused(f"{topic}/{queue}: {error}")
+            found[topic] = known
     return found
 
 

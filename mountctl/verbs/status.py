@@ -134,6 +134,8 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"log file   {problem}"
     for problem in status["settings_problems"]:
         yield f"settings   {problem}"
+    for problem in status.get("refused_queues", ()):
+        yield f"refused    {problem}"
     yield f"messages   {stats['messages']:,} in {plural(stats['topics'], 'topic')}, {plural(stats['queues'], 'queue')}"
     log_bytes = stats["physical_end"] - stats["min_physical_offset"]
     files = plural(stats["commit_log_files"], "file")

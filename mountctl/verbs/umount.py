@@ -119,7 +119,8 @@ def _daemon_of(mount: Mount) -> list[int]:
     except OSError as error:
         if error.errno == errno.ENOTCONN:
             return []
-        return [_writer_of(mount, error)]  # it lives, and can't tell: out of descriptors, perhaps
+        state = state_of(mount.device, mount.user)  # it lives, and can't tell: out of descriptors, perhaps
+        return [_writer_of(mount, error)] if state is None else [*filter(None, [state.server]), state.keeper]
 
 
 def _writer_of(mount: Mount, error: OSError) -> int:

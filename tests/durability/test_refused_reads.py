@@ -158,6 +158,12 @@ def test_neighbours_of_entries_that_are_refused_are_read_in_each_way(
         assert passed == sorted(lost)
 
 
+def test_figures_are_told_over_a_queue_that_is_refused(disk: FaultyDisk) -> None:
+    disk.inject(Rule("read", QUEUE, end=1))
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        assert store.stats().topics == 1
+
+
 @MODES
 def test_a_page_of_the_index_costs_queries_alone(disk: FaultyDisk, mode: OpenMode) -> None:
     with opened(disk, mode) as store:

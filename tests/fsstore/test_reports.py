@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageStore, StoreStats
+from engine import Message, MessageStore, QueueBounds, RefusedReadError, StoreStats
 from fsstore.core import Filesystem
 from fsstore.interface import FilesystemError, SlowWork
 from fsstore.tree.metrics import _COUNTERS, _GAUGES
@@ -44,6 +45,25 @@ def test_status_tells_mode_bounds_and_lag(mount: Mount, store: FakeStore) -> Non
     assert {name: status[name] for name in status_of(store.as_store())} == json.loads(
         json.dumps(status_of(store.as_store()))
     )
+
+
+def test_a_queue_of_which_the_disk_refuses_the_end_is_said_and_costs_no_other(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(Message("orders", b"other"), 1)
+    bounds = FakeStore.bounds
+
+    def some(self: FakeStore, topic: str, queue: int) -> QueueBounds:
+        if (topic, queue) == ("orders", 0):
+            raise RefusedReadError(-1, "the disk refuses a page of it", Path("queue"), 0)
+        return bounds(self, topic, queue)
+
+    monkeypatch.setattr(FakeStore, "bounds", some)
+    status = status_of(store.as_store())
+    assert status["refused_queues"] == ["orders/0: queue can't be read at byte 0: the disk refuses a page of it"]
+    topics = json.loads(json.dumps(status["topics"]))
+    assert topics["orders"]["queues"]["1"] == {"min_offset": 0, "max_offset": 1}
+    assert "0" not in topics["orders"]["queues"]
 
 
 def test_the_mount_adds_its_own_fields_to_status(store: FakeStore) -> None:

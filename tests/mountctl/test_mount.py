@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import json
@@ -16,13 +17,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine import writer_of
 from fsstore.fuse.mount import ENDING_SIGNALS
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES
-from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, is_mounted, mountctl, succeed, tree
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, fill, is_mounted, mountctl, succeed, tree
 
 
 def daemon_pid(site: Site) -> int:
@@ -286,6 +288,20 @@ def test_umount_waits_for_the_close_also_when_the_daemon_has_no_descriptor_left(
     succeed("umount", site.mountpoint)
     assert f"closed {site.store}" in site.log_text()
     assert not locked(site.store)
+
+
+def test_umount_needs_no_status_of_a_mount_that_is_not_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(site.store)
+    site.mounted("--read-only")
+    status = json.loads((site.mountpoint / "@store/status.json").read_bytes())
+
+    def refused(text: bytes) -> None:
+        raise OSError(errno.EIO, "Input/output error", "@store/status.json")
+
+    monkeypatch.setattr("mountctl.verbs.umount.json", SimpleNamespace(loads=refused))
+    assert (done := mountctl("umount", site.mountpoint)).returncode == 0, done.stderr
+    assert gone(status["pid"])
+    assert gone(status["keeper_pid"])
 
 
 def test_umount_names_another_mount_namespace_that_holds_the_mount(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
