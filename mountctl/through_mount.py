@@ -148,13 +148,19 @@ class MountedStore:
                     made.mkdir()
             descriptor = os.open(folder / str(queue), os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise self._refusal(topic, queue, error) from error
+            raise self._unread_offsets(error) or self._refusal(topic, queue, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
         return MountedClaim(descriptor)
+
+    def _unread_offsets(self, error: OSError) -> CommandError | None:
+        """Why no group has a place: their file can't be read. None: `error` has another reason."""
+        problems = self.status()["settings_problems"] if error.errno == errno.EIO else []
+        named = [problem for problem in problems if "onsumerOffset.json" in problem]
+        return CommandError(named[0], exit_code=os.EX_IOERR) if named else None
 
     def body_limit_bytes(self) -> int:
         return int(self._config["max_message_bytes"])

@@ -54,6 +54,20 @@ def test_a_follower_is_asked_where_it_sees_all_that_the_daemon_has(
             assert (reach._beside(stack, tmp_path / "store", mounted) is None) == bool(unseen)
 
 
+def test_a_group_whose_file_cannot_be_read_is_told_which_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(self))
+
+    problems = ["topics.json: another one", "config/consumerOffset.json: it can't be read"]
+    monkeypatch.setattr(MountedStore, "status", lambda self: {"settings_problems": problems})
+    monkeypatch.setattr(Path, "mkdir", refused)
+    mounted = MountedStore(Mount(tmp_path, tmp_path / "store", read_only=False, user=0, device="0:1"))
+    with pytest.raises(CommandError) as error:
+        mounted.claim("billing", "orders", 0)
+    assert error.value.exit_code == os.EX_IOERR
+    assert str(error.value).startswith("config/consumerOffset.json")
+
+
 def test_a_failure_that_is_not_one_messages_ends_the_reading(queue: Path) -> None:
     (queue / f"{1:020d}").symlink_to(f"{1:020d}")
     with pytest.raises(OSError, match="symbolic links") as caught:
