@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from engine import (
     OpenMode,
     ReadError,
     StoreConfig,
+    TruncatedFileError,
     check_store,
     repair_store,
 )
@@ -234,3 +236,23 @@ def test_the_length_of_an_only_log_file_that_was_cut_is_not_taken_for_its_size(t
         ]
         assert store.bounds("T", 0).max_offset >= 60
     assert (path / "commitlog" / f"{0:020d}").stat().st_size == EMBEDDED_SIZES.commit_log_bytes
+
+
+def put_until_refused(store: MessageStore, bodies: list[bytes]) -> int:
+    """How many were acknowledged before the first one that was not."""
+    for acknowledged, body in enumerate(bodies):
+        try:
+            store.put(Message("T", body), 0)
+        except TruncatedFileError:
+            return acknowledged
+    raise AssertionError("all were acknowledged")
+
+
+def test_nothing_is_acknowledged_where_the_log_was_cut(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, SMALL, create=True) as store:
+        bodies = [b"%d" % number * 900 for number in range(1, 9)]
+        store.put(Message("T", bodies[0]), 0)
+        log = tmp_path / "commitlog" / f"{0:020d}"
+        os.truncate(log, -(-store.physical_end // mmap.PAGESIZE) * mmap.PAGESIZE)
+        assert put_until_refused(store, bodies[1:]) == store.bounds("T", 0).max_offset - 1 == 3
+        assert [bytes(store.get("T", 0, number).body) for number in range(4)] == bodies[:4]

@@ -168,6 +168,21 @@ def test_the_next_one_refuses_what_is_there_instead(tmp_path: Path, mode: OpenMo
     assert not path.is_dir() or bool(before) == bool(list(path.iterdir()))
 
 
+@pytest.mark.parametrize("mode", list(OpenMode))
+def test_the_next_one_refuses_a_store_that_was_made_anew_in_the_same_folder(tmp_path: Path, mode: OpenMode) -> None:
+    fill(tmp_path)
+    with MessageStore.open(tmp_path, replace(SMALL, mode=mode)) as store:
+        identity = store.identity
+    for member in tmp_path.iterdir():
+        if member.is_dir():
+            shutil.rmtree(member)
+        else:
+            member.unlink()
+    fill(tmp_path)
+    with pytest.raises(AnotherStoreError, match="another store is there now"):
+        MessageStore.open(tmp_path, replace(SMALL, mode=mode, identity=identity))
+
+
 def test_a_stump_of_a_store_is_refused_too(tmp_path: Path) -> None:
     fill(tmp_path / "store")
     with MessageStore.open(tmp_path / "store", SMALL) as store:

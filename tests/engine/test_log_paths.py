@@ -289,6 +289,9 @@ def test_a_path_whose_disk_is_not_there_is_refused_by_name(folders: Path, what: 
     if what == "empty":
         (folders / "b" / "log").mkdir()
     require_refused(folders / "store", config, f"{folders}/b/log")
+    if what == "empty" and config.sizes is not None:
+        words = f"no file holds physical offset {config.sizes.commit_log_bytes} of the log"
+        require_refused(folders / "store", config, words)
     shutil.rmtree(folders / "b" / "log", ignore_errors=True)
     (folders / "b" / "kept").rename(folders / "b" / "log")
     with MessageStore.open(folders / "store", config) as store:

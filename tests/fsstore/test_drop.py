@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,29 @@ def test_who_has_too_many_files_open_is_refused_alone(few: None, store: MessageS
         patiently(mount.fs.release, opened.handle)
     assert mount.held(Resource.DESCRIPTORS) == 0
     mount.drop("of-alice", b"alice")
+
+
+def test_a_file_that_found_no_room_is_cut_to_nothing_and_its_writer_is_told(
+    mount: Dropping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, opened = mount.create("file")
+    write = partial(mount.fs.write, opened.handle)
+    patiently(write, 0, b"begin")
+    pwrite = os.pwrite
+
+    def fills_up(descriptor: int, data: bytes, position: int) -> int:
+        if position >= 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(descriptor, data[:3], position)
+
+    monkeypatch.setattr(os, "pwrite", fills_up)
+    assert refused_with(lambda: patiently(write, 5, b"and more")) == errno.ENOSPC
+    monkeypatch.undo()
+    assert refused_with(lambda: patiently(write, 13, b"end")) == errno.ENOSPC
+    patiently(mount.fs.release, opened.handle)
+    assert (mount.stat(f"{DROP}/file").size, mount.bodies()) == (0, [])
+    mount.drop("file-again", b"whole")
+    assert mount.bodies() == [b"whole"]
 
 
 def test_who_has_too_many_files_waiting_is_refused_alone(few: None, store: MessageStore) -> None:

@@ -18,13 +18,15 @@ import pytest
 import trio
 
 from engine import DamagedRecordError, MessageStore, OpenMode, StoreFullError
+from fsstore.accounts import Accounts
 from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
-from fsstore.fuse.handlers import RequestHandlers
+from fsstore.fuse.handlers import JournaledHandlers, RequestHandlers
 from fsstore.fuse.notify import OpenBodies
 from fsstore.fuse.protocol import Opcode
 from fsstore.fuse.rare import RareOperations
 from fsstore.fuse.session import Channel
+from fsstore.handover import RESENT, Handover
 from fsstore.interface import (
     AT_END,
     WHOLE_WRITE_BYTES,
@@ -212,6 +214,57 @@ def test_a_writer_is_known_by_its_descriptors_and_o_append_by_each_write() -> No
         ("flush", 5, 99),
     ]
     assert len(kernel.replies) == 4
+
+
+class SlowDisk:
+    """A store whose disk is never done by itself."""
+
+    mode = OpenMode.WRITE
+    physical_end = 200
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, Callable[[Exception | None], None]]] = []
+
+    def request_durable(self, physical_end: int, done: Callable[[Exception | None], None]) -> None:
+        self.waiting.append((physical_end, done))
+
+
+class InheritedHandle:
+    """A core that was left a handle by another server, which had done the last request of it."""
+
+    opens_unasked = False
+    accounts = Accounts(0)
+
+    def inherited_files(self) -> list[tuple[int, int]]:
+        return []
+
+    def outcome(self, _: int, unique: int) -> int | None:
+        return 0 if unique == UNIQUE else None
+
+    def is_synced(self, _: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("opcode", [Opcode.WRITE, Opcode.FSYNC])
+@pytest.mark.parametrize("journal_says", [100, None])
+def test_what_another_server_did_is_answered_when_it_is_on_disk(opcode: Opcode, journal_says: int | None) -> None:
+    memory = Handover.create()
+    first = Handover(memory).requests
+    first.begin(UNIQUE)
+    if journal_says is not None:
+        first.done(UNIQUE, journal_says)
+    store, kernel, resent = SlowDisk(), Kernel(), UNIQUE | RESENT
+    handlers = JournaledHandlers(
+        cast(Filesystem, InheritedHandle()), cast(MessageStore, store), cast(Channel, kernel), Handover(memory).requests
+    )
+    os.close(memory)
+    request = struct.pack("=IIQQ16xQQI20x", 84, opcode, resent, INODE, 5, 0, 4) + b"line"
+    handlers.by_opcode[opcode](resent, INODE, memoryview(request))
+    ((physical_end, on_disk),) = store.waiting
+    assert (physical_end, kernel.replies) == (journal_says or store.physical_end, [])
+    on_disk(None)
+    (reply,) = kernel.replies
+    assert struct.unpack_from("=iQ", reply, 4) == (0, resent)
 
 
 @pytest.mark.parametrize("opcode", [Opcode.WRITE, Opcode.FLUSH, Opcode.FSYNC, Opcode.FSYNCDIR])

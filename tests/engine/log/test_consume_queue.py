@@ -162,6 +162,15 @@ def test_a_full_disk_is_noticed_by_reserve_before_anything_is_stored(tmp_path: P
     queue.close()
 
 
+def test_numbers_are_given_after_those_that_are_pending(open_queue: Opener) -> None:
+    queue = open_queue()
+    queue.append(0, entries_of([0, 10, 20, 30, 40]))
+    queue.pending = 3
+    assert queue.reserve(2) == 8
+    queue.pending = 0
+    assert queue.reserve(2) == 5
+
+
 def test_entries_go_on_alone_after_retention_took_the_file_of_the_last_one_that_came_alone(open_queue: Opener) -> None:
     queue = open_queue()
     queue.append_one(queue.reserve(1), 0, 10, 0)

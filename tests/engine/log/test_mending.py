@@ -216,6 +216,29 @@ def test_a_lost_number_whose_entry_leads_to_a_mendable_record_shows_nobody_elses
             assert bytes(message.body) == body_of(number)
 
 
+@pytest.mark.parametrize("newest", [HIT, 400])
+def test_a_lost_number_is_not_given_the_newest_message_of_a_queue_that_ended_with_it(
+    tmp_path: Path, newest: int
+) -> None:
+    """Nothing shows that the one queue lacks it, so the entry of the other one leads to the first damaged place."""
+    with MessageStore.open(tmp_path, SMALL, create=True) as store:
+        places = {
+            (queue, number): store.put(Message("va", b"%d of %d" % (number, queue), tags="tag"), queue).physical_offset
+            for number in range(newest + 9)
+            for queue in ((1, 0) if number <= newest else (0,))
+        }
+    for queue in (0, 1):
+        change(tmp_path, places[queue, newest], *WORDS["queue id, of a queue that is not there"])
+    for derived in ("consumequeue", "fsstore"):
+        shutil.rmtree(tmp_path / derived)
+    with MessageStore.open(tmp_path, SMALL) as store:
+        for number in range(newest + 9):
+            try:
+                assert bytes(store.get("va", 0, number).body) == b"%d of 0" % number
+            except ReadError:
+                assert number == newest
+
+
 @pytest.mark.parametrize("position", [35, 27], ids=["place", "number"])
 def test_a_record_in_a_body_is_not_shown_by_an_entry_whose_place_was_hit(tmp_path: Path, position: int) -> None:
     with MessageStore.open(tmp_path, SMALL, create=True) as store:

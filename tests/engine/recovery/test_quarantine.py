@@ -65,6 +65,9 @@ def test_a_repair_keeps_what_it_frames(tmp_path: Path) -> None:
     list(repair_store(tmp_path))
     assert log.read_bytes()[start:end] != before
     assert damaged_copies(tmp_path) == {f"{start:020d}-{end:020d}": before}
+    require_clean(check_store(tmp_path))
+    with opened(tmp_path) as store:
+        assert [message.body for message in store.read("T", 0, 2)] == [b"body-2"]
 
 
 def test_recovery_keeps_a_record_that_lost_a_sector_before_it_frames_it(tmp_path: Path) -> None:

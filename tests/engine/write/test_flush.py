@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import FlushFailedError, StoreClosedError, StoreError
+from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
@@ -193,6 +193,35 @@ def test_without_anybody_waiting_enough_pages_are_flushed_at_the_interval(tmp_pa
         eventually(lambda: rig.flusher._next_thorough > 0)  # the first round is a thorough one
         end = rig.append(4 * 4096)
         eventually(lambda: rig.flusher.durable_end == end)
+
+
+def test_fewer_pages_wait_for_the_thorough_interval(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, FlushPolicy(interval_ms=1, least_pages=4, thorough_interval_ms=600_000))
+    rig.flusher._round()  # the first one is thorough
+    rig.append(4096)
+    rig.flusher._round()
+    assert rig.flusher.durable_end == 0
+    end = rig.append(4 * 4096)
+    rig.flusher._round()
+    assert rig.flusher.durable_end == end
+    rig.log.files.close()
+
+
+def test_a_missing_descriptor_is_waited_for_but_not_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def finds_none(files: FileQueue, *_: object) -> int:
+        raise NoDescriptorError(files.directory)
+
+    rig = Rig(tmp_path)
+    end = rig.append()
+    with monkeypatch.context() as patch:
+        patch.setattr(FileQueue, "flush", finds_none)
+        rig.flusher._flush_once(thorough=True, closing=False)
+        assert (rig.flusher.failure, rig.flusher.durable_end) == (None, 0)
+        rig.flusher._flush_once(thorough=True, closing=True)
+        assert rig.failures == [rig.flusher.failure]
+    rig.flusher._flush_once(thorough=True, closing=False)
+    assert rig.flusher.durable_end == end
+    rig.log.files.close()
 
 
 def test_the_thorough_interval_brings_every_byte_to_disk(tmp_path: Path) -> None:
