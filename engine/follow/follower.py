@@ -621,8 +621,7 @@ class Follower:
             self._appended(topic, queue_id)
         if self._awaited is not None:
             self._looks += 1
-            queue = self._queues.get(*self._awaited[:2])
-            if queue is not None and queue.max_offset > self._awaited[2]:
+            if self._is_there(self._awaited):
                 self._awaited = None
             elif self._looks >= (MAX_LOOKS_BESIDE if self._kind.has_both else MAX_LOOKS):
                 self._awaited = None
@@ -633,6 +632,15 @@ class Follower:
             self._told_generation = generation
             self._topics_changed()
         return bool(appended) or came_or_went
+
+    def _is_there(self, place: Place) -> bool:
+        """Whether its queue holds the entry of a record, or nothing tells, because the disk refuses the queue."""
+        topic, queue_id, queue_offset = place
+        try:
+            queue = self._queues.get(topic, queue_id)
+        except RefusedReadError:
+            return True
+        return queue is not None and queue.max_offset > queue_offset
 
     # the log
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.errors import ReadError
+from engine.errors import ReadError, RefusedReadError
 from engine.log.index_file import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, TAG_TYPE, IndexFile, link
 from engine.record.hashes import slices_index_hashes, topic_hashes
 from engine.record.scan import ScannedRecords
@@ -192,8 +192,12 @@ def chain_problems(index: Index, file: IndexFile, written_from: int | None = Non
     name = f"index/{file.file.path.name}"
     is_written = written_from is not None and file in index.files[-1:]
     try:
+        file.require_read()
         slots_before = file.chain_starts().copy() if is_written else None
         header, entries, stored = index.between_writes(file)
+    except RefusedReadError as error:
+        yield Problem(ProblemKind.INDEX, name, error.position, error.reason)
+        return
     except (ReadError, ValueError) as error:
         yield Problem(ProblemKind.WRONG_SIZE, name, -1, str(error))
         return

@@ -196,8 +196,8 @@ class ConsumeQueues:
                     self.get(topic, queue_id)
 
     def newest_entries(self, count: int) -> Iterator[Entries]:
-        """Up to `count` of the newest entries of each queue, as its files have them now. Nothing stays open. ReadError,
-        OSError."""
+        """Up to `count` of the newest entries of each queue, as its files have them now; none of one that the disk
+        refuses. Nothing stays open. ReadError, OSError."""
 
         def newest(key: Key) -> Entries:
             queue = self._found(key)
@@ -206,7 +206,9 @@ class ConsumeQueues:
             finally:
                 queue.close()
 
-        yield from map(newest, self._keys())
+        for key in self._keys():
+            with suppress(RefusedReadError):
+                yield newest(key)
 
     def _keys(self) -> list[Key]:
         return [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]

@@ -219,11 +219,12 @@ class Index(KeyIndex):
 
     def truncate(self, physical_end: int, stored_ms: Callable[[int], int]) -> None:
         """Drop keys of records at or after `physical_end`, and mend the newest file's chains (see
-        `IndexFile.truncate`)."""
+        `IndexFile.truncate`). RefusedReadError: of the newest file nothing was changed."""
         with self._lock:
             self._drop_empty()
             while self._files:
                 newest = self._files[-1]
+                newest.require_read()
                 if len(self._files) == 1 and newest.header.next_entry <= 1 and not newest.chain_starts().any():
                     break  # no key was ever in it: it is as it was made, unless its header alone was lost
                 if newest.truncate(physical_end, stored_ms):

@@ -22,6 +22,7 @@ import numpy as np
 
 from engine.files.mapped_file import MappedFile
 from engine.record.kernel.chain import HashTable
+from engine.record.kernel.files import read_through
 from engine.record.kernel.keys import KeyMemtable
 
 HEADER = np.dtype(
@@ -117,6 +118,13 @@ class IndexFile(HashTable):
         pages = self.file.whole()
         view = np.frombuffer(pages, INDEX_ENTRY, count, self._entries_position)
         return view[1:]
+
+    def require_read(self) -> None:
+        """RefusedReadError when the disk refuses a byte of header, slots or the entries there are: they look empty, and
+        what is written there is nowhere."""
+        pages = self.file.whole()
+        read_through(pages[: self._entries_position])
+        read_through(pages[: self._entries_position + _ENTRY_BYTES * min(self.header.next_entry, self.entries)])
 
     def chain_starts(self) -> Array:
         """The slots (i32, shape (S,)): a view."""

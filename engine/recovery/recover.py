@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.errors import QueueGapError, ReadError
+from engine.errors import QueueGapError, ReadError, RefusedReadError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
@@ -313,7 +313,7 @@ class _Recovery:
                 f" queues lose {entries:,} entries that led there"
             )
         parts.queues.truncate(trusted_end)
-        parts.index.truncate(self._index_end(trusted_end), parts.log.stored_ms)
+        self._truncate_index(self._index_end(trusted_end))
         start = max(min(trusted_end, self._index_from(trusted_end)), log.min_offset)
         queues_trusted = self._queues_trusted(trusted_end)
         if not queues_trusted:
@@ -327,8 +327,18 @@ class _Recovery:
             self._drop_queues()
         if again < trusted_end:  # a range that was refused can be read: what follows is made again
             parts.queues.truncate(again)
-            parts.index.truncate(again, log.stored_ms)
+            self._truncate_index(again)
         return start
+
+    def _truncate_index(self, physical_end: int) -> None:
+        """Cut the index; one that the disk refuses is made again, in memory. RefusedReadError: it has to be set aside
+        first."""
+        try:
+            self._parts.index.truncate(physical_end, self._log.stored_ms)
+        except RefusedReadError as error:
+            if self._parts.access is Access.WRITE:
+                raise
+            self._drop_index(str(error))
 
     def _look_for_multi_dispatch(self, start: int) -> None:
         """Ask the queues about it, as long as they hold entries for records from `start` on."""

@@ -26,6 +26,7 @@ from engine import (
     check_store,
     repair_store,
 )
+from engine.errors import REFUSED_PAGE
 from engine.recovery.quarantine import quarantine
 from tests.durability.faultfs import FaultyDisk, Rule, faulty_disk
 from tests.engine.storetools import SMALL
@@ -313,6 +314,46 @@ def test_a_page_after_the_end_that_is_refused_is_no_damage_when_the_disk_is_well
     assert list(check_store(path, config=CONFIG)) == []
 
 
+@MODES
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_queue_that_is_refused_takes_no_other_with_it(disk: FaultyDisk, mode: OpenMode, page: int) -> None:
+    with opened(disk, OpenMode.WRITE) as store:
+        store.put(Message("other", b"there"), 0)
+    disk.inject(Rule("read", QUEUE, first=page * 4096, end=page * 4096 + 1))
+    with opened(disk, mode) as store:
+        assert bytes(store.get("other", 0, 0).body) == b"there"
+        assert unread(store) != set()
+        assert store.stats().topics == 2
+        assert store.stats().messages in (1, COUNT + 1)  # of a queue whose end is not known none are counted
+        disk.heal()
+        required_everywhere(store, set())
+        assert store.stats().messages == COUNT + 1
+
+
+@pytest.mark.parametrize("page", [0, 1])
+@pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY])
+def test_an_index_that_is_refused_while_a_store_recovers_is_made_again(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, mode: OpenMode, page: int
+) -> None:
+    path, position = crashed(disk), page * 4096  # slots are in the header's page, entries in the other one
+    disk.inject(Rule("read", INDEX, first=position, end=position + 1))
+    found = [problem for problem in check_store(path, config=CONFIG) if problem.path.startswith("index/")]
+    assert [(one.position // 4096 * 4096, one.text) for one in found][:1] == [(position, REFUSED_PAGE)]
+
+    def moved(*arguments: Any) -> Path:
+        where = quarantine(*arguments)
+        disk.heal()  # the new file has other sectors
+        return where
+
+    monkeypatch.setattr("engine.recovery.quarantine.quarantine", moved)
+    with opened(disk, mode) as store:
+        required_again(store, 0)
+    disk.heal()
+    with opened(disk, OpenMode.WRITE) as store:
+        required_again(store, 0)
+    assert list(check_store(path, config=CONFIG)) == []
+
+
 @pytest.mark.parametrize("position", [0, 98 * 1024, 292 * 1024])
 def test_repair_and_backup_go_round_a_page_of_the_log(disk: FaultyDisk, tmp_path: Path, position: int) -> None:
     path = disk.root / "store"
@@ -387,6 +428,21 @@ def test_a_file_that_is_refused_again_and_again_ends_the_opening(disk: FaultyDis
     disk.heal()
     with opened(disk, OpenMode.WRITE) as store:
         required_everywhere(store, set())
+
+
+@MODES
+def test_a_mount_over_a_queue_that_is_refused_serves_the_others(
+    disk: FaultyDisk, tmp_path: Path, mode: OpenMode
+) -> None:
+    with opened(disk, OpenMode.WRITE) as store:
+        store.put(Message("other", b"there"), 0)
+    disk.inject(Rule("read", QUEUE, first=4096, end=4097))  # where the queue ends
+    with mounted(tmp_path, store=disk.root / "store", config={"mode": mode.name}) as mount:
+        assert (mount.root / "other" / "0" / f"{0:020d}").read_bytes() == b"there"
+        assert refused_with((mount.root / "T" / "0" / f"{COUNT - 1:020d}").read_bytes) == errno.EIO
+        assert mount.status()["topics"]["T"]["queues"] == {}
+        disk.heal()
+        assert mount.status()["topics"]["T"]["queues"]["0"] == {"min_offset": 0, "max_offset": COUNT}
 
 
 @MODES
