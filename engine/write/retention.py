@@ -92,8 +92,8 @@ class ExpiringLog:
                 begin, after = queue.offset_of_physical(start), queue.offset_of_physical(end)
                 if begin < after:
                     messages += after - begin
-                    first = min(first, *queue.physical_offsets(begin, begin + 1).tolist())
-                    last = max(last, *queue.physical_offsets(after - 1, after).tolist())
+                    first = min([first, *queue.physical_offsets(begin, begin + 1).tolist()])
+                    last = max([last, *queue.physical_offsets(after - 1, after).tolist()])
         return Deletion(
             self._clock(), doomed.reason, 1, doomed.file.size, messages, self._stored_ms(first), self._stored_ms(last)
         )

@@ -440,7 +440,7 @@ def test_a_mount_over_a_queue_that_is_refused_serves_the_others(
     with mounted(tmp_path, store=disk.root / "store", config={"mode": mode.name}) as mount:
         assert (mount.root / "other" / "0" / f"{0:020d}").read_bytes() == b"there"
         assert refused_with((mount.root / "T" / "0" / f"{COUNT - 1:020d}").read_bytes) == errno.EIO
-        assert mount.status()["topics"]["T"]["queues"] == {}
+        assert "0" not in mount.status()["topics"]["T"]["queues"]
         disk.heal()
         assert mount.status()["topics"]["T"]["queues"]["0"] == {"min_offset": 0, "max_offset": COUNT}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from engine import (
@@ -37,6 +38,7 @@ from engine import (
 )
 from engine.files.disk import Disk
 from engine.files.mapped_file import MappedFile
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
 from engine.write import retention as retention_module
@@ -231,6 +233,18 @@ def test_a_limit_of_the_disk_takes_no_more_files_than_bring_it_below(tmp_path: P
         assert len(log_files(path)) == files - 2
         assert store.clean() == 0
         require_rest(store, 300)
+
+
+def test_entries_that_go_while_a_file_is_deleted_stop_no_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    world = SmallDisk(path, 0)
+    with cleaned(path, world, replace(RARELY, disk_clean_ratio=0.85), preallocate=False) as store:
+        fill(store, 0, 300)
+        world.other_files = 85 - len(log_files(path)) + 2
+        monkeypatch.setattr(ConsumeQueue, "physical_offsets", lambda queue, start, end: np.empty(0, np.int64))
+        assert store.clean() == 2
 
 
 def test_space_that_a_reader_still_holds_costs_no_further_file(tmp_path: Path) -> None:
