@@ -520,9 +520,12 @@ class MappedFile(FilePositions):
             self._open_files.discard(self)
 
     def _zero_from(self, position: int, written: int) -> None:
-        """Zero what is not, from `position` on; what we wrote ourselves ends at `written`. Where there is nothing to
-        zero the file is not made ready to be written: a full disk may refuse even that."""
+        """Zero what is not, from `position` on; what we wrote ourselves ends at `written`. A file that is too short
+        gets its length. Another one with nothing to zero is not made ready to be written: a full disk may refuse even
+        that."""
         found = np.frombuffer(self.whole(), np.uint8)
+        if len(found) < self.size:
+            self.writable()
         for start, end in [(position, written), *self.data_ranges(max(position, written))]:
             for chunk in range(start, min(end, len(found)), ZERO_CHUNK_BYTES):
                 until = min(chunk + ZERO_CHUNK_BYTES, end)

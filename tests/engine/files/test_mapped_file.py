@@ -234,6 +234,14 @@ def test_truncate_keeps_what_is_before_and_zeroes_what_is_after(path: Path) -> N
     file.close()
 
 
+def test_truncate_gives_a_file_found_short_its_length(path: Path) -> None:
+    path.write_bytes(b"k" * 5000)
+    file = MappedFile(path, SIZE, Access.WRITE)
+    file.truncate(5000)
+    assert path.read_bytes() == b"k" * 5000 + bytes(SIZE - 5000)
+    file.close()
+
+
 def test_truncate_finds_stale_bytes_after_holes(path: Path) -> None:
     size = 8 << 20
     with path.open("wb") as file_object:
