@@ -1,0 +1,59 @@
+"""What verbs say of a disk that refuses, by a file system that fails by rule (tests/durability/faultfs.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.durability.faultfs import CHANGES, FaultyDisk, Rule, faulty_disk
+from tests.mountctl.conftest import Site, clear, fill, succeed
+
+QUEUE = "/store/consumequeue/orders/0/*"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
+    (tmp_path / "backing").mkdir()
+    fill(tmp_path / "backing" / "store")
+    with faulty_disk(tmp_path / "backing", tmp_path / "disk") as found:
+        yield found
+
+
+@pytest.fixture
+def site(disk: FaultyDisk, tmp_path: Path) -> Iterator[Site]:
+    made = Site(disk.root / "store", tmp_path / "mnt", tmp_path / "mount.log")
+    made.mountpoint.mkdir()
+    yield made
+    disk.heal()
+    clear([made.mountpoint])
+
+
+WRITTEN = [Rule(call, "*") for call in CHANGES]
+
+
+@pytest.mark.parametrize(
+    ("options", "rules", "said"),
+    [
+        ([], WRITTEN, "the store is only read: the disk refuses to be written: {store}/lock"),
+        ([], [Rule("read", QUEUE)], "not served: orders/0: {store}/consumequeue/orders/0/00000000000000000000"),
+        (["--read-only"], [Rule("read", QUEUE)], "not served: orders/0: {store}/consumequeue/orders/0/"),
+        (["--follow"], [Rule("read", QUEUE)], "not served: orders/0: {store}/consumequeue/orders/0/"),
+        (["--read-only"], [Rule("read", "/store/commitlog/*")], "1 place in the log can't be read"),
+    ],
+    ids=["changes", "queue", "queue-read-only", "queue-follow", "log-read-only"],
+)
+def test_a_mount_says_what_the_disk_keeps_it_from_serving(
+    disk: FaultyDisk, site: Site, options: Sequence[str], rules: Sequence[Rule], said: str
+) -> None:
+    disk.inject(*rules)
+    done = site.mount(*options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"mountctl: {said.format(store=site.store)}")
+    assert "Input/output error" in done.stderr or "can't be read" in done.stderr
+    succeed("umount", site.mountpoint)
+
+
+def test_a_mount_of_which_all_is_served_says_nothing_more(site: Site) -> None:
+    assert site.mount("--read-only").stderr == ""
