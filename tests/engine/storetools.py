@@ -98,12 +98,12 @@ def cached_pages(descriptor: int) -> list[int]:
 
 @contextmanager
 def nothing_left_open() -> Iterator[None]:
-    """No descriptor and no thread more than before (garbage of earlier tests may go meanwhile)."""
+    """No descriptor and no thread more than before; those of earlier tests may go meanwhile."""
     gc.collect()
     before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     yield
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert threading.active_count() <= threads
 
 
 def lose_derived(path: Path) -> None:
