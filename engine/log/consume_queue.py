@@ -9,7 +9,9 @@ Rebuildable from the commit log, so it carries no checksum. One writer (dispatch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,11 +34,13 @@ from engine.log.entries import (
     starts_from,
     unbroken_tail,
 )
+from engine.log.remade import MOST_RUNS, Make, Run
 from engine.record.header import MAX_OFFSET
 from engine.record.kernel.append import QueueEnd
 
 if TYPE_CHECKING:
     from engine.files.file_queue import FileQueue
+    from engine.files.mapped_file import MappedFile
 
 Array = np.ndarray[Any, Any]
 
@@ -50,6 +54,8 @@ _UNREAD = -1, 1, 0
 _REFUSED = -1, 0, 0
 """Stands for an entry that the disk refuses."""
 ENTRY_BYTES = ENTRY.itemsize
+_APART = -(-PAGE_BYTES // ENTRY_BYTES)
+"""So many entries further none has a byte in the same page."""
 _MANY = 1024
 """Who reads so many entries goes on: four times as many are read from disk at once."""
 
@@ -77,6 +83,10 @@ class ConsumeQueue(QueueEnd):
         self._physical_end = -1
         self._watch = Watch(files.directory)
         self._before_failed_refresh: tuple[int, int, int] | None = None  # how it was before a refresh that failed
+        self.make: Make | None = None
+        """Makes entries again that the disk refuses; None: whoever asks gets the error."""
+        self._making = threading.RLock()
+        self._runs: list[Run] = []  # that were made
 
     @property
     def first_offset(self) -> int:
@@ -119,10 +129,13 @@ class ConsumeQueue(QueueEnd):
         entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
         files = unbroken_tail(self.files.files, self.files.missized)
         self._first = files[0].start // ENTRY.itemsize if files else 0
-        scanned = files[-SCANNED_FILES:]
-        end = scanned_end(scanned) if scan else searched_end(files)
-        if scan and scanned and end == scanned[0].start:
-            end = scanned_end(files)  # nothing is in the newest: their writer is recreating the queue
+        self._runs.clear()
+        try:
+            end = _written_end(files, scan)
+        except RefusedReadError:
+            if self.make is None:
+                raise
+            end = self._end_past_refused(files)
         if scan and self.files.access is not Access.READ and holds_more(files, end):
             self.files.truncate(end)
         elif files and self.files.access is not Access.READ:
@@ -134,7 +147,7 @@ class ConsumeQueue(QueueEnd):
         """After a clean close: the end is where the mark says, of a log that ended at `physical_end`, unless the files
         say otherwise. A newest entry that leads past that log is damaged: later entries are not compared with it."""
         files = unbroken_tail(self.files.files, self.files.missized)
-        if not files or not ends_at(files, max_offset * ENTRY.itemsize):
+        if not files or not self._may_end_at(files, max_offset):
             self.recover(scan=False)
         else:
             self._first = files[0].start // ENTRY.itemsize
@@ -144,6 +157,33 @@ class ConsumeQueue(QueueEnd):
             self._min = None
         if self._newest < -1 or self._physical_end > physical_end:
             self._newest = self._physical_end = -1
+
+    def _may_end_at(self, files: Sequence[MappedFile], max_offset: int) -> bool:
+        """Whether the files do not deny that the queue ends there."""
+        try:
+            return ends_at(files, max_offset * ENTRY.itemsize)
+        except RefusedReadError:
+            if self.make is None:
+                raise
+            return bool(files[0].start < max_offset * ENTRY.itemsize <= files[-1].start + files[-1].size)
+
+    def _end_past_refused(self, files: Sequence[MappedFile]) -> int:
+        """Byte offset where the entries end: after the newest one that can be read, or if the disk refuses what is
+        behind that one, after the newest in the log."""
+        self._max = self._first
+        is_refused = False
+        for file in reversed(files):
+            first = file.start // ENTRY_BYTES
+            entries = np.concatenate([*self._pieces(first, first + self._file_entries)])
+            written, refused = np.flatnonzero(entries["size"] > 0), np.flatnonzero(is_refused_entry(entries))
+            last = int(written[-1]) if len(written) else -1
+            is_refused = is_refused or bool(len(refused) and refused[-1] > last)
+            if last >= 0:
+                self._max = first + last + 1
+                break
+        if is_refused:
+            self._max = max(self._max, self._run_of(self._max).found_end)
+        return self._max * ENTRY_BYTES
 
     def _moved(self, max_offset: int) -> None:
         """Publish a new end that did not come from an append."""
@@ -268,6 +308,7 @@ class ConsumeQueue(QueueEnd):
             self._cut(queue_offset)
 
     def _cut(self, max_offset: int) -> None:
+        self._runs.clear()
         if self.files.access is not Access.READ:
             self.files.truncate(max_offset * ENTRY.itemsize)
         self._moved(max_offset)
@@ -281,6 +322,21 @@ class ConsumeQueue(QueueEnd):
         Read-only; it keeps its file mapped. Pre-blank entries are shown as they are: stay at or above min_offset.
         """
         count = min(count, self._max - queue_offset, self._file_entries - queue_offset % self._file_entries)
+        return self._stored(queue_offset, count)
+
+    def _stored(self, queue_offset: int, count: int) -> Entries:
+        """Entries of one file, published or not; none where there is no file. Those that the disk refuses as the log
+        has them; RefusedReadError where it has not."""
+        try:
+            return self._on_disk(queue_offset, count)
+        except RefusedReadError:
+            found = self._known(queue_offset, queue_offset + count)
+            if self.make is None or is_refused_entry(found).any():
+                raise
+            return found
+
+    def _on_disk(self, queue_offset: int, count: int) -> Entries:
+        """As `_stored`; RefusedReadError where the disk refuses one."""
         position = queue_offset * ENTRY.itemsize
         file = self.files.find(position) if count > 0 else None
         if file is None:
@@ -312,15 +368,21 @@ class ConsumeQueue(QueueEnd):
         try:
             return self.entries(queue_offset, count)
         except RefusedReadError:
-            pieces = self._pieces(queue_offset, min(queue_offset + count, self._max))
-            return _leading_near(np.concatenate([np.empty(0, ENTRY), *pieces]))
+            return _leading_near(self._known(queue_offset, min(queue_offset + count, self._max)))
+
+    def _known(self, first: int, end: int) -> Entries:
+        """The entries at [first, end), those that the disk refuses as the log has them; _REFUSED stands for others."""
+        found = np.concatenate([np.empty(0, ENTRY), *self._pieces(first, end)])
+        for row in np.flatnonzero(is_refused_entry(found)).tolist() if self.make is not None else ():
+            found[row] = self._from_log(first + row) or _REFUSED
+        return found
 
     def _pieces(self, first: int, end: int) -> Iterator[Entries]:
         """The entries at [first, end); _REFUSED stands for those that the disk refuses: of a page, or of a whole
         file."""
         while first < end:
             try:
-                piece = self.read(first, end - first)
+                piece = self._on_disk(first, min(end - first, self._file_entries - first % self._file_entries))
             except RefusedReadError as error:
                 page, begin = error.position // PAGE_BYTES * PAGE_BYTES, first - first % self._file_entries
                 bad, after = begin + page // ENTRY_BYTES, begin - -(page + PAGE_BYTES) // ENTRY_BYTES
@@ -334,6 +396,45 @@ class ConsumeQueue(QueueEnd):
                 return
             yield piece
             first += len(piece)
+
+    def made_again(self, queue_offset: int, refused: RefusedReadError) -> tuple[int, int, int]:
+        """The entry as the log has it, which the disk refuses; `refused` is raised where it has not."""
+        entry = self._from_log(queue_offset) if self.make is not None else None
+        if entry is None:
+            raise refused
+        return entry
+
+    def _from_log(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """The entry as the log has it, None where it has not. TakesLongError in haste."""
+        with self._making, suppress(ReadError, OSError):
+            return self._run_of(queue_offset).find(queue_offset)
+        return None
+
+    def _run_of(self, queue_offset: int) -> Run:
+        """The entries around that one as the log has them by now. ReadError, OSError, TakesLongError."""
+        assert self.make is not None
+        run = next((run for run in self._runs if run.reaches(queue_offset)), None)
+        is_new = run is None
+        if run is None:
+            before = self._nearest(range(queue_offset - _APART, self._first, -_APART), self._first)
+            behind = self._nearest(range(queue_offset + _APART, self._max, _APART), self._max - 1)
+            first, start = (before[0] + 1, before[1]) if before and before[0] < queue_offset else (self._first, -1)
+            after, end = behind if behind and behind[0] > queue_offset else (None, None)
+            run = Run(first, after, start)
+            run.add(self.make(self.topic, self.queue_id, start, end))
+            self._runs = [*self._runs[1 - MOST_RUNS :], run]
+        if not is_new and run.grows and run.find(queue_offset) is None:
+            run.add(self.make(self.topic, self.queue_id, run.end, None))
+        return run
+
+    def _nearest(self, queue_offsets: Iterable[int], last: int) -> tuple[int, int] | None:
+        """The first of these entries, or the `last` one, that the disk gives: its queue offset and where it leads."""
+        for queue_offset in (*queue_offsets, last):
+            with suppress(ReadError):
+                for place, size, _ in self._on_disk(queue_offset, 1).tolist():
+                    if 0 < size < PRE_BLANK_SIZE:
+                        return queue_offset, place
+        return None
 
     def physical_offsets(self, start: int, end: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Where the records of [start, end) are, int64 (n,), in order; less what no file of the queue tells."""
@@ -484,7 +585,12 @@ class ConsumeQueue(QueueEnd):
         """Whether anything is stored where the next entry belongs."""
         if self.files.find(self._max * ENTRY.itemsize) is None:
             return False
-        return self._raw(self._max)[1] > 0
+        try:
+            return self._raw(self._max)[1] > 0
+        except RefusedReadError:
+            if self.make is None:
+                raise
+            return False  # the log has none yet
 
     def take_in(self, physical_end: int) -> None:
         """FOLLOW: publish entries of another process after the newest, of records that end by `physical_end`."""
@@ -493,10 +599,8 @@ class ConsumeQueue(QueueEnd):
 
     def _take_in(self, physical_end: int) -> bool:
         """Publish the next few entries of another process; whether there may be more."""
-        file = self.files.find(self._max * ENTRY.itemsize)
-        assert file is not None
-        position = self._max * ENTRY.itemsize - file.start
-        found = file.array(ENTRY, position, min((file.size - position) // ENTRY.itemsize, _FOLLOW_ENTRIES))
+        count = min(self._file_entries - self._max % self._file_entries, _FOLLOW_ENTRIES)
+        found = self._known(self._max, self._max + count)
         count = shown_prefix(found, self._newest, physical_end)
         if count:
             self._moved(self._max + count)
@@ -515,10 +619,25 @@ class ConsumeQueue(QueueEnd):
         self.files.delete_all(durably=durably)
 
 
+def is_refused_entry(entries: Entries) -> Array:
+    """Which entries stand for one that the disk refuses: bool (n,)."""
+    refused: Array = (entries["size"] == 0) & (entries["physical_offset"] == -1)
+    return refused
+
+
+def _written_end(files: Sequence[MappedFile], scan: bool) -> int:
+    """Byte offset where the entries of `files` end. RefusedReadError."""
+    scanned = files[-SCANNED_FILES:]
+    end = scanned_end(scanned) if scan else searched_end(files)
+    if scan and scanned and end == scanned[0].start:
+        end = scanned_end(files)  # nothing is in the newest: their writer is recreating the queue
+    return end
+
+
 def _leading_near(entries: Entries) -> Entries:
     """Entries of which each that was refused leads a byte behind where the one before it does, or the first that was
     read."""
-    is_refused = (entries["size"] == 0) & (entries["physical_offset"] == -1)
+    is_refused = is_refused_entry(entries)
     known = np.flatnonzero(~is_refused)
     if len(known):
         rows = np.flatnonzero(is_refused)

@@ -26,6 +26,7 @@ from engine.files.watch import Watch
 from engine.haste import uncollected
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import Entries
+from engine.log.remade import Make
 
 Key = tuple[str, int]
 
@@ -70,6 +71,7 @@ class ConsumeQueues:
         self.unread: dict[Key, RefusedReadError] | None = None
         """Where the queues are noted that the disk refuses to read, which then are empty: what is in them follows from
         the log. None: whoever opens one gets the error."""
+        self._make: Make | None = None
         self.is_behind = False
         """FOLLOW: whether a queue could not be looked at, and needs another look."""
 
@@ -153,6 +155,7 @@ class ConsumeQueues:
             reads_ahead=False,  # a page of zeros of each queue would fill the memory where there are thousands
         )
         queue = ConsumeQueue(topic, queue_id, files)
+        queue.make = self._make
         try:
             self._find_end(queue)
         except RefusedReadError as error:
@@ -162,6 +165,13 @@ class ConsumeQueues:
             self.unread[key] = error
             return self._found(key)
         return queue
+
+    def make_refused(self, make: Make) -> None:
+        """From now on entries that the disk refuses are made again in memory."""
+        with self._lock:
+            self._make = make
+            for queue in self.opened():
+                queue.make = make
 
     def _find_end(self, queue: ConsumeQueue) -> None:
         next_offsets, physical_end = self._closed_at or ({}, 0)

@@ -81,7 +81,7 @@ class Dispatcher:
         dispatched: list[tuple[str, int]] = []
         if not len(scanned):
             return dispatched
-        for rows in _rows_by_queue(scanned, scanned.tag_hashes.astype(np.int64), self.levels):
+        for rows in self.rows_by_queue(scanned):
             queue = self._queues.get_or_create(rows.topic, rows.queue_id)
             for start, end in _consecutive_runs(rows.queue_offsets):
                 text_bytes = rows.text_bytes[start:end]
@@ -89,6 +89,10 @@ class Dispatcher:
             dispatched.append((rows.topic, rows.queue_id))
         self.index_scanned(scanned)
         return dispatched
+
+    def rows_by_queue(self, scanned: ScannedRecords) -> Iterator[QueueRows]:
+        """What each queue gets of these records."""
+        return _rows_by_queue(scanned, self.levels)
 
     def index_scanned(self, scanned: ScannedRecords) -> None:
         """Dispatch what a scan of the log found to the index alone. StoreFullError."""
@@ -243,7 +247,7 @@ class BufferedDispatcher(WriteDispatcher):
 
 
 @dataclass(frozen=True, slots=True)
-class _QueueRows:
+class QueueRows:
     """Rows of one queue: their queue offsets (int64 (n,)), entries (ENTRY (n,)) and, as `QueueEnd.note_texts` takes
     it, bytes of text."""
 
@@ -254,8 +258,9 @@ class _QueueRows:
     text_bytes: Array
 
 
-def _rows_by_queue(scanned: ScannedRecords, tags: Array, levels: DelayLevels) -> Iterator[_QueueRows]:
-    """The rows of each queue. `tags` are hashes of TAGS."""
+def _rows_by_queue(scanned: ScannedRecords, levels: DelayLevels) -> Iterator[QueueRows]:
+    """The rows of each queue, in log order."""
+    tags = scanned.tag_hashes.astype(np.int64)
     records, headers = scanned.records, scanned.records.headers
     rows = queued_rows(scanned)
     topics = {topic: number for number, topic in enumerate(scanned.topics)}
@@ -280,7 +285,7 @@ def _rows_by_queue(scanned: ScannedRecords, tags: Array, levels: DelayLevels) ->
         of = wanted if scanned.places else all_or(wanted, len(headers))  # which places repeat
         entries["physical_offset"], entries["size"] = headers["physical_offset"][of], headers["store_size"][of]
         entries["tags_code"] = codes[members]
-        yield _QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries, text_bytes[of])
+        yield QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries, text_bytes[of])
 
 
 def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, levels: DelayLevels) -> Array:

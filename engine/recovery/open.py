@@ -42,6 +42,7 @@ from engine.recovery.refuse import (
     refuse_unreadable,
     refuse_unwritable,
 )
+from engine.recovery.remake import LogEntries
 from engine.results import RecoveryReport
 from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig, StoreIdentity
 from engine.settings.identity import make_identity, read_identity, require_identity
@@ -165,7 +166,9 @@ def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
         OpenMode.FOLLOW: _open_following,
     }
     with uncollected():  # some thousand queues stay
-        return opened[config.mode](layout, config)
+        found = opened[config.mode](layout, config)
+    found.parts.queues.make_refused(LogEntries(found.parts))  # recovery itself makes them again where they stay
+    return found
 
 
 def _open_past_refused(layout: StoreLayout, config: StoreConfig) -> Opened:

@@ -165,7 +165,7 @@ def fault(store: Sample, place: Place, kind: str) -> Fault:
     may: frozenset[int] = frozenset()
     if kind != "slow" and place.part == "commitlog":
         may = store.in_log(place.file, first, min(end, SIZES.commit_log_bytes))
-    elif kind != "slow" and place.part == "consumequeue":
+    elif kind not in ("slow", "refused", "refused once") and place.part == "consumequeue":  # the log has these
         may = store.in_queue(place.file, first, end)
     must = may if place.part == "commitlog" and kind == "refused" else frozenset()
     keys = kind != "slow" and place.part == "index"

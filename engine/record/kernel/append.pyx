@@ -11,7 +11,7 @@ from libc.string cimport memcpy, memset
 
 from msgspec.structs import astuple
 
-from engine.errors import UnreadableRangeError
+from engine.errors import RefusedReadError, UnreadableRangeError
 from engine.record.kernel.encode cimport EncodedBatch, Encoder, Row, Rows, has_any, rows_of
 from engine.record.kernel.files cimport FilePositions, Mapped, refusal_of
 from engine.record.kernel.guard cimport is_refused, touch
@@ -61,6 +61,10 @@ cdef int64_t time_of(clock) except? -1:
     return wall_clock_ms() if clock is _WALL_CLOCK else clock()
 
 
+cdef Entry entry_of(tuple entry) except *:
+    return Entry(entry[0], entry[1], entry[2])
+
+
 cdef class QueueEnd:
     """Where a consume queue ends: the next queue offset, the newest record's physical offset and its end, and the file
     that the next entry goes to, None until that was made ready; and which entries may be read.
@@ -103,11 +107,15 @@ cdef class QueueEnd:
                 self.files.directory, ENTRY_BYTES * queue_offset, ENTRY_BYTES, self.files.max_offset
             )
         cdef int64_t position = ENTRY_BYTES * queue_offset - file.start
-        cdef Mapped mapped = file.map_with(position, ENTRY_BYTES)
+        cdef Mapped mapped
+        try:
+            mapped = file.map_with(position, ENTRY_BYTES)
+        except RefusedReadError as error:
+            return entry_of(self.made_again(queue_offset, error))
         cdef bytes_at at = mapped.pages.data + position
         cdef Entry entry = Entry(get_i64(at), get_i32(at + 8), get_i64(at + 12))
         if is_refused(at, ENTRY_BYTES):
-            raise refusal_of(at, ENTRY_BYTES)
+            return entry_of(self.made_again(queue_offset, refusal_of(at, ENTRY_BYTES)))
         return entry
 
     def add_entry(self, int64_t queue_offset, int64_t physical_offset, int32_t size, int64_t tags_code):
