@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from engine.errors import NotAStoreError, ReadError
+from engine.errors import REFUSED_PAGE, NotAStoreError, ReadError, RefusedReadError
 from engine.files.disk import remove_file
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import file_name
@@ -36,6 +36,7 @@ from engine.recovery.quarantine import (
     keep_records,
     quarantine_config,
     quarantine_foreign,
+    set_aside,
     written_after,
 )
 from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_recovery_point
@@ -234,6 +235,7 @@ def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: i
 def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:
     """Remove what does not agree with the log; the opening that follows makes it again."""
     entry_bytes = choose_at(layout, config).sizes.consume_queue_bytes
+    yield from _set_aside(layout, config, problems)
     queues = {Path(problem.path).parts[1:3] for problem in problems if problem.kind is ProblemKind.CONSUME_QUEUE}
     for topic, queue_id in sorted(queues):
         _drop_queue(layout, config, entry_bytes, topic, int(queue_id))
@@ -242,6 +244,15 @@ def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[P
         for file in index_paths(layout.index):
             unlink(file)
         yield "removed the index, to make it again from the log"
+
+
+def _set_aside(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:
+    """Move files of queues and index out of the way that the disk refuses: it may read them later."""
+    paths = {problem.path: problem.position for problem in problems if problem.text.endswith(REFUSED_PAGE)}
+    for path, position in sorted(paths.items()):
+        with suppress(RefusedReadError):  # nothing else has what the file has
+            refused = RefusedReadError(-1, REFUSED_PAGE, layout.root / path, position)
+            yield set_aside(layout, refused, config.disk)
 
 
 def _drop_queue(layout: StoreLayout, config: StoreConfig, file_bytes: int, topic: str, queue_id: int) -> None:

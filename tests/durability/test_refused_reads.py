@@ -389,6 +389,28 @@ def test_an_index_that_is_refused_while_a_store_recovers_is_made_again(
     assert list(check_store(path, config=CONFIG)) == []
 
 
+@pytest.mark.parametrize("pattern", [QUEUE, INDEX])
+@pytest.mark.parametrize("page", [0, 1])
+def test_repair_moves_away_what_it_makes_again(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, pattern: str, page: int
+) -> None:
+    path = disk.root / "store"
+    disk.inject(Rule("read", pattern, first=page * 4096, end=page * 4096 + 1))
+
+    def moved(*arguments: Any) -> Path:
+        where = quarantine(*arguments)
+        disk.heal()  # the new file has other sectors
+        return where
+
+    monkeypatch.setattr("engine.recovery.quarantine.quarantine", moved)
+    said = list(repair_store(path, config=CONFIG))
+    assert any("fsstore/damaged/" in sentence for sentence in said)
+    assert len([one for one in (path / "fsstore/damaged").rglob("*") if one.is_file()]) == 1
+    assert list(repair_store(path, config=CONFIG)) == []
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        required_everywhere(store, set())
+
+
 @pytest.mark.parametrize("position", [0, 98 * 1024, 292 * 1024])
 def test_repair_and_backup_go_round_a_page_of_the_log(disk: FaultyDisk, tmp_path: Path, position: int) -> None:
     path = disk.root / "store"
