@@ -256,7 +256,7 @@ def _config_problems(layout: StoreLayout) -> Iterator[Problem]:
             yield Problem(ProblemKind.CONFIG, layout.shown(path), -1, error.reason)
     yield from _refused_files(layout)
     if layout.coverage.exists() and read_recovery_point(layout.coverage) is None:
-        text = "it can't be understood; the next opening does without it"
+        text = "it can't be read or understood; the next opening does without it"
         yield Problem(ProblemKind.DERIVED, f"fsstore/{layout.coverage.name}", -1, text)
 
 

@@ -23,7 +23,9 @@ from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access
 from engine.files.paths import store_root
 from engine.fsck.check import Progress, check_store_files, file_problems, settings_problems
+from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
+from engine.log.entries import is_pre_blank
 from engine.recovery.inspect import choose_at, layout_of, read_topics
 from engine.recovery.marks import read_recovery_point
 from engine.recovery.open import open_store_files
@@ -107,7 +109,7 @@ def _checked(layout: StoreLayout, flush: Callable[[], object], config: StoreConf
         writer = StoreLock.holder(layout.lock)
         flush()
         try:
-            found = _check(layout, config, progress)
+            found = _check(layout, flush, config, progress)
         except (ReadError, FileNotFoundError):  # a file went between two looks
             continue
         if found is not None and (not found.problems or StoreLock.holder(layout.lock) == writer):
@@ -115,13 +117,15 @@ def _checked(layout: StoreLayout, flush: Callable[[], object], config: StoreConf
     raise StoreBusyError(layout.root)
 
 
-def _check(layout: StoreLayout, config: StoreConfig, progress: Progress) -> ServedCheck | None:
+def _check(
+    layout: StoreLayout, flush: Callable[[], object], config: StoreConfig, progress: Progress
+) -> ServedCheck | None:
     """One check; None while its writer has not told what is on disk.
 
     The order counts: how far the writer is, then what was deleted, then which files there are.
     """
-    point = read_recovery_point(layout.coverage)
-    if point is None or point.lock_mtime_ns != written_ns(layout.lock):
+    end = _flushed_end(layout, flush, config)
+    if end is None:
         return None
     deleted = DeletedTopics(layout.deleted_topics, config.disk)
     choice = choose_at(layout, config)
@@ -131,18 +135,39 @@ def _check(layout: StoreLayout, config: StoreConfig, progress: Progress) -> Serv
         parts.queues.unread = {}
         parts.queues.recover(scan=False)
         parts.queues.expire(begin)
-        parts.queues.refresh(point.physical_end)
+        parts.queues.refresh(end)
 
         def begins() -> Callable[[str], int]:
             log_begin = _log_files(layout, config, choice.sizes.commit_log_bytes).min_offset
             later = DeletedTopics(layout.deleted_topics, config.disk)
             return lambda topic: max(log_begin, *(one.until(topic) for one in (deleted, parts.deleted, later)))
 
-        problems += check_store_files(parts, point.physical_end, progress, begins)
+        problems += check_store_files(parts, end, progress, begins)
     files = _log_files(layout, config, choice.sizes.commit_log_bytes)
     of_files = frozenset(file_problems(layout, files))
     left = [one for one in problems if _is_left(one, layout, files.min_offset, of_files)]
-    return ServedCheck(tuple(left), max(begin, files.min_offset), point.physical_end)
+    return ServedCheck(tuple(left), max(begin, files.min_offset), end)
+
+
+def _flushed_end(layout: StoreLayout, flush: Callable[[], object], config: StoreConfig) -> int | None:
+    """Up to which physical offset all is on disk; None while its writer has not told it. Where its mark can't be read,
+    that is where its queues ended before another `flush`."""
+    point = read_recovery_point(layout.coverage)
+    if point is None and layout.coverage.exists():
+        end = _queues_end(layout, config)
+        flush()
+        return end
+    return point.physical_end if point is not None and point.lock_mtime_ns == written_ns(layout.lock) else None
+
+
+def _queues_end(layout: StoreLayout, config: StoreConfig) -> int:
+    """The physical offset behind the newest record that a queue leads to; 0 when there is none."""
+    queues = ConsumeQueues(
+        layout.consume_queues, choose_at(layout, config).sizes.consume_queue_bytes, Access.READ, disk=config.disk
+    )
+    queues.load()
+    newest = [entries[~is_pre_blank(entries)] for entries in queues.newest_entries(1)]
+    return max((int(one["physical_offset"]) + int(one["size"]) for entries in newest for one in entries), default=0)
 
 
 def _log_files(layout: StoreLayout, config: StoreConfig, file_bytes: int) -> FileQueue:

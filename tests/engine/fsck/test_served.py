@@ -220,3 +220,18 @@ def test_a_writer_that_tells_nothing_is_an_error(store: MessageStore) -> None:
     mark = store.path / "fsstore/coverage.json"
     with pytest.raises(StoreBusyError):
         check_served(store.path, lambda: mark.unlink(missing_ok=True), None, BESIDE)
+
+
+def test_a_mark_that_can_not_be_read_keeps_no_check(store: MessageStore) -> None:
+    store.put(Message("T", b"newest"), 0)
+    mark = store.path / "fsstore/coverage.json"
+
+    def flush() -> None:
+        store.flush()
+        mark.write_bytes(b"{")
+
+    found = check_served(store.path, flush, None, BESIDE)
+    assert (found.begin, found.end) == (0, store.physical_end)
+    assert [(problem.kind, problem.path) for problem in found.problems] == [
+        (ProblemKind.DERIVED, "fsstore/coverage.json")
+    ]
