@@ -8,6 +8,8 @@
          Calls of OP whose path below FOLDER matches PATTERN (fnmatch, `*` crosses folders), and that touch the bytes
          [FIRST, END), fail with ERRNO; with 0 they are done, a read or write only up to LENGTH bytes of it. Either comes
          after DELAY_US. The first AFTER calls are spared; then TIMES fail (-1: all). Of several rules the first counts.
+         A rule for reads is about the files that are there now, if any, wherever they are moved: a file that is made in
+         their place has other sectors.
      clear
          No rules.
      drop PATTERN
@@ -37,12 +39,13 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { MOST_RULES = 256, OP_LENGTH = 16, MOST_OPEN = 20 };
+enum { MOST_RULES = 256, OP_LENGTH = 16, MOST_OPEN = 20, MOST_FILES = 64 };
 
 struct rule {
     char op[OP_LENGTH], pattern[PATH_MAX];
     int error;
     long long first, end, after, times, delay_us, length;
+    int files[MOST_FILES], file_count; /* descriptors of files that the rule is about: they keep their inodes */
 };
 
 static struct rule rules[MOST_RULES];
@@ -54,20 +57,31 @@ static struct fuse *session;
 
 /* rules */
 
-static bool applies(const struct rule *rule, const char *op, const char *path, off_t offset, size_t length)
+static bool is_about(const struct rule *rule, const char *path, int fd)
 {
-    return !strcmp(rule->op, op) && !fnmatch(rule->pattern, path, 0) && offset < rule->end &&
+    struct stat asked, known;
+    if (!rule->file_count)
+        return !fnmatch(rule->pattern, path, 0);
+    for (int i = 0; i < rule->file_count; i++)
+        if (!fstat(fd, &asked) && !fstat(rule->files[i], &known) && asked.st_ino == known.st_ino)
+            return true;
+    return false;
+}
+
+static bool applies(const struct rule *rule, const char *op, const char *path, int fd, off_t offset, size_t length)
+{
+    return !strcmp(rule->op, op) && is_about(rule, path, fd) && offset < rule->end &&
            offset + (long long)length > rule->first;
 }
 
 /* The rule that strikes this call, copied to `found`. */
-static bool strikes(const char *op, const char *path, off_t offset, size_t length, struct rule *found)
+static bool strikes(const char *op, const char *path, int fd, off_t offset, size_t length, struct rule *found)
 {
     bool hit = false;
     pthread_mutex_lock(&rules_lock);
     for (int i = 0; i < rule_count && !hit; i++) {
         struct rule *rule = &rules[i];
-        if (!applies(rule, op, path, offset, length) || !rule->times)
+        if (!applies(rule, op, path, fd, offset, length) || !rule->times)
             continue;
         if (rule->after > 0) {
             rule->after--;
@@ -83,11 +97,12 @@ static bool strikes(const char *op, const char *path, off_t offset, size_t lengt
     return hit;
 }
 
-/* 0, or the negative errno of a call. `length` is that of the bytes it touches, and is shortened where a rule says so. */
-static int fault(const char *op, const char *path, off_t offset, size_t *length)
+/* 0, or the negative errno of a call on an open file. `length` is that of the bytes it touches, and is shortened where a
+   rule says so. */
+static int fault(const char *op, const char *path, int fd, off_t offset, size_t *length)
 {
     struct rule rule;
-    if (!strikes(op, path, offset, *length, &rule))
+    if (!strikes(op, path, fd, offset, *length, &rule))
         return 0;
     if (rule.delay_us)
         usleep(rule.delay_us);
@@ -100,7 +115,7 @@ static int fault(const char *op, const char *path, off_t offset, size_t *length)
 static int refusal(const char *op, const char *path)
 {
     size_t all = SSIZE_MAX;
-    return fault(op, path, 0, &all);
+    return fault(op, path, -1, 0, &all);
 }
 
 /* paths */
@@ -305,14 +320,14 @@ static int create_file(const char *path, mode_t mode, struct fuse_file_info *fil
 static int read_file(const char *path, char *bytes, size_t length, off_t offset, struct fuse_file_info *file)
 {
     char buffer[PATH_MAX];
-    int refused = fault("read", path_of(file->fh, buffer), offset, &length);
+    int refused = fault("read", path_of(file->fh, buffer), file->fh, offset, &length);
     return refused ? refused : answer(pread(file->fh, bytes, length, offset));
 }
 
 static int write_file(const char *path, const char *bytes, size_t length, off_t offset, struct fuse_file_info *file)
 {
     char buffer[PATH_MAX];
-    int refused = fault("write", path_of(file->fh, buffer), offset, &length);
+    int refused = fault("write", path_of(file->fh, buffer), file->fh, offset, &length);
     return refused ? refused : answer(pwrite(file->fh, bytes, length, offset));
 }
 
@@ -336,7 +351,7 @@ static int allocate(const char *path, int mode, off_t offset, off_t length, stru
 {
     char buffer[PATH_MAX];
     size_t touched = length;
-    int refused = fault("fallocate", path_of(file->fh, buffer), offset, &touched);
+    int refused = fault("fallocate", path_of(file->fh, buffer), file->fh, offset, &touched);
     return refused ? refused : answer(fallocate(file->fh, mode, offset, length));
 }
 
@@ -353,17 +368,43 @@ static int close_file(const char *path, struct fuse_file_info *file)
 
 /* commands */
 
+static struct rule *bound;
+
+static int bind(const char *real, const struct stat *found, int kind, struct FTW *where)
+{
+    if (kind == FTW_F && bound->file_count < MOST_FILES && !fnmatch(bound->pattern, real + strlen(root), 0)) {
+        int fd = open(real, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0)
+            bound->files[bound->file_count++] = fd;
+    }
+    return 0;
+}
+
 static bool add_rule(const char *line)
 {
-    struct rule rule;
+    static struct rule rule;
+    rule.file_count = 0;
     int read = sscanf(line, "rule %15s %d %lld %lld %lld %lld %lld %lld %4095[^\n]", rule.op, &rule.error, &rule.first,
                       &rule.end, &rule.after, &rule.times, &rule.delay_us, &rule.length, rule.pattern);
+    if (read != 9 || rule_count == MOST_RULES)
+        return false;
+    bound = &rule;
+    if (!strcmp(rule.op, "read") && nftw(root, bind, MOST_OPEN, FTW_PHYS))
+        return false;
     pthread_mutex_lock(&rules_lock);
-    bool fits = read == 9 && rule_count < MOST_RULES;
-    if (fits)
-        rules[rule_count++] = rule;
+    rules[rule_count++] = rule;
     pthread_mutex_unlock(&rules_lock);
-    return fits;
+    return true;
+}
+
+static void forget_rules(void)
+{
+    pthread_mutex_lock(&rules_lock);
+    for (int i = 0; i < rule_count; i++)
+        for (int n = 0; n < rules[i].file_count; n++)
+            close(rules[i].files[n]);
+    rule_count = 0;
+    pthread_mutex_unlock(&rules_lock);
 }
 
 static const char *dropped;
@@ -382,9 +423,7 @@ static bool obey(char *line)
     if (!strncmp(line, "rule ", 5))
         return add_rule(line);
     if (!strcmp(line, "clear")) {
-        pthread_mutex_lock(&rules_lock);
-        rule_count = 0;
-        pthread_mutex_unlock(&rules_lock);
+        forget_rules();
         return true;
     }
     if (!strncmp(line, "drop ", 5)) {

@@ -68,6 +68,16 @@ def test_a_page_that_is_refused_costs_no_other(disk: FaultyDisk) -> None:
     assert file.read_bytes() == CONTENT
 
 
+def test_a_page_stays_refused_where_its_file_is_moved_and_is_none_of_a_file_in_its_place(disk: FaultyDisk) -> None:
+    file = disk.root / "log" / "file"
+    disk.inject(Rule("read", "*/file", first=2 * PAGE, end=3 * PAGE))
+    file.rename(disk.root / "moved")
+    file.write_bytes(CONTENT)
+    disk.drop("*")
+    assert refused_with(read, disk.root / "moved", 2) == errno.EIO
+    assert file.read_bytes() == CONTENT
+
+
 def test_a_mapped_page_that_is_refused_is_a_bus_error(disk: FaultyDisk) -> None:
     look = "import mmap, sys; f = open(sys.argv[1]); mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[int(sys.argv[2])]"
     with (disk.root / "log" / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as page:

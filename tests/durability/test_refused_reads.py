@@ -368,19 +368,12 @@ def test_a_queue_that_is_refused_takes_no_other_with_it(disk: FaultyDisk, mode: 
 @pytest.mark.parametrize("page", [0, 1])
 @pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY])
 def test_an_index_that_is_refused_while_a_store_recovers_is_made_again(
-    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, mode: OpenMode, page: int
+    disk: FaultyDisk, mode: OpenMode, page: int
 ) -> None:
     path, position = crashed(disk), page * 4096  # slots are in the header's page, entries in the other one
     disk.inject(Rule("read", INDEX, first=position, end=position + 1))
     found = [problem for problem in check_store(path, config=CONFIG) if problem.path.startswith("index/")]
     assert [(one.position // 4096 * 4096, one.text) for one in found][:1] == [(position, REFUSED_PAGE)]
-
-    def moved(*arguments: Any) -> Path:
-        where = quarantine(*arguments)
-        disk.heal()  # the new file has other sectors
-        return where
-
-    monkeypatch.setattr("engine.recovery.quarantine.quarantine", moved)
     with opened(disk, mode) as store:
         required_again(store, 0)
     disk.heal()
@@ -391,18 +384,9 @@ def test_an_index_that_is_refused_while_a_store_recovers_is_made_again(
 
 @pytest.mark.parametrize("pattern", [QUEUE, INDEX])
 @pytest.mark.parametrize("page", [0, 1])
-def test_repair_moves_away_what_it_makes_again(
-    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, pattern: str, page: int
-) -> None:
+def test_repair_moves_away_what_it_makes_again(disk: FaultyDisk, pattern: str, page: int) -> None:
     path = disk.root / "store"
     disk.inject(Rule("read", pattern, first=page * 4096, end=page * 4096 + 1))
-
-    def moved(*arguments: Any) -> Path:
-        where = quarantine(*arguments)
-        disk.heal()  # the new file has other sectors
-        return where
-
-    monkeypatch.setattr("engine.recovery.quarantine.quarantine", moved)
     said = list(repair_store(path, config=CONFIG))
     assert any("fsstore/damaged/" in sentence for sentence in said)
     assert len([one for one in (path / "fsstore/damaged").rglob("*") if one.is_file()]) == 1
@@ -457,20 +441,13 @@ def test_a_backup_names_a_queue_whose_numbers_alone_are_known(disk: FaultyDisk, 
 
 
 @pytest.mark.parametrize("page", [0, 1])
-def test_a_queue_that_is_refused_is_made_again(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+def test_a_queue_that_is_refused_is_made_again(disk: FaultyDisk, page: int) -> None:
     path = disk.root / "store"
     disk.inject(Rule("read", QUEUE, first=page * 4096, end=page * 4096 + 1))
     found = [problem for problem in check_store(path, config=CONFIG) if "refuses" in problem.text]
     assert [(one.path.split("/")[:3], one.position) for one in found] == [(["consumequeue", "T", "0"], page * 4096)]
     with killed(disk, OpenMode.READ_ONLY) as store:
         required_everywhere(store, set())
-
-    def moved(*arguments: Any) -> Path:
-        where = quarantine(*arguments)
-        disk.heal()  # the new file has other sectors
-        return where
-
-    monkeypatch.setattr("engine.recovery.quarantine.quarantine", moved)
     with killed(disk, OpenMode.WRITE) as store:
         required_everywhere(store, set())
         assert "to make it again from the log" in " ".join(store.recovery.notes)
@@ -478,8 +455,17 @@ def test_a_queue_that_is_refused_is_made_again(disk: FaultyDisk, monkeypatch: py
     assert list(check_store(path, config=CONFIG)) == []
 
 
-def test_a_file_that_is_refused_again_and_again_ends_the_opening(disk: FaultyDisk) -> None:
+def test_a_file_that_is_refused_again_and_again_ends_the_opening(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk.inject(Rule("read", QUEUE, end=1))
+
+    def moved(*arguments: Any) -> Path:
+        where = quarantine(*arguments)
+        disk.inject(Rule("read", QUEUE, end=1))  # the new file, too
+        return where
+
+    monkeypatch.setattr("engine.recovery.quarantine.quarantine", moved)
     with pytest.raises(RefusedReadError, match="consumequeue"), killed(disk, OpenMode.WRITE):
         pass
     disk.heal()
