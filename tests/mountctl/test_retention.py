@@ -135,17 +135,20 @@ def test_files_that_wait_for_their_hour_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_mounted", [True, False], ids=["mounted", "not mounted"])
-def test_a_put_that_a_full_disk_cuts_short_says_what_went_in(tmp_path: Path, is_mounted: bool) -> None:
-    files = [tmp_path / f"file-{number}" for number in range(16)]
+@pytest.mark.parametrize(("count", "size_bytes"), [(16, 700_000), (110, 100_000)], ids=["each alone", "some at a time"])
+def test_a_put_that_a_full_disk_cuts_short_says_what_went_in(
+    tmp_path: Path, is_mounted: bool, count: int, size_bytes: int
+) -> None:
+    files = [tmp_path / f"file-{number}" for number in range(count)]
     for number, file in enumerate(files):
-        file.write_bytes(bytes([number]) * 700_000)
+        file.write_bytes(bytes([number]) * size_bytes)
     with small_disk(tmp_path / "disk", 8 * FILE_BYTES) as disk:
         for site in site_in(disk):
             succeed("init", site.store, "-o", SIZES)
             place = site.mounted().mountpoint if is_mounted else site.store
             done = mountctl("put", place, "orders/0", *(word for file in files for word in ("--file", file)))
             assert done.returncode == 74
-            said = re.search(r"mountctl: of 16 messages the first (\d+) are stored\n", done.stderr)
+            said = re.search(rf"mountctl: of {count} messages the first (\d+) are stored\n", done.stderr)
             assert said is not None, done.stderr
             assert int(said[1]) > 0
             assert f"messages   {said[1]} in 1 topic" in succeed("status", place)
