@@ -118,7 +118,7 @@ class MessageStore:
         writes = config.mode is OpenMode.WRITE and config.stopped is None
         self._sums = OffsetIndexes(
             opened.parts.layout.own / "sums",
-            RowSource(opened.parts.log.files, body_limit_bytes, self._reader.records.alone, self._reader.body_sizes),
+            RowSource(opened.parts.log.files, body_limit_bytes, self._reader.records.of_entry, self._reader.body_sizes),
             trusted_end=opened.recovered.trusted_end,
             checked_before=opened.parts.log.readable_end,
             writable=writes,

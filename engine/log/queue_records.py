@@ -219,10 +219,14 @@ class QueueRecords:
     def alone(self, queue: ConsumeQueue, queue_offset: int) -> StoredMessage | None:
         """The message at that number of the queue, as `get` reads it; None where it is none."""
         try:
-            entry = queue.entry(queue_offset)
-            return self.get(queue, queue_offset, entry) if entry is not None else None
+            return self.of_entry(queue, queue_offset)
         except ReadError:
             return None
+
+    def of_entry(self, queue: ConsumeQueue, queue_offset: int) -> StoredMessage | None:
+        """As `alone`, with an error where it can't be read. ReadError."""
+        entry = queue.entry(queue_offset)
+        return self.get(queue, queue_offset, entry) if entry is not None else None
 
     # many
 

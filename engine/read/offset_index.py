@@ -38,7 +38,7 @@ from engine.files.paths import open_or_create, read_file, remove_tree
 from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream import QueueStream
-from engine.read.stream_rows import LogPart, RowSource, leave_out, sizes_of
+from engine.read.stream_rows import LogPart, RowSource, first_refused, leave_out, sizes_of
 from engine.read.topic_queue import TopicQueue
 from engine.record.header import CRC_MASK, MAX_OFFSET
 from engine.record.kernel.append import BLOCK_MESSAGES as BLOCK_MESSAGES
@@ -49,6 +49,9 @@ Array = np.ndarray[Any, Any]
 
 STEP_BLOCKS = 32
 """Blocks that are summed at once."""
+
+LOOK_S, LONGEST_LOOK_S = 1.0, 60.0
+"""How long after the last look what the disk refused is looked at again, first and at most."""
 
 ALL_QUEUES = "all"
 """The file of a topic's stream."""
@@ -84,6 +87,10 @@ class OffsetIndex:
         self._lock = threading.Lock()
         self.decompresses = False
         """Whether a compressed body was met while summing."""
+        self.refused: int | None = None
+        """The first message that was left out since the disk refused to read it: the sums from its block on hold as
+        long as the disk refuses."""
+        self._look_at_s, self._look_pause_s = 0.0, LOOK_S
         self._set_base(queue.min_offset)
         self._counted = self._base
         self._columns = tuple(array("q") for _ in COLUMNS)
@@ -115,9 +122,22 @@ class OffsetIndex:
         return max(self.queue.max_offset - self._counted, 0) + unmerged
 
     @property
-    def blocks(self) -> int:
-        """How many whole blocks are summed."""
-        return len(self._ends)
+    def lasting_blocks(self) -> int:
+        """How many whole blocks are summed, before what the disk refused."""
+        if self.refused is None:
+            return len(self._ends)
+        return min(len(self._ends), max(self.refused // BLOCK_MESSAGES - self._first_block, 0))
+
+    def is_outdated(self) -> bool:
+        """Whether the disk reads again what it refused. Asked now and then, a minute apart at last."""
+        if self.refused is None or time.monotonic() < self._look_at_s:
+            return False
+        with suppress(RetiredFileError, UnreadableRangeError):
+            if first_refused(self._rows_left(self.refused, self.refused + 1, MAX_OFFSET)[1]) is None:
+                return True
+        self._look_at_s = time.monotonic() + self._look_pause_s
+        self._look_pause_s = min(2 * self._look_pause_s, LONGEST_LOOK_S)
+        return False
 
     def grow(self) -> Summed:
         """Sum what is new. TakesLongError in haste: a body is compressed, or another thread sums."""
@@ -208,6 +228,9 @@ class OffsetIndex:
         first, parts = self._rows_left(self._counted, end, self._checked_before)
         next_row = self.source.measure(parts, until_s)
         end = end if next_row is None else first + next_row
+        row = first_refused(parts)
+        if self.refused is None and row is not None:
+            self.refused = first + row
         sizes = np.zeros(end - self._counted, np.int64)  # what expired before it was summed has no bytes
         found = sizes_of(parts)[:next_row]
         sizes[first - self._counted :][: len(found)] = found
@@ -328,12 +351,12 @@ class OffsetIndex:
         return True
 
     def kept(self, first: int) -> Array:
-        """The whole blocks from the `first`-th on, as ROW without CRCs."""
+        """The whole blocks from the `first`-th on, as ROW without CRCs, before what the disk refused."""
         with self._lock:
-            rows = np.zeros(max(len(self._ends) - first, 0), ROW)
+            rows = np.zeros(max(self.lasting_blocks - first, 0), ROW)
             rows["base"] = self._base
             for name, column in zip(COLUMNS, self._columns, strict=True):
-                rows[name] = column[first:]
+                rows[name] = column[first : first + len(rows)]
             return rows
 
 
@@ -420,6 +443,7 @@ class OffsetIndexes:
         Nothing is decompressed. An error costs only that it is summed again."""
         until_s = time.monotonic() + seconds
         is_done = True
+        self._forget_outdated()
         for queue in queues:
             if queue.is_stale or not self._is_worth_it(queue):
                 continue
@@ -433,12 +457,21 @@ class OffsetIndexes:
                 return False
         return is_done
 
+    def _forget_outdated(self) -> None:
+        """Have summed anew what was summed while the disk refused some of it; who has it open goes on with what was
+        summed."""
+        for queue, index in list(self._indexes.items()):
+            if index.is_outdated():
+                with self._lock:
+                    if self._indexes.get(queue) is index:
+                        del self._indexes[queue], self._saved[queue]
+
     def _is_worth_it(self, queue: ConsumeQueue | TopicQueue) -> bool:
         """Whether a whole block may be new; a queue that was never asked for is looked at when it has one."""
         if queue not in self._indexes and queue.max_offset - queue.min_offset < BLOCK_MESSAGES:
             return False
         index = self.of(queue)
-        is_unsaved = self._writable and index.blocks > self._saved.get(queue, 0)
+        is_unsaved = self._writable and index.lasting_blocks > self._saved.get(queue, 0)
         return bool(queue.text_blocks) or index.unsummed >= BLOCK_MESSAGES or is_unsaved
 
     def _save(self, queue: ConsumeQueue | TopicQueue, index: OffsetIndex) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.errors import ReadError, RefusedReadError
 from engine.log.entries import runs_by_file
 from engine.read.topic_queue import TopicQueue
 from engine.record.columns import damaged_rows
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Alone = Callable[["ConsumeQueue", int], "StoredMessage | None"]
-"""The message at a queue offset, read alone; None where it is none."""
+"""The message at a queue offset, read alone; None where it is none. ReadError: it can't be read."""
 
 STREAM_SEPARATOR = 10
 """The byte behind each message of a `.log`: a newline."""
 UNMEASURED = -1
 """The size of a compressed row that is not known yet."""
+REFUSED = -1
+"""The stored size of a row that is left out since the disk refuses to read it: a later try may work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +108,29 @@ class RowSource:
                 else:
                     doubted[:unknown] |= strays(checked, queue.topic, queue.queue_id, first)
                 doubted[:unknown] |= damaged_rows(checked)
-            refused = -1
+            lost_place, message, is_refused = -1, None, False
             for row in np.flatnonzero(doubted).tolist():
-                message = self._alone_at(queue, entries, begin, first + row) if places[row] != refused else None
+                if places[row] != lost_place:
+                    message, is_refused = self._alone_at(queue, entries, begin, first + row)
                 if message is None:
-                    refused = places[row]  # many lost numbers may lead to one damaged place
-                _put(part, row, base, message)
+                    lost_place = places[row]  # many lost numbers may lead to one damaged place
+                _put(part, row, base, message, is_refused)
             parts.append(part)
             first += len(part)
         return parts
 
-    def _alone_at(self, queue: ConsumeQueue | TopicQueue, rows: Array, begin: int, number: int) -> StoredMessage | None:
-        """The message of that number, read alone; `rows` are those of the queue from `begin` on."""
-        if isinstance(queue, TopicQueue):
-            row = rows[number - begin]
-            return self._alone(queue.source_of(row), int(row["queue_offset"]))
-        return self._alone(queue, number)
+    def _alone_at(
+        self, queue: ConsumeQueue | TopicQueue, rows: Array, begin: int, number: int
+    ) -> tuple[StoredMessage | None, bool]:
+        """The message of that number, read alone, and whether the disk refuses it; `rows` are those of the queue from
+        `begin` on."""
+        try:
+            if isinstance(queue, TopicQueue):
+                row = rows[number - begin]
+                return self._alone(queue.source_of(row), int(row["queue_offset"])), False
+            return self._alone(queue, number), False
+        except ReadError as error:
+            return None, isinstance(error, RefusedReadError)
 
     def plain_sizes(
         self, queue: ConsumeQueue | TopicQueue, first: int, count: int, checked_before: int
@@ -211,6 +221,12 @@ def sizes_of(parts: Sequence[LogPart]) -> Array:
     return np.concatenate([np.zeros(0, np.int64), *map(attrgetter("sizes"), parts)])
 
 
+def first_refused(parts: Sequence[LogPart]) -> int | None:
+    """The first row, counted over all parts, that the disk refuses."""
+    rows = np.flatnonzero(np.concatenate([np.zeros(0, np.int64), *map(attrgetter("stored_sizes"), parts)]) == REFUSED)
+    return int(rows[0]) if len(rows) else None
+
+
 def leave_out(parts: Sequence[LogPart], row: int) -> None:
     """Set the size of a row, counted over all parts, to 0."""
     for part in parts:
@@ -224,10 +240,11 @@ def _stored(part: LogPart, row: int) -> memoryview:
     return part.log[start : start + int(part.stored_sizes[row])].data
 
 
-def _put(part: LogPart, row: int, base: int, message: StoredMessage | None) -> None:
+def _put(part: LogPart, row: int, base: int, message: StoredMessage | None, is_refused: bool) -> None:
     """Show the message in that row, whose body stands in the log; None: nothing."""
     if message is None:
         part.sizes[row] = 0
+        part.stored_sizes[row] = REFUSED if is_refused else 0
         return
     part.starts[row] = message.body_place - base
     part.stored_sizes[row] = max(message.header.stored_body_size, 0)

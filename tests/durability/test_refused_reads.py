@@ -502,3 +502,42 @@ def test_a_mount_lives_on_and_says_why(disk: FaultyDisk, tmp_path: Path, mode: O
         assert mount.status()["stats"]["damaged_places"] == len(lost)
         disk.heal()
         assert (queue / f"{min(lost):020d}").read_bytes() == body_of(min(lost))
+
+
+TEXT_LINES = 2_500
+"""More than two blocks of an offset index."""
+
+
+def text_of(store: MessageStore, of_topic: bool) -> bytes:
+    stream = store.topic_stream("S") if of_topic else store.stream("S", 0)
+    return bytes(stream.read(0, stream.size))
+
+
+@pytest.mark.parametrize("of_topic", [False, True], ids=["queue", "topic"])
+def test_a_text_that_was_summed_while_a_page_was_refused_is_whole_once_it_is_read_again(
+    disk: FaultyDisk, of_topic: bool
+) -> None:
+    lines = [b"%06d" % number for number in range(TEXT_LINES)]
+    with opened(disk, OpenMode.WRITE) as store:
+        for line in lines:
+            store.put(Message("S", line), 0)
+        middle = int(store.entries("S", 0, 1_500, 1)["physical_offset"][0])
+    shutil.rmtree(disk.root / "store" / "fsstore" / "sums", ignore_errors=True)
+    whole = b"".join(line + b"\n" for line in lines)
+    with opened(disk, OpenMode.WRITE) as store:
+        disk.inject(Rule("read", LOG, first=middle, end=middle + 1))
+        cut = text_of(store, of_topic)
+        assert set(cut.split()) < set(lines)
+        assert len(set(lines) - set(cut.split())) < 300
+        stream = store.topic_stream("S") if of_topic else store.stream("S", 0)
+        disk.heal()
+        assert bytes(stream.read(0, stream.size)) == cut
+    with opened(disk, OpenMode.WRITE) as store:
+        assert text_of(store, of_topic) == whole, "after the next opening"
+        disk.inject(Rule("read", LOG, first=middle, end=middle + 1))
+    shutil.rmtree(disk.root / "store" / "fsstore" / "sums", ignore_errors=True)
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        assert text_of(store, of_topic) == cut
+        disk.heal()
+        store.sum_streams(60)
+        assert text_of(store, of_topic) == whole, "at the next look"

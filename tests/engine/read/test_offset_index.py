@@ -178,7 +178,7 @@ def test_whatever_is_in_the_log_is_summed_as_it_is_read(tmp_path: Path, seed: in
     dice = random.Random(seed)
     store = SmallStore(tmp_path, log_bytes=1 << 16, queue_entries=4096)
     places = [store.put(Message("t", b"message %d" % row)) for row in range(BLOCK_MESSAGES)]
-    source = RowSource(store.log_files, 1 << 20, QueueRecords(store.log, store.queues, 1 << 20).alone, BodySizes())
+    source = RowSource(store.log_files, 1 << 20, QueueRecords(store.log, store.queues, 1 << 20).of_entry, BodySizes())
     queue, agreed, copied, text = store.queue("t"), 0, 0, np.zeros(1 << 20, np.uint8)
     for _ in range(300):
         row = dice.randrange(len(places) - 8)
