@@ -505,7 +505,10 @@ class Follower:
 
     def _remember_newest(self, physical_offset: int, end: int) -> None:
         size = min(end - physical_offset, NEWEST_BYTES)
-        self._newest = physical_offset, self._log.files.peek(physical_offset, size)
+        try:
+            self._newest = physical_offset, self._log.files.peek(physical_offset, size)
+        except RefusedReadError:
+            self._newest = None
 
     def _withdraw(self) -> None:
         """Show nothing of the log and the queues any more, and say so: their places are to mean other messages."""
@@ -664,7 +667,7 @@ class Follower:
             return False
         position = self._end - file.start
         if not any(view[position : position + 8]):
-            return False
+            return self._is_refused(self._end, 8) and self._pass_damage()
         stop = ScanStop.END
         end, framing = min(len(view), limit - file.start), self._log.framing
         for found in scan_records(view, position, file.start, end, framing=framing, before=self._number):
@@ -715,17 +718,26 @@ class Follower:
         return True
 
     def _newest_by_files(self) -> tuple[int, int] | None:
-        """Physical offset and end of the newest whole record that a queue leads to, by the queues' files as they are
-        now, whatever is shown of them; None when there is none."""
+        """Physical offset and end of the newest record that a queue leads to, whole or refused by the disk, by the
+        queues' files as they are now, whatever is shown of them; None when there is none."""
         queues = self._listed_queues()
         found = np.concatenate([np.empty(0, ENTRY), *queues.newest_entries(NEWEST_ENTRIES)])
         found = found[~is_pre_blank(found)]
         places = found["physical_offset"].astype(np.int64)
         ends = places + found["size"]
         for row in np.lexsort((places, ends))[::-1].tolist():
-            if self._is_whole(int(places[row])):
-                return int(places[row]), int(ends[row])
+            physical_offset, end = int(places[row]), int(ends[row])
+            if self._is_refused(physical_offset, end - physical_offset) or self._is_whole(physical_offset):
+                return physical_offset, end
         return None
+
+    def _is_refused(self, physical_offset: int, size_bytes: int) -> bool:
+        """Whether the disk refuses one of these bytes of the log."""
+        try:
+            self._log.files.peek(physical_offset, size_bytes)
+        except RefusedReadError:
+            return True
+        return False
 
     def _is_whole(self, physical_offset: int) -> bool:
         file, framing = self._log.files.find(physical_offset), self._log.framing

@@ -145,6 +145,38 @@ def test_a_whole_queue_that_is_refused_is_made_again_from_the_log(
         required_everywhere(store, set())
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_follower_knows_of_the_newest_messages_that_are_refused(disk: FaultyDisk, is_late: bool) -> None:
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        end = store.physical_end
+        lost = in_page(store, end - 10)
+    rule = Rule("read", LOG, first=end - 10, end=end)
+    if not is_late:
+        disk.inject(rule)
+    with opened(disk, OpenMode.FOLLOW) as store:
+        disk.inject(rule)
+        store.refresh()
+        assert store.physical_end == end
+        required_everywhere(store, lost)
+        disk.heal()
+        store.refresh()
+        assert unread(store) == set()
+
+
+def test_a_follower_goes_on_behind_a_page_that_is_refused(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.follow.follower.STUCK_SECONDS", 0.0)
+    with opened(disk, OpenMode.FOLLOW) as store:
+        end = store.physical_end
+        lost = in_page(store, end - 10)
+        disk.inject(Rule("read", LOG, first=end - 10, end=end))
+        with killed(disk, OpenMode.WRITE) as writer:
+            put(writer, b"behind")
+            store.refresh()
+            assert store.physical_end == writer.physical_end
+            assert bytes(store.get("T", 0, COUNT).body) == b"behind"
+            assert unread(store) == lost
+
+
 @pytest.mark.parametrize("page", [0, 1])
 def test_a_follower_sees_what_is_put_into_a_queue_that_it_can_not_read(disk: FaultyDisk, page: int) -> None:
     refused = Rule("read", QUEUE, first=page * 4096, end=(page + 1) * 4096)
