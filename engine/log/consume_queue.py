@@ -19,6 +19,7 @@ import numpy as np
 from engine.errors import QueueGapError, ReadError, RefusedReadError, RetiredFileError, UnreadableRangeError
 from engine.files.mapped_file import PAGE_BYTES, Access
 from engine.files.watch import Watch
+from engine.haste import require_time
 from engine.log.entries import (
     ENTRY,
     ENTRY_STRUCT,
@@ -405,10 +406,17 @@ class ConsumeQueue(QueueEnd):
         return entry
 
     def _from_log(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """The entry as the log has it, None where it has not. TakesLongError in haste."""
-        with self._making, suppress(ReadError, OSError):
-            return self._run_of(queue_offset).find(queue_offset)
-        return None
+        """The entry as the log has it, None where it has not. TakesLongError in haste: much of the log is to be read,
+        or another thread reads it."""
+        if not self._making.acquire(blocking=False):
+            require_time()
+            self._making.acquire()
+        try:
+            with suppress(ReadError, OSError):
+                return self._run_of(queue_offset).find(queue_offset)
+            return None
+        finally:
+            self._making.release()
 
     def _run_of(self, queue_offset: int) -> Run:
         """The entries around that one as the log has them by now. ReadError, OSError, TakesLongError."""

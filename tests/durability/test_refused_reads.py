@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,12 +23,16 @@ from engine import (
     ReadError,
     RefusedReadError,
     Retention,
+    TakesLongError,
     back_up,
     check_store,
+    in_haste,
     repair_store,
 )
 from engine.errors import REFUSED_PAGE
+from engine.log.remade import Made
 from engine.recovery.quarantine import quarantine
+from engine.recovery.remake import LogEntries
 from tests.durability.faultfs import FaultyDisk, Rule, faulty_disk
 from tests.engine.storetools import SMALL
 from tests.mount.harness import mounted, refused_with
@@ -143,6 +148,42 @@ def test_a_whole_queue_that_is_refused_is_made_again_from_the_log(
             store.get("T", 0, 0)
             disk.inject(Rule("read", QUEUE))
         required_everywhere(store, set())
+
+
+def test_a_thread_in_haste_waits_for_no_other_that_reads_entries_from_the_log(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, done, read = threading.Event(), threading.Event(), LogEntries.__call__
+
+    def slow(*arguments: Any) -> Made:
+        begun.set()
+        done.wait(10)
+        return read(*arguments)
+
+    with opened(disk, OpenMode.WRITE) as store:
+        store.get("T", 0, 0)
+        disk.inject(Rule("read", QUEUE))
+        monkeypatch.setattr(LogEntries, "__call__", slow)
+        other = threading.Thread(target=store.get, args=("T", 0, 7))
+        other.start()
+        try:
+            assert begun.wait(10)
+            with pytest.raises(TakesLongError), in_haste():
+                store.get("T", 0, 8)
+        finally:
+            done.set()
+            other.join()
+        with in_haste():  # they are read once
+            assert bytes(store.get("T", 0, 8).body) == body_of(8)
+
+
+def test_a_thread_in_haste_reads_not_much_of_the_log(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.recovery.remake.LONG_BYTES", 0)
+    with opened(disk, OpenMode.READ_ONLY) as store:
+        disk.inject(Rule("read", QUEUE))
+        with pytest.raises(TakesLongError), in_haste():
+            store.get("T", 0, 8)
+        assert unread(store) == set()
 
 
 @pytest.mark.parametrize("is_late", [False, True])
