@@ -503,8 +503,9 @@ def put_lines(root: Path) -> tuple[list[int], list[str]]:
     return put, refused
 
 
-def judge_files(store: Sample, fault: Fault, mode: str, ended: Ended, found: Finding) -> None:
+def judge_files(store: Sample, case: Case, ended: Ended, found: Finding) -> None:
     """Hold what a child found in a mount to what the fault may cost."""
+    fault = case.fault
     if ended.death or ended.code:
         found.wrong.append(f"the user of the files {ended.death or ended.last_words}")
         return
@@ -516,6 +517,8 @@ def judge_files(store: Sample, fault: Fault, mode: str, ended: Ended, found: Fin
     found.expect(names.keys() <= {"EIO"} or fault.may_refuse, f"messages are answered {dict(names)}")
     keys = {int(number): name for number, name in said["keys"].items() if int(number) not in fault.may}
     names = Counter(name for name in keys.values() if name)
+    if case.way.mode == "follow" and case.source == "killed":
+        del names["ENOENT"]  # the writer died before it indexed them; a follower waits for it a while
     found.expect(not names or (fault.keys and names.keys() <= {"EIO"}), f"keys are answered {dict(names)}")
     for topic, (failed, *lines) in said["streams"].items():
         there = numbers_in((line.encode() for line in lines), found, f"{topic}.log")
@@ -657,7 +660,7 @@ def use_mount(store: Sample, case: Case, disk: FaultyDisk, folder: Path, found: 
                     use_verb(store, case, mount.root, folder, found, verb)
         else:
             ended = in_child(lambda: use_files(store, way.mode, mount.root))
-            judge_files(store, case.fault, way.mode, ended, found)
+            judge_files(store, case, ended, found)
             disk.heal()
             if way.mode == "write":
                 found.wrong += not_alive(mount.root, before)
