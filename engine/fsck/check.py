@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from engine.errors import ConfigFileError, ObstructedError, ReadError
+from engine.errors import ConfigFileError, ReadError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import file_name
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import used_end
-from engine.files.paths import is_refused_read, read_file
 from engine.fsck.check_index import CheckedIndex
 from engine.fsck.check_queues import CheckedQueues, Extent
 from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
@@ -31,9 +30,8 @@ from engine.recovery.kinds import has_extensions
 from engine.recovery.log_scan import LogScan
 from engine.recovery.marks import read_recovery_point
 from engine.recovery.recover import claims_at_rest, files_end
-from engine.recovery.refuse import obstacles
+from engine.recovery.refuse import obstacles, unreadable
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
-from engine.settings.config_file import MOST_BYTES
 from engine.settings.notes import read_backup_note
 from engine.settings.shape_files import read_sizes, read_used_paths
 from engine.settings.topics_file import TopicTable
@@ -269,11 +267,5 @@ def _refused_files(layout: StoreLayout) -> Iterator[Problem]:
         layout.deleted_topics: ProblemKind.CONFIG,
         layout.clean_mark: ProblemKind.DERIVED,
     }
-    for path, kind in kinds.items():
-        try:
-            with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, ObstructedError, ValueError):
-                read_file(path, MOST_BYTES)
-        except OSError as error:
-            if not is_refused_read(error):
-                raise
-            yield Problem(kind, layout.shown(path), -1, f"it can't be read: {error.strerror}")
+    for path, why in unreadable(kinds):
+        yield Problem(kinds[path], layout.shown(path), -1, f"it can't be read: {why}")

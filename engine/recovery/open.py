@@ -41,6 +41,7 @@ from engine.recovery.refuse import (
     refuse_read_only_end,
     refuse_unreadable,
     refuse_unwritable,
+    unreadable,
 )
 from engine.recovery.remake import LogEntries
 from engine.results import RecoveryReport
@@ -198,6 +199,8 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
         hold = stack.enter_context(ExitStack())
         hold.callback(hold_folder(path))
         trace = read_trace(layout)  # under the lock, as all that follows: no other writer comes in between
+        own = (layout.clean_mark, layout.coverage, layout.deleted_topics, layout.checkpoint, layout.sizes)
+        unread = [f"{layout.shown(path)} can't be read, and is written anew: {why}" for path, why in unreadable(own)]
         new = is_new(layout)
         _make_directories(
             [*layout.commit_log.writable, layout.consume_queues, layout.index, layout.config], config.disk
@@ -217,7 +220,7 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
         parts = open_store_files(layout, config, choice.sizes, Access.WRITE)
         stack.callback(parts.close)
         topics = frozenset(table.names()) if not notes else frozenset()
-        recovered = _recover(parts, trace, choice, config, topics, table.discard).with_notes(notes)
+        recovered = _recover(parts, trace, choice, config, topics, table.discard).with_notes(unread + notes)
         stack.pop_all()
     return Opened(parts, table, recovered, lock, choice, kind, identity, hold.pop_all().close)
 

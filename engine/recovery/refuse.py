@@ -13,8 +13,8 @@ It is refused before anything of it is changed: its queues would be cut to the r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,13 +32,13 @@ from engine.errors import (
 from engine.files.file_scan import SAMPLED_QUEUES, FoundFile, log_files, numbered_files, queue_folders, written_ns
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile, next_data, next_hole, used_end
-from engine.files.paths import open_file, open_folder, require_file
+from engine.files.paths import is_refused_read, open_file, open_folder, read_file, require_file
 from engine.log.checkpoint import read_checkpoint
 from engine.log.entries import ENTRY_STRUCT
 from engine.record.record import read_header
 from engine.record.scan import ScanStop, scan_records
 from engine.recovery.marks import read_recovery_point
-from engine.settings.config_file import backup_of
+from engine.settings.config_file import MOST_BYTES, backup_of
 from engine.settings.shape_files import read_sizes, read_used_paths
 
 if TYPE_CHECKING:
@@ -90,6 +90,18 @@ def refuse_unreadable(layout: StoreLayout) -> None:
     refuse_folders(layout)
     _refuse_duplicates(layout)
     refuse_missing_log(layout)
+
+
+def unreadable(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Small files of these that are there and that the disk refuses to read, each with its error in words. OSError."""
+    for path in paths:
+        try:
+            with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, ObstructedError, ValueError):
+                read_file(path, MOST_BYTES)
+        except OSError as error:
+            if not is_refused_read(error):
+                raise
+            yield path, str(error.strerror)
 
 
 def refuse_folders(layout: StoreLayout) -> None:

@@ -655,6 +655,14 @@ def use_mount(store: Sample, case: Case, disk: FaultyDisk, folder: Path, found: 
             warm_up(store, mount.root, case.fault, way.mode, found)
             disk.inject(*case.fault.rules("store"))
         if way.by_verbs:
+            if (
+                way.mode == "write"
+                and case.fault.kind == "refused"
+                and not is_there(case.fault.place, disk.root / "store")
+            ):
+                named = way.late or case.fault.is_named(mount.log.read_text(errors="replace"))
+                found.expect(named, f"the log does not say that {case.fault.place.file} was made anew")
+                case = replace(case, fault=replace(case.fault, place=replace(case.fault.place, holds_data=False)))
             for verb in ON_MOUNT:
                 if verb not in ("put", "consume") or way.mode == "write":
                     use_verb(store, case, mount.root, folder, found, verb)
@@ -670,6 +678,17 @@ def use_mount(store: Sample, case: Case, disk: FaultyDisk, folder: Path, found: 
         for sign in ("Traceback", "Fatal Python error", "was killed by"):
             lines = [line for line in log.splitlines() if sign in line]
             found.expect(not lines, f"the log of the mount has {lines[:1]}")
+
+
+def is_there(place: Place, store: Path) -> bool:
+    """Whether the disk refuses it for good: a writer makes some files anew, and the recovery point each second."""
+    if place.file == "fsstore/coverage.json":
+        return False
+    for path in store.glob(place.file):
+        with path.open("rb", buffering=0) as file:
+            if failure(lambda file=file: os.pread(file.fileno(), min(place.end - place.first, 1 << 20), place.first)):  # type: ignore[misc]
+                return True
+    return False
 
 
 def warm_up(store: Sample, root: Path, fault: Fault, mode: str, found: Finding) -> None:

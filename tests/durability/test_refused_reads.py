@@ -528,6 +528,18 @@ def test_a_queue_that_is_refused_is_made_again(disk: FaultyDisk, page: int) -> N
     assert list(check_store(path, config=CONFIG)) == []
 
 
+def test_an_opening_names_each_file_of_its_own_that_it_could_not_read(disk: FaultyDisk) -> None:
+    with opened(disk, OpenMode.WRITE):
+        pass
+    disk.inject(Rule("read", "/store/fsstore/*.json"))
+    with opened(disk, OpenMode.WRITE) as store:
+        required_everywhere(store, set())
+        unread = [note for note in store.recovery.notes if "can't be read, and is written anew" in note]
+        assert [note.split()[0] for note in unread] == ["fsstore/clean.json", "fsstore/coverage.json"]
+    with opened(disk, OpenMode.WRITE) as store:
+        assert not store.recovery.notes
+
+
 def test_a_file_that_is_refused_again_and_again_ends_the_opening(
     disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
