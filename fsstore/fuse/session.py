@@ -4,8 +4,8 @@ fusermount3 mounts (it may, for everyone) and hands the descriptor over. A reply
 Requests are handled one after the other on trio's thread:
 
     poll the descriptor in place ──ready──► receive, handle, reply ──► poll again …
-        │ nothing for LINGER_MS: wait through trio          │ each ASK_EVERY requests, if several have come meanwhile:
-        │                                                   │ receive all, then handle one of each user in turn (turns)
+        │ nothing for LINGER_MS: wait through trio          │ another one has come meanwhile: receive all, then handle
+        │                                                   │ one of each user in turn (turns)
 
 Most answers need no waiting, and going through trio for each would cost more than answering. trio gets its turn after
 TURN_REQUESTS requests, after each one while somebody waits for slow work or for pyfuse3, and whenever the kernel is
@@ -246,9 +246,6 @@ long, as much."""
 UNLIMITED = trio.CapacityLimiter(math.inf)
 """`SlowThreads` limits them."""
 
-ASK_EVERY = 8
-"""One request in so many asks which others have come, to have their users take turns: that costs a call each time."""
-
 LINGER_MS = 10
 """How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
 time it would set up and take down a timer at each request."""
@@ -277,8 +274,6 @@ class RequestLoop:
         accounts.set_bound(Resource.SLOW_THREADS, Bound(sum(threads.values()), FEWEST_THREADS))
         self._threads = SlowThreads(threads, accounts)
         self._requests = RequestQueue(memory)
-        self._unasked = 0
-        """Requests to take before it asks again."""
         self._ending = ending
         self._accounts = accounts
         self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
@@ -316,7 +311,7 @@ class RequestLoop:
             if request is not None:
                 left -= 1
                 self._take(request, nursery)
-            elif not self._channel.is_ready(0 if is_busy else LINGER_MS):
+            elif is_busy or not self._channel.is_ready(LINGER_MS):
                 self.working[0] = 0
                 await self._channel.wait()
                 left = TURN_REQUESTS
@@ -325,19 +320,19 @@ class RequestLoop:
                 self._take(request, nursery)
 
     def _next(self) -> memoryview | None:
-        """The next request of the user in turn, of those that had come when it was asked last; None: there is none."""
+        """The next request of the user in turn, of all that have come; None: there is none yet."""
         channel, requests = self._channel, self._requests
-        if self._unasked:
-            self._unasked -= 1
-        else:
-            self._unasked = ASK_EVERY - 1
-            request = channel.receive() if requests.has_room and channel.is_ready(0) else None
-            if request is not None and not (requests or channel.is_ready(0)):
+        if not requests:
+            request = channel.receive() if channel.is_ready(0) else None
+            if request is None or not channel.is_ready(0):
                 return request  # the only one: it need not be copied
-            while request is not None:
+            requests.add(bytes(request))
+        while requests.has_room and channel.is_ready(0):
+            if (request := channel.receive()) is not None:
                 requests.add(bytes(request))
-                request = channel.receive() if requests.has_room and channel.is_ready(0) else None
-        waiting = requests.take() if requests else None
+            elif not channel.is_mounted:
+                break
+        waiting = requests.take()
         return None if waiting is None else memoryview(waiting)
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:

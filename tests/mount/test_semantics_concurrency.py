@@ -245,7 +245,7 @@ def user_at_once(user: int, count: int, path: str, folder: Path) -> Iterator[Cal
 @takes_users
 def test_requests_of_many_users_take_turns(tmp_path: Path) -> None:
     """7.7 Requests that wait are served one of each user in turn: however many one user has, another user's waits for
-    ten of them at most.
+    one of them.
     """
     threads = 40
     with mounted(tmp_path, options=TWO_USERS) as mount:
@@ -265,7 +265,7 @@ def test_requests_of_many_users_take_turns(tmp_path: Path) -> None:
             while len(served) < threads + 1:
                 lines = [line.split() for line in log.read(1 << 16).splitlines()]
                 served += [int(user) for _, user, _, _, _, path, *_ in lines if b"append@" in path]
-        assert served.index(BOB) <= 10
+        assert served[:3] in ([ALICE, BOB, ALICE], [BOB, ALICE, ALICE])
 
 
 @takes_users

@@ -14,7 +14,7 @@ import trio
 from fsstore.accounts import FEWEST_THREADS, Accounts
 from fsstore.fuse.protocol import Opcode, done, failed
 from fsstore.fuse.rare import Relay
-from fsstore.fuse.session import Channel, Handler, RequestLoop
+from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
 from fsstore.fuse.turns import MOST_BYTES, MOST_REQUESTS, RequestQueue
 from fsstore.handover import RESENT
 from fsstore.interface import FilesystemError, Kind, SlowWork
@@ -201,20 +201,6 @@ def test_requests_that_wait_are_answered_by_user_in_turn_and_each_users_in_order
     assert serve(channel, lambda unique: channel.send(done(unique))) == [done(one) for one in (1, 5, 7, 2, 6, 3, 4)]
 
 
-def test_users_take_turns_again_soon_after_requests_came_alone() -> None:
-    class AloneAtFirst(ScriptedChannel):
-        """The first few come one at a time, then all others at once."""
-
-        def is_ready(self, wait_ms: int) -> bool:
-            return super().is_ready(wait_ms) and (wait_ms > 0 or len(self.replies) >= few)
-
-    few = 3
-    requests = [(KNOWN, unique, unique, 1001) for unique in range(1, 44)]
-    channel = AloneAtFirst([*requests, (KNOWN, 99, 99, 1002)], len(requests) + 1)
-    answered = serve(channel, lambda unique: channel.send(done(unique)))
-    assert answered.index(done(99)) < 20
-
-
 def test_what_another_server_left_unanswered_takes_turns_too() -> None:
     requests = [(KNOWN, unique | RESENT, unique, 1001) for unique in (1, 2, 3)]
     channel = ScriptedChannel([*requests, (KNOWN, 4, 4, 1002), (KNOWN, 5, 5, 1001)], 5)
@@ -309,6 +295,7 @@ def test_a_request_that_fails_behind_its_slow_work_is_answered_and_the_next_one_
         channel.send(done(unique))
 
     assert serve(channel, handle) == [struct.pack("=IiQ", 16, -errno.ESTALE, 7), done(8)]
+    assert LINGER_MS not in channel.waits_ms  # while the work was under way, nobody waited in place
 
 
 def test_slow_work_is_hurried_when_no_more_requests_are_taken() -> None:
