@@ -85,7 +85,7 @@ class ConsumeQueue(QueueEnd):
         self._watch = Watch(files.directory)
         self._before_failed_refresh: tuple[int, int, int] | None = None  # how it was before a refresh that failed
         self.make: Make | None = None
-        """Makes entries again that the disk refuses; None: whoever asks gets the error."""
+        """Makes entries again that the disk refuses; None: reading them raises the error."""
         self._making = threading.RLock()
         self._runs: list[Run] = []  # that were made
 

@@ -91,7 +91,7 @@ class Dispatcher:
         return dispatched
 
     def rows_by_queue(self, scanned: ScannedRecords) -> Iterator[QueueRows]:
-        """What each queue gets of these records."""
+        """The rows that these records add, a queue at a time."""
         return _rows_by_queue(scanned, self.levels)
 
     def index_scanned(self, scanned: ScannedRecords) -> None:

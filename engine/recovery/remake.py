@@ -1,4 +1,4 @@
-"""Remake: what the log of an opened store has of one consume queue, for who can't read the queue's files."""
+"""Remake: reads the entries of one consume queue from the log of an opened store, where the disk refuses the queue."""
 
 from __future__ import annotations
 
