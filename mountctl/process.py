@@ -16,7 +16,7 @@ from pathlib import Path
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # from glibc's malloc.h
 _LARGE_BYTES = 1 << 20
 """From this size on memory is mapped on its own. Less costs: from 128 KiB on, a `.log` is read half as fast."""
-_SPARE_BYTES = 64 << 20
+_SPARE_BYTES = 32 << 20
 """So much at the heap's end is kept for what comes next."""
 _TRIM_INTERVAL_SECONDS = 1.0
 
