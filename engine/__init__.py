@@ -85,7 +85,7 @@ from engine.record.batch import split_text
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.columns import Columns
 from engine.record.header import MIN_RECORD_BYTES
-from engine.record.kernel.files import read_through
+from engine.record.kernel.files import read_at_once, read_through, write_at_once
 from engine.record.message import Host, Message, StoredMessage
 from engine.record.properties import UNIQUE_KEY
 from engine.record.record import check_message, topic_problem
@@ -231,6 +231,7 @@ __all__ = [
     "group_problem",
     "in_haste",
     "options_of",
+    "read_at_once",
     "read_through",
     "repair_store",
     "retention_from",
@@ -239,5 +240,6 @@ __all__ = [
     "uncollected",
     "with_broker_conf",
     "with_options",
+    "write_at_once",
     "writer_of",
 ]

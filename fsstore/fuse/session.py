@@ -3,13 +3,13 @@
 fusermount3 mounts (it may, for everyone) and hands the descriptor over. A reply and a notice are each one write.
 Requests are handled one after the other on trio's thread:
 
-    poll the descriptor in place ──ready──► receive, handle, reply ──► poll again …
-        │ nothing for LINGER_MS: wait through trio          │ another one has come meanwhile: receive all, then handle
-        │                                                   │ one of each user in turn (turns)
+    receive, handle, reply ──► receive …
+        │ none has come: poll in place; nothing for LINGER_MS: wait through trio
+        │ several have come: receive up to READ_AT_MOST, then handle one of each user in turn (turns)
 
 Most answers need no waiting, and going through trio for each would cost more than answering. trio gets its turn after
-TURN_REQUESTS requests, after each one while somebody waits for slow work or for pyfuse3, and whenever the kernel is
-idle.
+TURN_REQUESTS requests, after BUSY_REQUESTS while somebody waits for slow work or for pyfuse3, and whenever the kernel
+is idle. What never blocks is read and written without giving the interpreter to the threads of slow work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from engine import read_through
+from engine import read_at_once, read_through, write_at_once
 from fsstore.accounts import FEWEST_THREADS, Accounts, Bound, Resource
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _UNMOUNTED = (errno.ENODEV, errno.ENOTCONN, errno.ECONNABORTED)
 _TRY_AGAIN = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 """The request was taken back before it was read, or there was none."""
+_NOT_HEARD = (errno.ENOENT, errno.ECONNABORTED)
+"""The request was taken back before it was answered, or the mount is gone."""
 
 Handler = Callable[[int, int, memoryview], None]
 """Takes `unique`, the inode, and the whole request, which is valid until it returns."""
@@ -68,13 +70,14 @@ class Channel:
         os.set_blocking(descriptor, False)
         self.mountpoint = mountpoint
         self._descriptor = descriptor
-        self._buffer = bytearray(wire.LARGEST_REQUEST_BYTES)
-        pin(self._buffer)
+        self._buffers = tuple(bytearray(wire.LARGEST_REQUEST_BYTES) for _ in range(2))
+        for buffer in self._buffers:
+            pin(buffer)
+        self._views = tuple(memoryview(buffer) for buffer in self._buffers)
+        self._turn = 0
         self._requests: RequestJournal | None = None
         self._first_answer: Callable[[int], None] | None = None
         """To be called with the time of the first answer."""
-        self._view = memoryview(self._buffer)
-        self._buffers = [self._buffer]
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
         self._ending = threading.Lock()
@@ -134,33 +137,31 @@ class Channel:
         await trio.lowlevel.wait_readable(self._descriptor)
 
     def receive(self) -> memoryview | None:
-        """The next request, valid until the next call; None when there is none, or `is_mounted` has become False."""
-        try:
-            size = os.readv(self._descriptor, self._buffers)
-        except OSError as error:
-            if error.errno in _UNMOUNTED:
+        """The next request, valid until two more were received; None when there is none, or `is_mounted` has become
+        False."""
+        turn = self._turn
+        size = read_at_once(self._descriptor, self._buffers[turn])
+        if size < 0:
+            if -size in _UNMOUNTED:
                 self.is_mounted = False
-                return None
-            if error.errno in _TRY_AGAIN:
-                return None
-            raise
+            elif -size not in _TRY_AGAIN:
+                raise OSError(-size, os.strerror(-size))
+            return None
+        self._turn = 1 - turn
+        request = self._views[turn][:size]
         if self._requests is not None and self._requests.unclaimed:
-            self._note_arrival(self._requests)
-        return self._view[:size]
-
-    def _note_arrival(self, requests: RequestJournal) -> None:
-        _, opcode, unique, _ = REQUEST.unpack_from(self._buffer)
-        if opcode not in (Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT):  # those are not sent in their turn
-            requests.arrived(unique)
+            _, opcode, unique, _ = REQUEST.unpack_from(request)
+            if opcode not in (Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT):  # those are not sent in their turn
+                self._requests.arrived(unique)
+        return request
 
     # replies and notices
 
     def send(self, reply: bytes) -> None:
         """Answer a request. One that was taken back meanwhile, or whose mount is gone, has nobody to read it."""
-        try:  # noqa: SIM105
-            os.write(self._descriptor, reply)
-        except (FileNotFoundError, ConnectionAbortedError):
-            pass  # `suppress` would cost half as much as the reply
+        size = write_at_once(self._descriptor, reply)
+        if size < 0 and -size not in _NOT_HEARD:
+            raise OSError(-size, os.strerror(-size))
         if self._first_answer is not None:
             self._note_first_answer()
         if self._requests is not None and self._requests.slots:
@@ -236,8 +237,12 @@ class Channel:
             subprocess.run(["fusermount3", "-u", "-q", "-z", "--", self.mountpoint], check=False, capture_output=True)
 
 
-TURN_REQUESTS = 256
-"""Requests answered at most before trio's other tasks (signals, followers, expiry) get a turn."""
+TURN_REQUESTS, BUSY_REQUESTS = 256, 8
+"""Requests answered at most before trio's other tasks (signals, followers, expiry) get a turn; and while somebody waits
+for slow work or for pyfuse3."""
+
+READ_AT_MOST = 256
+"""Requests read at most between two answers: to read a thousand that came at once takes some milliseconds."""
 
 THREADS = {Kind.KEYS: 1, Kind.DECOMPRESSING: 1, Kind.PUBLISHING: 1, Kind.PUBLISHING_LITTLE: 4}
 """At one time: who decompresses may take three times 64 MiB, with what it makes of a body; who publishes what takes
@@ -301,37 +306,38 @@ class RequestLoop:
                 self._ending()
 
     async def _take_requests(self, nursery: trio.Nursery) -> None:
-        left = TURN_REQUESTS
+        taken = 0
         while self._channel.is_mounted:
             is_busy = self._slow or self._relay.waiting
-            if is_busy or not left:
+            if taken >= (BUSY_REQUESTS if is_busy else TURN_REQUESTS):
                 await trio.lowlevel.checkpoint()
-                left = TURN_REQUESTS
+                taken = 0
             request = self._next()
             if request is not None:
-                left -= 1
+                taken += 1
                 self._take(request, nursery)
             elif is_busy or not self._channel.is_ready(LINGER_MS):
                 self.working[0] = 0
                 await self._channel.wait()
-                left = TURN_REQUESTS
-            elif (request := self._channel.receive()) is not None:
-                left -= 1
-                self._take(request, nursery)
+                taken = 0
 
     def _next(self) -> memoryview | None:
-        """The next request of the user in turn, of all that have come; None: there is none yet."""
+        """The next request of the user in turn, of those that have come; None: there is none yet."""
         channel, requests = self._channel, self._requests
+        first = None
         if not requests:
-            request = channel.receive() if channel.is_ready(0) else None
-            if request is None or not channel.is_ready(0):
-                return request  # the only one: it need not be copied
-            requests.add(bytes(request))
-        while requests.has_room and channel.is_ready(0):
-            if (request := channel.receive()) is not None:
-                requests.add(bytes(request))
-            elif not channel.is_mounted:
+            first = channel.receive()
+            if first is None:
+                return None
+        for _ in range(READ_AT_MOST):
+            if not requests.has_room or (request := channel.receive()) is None:
                 break
+            if first is not None:
+                requests.add(bytes(first))
+                first = None
+            requests.add(bytes(request))
+        if first is not None:
+            return first  # the only one: it need not be copied
         waiting = requests.take()
         return None if waiting is None else memoryview(waiting)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,6 +34,8 @@ from fsstore.tree.json_messages import free_slowly, json_line_limit_bytes, parse
 from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.names import AppendOptions, BodyFormat
 from fsstore.tree.nodes import Context, Node
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +121,7 @@ class LongPuts:
         """Meanwhile."""
         self.is_under_way = True
         try:
-            with uncollected():
-                yield
+            yield
         finally:
             self.is_under_way = False
 
@@ -136,6 +138,7 @@ class Publisher:
         "_file",
         "_generation",
         "_is_json",
+        "_is_long",
         "_long_bytes",
         "_long_puts",
         "_options",
@@ -182,6 +185,7 @@ class Publisher:
         self._options = options
         self._generation = generation
         self._is_json = options.format is BodyFormat.JSON
+        self._is_long = False
         self._long_bytes = LONG_JSON_BYTES if self._is_json else LONG_BYTES
         limit = self.store.config.max_message_bytes
         self.line_limit_bytes = json_line_limit_bytes(limit) if self._is_json else limit
@@ -242,14 +246,24 @@ class Publisher:
 
     def _do(self, put: Callable[[], int], is_long: bool) -> None:
         self._done = Future()
+        self._is_long = is_long
         try:
-            with self._long_puts.under_way() if is_long else nullcontext():
+            with uncollected() if is_long else nullcontext():
                 self._done.set_result(put())
         except StoreError as error:
             error.__cause__ = error.__context__ = None
             self._done.set_exception(error.with_traceback(None))  # all that was put is freed here, not on the loop
         except Exception as error:
             self._done.set_exception(error)
+        finally:
+            self._is_long = False
+
+    def _stored(self, put: Callable[[], T]) -> T:
+        """What `put` returned, which takes the log's lock. What comes before it keeps nobody from the lock."""
+        if not self._is_long:
+            return put()
+        with self._long_puts.under_way():
+            return put()
 
     def complain(self, error: StoreError) -> None:
         """Log why nothing of a request was published: its writer gets only an errno."""
@@ -289,10 +303,10 @@ class Publisher:
         else:
             message = Message(self._topic, body, options.keys, options.tags)
         if queue is not None:
-            put = queue.put(message)
+            put = self._stored(partial(queue.put, message))
         else:
             self._must_exist()
-            put = self.store.put(message)
+            put = self._stored(partial(self.store.put, message))
         self.frames += 1
         return put.physical_end
 
@@ -301,9 +315,9 @@ class Publisher:
         keys, tags = options.keys, options.tags
         try:
             if queue is not None:
-                put = queue.put_lines(lines, keys=keys, tags=tags)
+                put = self._stored(partial(queue.put_lines, lines, keys=keys, tags=tags))
             else:
-                put = self.store.put_lines(self._topic, lines, keys=keys, tags=tags)
+                put = self._stored(partial(self.store.put_lines, self._topic, lines, keys=keys, tags=tags))
         except MessageTooLargeError:
             limit = self.store.config.max_message_bytes
             self.blamed = next((row for row, line in enumerate(split_text(lines), 1) if len(line) - 1 > limit), 0)
@@ -316,7 +330,7 @@ class Publisher:
         if not messages:
             return 0
         try:
-            put = queue.put_batch(messages) if queue is not None else self.store.put_batch(messages)
+            put = self._stored(partial((queue or self.store).put_batch, messages))
             return put.physical_end
         except (IllegalMessageError, MessageTooLargeError):
             self._blame_one_of(messages, lines)

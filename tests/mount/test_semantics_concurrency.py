@@ -245,7 +245,7 @@ def user_at_once(user: int, count: int, path: str, folder: Path) -> Iterator[Cal
 @takes_users
 def test_requests_of_many_users_take_turns(tmp_path: Path) -> None:
     """7.7 Requests that wait are served one of each user in turn: however many one user has, another user's waits for
-    one of them.
+    one of each 256 that came before it.
     """
     threads = 40
     with mounted(tmp_path, options=TWO_USERS) as mount:

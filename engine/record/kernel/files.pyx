@@ -8,10 +8,11 @@ its end, which costs a system call and no more.
 from posix.mman cimport (
     MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE, madvise, mmap, munmap,
 )
-from posix.unistd cimport SEEK_END, close, lseek
+from posix.unistd cimport SEEK_END, close, lseek, read, write
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_SetFromErrno
+from libc.errno cimport errno
 from libc.stdint cimport int64_t
 
 import mmap as mapping
@@ -177,6 +178,19 @@ def refused_end(data not None):
             return end
         end = position
     return 0
+
+
+def read_at_once(int descriptor, bytearray into not None):
+    """Read from a descriptor that never blocks: how many bytes there were, or the negative errno. Other threads of this
+    interpreter do not run meanwhile, which `os.readv` lets them: it would have to wait for its turn again."""
+    cdef Py_ssize_t size = read(descriptor, <char *> into, len(into))
+    return size if size >= 0 else -errno
+
+
+def write_at_once(int descriptor, bytes data not None):
+    """As `read_at_once`, for a write."""
+    cdef Py_ssize_t size = write(descriptor, <const char *> data, len(data))
+    return size if size >= 0 else -errno
 
 
 cdef class Mapped:
