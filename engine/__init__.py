@@ -71,7 +71,6 @@ from engine.errors import (
 )
 from engine.events import Expired, StoreListener
 from engine.files.lock import writer_of
-from engine.files.scratch import ScratchDirectory
 from engine.fsck.closed import check_store
 from engine.fsck.served import ServedCheck, check_served
 from engine.haste import TakesLongError, in_haste, uncollected
@@ -200,7 +199,6 @@ __all__ = [
     "Retention",
     "RetentionPlan",
     "RetiredFileError",
-    "ScratchDirectory",
     "Sending",
     "ServedCheck",
     "SliceColumn",

@@ -224,12 +224,8 @@ class Filesystem:
         self._drops.close()
         self._listings.clear()
         self._messages.forget()
-        self._end_threads()
-        return unfinished
-
-    def _end_threads(self) -> None:
-        self._parquet.close()
         self._background.shutdown(cancel_futures=True)
+        return unfinished
 
     # names and attributes
 
@@ -620,7 +616,7 @@ class Filesystem:
         for handle, file in self._files.items():
             if (state := file.unpublished(whole=True)) is not None:
                 self._handed_over.handles.save_whole(handle, state)
-        self._end_threads()
+        self._background.shutdown(cancel_futures=True)
 
     def inherited_files(self) -> Iterator[tuple[int, int]]:
         """Handle and inode of each file that was open already, and is cached by the kernel."""

@@ -11,15 +11,9 @@ DISTRIBUTION = "fsstore-mount"
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """Bounds of the cache of rendered columns; the least recently used go first, and are rendered again if needed.
-
-    `memory_bytes` bounds what is kept in memory, `disk_bytes` what is kept in `directory`, which takes what memory has
-    no room for. `directory` None: `STORE/fsstore/parquet` for a store that this process writes, else none.
-    """
+    """Bounds what is kept of rendered columns; the least recently used go first, and are rendered again if needed."""
 
     memory_bytes: int = 256 << 20
-    disk_bytes: int = 2 << 30
-    directory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

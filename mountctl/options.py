@@ -29,7 +29,6 @@ import click
 
 from fsstore import ParquetOptions
 from mountctl.errors import CommandError
-from mountctl.places import absolute
 
 if TYPE_CHECKING:
     from engine import StoreConfig
@@ -165,7 +164,7 @@ class MountRequest:
         values["store"], values["mountpoint"] = Path(values["store"]), Path(values["mountpoint"])
         values["kernel_options"] = tuple(values["kernel_options"])
         values["settings"] = _made(StoreSettings, values["settings"], "conf")
-        values["parquet"] = _made(ParquetOptions, values["parquet"], "directory")
+        values["parquet"] = _made(ParquetOptions, values["parquet"])
         return _made(cls, values, "cache")
 
     @staticmethod
@@ -182,15 +181,15 @@ class MountRequest:
             sync_flush=self.sync_flush or "sync_flush" in words.switches,
             append_mode=self.append_mode if words.append_mode is None else words.append_mode,
             settings=replace(self.settings, options={**self.settings.options, **words.store}),
-            parquet=replace(self.parquet, **words.parquet),
+            parquet=self.parquet if words.parquet is None else words.parquet,
         )
 
 
 K = TypeVar("K")
 
 
-def _made(kind: type[K], values: dict[str, Any], path: str) -> K:
-    """A dataclass, of the values that it knows, of which one is a path or None."""
+def _made(kind: type[K], values: dict[str, Any], path: str = "") -> K:
+    """A dataclass, of the values that it knows; the field called `path` is a path or None."""
     known = {one.name: values[one.name] for one in fields(kind) if one.name in values}  # type: ignore[arg-type]
     if known.get(path) is not None:
         known[path] = Path(known[path])
@@ -204,9 +203,8 @@ class ParsedOptions:
     switches: frozenset[str]
     store: Mapping[str, str]
     kernel: tuple[str, ...]
-    parquet: Mapping[str, Any]
-    """Fields of ParquetOptions."""
     append_mode: int | None = None
+    parquet: ParquetOptions | None = None
     log_file: Path | None = None
     broker_conf: Path | None = None
     cache: Path | None = None
@@ -223,14 +221,13 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
     """The options of every `-o`, each a list of words with commas between. CommandError names one that is not known."""
     switches, store, kernel = set(), {}, []
     values: dict[str, Any] = {}
-    parquet: dict[str, Any] = {}
     for name, equals, value in _words(texts):
         word = f"{name}{equals}{value}"
         if name in _VALUES and equals:
-            values[name] = _VALUES[name](value)
-        elif name in _PARQUET and equals:
-            field_name, read = _PARQUET[name]
-            parquet[field_name] = read(value)
+            field_name, read = _VALUES[name]
+            values[field_name] = read(value)
+        elif name in _GONE:
+            raise CommandError(f"-o {name} is no longer offered", _GONE[name], os.EX_USAGE)
         elif equals and not name.startswith("x-"):
             # the engine knows its own names, and says which it does not
             store[name] = _absolute_paths(value) if name in _PATHS else value
@@ -240,7 +237,7 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
             kernel.append(name)
         elif name and name not in _FOR_OTHERS and not name.startswith("x-"):
             raise CommandError(f"unknown option: -o {word}", "see `mountctl mount --help`", 64)
-    return ParsedOptions(frozenset(switches), store, tuple(kernel), parquet, **values)
+    return ParsedOptions(frozenset(switches), store, tuple(kernel), **values)
 
 
 def _words(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
@@ -266,7 +263,7 @@ def option_words(for_mount: bool) -> list[str]:
     from engine import OPTION_NAMES
 
     store = [f"{name}=" for name in OPTION_NAMES]
-    mount = [*_SWITCHES, *(f"{name}=" for name in (*_VALUES, *_PARQUET)), *_KERNEL, *_FOR_OTHERS]
+    mount = [*_SWITCHES, *(f"{name}=" for name in _VALUES), *_KERNEL, *_FOR_OTHERS]
     return sorted([*store, *mount] if for_mount else store)
 
 
@@ -317,15 +314,17 @@ def parse_mode(text: str) -> int:
     return mode
 
 
-_VALUES: dict[str, Callable[[str], Any]] = {
-    "append_mode": parse_mode,
-    "log_file": Path,
-    "broker_conf": Path,
-    "cache": Path,
+_VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "append_mode": ("append_mode", parse_mode),
+    "log_file": ("log_file", Path),
+    "broker_conf": ("broker_conf", Path),
+    "cache": ("cache", Path),
+    "parquet_memory": ("parquet", lambda text: ParquetOptions(parse_size(text))),
 }
-_PARQUET: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "parquet_memory": ("memory_bytes", parse_size),
-    "parquet_disk": ("disk_bytes", parse_size),
-    "parquet_cache": ("directory", absolute),
+"""The field of ParsedOptions that each one sets, and what reads its value."""
+
+_GONE = {
+    "parquet_disk": "leave it out: the kernel keeps what was read; parquet_memory=SIZE bounds what the daemon keeps",
+    "parquet_cache": "leave it out: nothing rendered is written to disk; what --follow derives goes to -o cache=DIR",
 }
-"""The field of ParquetOptions that each one sets."""
+"""Options of earlier versions, and what to do without each."""

@@ -34,16 +34,15 @@ class ScratchDirectory:
         made = None
         while made is None:
             made = _make_locked(parent, prefix)
-        self.path, self.descriptor = made
-        """The directory, opened: what somebody puts in its place is not written to."""
+        self.path, self._descriptor = made
         if os.geteuid() == 0:  # in a store of another user's, who can then remove what a killed daemon left
             owner = parent.stat()
-            os.fchown(self.descriptor, owner.st_uid, owner.st_gid)
+            os.fchown(self._descriptor, owner.st_uid, owner.st_gid)
 
     def close(self) -> None:
         """Remove it with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self.descriptor)
+        os.close(self._descriptor)
 
 
 def _make_locked(parent: Path, prefix: str) -> tuple[Path, int] | None:

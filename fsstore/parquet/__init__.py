@@ -7,7 +7,7 @@
     pages.py      how values are encoded                      sized before they are made
     row_groups.py the columns of some messages                engine's blocks
     file_map.py   where each column stands, and the footer
-    cache.py      rendered bytes, in memory and on disk
+    cache.py      rendered bytes, in memory
     dataset.py    ties them together                          any thread
     nodes.py      directories, files and handles              the filesystem's thread
 

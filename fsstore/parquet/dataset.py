@@ -20,7 +20,6 @@ from engine import (
     ExpiredMessageError,
     MessageNotFoundError,
     MessageStore,
-    OpenMode,
     ReadError,
     TakesLongError,
     TopicNotFoundError,
@@ -28,7 +27,7 @@ from engine import (
 )
 from fsstore.interface import FilesystemError
 from fsstore.options import ParquetOptions
-from fsstore.parquet.cache import ChunkCache, DiskChunks, Recent
+from fsstore.parquet.cache import Recent
 from fsstore.parquet.file_map import FileMap, map_file, place_of
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
@@ -45,9 +44,20 @@ _KEPT_SHOWN = 65_536
 """Files; a stream reads new ones with each batch, as long as the mount lives."""
 _EIGHTHS_OF_MAPS, _EIGHTHS_OF_COLUMNS = 1, 3
 """Of the memory; chunks have the rest. Without a map, all messages of a file have to be read again."""
+_CHUNK_ENTRY_BYTES = 2 << 10
+"""Memory that a kept chunk takes beside its bytes, more or less: its objects and key, and what was room after it."""
+
 _LOCKS = 64
 _MEASURING_THREADS = 2
 """Of one listing; numpy does without the interpreter's lock most of the time, not all of it."""
+
+
+class ChunkKey(NamedTuple):
+    """A chunk by its file, how many messages that leaves out, and the chunk's number in the file's map."""
+
+    file: RangeKey
+    left_out: int
+    number: int
 
 
 class Shown(NamedTuple):
@@ -65,13 +75,9 @@ class Dataset:
         self._lock = threading.Lock()
         self._segments: dict[tuple[str, int], QueueSegments] = {}
         self._layouts: Recent[RangeKey, Layout] = Recent(_KEPT_LAYOUTS)
-        directory = options.directory
-        if directory is None and store.mode is OpenMode.WRITE:
-            directory = store.path / "fsstore" / "parquet"
-        disk = DiskChunks(directory, options.disk_bytes)
         eighth_bytes = options.memory_bytes // 8
         maps_bytes, columns_bytes = eighth_bytes * _EIGHTHS_OF_MAPS, eighth_bytes * _EIGHTHS_OF_COLUMNS
-        self._chunks = ChunkCache(options.memory_bytes - maps_bytes - columns_bytes, disk)
+        self._chunks: Recent[ChunkKey, memoryview] = Recent(options.memory_bytes - maps_bytes - columns_bytes)
         self._maps: Recent[RangeKey, FileMap] = Recent(maps_bytes)
         self._columns: Recent[tuple[RangeKey, int], Columns] = Recent(columns_bytes)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
@@ -176,8 +182,8 @@ class Dataset:
     def peek(self, layout: Layout, found: FileMap, number: int) -> list[memoryview] | None:
         """The pieces of the chunk of that number in the file's map, if it is in memory or takes no longer than a
         copy."""
-        kept_as = (layout.key, found.left_out, number)
-        kept = self._chunks.peek(kept_as)
+        key = ChunkKey(layout.key, found.left_out, number)
+        kept = self._known_chunk(key)
         if kept is None:
             row_group, column = place_of(number)
             columns = self._known_columns(layout, found, row_group)
@@ -185,22 +191,28 @@ class Dataset:
             if chunk is None or not chunk.is_quick:
                 return None
             [kept] = self._encode(chunk)
-            self._chunks.put_in_memory(kept_as, kept)
+            self._keep_chunk(key, kept)
         return [kept]
 
     def fetch(self, layout: Layout, found: FileMap, number: int) -> list[memoryview]:
         """The pieces of a chunk, rendered when it is nowhere. FilesystemError as `map`."""
-        kept_as = (layout.key, found.left_out, number)
+        key = ChunkKey(layout.key, found.left_out, number)
         with self._working_on(layout.key):
-            kept = self._chunks.find(kept_as)
-            if kept is not None:
+            if (kept := self._known_chunk(key)) is not None:
                 return [kept]
             chunk = self._chunk(layout, found, number)
             pieces = self._encode(chunk)
             if chunk.copied is None:
-                is_decompressed = SCHEMA.in_file[place_of(number).column].name == "body"
-                self._chunks.put(kept_as, *pieces, for_disk=is_decompressed)
+                self._keep_chunk(key, *pieces)
             return pieces
+
+    def _known_chunk(self, key: ChunkKey) -> memoryview | None:
+        with self._lock:
+            return self._chunks.get(key)
+
+    def _keep_chunk(self, key: ChunkKey, chunk: memoryview) -> None:
+        with self._lock:
+            self._chunks.put(key, chunk, len(chunk) + _CHUNK_ENTRY_BYTES)
 
     @contextmanager
     def _working_on(self, key: RangeKey) -> Iterator[None]:
@@ -254,8 +266,7 @@ class Dataset:
             "rendered_files": self.rendered_files,
             "rendered_chunks": self.rendered_chunks,
             "left_out_messages": left_out,
-            "memory_bytes": self._chunks.memory_bytes + self._maps.kept_bytes + self._columns.kept_bytes,
-            "disk_bytes": self._chunks.disk_bytes,
+            "memory_bytes": self._chunks.kept_bytes + self._maps.kept_bytes + self._columns.kept_bytes,
         }
 
     def forget_expired(self, expired: Expired) -> None:
@@ -285,7 +296,3 @@ class Dataset:
     def ending(self) -> None:
         """Nobody waits for a listing any more: one that goes on fails at its next file (FilesystemError ENOTCONN)."""
         self._is_ending = True
-
-    def close(self) -> None:
-        """Free everything that is kept."""
-        self._chunks.close()

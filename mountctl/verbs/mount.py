@@ -75,8 +75,8 @@ def command(
         append_mode=words.append_mode if append_mode is None else parse_mode(append_mode),
         settings=settings,
         kernel_options=words.kernel,
-        parquet=ParquetOptions(**words.parquet),
-        cache=absolute(cache or words.cache or words.parquet.get("directory") or daemon.default_cache()),
+        parquet=words.parquet or ParquetOptions(),
+        cache=absolute(cache or words.cache or daemon.default_cache()),
     )
     _preflight(request)
     log_file = log_file or words.log_file

@@ -28,7 +28,7 @@ def command(place: str, options: tuple[str, ...]) -> None:
     opens it. Who uses the mount waits for that moment and sees no error: what is open stays open, with what was begun.
     Returns when the new daemon serves. When it can't be started, the old one goes on.
 
-    -o takes store options, sync_flush, append_mode, parquet_memory, parquet_disk and parquet_cache.
+    -o takes store options, sync_flush, append_mode and parquet_memory.
 
     \b
     Examples:

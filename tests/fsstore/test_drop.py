@@ -81,7 +81,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def again(mount: Dropping, store: MessageStore) -> Dropping:
     """The next server of the same store, which was not told anything."""
-    mount.fs._end_threads()
+    mount.fs._background.shutdown(cancel_futures=True)
     later = Dropping(store)
     later.fs.settle()
     return later
@@ -369,7 +369,7 @@ def test_the_next_server_is_told_of_open_files_alone_and_whose_they_are(store: M
     assert [text.kind for _, text, *_ in records.nodes.all()].count("DropFile") == 2
     patiently(first.fs.release, again_opened.handle)
     assert [number for number, text, *_ in records.nodes.all() if text.kind == "DropFile"] == [made.inode]
-    first.fs._end_threads()
+    first.fs._background.shutdown(cancel_futures=True)
     later = Dropping(store)
     later.fs.accounts.caller = BOB
     later.fs.survive(Handover(memory))

@@ -168,20 +168,14 @@ def test_any_bytes_can_be_read_by_themselves(mount: ParquetMount, store: Message
     assert mount.cat(f"{QUEUE}/{name}", request_bytes) == text
 
 
-@pytest.mark.parametrize(
-    "options", [{"memory_bytes": 0, "disk_bytes": 0}, {"memory_bytes": 1 << 20, "disk_bytes": 1 << 20}]
-)
-def test_a_cache_too_small_for_a_file_costs_only_time(store: MessageStore, options: dict[str, int]) -> None:
-    mount = mount_with(store, **options)
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
+def test_a_cache_too_small_for_a_file_costs_only_time(store: MessageStore, memory_bytes: int) -> None:
+    mount = mount_with(store, memory_bytes=memory_bytes)
     for name in mount.ls(QUEUE):
         begin, end = int(name[:20]), int(name[21:41])
         assert mount.cat(f"{QUEUE}/{name}") == rendered(store, layout_of(store, "orders", 0, begin, end))[0]
-    status = mount.parquet()
-    assert status["memory_bytes"] <= options["memory_bytes"]
-    assert status["disk_bytes"] <= options["disk_bytes"]
+    assert mount.parquet()["memory_bytes"] <= memory_bytes
     assert mount.fs.close() == 0
-    cache = store.path / "fsstore" / "parquet"
-    assert not cache.exists() or list(cache.iterdir()) == []
 
 
 def test_a_file_is_rendered_once_but_for_bodies_which_are_in_the_log(mount: ParquetMount) -> None:
@@ -218,7 +212,7 @@ def test_short_files_count_by_what_they_take_of_memory(mount: ParquetMount) -> N
 
 
 def test_what_was_rendered_for_a_read_is_there_for_it_whatever_is_read_meanwhile(store: MessageStore) -> None:
-    mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+    mount = mount_with(store, memory_bytes=0)
     name = mount.ls(QUEUE)[0]
     text, found = rendered(store, layout_of(store, "orders", end=int(name[21:41])))
     handle = mount.open(f"{QUEUE}/{name}").handle
@@ -239,7 +233,7 @@ def opened_first(mount: ParquetMount, store: MessageStore) -> tuple[str, int, Fi
 
 
 def test_a_long_chunk_is_rendered_once_for_a_reader_whatever_is_kept(store: MessageStore) -> None:
-    mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+    mount = mount_with(store, memory_bytes=0)
     _, handle, found = opened_first(mount, store)
     body = int(found.starts[IN_FILE.index("body")])
     for position in range(body, body + 800_000, 100_000):
@@ -248,7 +242,7 @@ def test_a_long_chunk_is_rendered_once_for_a_reader_whatever_is_kept(store: Mess
 
 
 def test_messages_damaged_after_the_footer_was_read_are_an_error_and_no_wrong_rows(store: MessageStore) -> None:
-    mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+    mount = mount_with(store, memory_bytes=0)
     name, handle, found = opened_first(mount, store)
     mount.read(handle, 0, 1)
     log = min((store.path / "commitlog").iterdir())
@@ -258,7 +252,7 @@ def test_messages_damaged_after_the_footer_was_read_are_an_error_and_no_wrong_ro
     start = int(found.starts[IN_FILE.index("body")])
     assert refused_with(lambda: mount.read(handle, start, 100)) == errno.EIO
     assert refused_with(lambda: mount.cat(f"{QUEUE}/{name}")) == errno.EIO, "the kernel may still have the footer"
-    again = mount_with(store, memory_bytes=0, disk_bytes=0)
+    again = mount_with(store, memory_bytes=0)
     assert [row["queue_offset"] for row in rows(again.cat(f"{QUEUE}/{name}"))][:8] == [0, 1, 2, 3, 4, 5, 6, 8]
 
 
@@ -418,7 +412,7 @@ def test_a_file_is_mapped_with_few_of_its_row_groups_in_memory(tmp_path: Path, m
     with MessageStore.open(tmp_path / "compressed", create=True) as store:
         store.create_topic("orders", 1)
         store.put_batch([Message("orders", zlib.compress(bytes(1 << 20)), sys_flag=1)] * 40, 0)
-        mount = mount_with(store, memory_bytes=0, disk_bytes=0)
+        mount = mount_with(store, memory_bytes=0)
         handle = mount.open(f"{QUEUE}/{mount.ls(QUEUE)[0]}").handle
         tracemalloc.start()
         try:
@@ -429,19 +423,13 @@ def test_a_file_is_mapped_with_few_of_its_row_groups_in_memory(tmp_path: Path, m
         assert most < 10 << 20
 
 
-def test_a_read_only_mount_writes_nothing_below_the_store(store: MessageStore, tmp_path: Path) -> None:
+def test_what_is_rendered_is_written_nowhere(store: MessageStore) -> None:
     store.put_batch([Message("orders", zlib.compress(bytes(5000)), sys_flag=1)] * 100, 0)
-    store.close()
-    before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*")}
-    with MessageStore.open(store.path, StoreConfig(mode=OpenMode.READ_ONLY)) as reader:
-        mount = mount_with(reader, memory_bytes=1000)
-        names = mount.ls(QUEUE)
-        plain = [mount.cat(f"{QUEUE}/{name}") for name in names]
-        assert mount.parquet()["disk_bytes"] == 0
-        cached = mount_with(reader, memory_bytes=1000, directory=tmp_path / "cache")
-        for _ in range(2):
-            assert [cached.cat(f"{QUEUE}/{name}") for name in names] == plain
-        assert cached.parquet()["disk_bytes"] > 0
-        assert cached.fs.close() == mount.fs.close() == 0
-    assert list((tmp_path / "cache").iterdir()) == []
-    assert {path: path.stat().st_mtime_ns for path in store.path.rglob("*")} == before
+    store.flush()
+    before = sorted(store.path.rglob("*"))
+    mount = mount_with(store, memory_bytes=1000)
+    for _ in range(3):
+        for name in mount.ls(QUEUE):
+            mount.cat(f"{QUEUE}/{name}")
+    assert sorted(store.path.rglob("*")) == before
+    assert mount.fs.close() == 0

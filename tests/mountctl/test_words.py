@@ -22,7 +22,7 @@ import mountctl.errors
 from fsstore import MountError, ParquetOptions
 from mountctl.access import Shown, Target, parse_target, whole_lines
 from mountctl.errors import DAMAGED, FINDINGS, INTERRUPTED, CommandError, exit_code, exit_codes, one_line
-from mountctl.options import parse, parse_mode
+from mountctl.options import MountRequest, parse, parse_mode
 from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
 
 
@@ -164,11 +164,22 @@ def test_chunks_become_the_same_bytes_in_whole_lines(chunks: list[bytes]) -> Non
 
 
 def test_what_is_kept_of_rendered_parquet_can_be_chosen() -> None:
-    assert ParquetOptions(**parse(["noatime"]).parquet) == ParquetOptions()
-    chosen = parse(["parquet_memory=64M,parquet_disk=0", "parquet_cache=/var/cache/mq"]).parquet
-    assert ParquetOptions(**chosen) == ParquetOptions(
-        memory_bytes=64 << 20, disk_bytes=0, directory=Path("/var/cache/mq")
-    )
+    assert parse(["noatime"]).parquet is None
+    assert parse(["noatime,parquet_memory=64M"]).parquet == ParquetOptions(memory_bytes=64 << 20)
+
+
+@pytest.mark.parametrize("name", ["parquet_disk", "parquet_cache"])
+def test_an_option_that_is_gone_is_an_error_that_says_what_to_use(name: str) -> None:
+    with pytest.raises(CommandError, match=f"-o {name} is no longer offered") as refused:
+        parse([f"ro,{name}=0"])
+    assert refused.value.remedy.startswith("leave it out: ")
+
+
+def test_a_request_of_a_version_with_a_cache_on_disk_is_understood() -> None:
+    request = MountRequest(Path("/store"), Path("/mnt"), parquet=ParquetOptions(memory_bytes=1 << 20))
+    text = json.loads(request.to_text())
+    text["parquet"] |= {"disk_bytes": 1 << 30, "directory": "/var/cache/mq"}
+    assert MountRequest.from_text(json.dumps(text).encode()) == request
 
 
 @pytest.mark.parametrize("size", ["", "M", "-1", "1.5G", "64X", "64MB"])

@@ -236,7 +236,7 @@ except OSError as error:
 
 
 def test_a_daemon_that_is_asked_to_end_during_reads_ends_and_unmounts(folder: Path, tmp_path: Path) -> None:
-    options = {"parquet": {"memory_bytes": 1 << 20, "disk_bytes": 0}}
+    options = {"parquet": {"memory_bytes": 1 << 20}}
     with mounted(tmp_path, store=copy_of(folder / "store", tmp_path), options=options) as mount:
         files = sorted((mount.root / "@parquet/topic=orders/queue=0").iterdir())
         readers = [reader_of(path) for path in files[:2] * 2]
@@ -252,7 +252,7 @@ def test_a_daemon_that_is_asked_to_end_during_reads_ends_and_unmounts(folder: Pa
 
 def test_retention_takes_a_file_away_from_its_readers_with_an_error(folder: Path, tmp_path: Path) -> None:
     config = {"retention": {"max_bytes": 9 << 20, "clean_interval_ms": 200, "delete_pause_ms": 0}}
-    options = {"parquet": {"memory_bytes": 1 << 20, "disk_bytes": 0}}
+    options = {"parquet": {"memory_bytes": 1 << 20}}
     with mounted(tmp_path, config=config | {"sizes": sizes()}, options=options) as mount:
         queue = mount.topic("orders") / "0" / "append"
         queue.write_bytes(b"%0200d\n" % 1 * 4_000)

@@ -68,3 +68,31 @@ def test_one_of_an_earlier_version_is_kept_while_its_lock_is_held(tmp_path: Path
     holder.communicate()
     remove_abandoned(tmp_path, "scratch-")
     assert not earlier.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to two users")
+def test_only_directories_of_ours_are_removed(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o1777)
+    for name in ("another-one", "scratch-theirs", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lock").touch()
+    os.chown(tmp_path / "scratch-theirs", 65534, 65534)
+    (tmp_path / "scratch-link").symlink_to(tmp_path / "other")
+    (tmp_path / "scratch-file").touch()
+    (tmp_path / "scratch-fifo").mkdir()
+    os.mkfifo(tmp_path / "scratch-fifo" / "lock")
+    before = sorted(tmp_path.rglob("*"))
+    (tmp_path / "scratch-ours").mkdir()
+    (tmp_path / "scratch-ours" / "lock").touch()
+    remove_abandoned(tmp_path, "scratch-")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to two users")
+def test_roots_directory_below_another_users_belongs_to_that_one(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    scratch = ScratchDirectory(tmp_path / "parent", "scratch-")
+    assert {path.stat().st_uid for path in tmp_path.rglob("*")} == {65534}
+    assert scratch.path.stat().st_mode & 0o077 == 0
+    scratch.close()
+    assert list((tmp_path / "parent").iterdir()) == []
