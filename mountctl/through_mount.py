@@ -9,7 +9,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ class MountedStore:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        return MountedClaim(descriptor)
+        return MountedClaim(descriptor, self._unread_offsets)
 
     def _unread_offsets(self, error: OSError) -> CommandError | None:
         """Why no group has a place: their file can't be read. None: `error` has another reason."""
@@ -289,15 +289,26 @@ class MountedStore:
 class MountedClaim:
     """An offset's file, locked."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, unread: Callable[[OSError], CommandError | None]) -> None:
+        """`unread` says why the offset can't be read, if it is for the file that the store keeps it in."""
         self._descriptor = descriptor
+        self._unread = unread
 
     def offset(self) -> int | None:
-        text = os.pread(self._descriptor, 32, 0).strip()
+        with self._saying_why():
+            text = os.pread(self._descriptor, 32, 0).strip()
         return int(text) if text else None
 
     def commit(self, offset: int) -> None:
-        os.pwrite(self._descriptor, b"%d\n" % offset, 0)
+        with self._saying_why():
+            os.pwrite(self._descriptor, b"%d\n" % offset, 0)
+
+    @contextmanager
+    def _saying_why(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._unread(error) or error from None
 
     def release(self) -> None:
         os.close(self._descriptor)

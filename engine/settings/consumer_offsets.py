@@ -4,11 +4,13 @@ consumerOffset.json       {"offsetTable": {"topic@group": {queue: next queue off
 lmqConsumerOffset.json    {"lmqOffsetTable": {"topic@group": next queue offset of queue 0}}
 """
 
+from __future__ import annotations
+
 import re
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.errors import ConsumerOffsetError
 from engine.files.disk import Disk, is_whole_number
@@ -24,22 +26,39 @@ Offsets = dict[str, dict[str, dict[int, int]]]
 """group -> topic -> queue -> next queue offset"""
 
 
+class _Known(NamedTuple):
+    """What both files held when they had these `versions`: all of it, and the offsets alone."""
+
+    versions: list[Version]
+    content: dict[str, Any]
+    lmq: dict[str, Any]
+    offsets: Offsets
+
+
 class ConsumerOffsets:
     """Those of one store, read again when their files have changed. Thread safety: any thread."""
 
     def __init__(self, path: Path, lmq_path: Path) -> None:
         self._paths = path, lmq_path
-        self._known: tuple[list[Version], Offsets] | None = None
+        self._known: _Known | None = None
         self._lock = threading.Lock()
 
     def read(self) -> Offsets:
         """What the files say now; not to be changed. ConfigFileError; TakesLongError in haste: they are to be read."""
-        versions = [version_of(path) for path in self._paths]
+        return self._read().offsets
+
+    def _read(self) -> _Known:
+        """As `read`. A file that has not changed, or that we wrote, is not read again: the disk may refuse it."""
+        versions = self._versions()
         known = self._known
-        if known is None or known[0] != versions:
+        if known is None or known.versions != versions:
             require_time()
-            known = self._known = versions, read_consumer_offsets(*self._paths)
-        return known[1]
+            content, lmq = map(read_config, self._paths)
+            known = self._known = _Known(versions, content, lmq, _offsets_in(content, lmq))
+        return known
+
+    def _versions(self) -> list[Version]:
+        return [version_of(path) for path in self._paths]
 
     @property
     def changed_ns(self) -> int | None:
@@ -56,7 +75,8 @@ class ConsumerOffsets:
             path, lmq_path = self._paths
             if any(path.parent.glob("*/CURRENT")):
                 raise ConsumerOffsetError(group, "the broker keeps offsets in RocksDB, which is not written")
-            content, lmq = read_config(path), read_config(lmq_path)
+            known = self._read()
+            content, lmq = known.content, known.lmq
             name = f"{topic}@{group}"
             if any(
                 isinstance(table := lmq.get(key), dict) and name in table for key in ("offsetTable", "lmqOffsetTable")
@@ -72,6 +92,7 @@ class ConsumerOffsets:
             if "dataVersion" in content:
                 content["dataVersion"] = next_version(content["dataVersion"], now_ms)
             write_config(path, content, disk)
+            self._known = _Known(self._versions(), content, lmq, _offsets_in(content, lmq))
 
 
 def group_problem(group: str) -> str:
@@ -85,10 +106,13 @@ def group_problem(group: str) -> str:
 
 def read_consumer_offsets(path: Path, lmq_path: Path) -> Offsets:
     """The offsets in both files; empty where they are missing. Odd entries are left out. ConfigFileError."""
+    return _offsets_in(read_config(path), read_config(lmq_path))
+
+
+def _offsets_in(content: Mapping[str, Any], lmq: Mapping[str, Any]) -> Offsets:
     found: Offsets = {}
-    lmq = read_config(lmq_path)
-    for content in (read_config(path), lmq):
-        for group, topic, queues in _entries(content.get("offsetTable")):
+    for file in (content, lmq):
+        for group, topic, queues in _entries(file.get("offsetTable")):
             if isinstance(queues, dict):
                 found.setdefault(group, {}).setdefault(topic, {}).update(_queue_offsets(queues))
     for group, topic, offset in _entries(lmq.get("lmqOffsetTable")):

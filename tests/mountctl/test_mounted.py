@@ -15,7 +15,7 @@ from mountctl import reach
 from mountctl.access import Shown
 from mountctl.errors import CommandError
 from mountctl.places import Mount
-from mountctl.through_mount import MountedStore
+from mountctl.through_mount import MountedClaim, MountedStore
 
 
 def read(mountpoint: Path) -> list[Shown]:
@@ -66,6 +66,13 @@ def test_a_group_whose_file_cannot_be_read_is_told_which_file(tmp_path: Path, mo
         mounted.claim("billing", "orders", 0)
     assert error.value.exit_code == os.EX_IOERR
     assert str(error.value).startswith("config/consumerOffset.json")
+    folder = os.open(tmp_path, os.O_RDONLY)  # reading it is refused as well
+    try:
+        claim = MountedClaim(folder, lambda error: CommandError(f"as the status says of {error.strerror}"))
+        with pytest.raises(CommandError, match="as the status says of Is a directory"):
+            claim.offset()
+    finally:
+        os.close(folder)
 
 
 def test_a_failure_that_is_not_one_messages_ends_the_reading(queue: Path) -> None:

@@ -69,3 +69,13 @@ def test_a_mount_over_a_queue_that_the_disk_refuses_serves_its_messages(
 
 def test_a_mount_of_which_all_is_served_says_nothing_more(site: Site) -> None:
     assert site.mount("--read-only").stderr == ""
+
+
+def test_a_group_goes_on_while_the_disk_refuses_the_file_of_offsets_that_was_read(disk: FaultyDisk, site: Site) -> None:
+    assert site.mount().returncode == 0
+    first, *rest = succeed("cat", site.mountpoint, "orders").splitlines()
+    consume = ("consume", site.mountpoint, "orders", "-g", "readers")
+    assert succeed(*consume, "-n", "1") == f"{first}\n"
+    disk.inject(Rule("read", "/store/config/consumerOffset.json*"))
+    assert succeed(*consume).splitlines() == rest
+    succeed("umount", site.mountpoint)

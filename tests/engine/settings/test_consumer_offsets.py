@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from engine import ConsumerOffsetError, Message, MessageStore, ReadOnlyStoreError, TopicNotFoundError
+from engine import ConfigFileError, ConsumerOffsetError, Message, MessageStore, ReadOnlyStoreError, TopicNotFoundError
+from engine.files.disk import Disk
+from engine.settings import config_file
 from engine.settings.config_file import read_config
 from engine.settings.consumer_offsets import ConsumerOffsets
 from tests.engine.disks import NotingDisk
@@ -51,6 +55,28 @@ def test_an_offset_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
     for offset in (3, 7):
         offsets.commit("billing", "orders", 0, offset, disk, 1_800_000_000_000)
         assert json.loads(disk.durable[-1])["offsetTable"] == {"orders@billing": {"0": offset}}
+
+
+def test_a_group_goes_on_while_the_disk_refuses_a_file_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lmq_path = tmp_path / "consumerOffset.json", tmp_path / "lmqConsumerOffset.json"
+    path.write_text(BROKERS)
+    offsets = ConsumerOffsets(path, lmq_path)
+    offsets.read()
+
+    def refuse(file: Path, most_bytes: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(config_file, "read_file", refuse)
+        with pytest.raises(ConfigFileError, match="can't be read"):
+            ConsumerOffsets(path, lmq_path).commit("new", "orders", 0, 5, Disk(), 1_800_000_000_000)
+        offsets.commit("billing", "orders", 1, 4, Disk(), 1_800_000_000_000)
+    content = read_config(path)
+    assert content["dataVersion"]["counter"] == 8
+    assert content["offsetTable"] == {"orders@billing": {"0": 1, "1": 4}, "other@billing": {"0": 9}}
+    assert offsets.read() == {"billing": {"orders": {0: 1, 1: 4}, "other": {0: 9}}}
 
 
 @pytest.mark.parametrize("group", ["", "no good", "a@b", "x" * 256, "ä"])
