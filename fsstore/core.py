@@ -54,7 +54,6 @@ from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallB
 from fsstore.tree.metrics import (
     RequestFigures,
     account_metrics,
-    as_openmetrics,
     handover_metrics,
     metrics_of,
     process_metrics,
@@ -190,7 +189,6 @@ class Filesystem:
         directory.add_report("status.json", status_text, is_slow=True)
         directory.add_report("config.json", lambda: to_json(config_of(store, options)))
         directory.add_report("metrics", metrics_text, is_slow=True)
-        directory.add_report("openmetrics", lambda: as_openmetrics(metrics_text()), is_slow=True)
         directory.add_report("refusals", self._refusals_text, is_private=True)
         if not self.opens_unasked:  # what is read there grows
             directory.add(b"accesslog", self._access_log_file, is_listed=False)  # `grep -r` would wait there for ever

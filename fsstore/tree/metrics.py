@@ -1,8 +1,5 @@
 """Metrics: figures of a mount in Prometheus' text format, and those among them that the request loop counts.
 
-OpenMetrics names a counter's family without `_total` and ends with `# EOF`, where Prometheus' own format wants the name
-that its samples have: no text is both, but for that they are the same.
-
 Each request is counted. One in SAMPLE_OF of each operation is timed, since looking at the clock twice would show in
 requests of ten microseconds.
 """
@@ -11,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import platform
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -161,13 +157,6 @@ def _check_metrics(check: CheckNote | None) -> Iterator[str]:
         )
         yield from _figure("check_total_bytes", "gauge", "Bytes of the log that it is to read", check.total_bytes)
         yield from _figure("check_findings", "gauge", "What the last check found, once it has ended", check.findings)
-
-
-def as_openmetrics(text: bytes) -> bytes:
-    """The same figures in OpenMetrics' format (1.0)."""
-    counters = re.findall(rb"^# TYPE (\S+)_total counter$", text, re.MULTILINE)
-    family = rb"^(# (?:HELP|TYPE) (?:%s))_total " % rb"|".join(counters)
-    return re.sub(family, rb"\1 ", text, flags=re.MULTILINE) + b"# EOF\n"
 
 
 def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 OPTIONS = FilesystemOptions(uid=1234, gid=5678)
 
-REPORTS = ("status.json", "config.json", "metrics", "openmetrics", "refusals")
+REPORTS = ("status.json", "config.json", "metrics", "refusals")
 
 
 class Mount:

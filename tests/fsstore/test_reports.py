@@ -98,7 +98,7 @@ def note_a_refusal(mount: Mount) -> None:
     mount.fs.note_refused_name(mount.stat("orders").inode, b"append@x", 1, errno.ENOENT, error)
 
 
-@pytest.mark.parametrize("name", ["status.json", "config.json", "metrics", "openmetrics", "refusals"])
+@pytest.mark.parametrize("name", ["status.json", "config.json", "metrics", "refusals"])
 def test_a_report_stays_as_it_was_looked_up(mount: Mount, store: FakeStore, name: str) -> None:
     attributes = mount.stat(f"@store/{name}")
     assert attributes.mode == stat.S_IFREG | (0o400 if name == "refusals" else 0o444)
@@ -267,7 +267,7 @@ def test_reports_stay_when_the_kernel_forgets_them(mount: Mount) -> None:
 def test_what_asks_every_queue_is_slow_work_for_each_request(mount: Mount, store: FakeStore) -> None:
     directory = mount.stat("@store").inode
     looks: list[Callable[[], object]] = [
-        partial(mount.fs.lookup, directory, name) for name in (b"status.json", b"metrics", b"openmetrics")
+        partial(mount.fs.lookup, directory, name) for name in (b"status.json", b"metrics")
     ]
     for request in (*looks, mount.fs.statfs):
         for number in range(2):
@@ -283,7 +283,7 @@ def test_listing_reports_asks_no_queue(mount: Mount) -> None:
     listed = mount.fs.readdir(handle, 0, 100)
     assert isinstance(listed, list)
     shown = {entry.name.decode(): entry.attributes for entry in listed}
-    assert [*shown] == ["status.json", "config.json", "metrics", "openmetrics", "refusals", "groups", "control"]
+    assert [*shown] == ["status.json", "config.json", "metrics", "refusals", "groups", "control"]
     for name in ("status.json", "refusals"):
         assert shown[name].inode == 0  # a kernel looks it up
         assert shown[name].st_ino == mount.stat(f"@store/{name}").st_ino

@@ -149,8 +149,8 @@ def test_what_is_not_there_yet_is_found_when_it_is(topic: Path) -> None:
 
 
 def test_the_store_about_itself(mount: Mounted, topic: Path) -> None:
-    """3.13 `@store/status.json`, `config.json`, `metrics` and `openmetrics` say how the store is, at the moment they
-    are opened. What is open stays as it was: size, time and text."""
+    """3.13 `@store/status.json`, `config.json` and `metrics` say how the store is, at the moment they are opened. What
+    is open stays as it was: size, time and text."""
     before = mount.status()
     assert before["pid"] == mount.daemon.pid
     assert before["mode"] == "write"
