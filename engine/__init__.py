@@ -30,6 +30,7 @@ b'3 plums'
 """
 
 from engine.backup import BackedUp, back_up
+from engine.deadline import WouldBlock, nonblocking, uncollected
 from engine.errors import (
     AnotherStoreError,
     BackupError,
@@ -73,7 +74,6 @@ from engine.events import Expired, StoreListener
 from engine.files.lock import writer_of
 from engine.fsck.closed import check_store
 from engine.fsck.served import ServedCheck, check_served
-from engine.haste import TakesLongError, in_haste, uncollected
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.queue import Held, Queue
 from engine.read.blocks import Block, Bodies
@@ -212,7 +212,6 @@ __all__ = [
     "StoreLockedError",
     "StoreStats",
     "StoredMessage",
-    "TakesLongError",
     "TopicError",
     "TopicExistsError",
     "TopicNotFoundError",
@@ -221,13 +220,14 @@ __all__ = [
     "TruncatedFileError",
     "UnreadableRangeError",
     "UnsupportedStoreError",
+    "WouldBlock",
     "WriteError",
     "back_up",
     "check_message",
     "check_served",
     "check_store",
     "group_problem",
-    "in_haste",
+    "nonblocking",
     "options_of",
     "read_at_once",
     "read_through",

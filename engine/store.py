@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.deadline import check_deadline
 from engine.errors import (
     ConfigFileError,
     ConsumerOffsetError,
@@ -29,7 +30,6 @@ from engine.files.paths import store_root, unlink
 from engine.follow.derived_index import Derivation, DerivedIndex
 from engine.follow.follower import Follower
 from engine.fsck.check import check_store_files
-from engine.haste import require_time
 from engine.log.commit_log import FileHold
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
@@ -37,7 +37,7 @@ from engine.log.entries import ENTRY
 from engine.log.topic_view import TopicView
 from engine.queue import NO_PROPERTIES, Damaged, Held, Queue, ignore
 from engine.read.blocks import Block, Bodies
-from engine.read.offset_index import OffsetIndexes
+from engine.read.offset_index import QUICK_SUM_MESSAGES, OffsetIndexes
 from engine.read.reader import Reader
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import RowSource
@@ -564,7 +564,7 @@ class MessageStore:
 
     def body_of(self, message: StoredMessage) -> memoryview:
         """A message's body; a compressed one is decompressed, and nothing kept but its size. BodyTooLargeError,
-        DamagedRecordError; TakesLongError in haste."""
+        DamagedRecordError; WouldBlock on a nonblocking thread."""
         return self._reader.body_of(message)
 
     def read(
@@ -691,8 +691,8 @@ class MessageStore:
         return self._reader.query(topic, key, limit, begin_ms, end_ms)
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
-        """The newest message with `key` that a queue leads to, or None; remembered until the log grows. TakesLongError
-        in haste."""
+        """The newest message with `key` that a queue leads to, or None; remembered until the log grows. WouldBlock
+        on a nonblocking thread."""
         return self._reader.newest_with_key(topic, key)
 
     def key_places(self, topic: str, key: str) -> Iterator[np.ndarray[Any, Any]]:
@@ -750,10 +750,10 @@ class MessageStore:
 
     def topic_stream(self, topic: str) -> QueueStream:
         """The topic as one growing text, as `stream`, its messages in the order of the log. TopicNotFoundError;
-        TakesLongError in haste: there is much to merge first."""
+        WouldBlock on a nonblocking thread: there is much to merge first."""
         merged = self.topic_queue(topic)
-        if not merged.is_merged:
-            require_time()
+        if merged.unmerged > QUICK_SUM_MESSAGES:
+            check_deadline()
             merged.merge_until()
         return self._sums.stream(merged)
 
@@ -854,7 +854,7 @@ class MessageStore:
 
     def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
         """What brokers noted of consumer groups: group -> topic -> queue -> next queue offset; not to be changed.
-        ConfigFileError; TakesLongError in haste."""
+        ConfigFileError; WouldBlock on a nonblocking thread."""
         return self._consumer_offsets.read()
 
     @property

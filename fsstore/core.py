@@ -29,7 +29,6 @@ from fsstore.interface import (
     ROOT_INODE,
     Attributes,
     Data,
-    DoneInThread,
     FilesystemError,
     FilesystemOptions,
     FilesystemSpace,
@@ -44,6 +43,7 @@ from fsstore.tree.access_log import AccessLog, AccessLogFile
 from fsstore.tree.append import AppendFile, StillRefusedError
 from fsstore.tree.attributes import Appearance
 from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
 from fsstore.tree.drop import DropDirectory, DropFile, DropHandle, Wanted
 from fsstore.tree.groups import GroupsDirectory

@@ -8,18 +8,14 @@ has one; `SlowWork` is no refusal, it asks for a thread.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
-from weakref import WeakSet
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fsstore.options import ParquetOptions
-
-T = TypeVar("T")
 
 ROOT_INODE = 1
 
@@ -108,40 +104,6 @@ class SlowWork(Exception):
     def is_in_turn(self) -> bool:
         """Whether requests for the same inode wait for this one."""
         return self.kind in (Kind.PUBLISHING, Kind.PUBLISHING_LITTLE)
-
-
-class DoneInThread(Generic[T]):
-    """What takes long, done in a thread once for each request that asks for it: known by what it is about."""
-
-    def __init__(self, kind: Kind = Kind.ANY) -> None:
-        self._kind = kind
-        self._lock = threading.Lock()
-        self._done: WeakSet[_Done[T]] = WeakSet()
-
-    def do(self, what: Hashable, work: Callable[[], T]) -> T:
-        """What `work` returned, done for this request. SlowWork at the first try."""
-        with self._lock:
-            done = next((one for one in self._done if one.what == what), None)
-            if done is not None:
-                self._done.remove(done)
-                return done.result
-        begun = _Done[T](what)  # goes with the request, should that be answered in another way
-
-        def note() -> None:
-            begun.result = work()
-            with self._lock:
-                self._done.add(begun)
-
-        raise SlowWork(note, self._kind)
-
-
-class _Done(Generic[T]):
-    """Work that was done for a request."""
-
-    result: T
-
-    def __init__(self, what: Hashable) -> None:
-        self.what = what
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.deadline import check_deadline
 from engine.errors import QueueGapError, ReadError, RefusedReadError, RetiredFileError, UnreadableRangeError
 from engine.files.mapped_file import PAGE_BYTES, Access
 from engine.files.watch import Watch
-from engine.haste import require_time
 from engine.log.entries import (
     ENTRY,
     ENTRY_STRUCT,
@@ -406,10 +406,10 @@ class ConsumeQueue(QueueEnd):
         return entry
 
     def _from_log(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """The entry as the log has it, None where it has not. TakesLongError in haste: much of the log is to be read,
-        or another thread reads it."""
+        """The entry as the log has it, None where it has not. WouldBlock on a nonblocking thread: much of the log
+        is to be read, or another thread reads it."""
         if not self._making.acquire(blocking=False):
-            require_time()
+            check_deadline()
             self._making.acquire()
         try:
             with suppress(ReadError, OSError):
@@ -419,7 +419,7 @@ class ConsumeQueue(QueueEnd):
             self._making.release()
 
     def _run_of(self, queue_offset: int) -> Run:
-        """The entries around that one as the log has them by now. ReadError, OSError, TakesLongError."""
+        """The entries around that one as the log has them by now. ReadError, OSError, WouldBlock."""
         assert self.make is not None
         run = next((run for run in self._runs if run.reaches(queue_offset)), None)
         is_new = run is None

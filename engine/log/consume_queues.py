@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from engine.deadline import uncollected
 from engine.errors import ReadError, RefusedReadError
 from engine.events import Expired
 from engine.files.disk import Disk
@@ -23,7 +24,6 @@ from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_tree
 from engine.files.watch import Watch
-from engine.haste import uncollected
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import Entries
 from engine.log.remade import Make

@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.deadline import WouldBlock, check_deadline, nonblocking
 from engine.errors import ObstructedError, RetiredFileError, StoreError, UnreadableRangeError
 from engine.files.disk import make_directory
 from engine.files.ignored import IgnoredErrors
 from engine.files.paths import open_or_create, read_file, remove_tree
-from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import LogPart, RowSource, first_refused, leave_out, sizes_of
@@ -46,6 +46,9 @@ from engine.record.kernel.crc import crc32
 from engine.record.kernel.scan import whole_bodies
 
 Array = np.ndarray[Any, Any]
+
+QUICK_SUM_MESSAGES = 2_000
+"""A nonblocking thread sums no more: about a millisecond's work."""
 
 STEP_BLOCKS = 32
 """Blocks that are summed at once."""
@@ -140,7 +143,10 @@ class OffsetIndex:
         return False
 
     def grow(self) -> Summed:
-        """Sum what is new. TakesLongError in haste: a body is compressed, or another thread sums."""
+        """Sum what is new. WouldBlock on a nonblocking thread: that is much, a body is compressed, or another thread
+        sums."""
+        if self.unsummed > QUICK_SUM_MESSAGES:
+            check_deadline()
         summed = self.grow_until(math.inf)
         assert summed is not None
         return summed
@@ -160,9 +166,9 @@ class OffsetIndex:
                 if not (self._take_noted() or self._sum_plain_blocks(max_offset)):
                     step_end = (self._counted // BLOCK_MESSAGES + STEP_BLOCKS) * BLOCK_MESSAGES
                     try:
-                        with nullcontext() if decompress else in_haste():
+                        with nullcontext() if decompress else nonblocking():
                             self._sum_until(min(max_offset, step_end), until_s)
-                    except TakesLongError:
+                    except WouldBlock:
                         self.decompresses = True
                         if decompress:
                             raise
@@ -178,7 +184,7 @@ class OffsetIndex:
         """Take the lock; False when another thread has it all the time."""
         if self._lock.acquire(blocking=False):
             return True
-        require_time()
+        check_deadline()
         return self._lock.acquire(timeout=-1 if until_s == math.inf else max(until_s - time.monotonic(), 0))
 
     def _take_noted(self) -> bool:

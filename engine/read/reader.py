@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from engine.deadline import WouldBlock, check_deadline
 from engine.errors import ReadError
-from engine.haste import TakesLongError, require_time
 from engine.log.commit_log import CommitLog
 from engine.log.deleted_topics import DeletedTopics
 from engine.log.entries import ENTRY, runs_by_file
@@ -158,7 +158,7 @@ class Reader(KeyReader):
         """Those of many `candidates` whose record may have the key. Many may only share its hash: they are looked over
         together, without a record being decoded."""
         while batch := list(islice(candidates, CANDIDATE_ROWS)):
-            require_time()
+            check_deadline()
             entries = np.zeros(len(batch), ENTRY)
             entries["physical_offset"] = sorted(batch)
             for log, base, places_of in reversed(list(runs_by_file(self.log.files, entries))):
@@ -190,7 +190,7 @@ class Reader(KeyReader):
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
         """The newest message with `key` that its queue leads to; looked up again only when the log has grown.
-        TakesLongError in haste: many others have a key of the same hash."""
+        WouldBlock on a nonblocking thread: many others have a key of the same hash."""
         self.queries += 1
         newest = self._newest_by_key()
         known = newest.get((topic, key))
@@ -209,8 +209,8 @@ class Reader(KeyReader):
         chain = self._chains.get((topic, index_hash(topic, key)), NO_CHAIN) if self._chains else NO_CHAIN
         try:
             found = next(filter(is_in_queue, self._with_key(topic, key, chain.end, is_short=True)), None)
-        except TakesLongError:
-            require_time()
+        except WouldBlock:
+            check_deadline()
             found, chain = None, self._learned(topic, key)
         if found is not None:
             return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from engine.deadline import WouldBlock, check_deadline, nonblocking, within
 from engine.errors import (
     DamagedRecordError,
     ExpiredMessageError,
@@ -16,7 +17,6 @@ from engine.errors import (
     StoreError,
     UnreadableRangeError,
 )
-from engine.haste import TakesLongError, in_haste, require_time
 from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart, sizes_of
 from engine.read.topic_queue import TopicQueue
@@ -30,7 +30,7 @@ WINDOW_BYTES = 1 << 20
 """How much is copied together for a reader that goes straight on."""
 LARGEST_WINDOW_BYTES = 3 << 20
 """As long as this, it is whole blocks."""
-MOST_ROWS_IN_HASTE = 1 << 15
+MOST_ROWS_AT_ONCE = 1 << 15
 """To copy so many messages takes some 4 ms: a window of messages of a few bytes has many more."""
 BACKGROUND_READ_BYTES = WINDOW_BYTES
 """Who reads less at a time is spared the background: two threads would hand the interpreter to and fro at each read."""
@@ -77,7 +77,7 @@ class QueueStream:
 
     @property
     def size(self) -> int:
-        """Bytes in the stream now. TakesLongError in haste."""
+        """Bytes in the stream now. WouldBlock on a nonblocking thread."""
         return self.size_of(self.summed())
 
     def sum_for(self, seconds: float) -> bool:
@@ -85,17 +85,17 @@ class QueueStream:
         summed = self._index.grow_until(time.monotonic() + seconds, decompress=self.decompresses)
         if summed is None:
             return False
-        with in_haste(seconds if self.decompresses else None):
+        with within(seconds) if self.decompresses else nonblocking():
             try:
                 self._skip(summed)
-            except TakesLongError:
+            except WouldBlock:
                 self._index.decompresses = True
         return self._skipped is not None
 
     def measure_for(self, start: int, end: int, summed: Summed, seconds: float) -> bool:
         """Find out for about that long how long the compressed messages of the blocks are that hold the bytes [start,
         end); whether all are known. Errors as `read`."""
-        with suppress(TakesLongError), in_haste(seconds):
+        with suppress(WouldBlock), within(seconds):
             self.rows(start, end, summed)
             return True
         return False
@@ -150,7 +150,7 @@ class QueueStream:
 
     def put_blocks(self, start: int, end: int, summed: Summed, text: Array) -> bool:
         """Write the bytes [start, end) to `text`, which is as long; False unless they are whole blocks of plain
-        messages, as they were when they were summed. TakesLongError in haste."""
+        messages, as they were when they were summed. WouldBlock on a nonblocking thread."""
         skipped = self._skip(summed)
         first, last = self._blocks(start + skipped, end + skipped, summed)
         if (first.bytes, last.bytes) != (start + skipped, end + skipped):
@@ -165,8 +165,8 @@ class QueueStream:
         """Where the blocks begin and end that hold the bytes [start, end) from the index's base on."""
         first = self._index.block_at(start)
         last = self._index.block_end(self._index.block_at(end - 1).queue_offset, summed)
-        if last.queue_offset - first.queue_offset > MOST_ROWS_IN_HASTE:
-            require_time()
+        if last.queue_offset - first.queue_offset > MOST_ROWS_AT_ONCE:
+            check_deadline()
         return first, last
 
     def block_end(self, position: int, summed: Summed) -> int:
@@ -247,7 +247,7 @@ class StreamReader:
             self._prepared[position, length] = window, size
 
     def read(self, position: int, length: int) -> memoryview:
-        """As `QueueStream.read`. What is returned stays as it is. TakesLongError in haste: see `prepare`."""
+        """As `QueueStream.read`. What is returned stays as it is. WouldBlock on a nonblocking thread: see `prepare`."""
         window, end = self._window, position + length
         prepared = self._prepared.pop((position, length), None) if self._prepared else None
         if prepared is not None:
@@ -275,7 +275,7 @@ class StreamReader:
             self._next = self._background.submit(self._further_window, position, length)
 
     def _further_window(self, position: int, length: int) -> Window:
-        with in_haste():  # somebody may have to wait for this before long
+        with nonblocking():  # somebody may have to wait for this before long
             summed = self._stream.summed()
             end = min(position + length, self._stream.size_of(summed))
             return self._next_window(self._window, position, end, summed, self._buffers)
@@ -287,7 +287,7 @@ class StreamReader:
             return None
         try:
             window = made.result()
-        except (StoreError, TakesLongError):  # who asks for those bytes meets it again
+        except (StoreError, WouldBlock):  # who asks for those bytes meets it again
             return None
         return window if window.holds(start, end) else None
 

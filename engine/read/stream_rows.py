@@ -173,7 +173,7 @@ class RowSource:
         """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.
 
         The row to go on from, counted over all parts, when `until_s` (of time.monotonic) was over before all were
-        measured; one is in any case. TakesLongError in haste.
+        measured; one is in any case. WouldBlock on a nonblocking thread.
         """
         passed, has_decompressed = 0, False
         for part in parts:

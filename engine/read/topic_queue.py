@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from engine.deadline import check_deadline
 from engine.errors import RetiredFileError, UnreadableRangeError
 from engine.files.disk import make_directory
-from engine.haste import require_time
 from engine.record.located import LocatedRecords, strays
 
 if TYPE_CHECKING:
@@ -104,10 +104,11 @@ class TopicQueue:
         return sum(end - (known[number].taken if number in known else 0) for number, end in ends.items())
 
     def merge_until(self, until_s: float = math.inf) -> bool:
-        """Merge what is new, until `until_s` (of time.monotonic) at most; whether that is all. TakesLongError in haste:
-        another thread merges. ReadError: a queue can't be read. OSError: there is no room for the rows."""
+        """Merge what is new, until `until_s` (of time.monotonic) at most; whether that is all. WouldBlock on a
+        nonblocking thread: another thread merges. ReadError: a queue can't be read. OSError: there is no room for the
+        rows."""
         if not self._lock.acquire(blocking=False):
-            require_time()
+            check_deadline()
             if not self._lock.acquire(timeout=-1 if until_s == math.inf else max(until_s - time.monotonic(), 0)):
                 return False
         try:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import lz4.frame
 import zstandard
 
+from engine.deadline import check_deadline
 from engine.errors import BodyTooLargeError, DamagedRecordError
-from engine.haste import require_time
 
 if TYPE_CHECKING:
     from engine.record.message import StoredMessage
@@ -43,9 +43,10 @@ def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> m
     """The body in `stored`, compressed as `sys_flag` says: read-only. One longer than `limit_bytes` is cut at one byte
     more.
 
-    ValueError when the bytes are not such a stream, end early, or the type is unknown; TakesLongError in haste.
+    ValueError when the bytes are not such a stream, end early, or the type is unknown; WouldBlock on a nonblocking
+    thread.
     """
-    require_time()
+    check_deadline()
     compression = sys_flag & TYPE_MASK
     undo = _UNDO.get(compression)
     if undo is None:
@@ -61,7 +62,7 @@ def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> m
 
 
 def decompressed_body(message: StoredMessage, limit_bytes: int) -> memoryview:
-    """The body of a compressed message. BodyTooLargeError, DamagedRecordError; TakesLongError in haste."""
+    """The body of a compressed message. BodyTooLargeError, DamagedRecordError; WouldBlock on a nonblocking thread."""
     try:
         body = decompress(message.stored_body, message.sys_flag, limit_bytes)
     except ValueError as error:

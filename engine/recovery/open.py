@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.deadline import uncollected
 from engine.errors import NotAStoreError, RefusedReadError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
 from engine.files.file_queue import FileQueue
@@ -24,7 +25,6 @@ from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import hold_folder
 from engine.files.preallocate import BufferPool, Preallocator
-from engine.haste import uncollected
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics

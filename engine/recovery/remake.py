@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.haste import require_time
+from engine.deadline import check_deadline
 from engine.log.entries import ENTRY
 from engine.log.remade import Made
 from engine.recovery.log_scan import LogScan
@@ -31,7 +31,7 @@ class LogEntries:
         if stop <= begin:
             return Made(np.zeros(0, np.int64), np.zeros(0, ENTRY), start, is_whole=True)
         if stop - begin > LONG_BYTES:
-            require_time()
+            check_deadline()
         scan = LogScan(
             parts.log.files,
             begin,

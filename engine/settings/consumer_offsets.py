@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engine.deadline import check_deadline
 from engine.errors import ConsumerOffsetError
 from engine.files.disk import Disk, is_whole_number
-from engine.haste import require_time
 from engine.record.header import MAX_OFFSET
 from engine.settings.config_file import Version, next_version, read_config, version_of, write_config
 
@@ -44,7 +44,8 @@ class ConsumerOffsets:
         self._lock = threading.Lock()
 
     def read(self) -> Offsets:
-        """What the files say now; not to be changed. ConfigFileError; TakesLongError in haste: they are to be read."""
+        """What the files say now; not to be changed. ConfigFileError; WouldBlock on a nonblocking thread: they are
+        to be read."""
         return self._read().offsets
 
     def _read(self) -> _Known:
@@ -52,7 +53,7 @@ class ConsumerOffsets:
         versions = self._versions()
         known = self._known
         if known is None or known.versions != versions:
-            require_time()
+            check_deadline()
             content, lmq = map(read_config, self._paths)
             known = self._known = _Known(versions, content, lmq, _offsets_in(content, lmq))
         return known

@@ -21,9 +21,9 @@ from engine import (
     MessageNotFoundError,
     MessageStore,
     ReadError,
-    TakesLongError,
     TopicNotFoundError,
-    in_haste,
+    WouldBlock,
+    nonblocking,
 )
 from fsstore.interface import FilesystemError
 from fsstore.options import ParquetOptions
@@ -145,7 +145,7 @@ class Dataset:
         with self._lock:
             layout = self._layouts.get(key)
         if layout is None and self._takes_little(key.topic, key.queue, key.begin, key.end):
-            with suppress(TakesLongError), in_haste():
+            with suppress(WouldBlock), nonblocking():
                 layout = self.measure(key)
         return layout
 

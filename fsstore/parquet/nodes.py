@@ -10,8 +10,17 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 
-from engine import Expired, MessageStore, OpenMode, StoreError, TakesLongError, in_haste
-from fsstore.interface import Attributes, Data, FilesystemError, Kind, Opened, OpenedDirectory, Pieces, SlowWork
+from engine import Expired, MessageStore, OpenMode, StoreError, WouldBlock, nonblocking
+from fsstore.interface import (
+    Attributes,
+    Data,
+    FilesystemError,
+    Kind,
+    Opened,
+    OpenedDirectory,
+    Pieces,
+    SlowWork,
+)
 from fsstore.parquet.cached_names import CachedNames
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.file_map import FileMap
@@ -25,6 +34,7 @@ from fsstore.parquet.names import (
     topic_partition,
 )
 from fsstore.parquet.segments import Segment
+from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import InodeTable, Maker, NodeKey
 from fsstore.tree.listing import Listing
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
@@ -160,12 +170,8 @@ class QueuePartition(Directory):
         found = parse_segment(name)
         if found is None:
             raise not_found()
-        try:
-            with in_haste():
-                layout = self._dataset.listed_layout(self._topic, self._queue, *found)
-        except TakesLongError:
-            dataset, topic, queue = self._dataset, self._topic, self._queue
-            raise SlowWork(lambda: dataset.listed_layout(topic, queue, *found), Kind.DECOMPRESSING) from None
+        dataset, topic, queue = self._dataset, self._topic, self._queue
+        layout = deferred(lambda: dataset.listed_layout(topic, queue, *found), kind=Kind.DECOMPRESSING)
         if has_expired(self._context.store, layout.key):  # the kernel would not be notified a second time
             raise not_found()
         return self._file(layout)
@@ -188,7 +194,7 @@ class QueuePartition(Directory):
         """The files, where little is to be measured for that, and nothing to be decompressed."""
         if self.lists_slowly:
             return None
-        with suppress(TakesLongError), in_haste():
+        with suppress(WouldBlock), nonblocking():
             return self._dataset.segments(self._topic, self._queue)
         return None
 

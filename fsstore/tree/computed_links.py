@@ -8,8 +8,9 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from engine import Queue, StoredMessage, TakesLongError, in_haste
-from fsstore.interface import SLICE_S, Attributes, DoneInThread, Kind, OpenedDirectory
+from engine import Queue, StoredMessage, WouldBlock, nonblocking
+from fsstore.interface import SLICE_S, Attributes, Kind, OpenedDirectory
+from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
 from fsstore.tree.memory_budget import MemoryBudget
@@ -123,9 +124,9 @@ class KeysDirectory(Directory):
         """SlowWork where many messages have a key of the same hash."""
         store, topic = self._context.store, self._topic
         try:
-            with in_haste():
+            with nonblocking():
                 return store.newest_with_key(topic, key)
-        except TakesLongError:
+        except WouldBlock:
             return self._found.do(key, lambda: store.newest_with_key(topic, key))
 
     def _matches(self, key: str) -> Node:

@@ -35,13 +35,13 @@ from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,
     Attributes,
-    DoneInThread,
     FilesystemError,
     Kind,
     Opened,
     SlowWork,
 )
 from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.names import from_name, to_name
 from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, not_found

@@ -15,8 +15,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from engine import ConsumerOffsetError, TakesLongError, group_problem, in_haste
-from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened, SlowWork
+from engine import ConsumerOffsetError, group_problem
+from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened
+from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.names import can_be_name, from_name, parse_queue, parse_time_ms, to_name
 from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, TextFile, not_found
@@ -232,11 +233,7 @@ class OffsetHandle(OpenFile):
 
 def _offsets(context: Context) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
     """Group -> topic -> queue -> next queue offset. SlowWork when a broker has written them again."""
-    try:
-        with in_haste():
-            return context.store.consumer_offsets()
-    except TakesLongError:
-        raise SlowWork(context.store.consumer_offsets) from None
+    return deferred(context.store.consumer_offsets)
 
 
 def _as_parts(detail: object) -> Parts:

@@ -10,8 +10,9 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
-from fsstore.interface import SMALL_BODY_BYTES, Attributes, DoneInThread, FilesystemError, Kind, SlowWork
+from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError, Kind, SlowWork
 from fsstore.tree.attributes import BRIEF_S, IMMUTABLE_S, Appearance
+from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.names import offset_name

@@ -19,12 +19,12 @@ from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
     Attributes,
     Data,
-    DoneInThread,
     FilesystemError,
     Opened,
     OpenedDirectory,
 )
 from fsstore.tree.attributes import Appearance
+from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import ComputedInodes, InodeTable
 from fsstore.tree.listing import Listing, NamesListing
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose

@@ -10,7 +10,8 @@ import json
 import os
 from collections.abc import Callable
 
-from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, DoneInThread, FilesystemError, Opened
+from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened
+from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import Maker, NodeKey, shown_report_inode
 from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile

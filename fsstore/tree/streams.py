@@ -27,16 +27,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
-from engine import ExpiredMessageError, MessageStore, OpenMode, Queue, QueueStream, StoreError, TakesLongError, in_haste
+from engine import ExpiredMessageError, MessageStore, OpenMode, Queue, QueueStream, StoreError, WouldBlock, nonblocking
 from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
+from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import Maker, NodeKey, shown_stream_inode
 from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
-
-QUICK_SUM_MESSAGES = 2_000
-"""More messages than this are summed in a thread: about a millisecond's work."""
 
 NOTIFYING_S = 0.01
 """How long a request waits in a thread, before it makes room for others, while the kernel is notified of a size."""
@@ -60,10 +59,12 @@ class Origin(NamedTuple):
         """As it begins now. TopicNotFoundError; SlowWork where much of a topic is to be merged first."""
         if self.queue is not None:
             return self.queue.stream()
-        merged = self.store.topic_queue(self.topic)
-        if merged.unmerged > QUICK_SUM_MESSAGES:
-            raise SlowWork(lambda: merged.merge_until(time.monotonic() + SLICE_S), Kind.DECOMPRESSING)
-        return self.store.topic_stream(self.topic)
+        store, topic = self.store, self.topic
+        return deferred(
+            lambda: store.topic_stream(topic),
+            lambda: store.topic_queue(topic).merge_until(time.monotonic() + SLICE_S),
+            Kind.DECOMPRESSING,
+        )
 
     def newest_store_time_ms(self) -> int | None:
         """When the newest message was stored; None when there is none, or it cannot be read."""
@@ -107,9 +108,7 @@ class StreamFile(Node):
 
     def described(self, newest_ms: int | None) -> Attributes:
         """As `attributes`, for one who knows when the newest message was stored."""
-        size = quick_size(self._stream)
-        if size is None:
-            raise summing(self._stream)
+        size = size_of(self._stream)
         self._answered(self)
         return self._context.appearance.stream(self.inode, self._shown_inode, size, newest_ms)
 
@@ -199,12 +198,11 @@ class OpenStream(OpenFile):
 
     def read(self, position: int, size: int) -> bytes | memoryview:
         reader = self._reader
-        if self._stream.unsummed > QUICK_SUM_MESSAGES:
-            raise summing(self._stream)
         try:
-            with in_haste():
+            with nonblocking():
                 found = reader.read(position, size)
-        except TakesLongError:
+        except WouldBlock:
+            size_of(self._stream)  # first
             raise SlowWork(lambda: reader.prepare(position, size, SLICE_S), Kind.DECOMPRESSING) from None
         except ExpiredMessageError:
             raise FilesystemError(errno.EIO) from None
@@ -217,18 +215,17 @@ class OpenStream(OpenFile):
 
 def quick_size(stream: QueueStream) -> int | None:
     """Bytes in a stream, where that is quickly known: few messages are new, and none of them is compressed."""
-    if stream.unsummed > QUICK_SUM_MESSAGES:
-        return None
-    try:
-        with in_haste():
-            return stream.size
-    except TakesLongError:
-        return None
+    with suppress(WouldBlock), nonblocking():
+        return stream.size
+    return None
 
 
-def summing(stream: QueueStream) -> SlowWork:
-    """Work after which more of a stream is summed; it may have to be done again."""
-    return SlowWork(lambda: stream.sum_for(SLICE_S), Kind.DECOMPRESSING if stream.decompresses else Kind.ANY)
+def size_of(stream: QueueStream) -> int:
+    """Bytes in a stream. SlowWork, perhaps again and again, where much is to be summed first."""
+    size = quick_size(stream)
+    if size is None:
+        raise SlowWork(lambda: stream.sum_for(SLICE_S), Kind.DECOMPRESSING if stream.decompresses else Kind.ANY)
+    return size
 
 
 def newest_store_time_ms(queue: Queue) -> int | None:

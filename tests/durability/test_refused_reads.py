@@ -23,10 +23,10 @@ from engine import (
     ReadError,
     RefusedReadError,
     Retention,
-    TakesLongError,
+    WouldBlock,
     back_up,
     check_store,
-    in_haste,
+    nonblocking,
     repair_store,
 )
 from engine.errors import REFUSED_PAGE
@@ -150,7 +150,7 @@ def test_a_whole_queue_that_is_refused_is_made_again_from_the_log(
         required_everywhere(store, set())
 
 
-def test_a_thread_in_haste_waits_for_no_other_that_reads_entries_from_the_log(
+def test_a_nonblocking_thread_waits_for_no_other_that_reads_entries_from_the_log(
     disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, done, read = threading.Event(), threading.Event(), LogEntries.__call__
@@ -168,20 +168,20 @@ def test_a_thread_in_haste_waits_for_no_other_that_reads_entries_from_the_log(
         other.start()
         try:
             assert begun.wait(10)
-            with pytest.raises(TakesLongError), in_haste():
+            with pytest.raises(WouldBlock), nonblocking():
                 store.get("T", 0, 8)
         finally:
             done.set()
             other.join()
-        with in_haste():  # they are read once
+        with nonblocking():  # they are read once
             assert bytes(store.get("T", 0, 8).body) == body_of(8)
 
 
-def test_a_thread_in_haste_reads_not_much_of_the_log(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nonblocking_thread_reads_not_much_of_the_log(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.recovery.remake.LONG_BYTES", 0)
     with opened(disk, OpenMode.READ_ONLY) as store:
         disk.inject(Rule("read", QUEUE))
-        with pytest.raises(TakesLongError), in_haste():
+        with pytest.raises(WouldBlock), nonblocking():
             store.get("T", 0, 8)
         assert unread(store) == set()
 

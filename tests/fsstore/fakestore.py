@@ -35,6 +35,8 @@ from engine import (
     TopicPermissionError,
     check_message,
 )
+from engine.deadline import check_deadline
+from engine.read.offset_index import QUICK_SUM_MESSAGES
 
 HEADER = np.dtype(
     [
@@ -414,13 +416,8 @@ class FakeStream:
         self.decompresses = False
 
     @property
-    def unsummed(self) -> int:
-        return self._store.unsummed
-
-    @property
     def size(self) -> int:
-        self._store.unsummed = 0
-        return len(self._text())
+        return len(self._summed_text())
 
     def sum_for(self, seconds: float) -> bool:
         self._store.unsummed = 0
@@ -443,8 +440,11 @@ class FakeStream:
         )
         if position < gone:
             raise ExpiredMessageError(self._topic, self._queue, self.first_offset, first_now)
-        return self._text()[position : position + length]
+        return self._summed_text()[position : position + length]
 
-    def _text(self) -> bytes:
+    def _summed_text(self) -> bytes:
+        if self._store.unsummed > QUICK_SUM_MESSAGES:
+            check_deadline()
+        self._store.unsummed = 0
         bodies = self._store.bodies(self._topic, self._queue)[self.first_offset :]
         return b"".join(body + b"\n" for body in bodies)

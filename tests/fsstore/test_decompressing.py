@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from engine import Message, MessageStore, TakesLongError, in_haste
+from engine import Message, MessageStore, WouldBlock, nonblocking
 from engine.read import offset_index, stream_rows
 from engine.read.offset_index import BLOCK_MESSAGES
 from engine.record import compression as engine_compression
@@ -187,10 +187,10 @@ def test_one_step_of_a_sum_decompresses_no_longer_than_a_slice(real: Mount, monk
     assert steps >= len(BODIES)
 
 
-def test_whoever_is_in_haste_waits_for_no_other_who_sums(real: Mount) -> None:
+def test_a_nonblocking_thread_waits_for_no_other_that_sums(real: Mount) -> None:
     stream = real.fs._store.stream("orders", 1)
     lock = stream._index._lock
-    with lock, pytest.raises(TakesLongError), in_haste():
+    with lock, pytest.raises(WouldBlock), nonblocking():
         _ = stream.size
     assert stream.size == len(b"small\n")
 

@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from fsstore.interface import DoneInThread, SlowWork
+from fsstore.interface import SlowWork
+from fsstore.tree.deferred import DoneInThread
 
 
 class Result:

@@ -6,7 +6,7 @@ from engine.record.kernel.keys import KeyMemtable
 from engine.record.kernel.pages import Pages
 
 NEWEST: int
-GIVEN_IN_HASTE: int
+GIVEN_AT_ONCE: int
 
 def walk_chain(
     pages: Pages, slots: int, entries: int, key_hash: int, number: int, most: int

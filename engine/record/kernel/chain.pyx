@@ -8,7 +8,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t
 
 from engine.errors import RetiredFileError, TruncatedFileError
-from engine.haste import require_time
+from engine.deadline import check_deadline
 from engine.record.kernel.files cimport FilePositions, Mapped, refusal_of
 from engine.record.kernel.keys cimport KeyMemtable
 from engine.record.kernel.layout cimport bytes_at, get_i32, get_i64, hash_text, index_hash_of, prefetch
@@ -27,7 +27,7 @@ cdef enum:
     MOST_WALKED = 1 << 12  # up to so many, which keeps other threads for 0.1 ms, each time after a look at its size
 
 NEWEST = NEWEST_ENTRY
-GIVEN_IN_HASTE = FIRST_WALKED * (1 + MORE_WALKED)
+GIVEN_AT_ONCE = FIRST_WALKED * (1 + MORE_WALKED)
 
 
 cpdef tuple walk_chain(Pages pages, int64_t slots, int64_t entries, int32_t key_hash, int64_t number, int64_t most):
@@ -81,7 +81,7 @@ cdef class Candidates:
 
     Of a table whose file retention took, ours or that of another process, there are none. TruncatedFileError,
     RefusedReadError;
-    TakesLongError in haste, after the first of a long chain: keys with the same hash are easily made.
+    WouldBlock on a nonblocking thread, after the first of a long chain: keys with the same hash are easily made.
     """
 
     cdef list found
@@ -134,7 +134,7 @@ cdef class Candidates:
             self.left -= 1
             self.number, self.most = NEWEST_ENTRY, FIRST_WALKED
         elif self.most > FIRST_WALKED * MORE_WALKED:
-            require_time()
+            check_deadline()
         table = self.tables[self.left]
         try:
             mapped = table.file.any_map()

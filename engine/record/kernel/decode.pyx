@@ -11,7 +11,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memcmp
 
 from engine.errors import DamagedRecordError, ReadError
-from engine.haste import TakesLongError
+from engine.deadline import WouldBlock
 from engine.record.compression import BODY_LIMIT_BYTES, decompressed_body
 from engine.record.header import BLANK_MAGIC, Host, RecordHeader, message_id
 from engine.record.kernel.append cimport QueueEnd
@@ -270,7 +270,7 @@ cdef class KeyReader:
         return found if len(found) <= limit else found[:limit]
 
     cpdef _with_key(self, str topic, str key, since=0, bint is_short=False):
-        """Messages with `key` from a physical offset on, newest first. TakesLongError where that `is_short` and more
+        """Messages with `key` from a physical offset on, newest first. WouldBlock where that `is_short` and more
         than SINGLE_CANDIDATES records may carry it."""
         oldest = max(self._files.min_offset, self._deleted.until(topic), since)
         cdef MessagesWithKey messages = MessagesWithKey.__new__(MessagesWithKey)
@@ -304,7 +304,7 @@ cdef class MessagesWithKey:
         while not self.found:
             if self.alone == 0:
                 if self.is_short:
-                    raise TakesLongError
+                    raise WouldBlock
                 self.places = self.reader._likely(self.places, self.key)
             self.alone -= 1
             place = next(self.places, None)

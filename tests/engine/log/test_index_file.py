@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from engine.deadline import WouldBlock, nonblocking
 from engine.errors import TruncatedFileError
 from engine.files.mapped_file import Access, MappedFile
-from engine.haste import TakesLongError, in_haste
 from engine.log.index_file import (
     IndexFile,
     IndexHeader,
@@ -22,7 +22,7 @@ from engine.log.index_file import (
     trusted_prefix,
 )
 from engine.record.hashes import index_hash
-from engine.record.kernel.chain import GIVEN_IN_HASTE, NEWEST, Candidates, walk_chain
+from engine.record.kernel.chain import GIVEN_AT_ONCE, NEWEST, Candidates, walk_chain
 from engine.record.kernel.keys import KeyMemtable
 from engine.record.kernel.pages import Pages
 
@@ -88,12 +88,12 @@ def long_file() -> IndexFile:
     return file
 
 
-def test_a_thread_in_haste_follows_no_long_bucket() -> None:
+def test_a_nonblocking_thread_follows_no_long_bucket() -> None:
     candidates = candidates_of(long_file(), 7)
-    with in_haste():
-        first = [next(candidates) for _ in range(GIVEN_IN_HASTE)]
+    with nonblocking():
+        first = [next(candidates) for _ in range(GIVEN_AT_ONCE)]
         assert first == [100 * number for number in range(999, 999 - len(first), -1)]
-        with pytest.raises(TakesLongError):
+        with pytest.raises(WouldBlock):
             next(candidates)
 
 

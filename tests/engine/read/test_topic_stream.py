@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import Message, MessageStore, OpenMode, Retention
+from engine.deadline import WouldBlock, nonblocking
 from engine.errors import ExpiredMessageError, TopicNotFoundError
-from engine.haste import TakesLongError, in_haste
 from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import Entries
 from engine.read import topic_queue
@@ -218,10 +218,10 @@ def test_half_of_a_run_is_not_merged_while_it_is_dealt_to_the_queues(
 def test_what_is_not_merged_yet_takes_long(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.put(Message("t", b"x"))
-        with in_haste(), pytest.raises(TakesLongError):
+        with nonblocking(), pytest.raises(WouldBlock):
             store.topic_stream("t")
         assert store.topic_queue("t").unmerged > 1 << 20
         assert store.topic_queue("t").merge_until()
         assert store.topic_queue("t").unmerged == 0
-        with in_haste():
+        with nonblocking():
             assert store.topic_stream("t").size == 2
