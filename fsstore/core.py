@@ -532,6 +532,16 @@ class Filesystem:
         else:
             self._note_refusal(pid, file.published_to, file.refused_lines, number, _reason_of(error))
 
+    def write_refused(self, handle: int, unique: int, number: int) -> None:
+        """A write through a handle was refused with that errno, perhaps before it came here: what was begun before it
+        is half a message until it comes again."""
+        if handle not in self._files:
+            self._at_once(partial(self._inherited_writer, handle))
+        file = self._files.get(handle)
+        if file is not None:
+            file.write_refused(number)
+            self.keep(handle, unique, number)
+
     def note_refused_open(self, inode: int, pid: int, number: int, error: BaseException) -> None:
         """As `note_refused`, for a file that was to be opened and written."""
         node = self._inodes.nodes.get(inode)

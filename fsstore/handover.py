@@ -645,6 +645,8 @@ class HandleState(NamedTuple):
     """Whether its writer was told that it is not published."""
     published_bytes: int = 0
     """What was published before, where that counts."""
+    cut_by: int = 0
+    """The errno of a write that was refused behind it, and did not come again."""
 
     @property
     def is_lost(self) -> bool:
@@ -789,7 +791,8 @@ class HandleRecords:
         """Note what a handle holds; False: there is no room."""
         data, user = state.data, self._words[self._entry_of[handle] + _USER]
         more = _charged_bytes(len(data)) - self._charged_of_state(handle) if is_charged else 0
-        fields = unique, number, state.owner, len(data), state.is_refused | state.refusal << 8, state.published_bytes
+        flags = state.is_refused | state.refusal << 8 | state.cut_by << 24
+        fields = unique, number, state.owner, len(data), flags, state.published_bytes
         try:
             self._ledger.charge(user, more)
         except OSError:
@@ -816,7 +819,8 @@ class HandleRecords:
         if record is None:
             return None
         _, _, owner, size, flags, published = self._words[record + 2 : record + 8]
-        return HandleState(self._records.data(record, size), size, owner, flags >> 8, bool(flags & 1), published)
+        data, refusal, cut_by = self._records.data(record, size), flags >> 8 & 0xFFFF, flags >> 24
+        return HandleState(data, size, owner, refusal, bool(flags & 1), published, cut_by)
 
     def outcome(self, handle: int, unique: int) -> int | None:
         """The errno (0: it succeeded) of the request that left this state, if that was `unique`."""

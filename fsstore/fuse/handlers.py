@@ -251,7 +251,9 @@ class RequestHandlers:
 
     def refused(self, error: Exception, number: int, request: memoryview) -> None:
         """List why something was not published, where a request that failed was to."""
-        _, opcode, _, inode = REQUEST.unpack_from(request)
+        _, opcode, unique, inode = REQUEST.unpack_from(request)
+        if opcode == Opcode.WRITE:
+            self._core.write_refused(HANDLE.unpack_from(request, ARGUMENTS)[0], unique & ~RESENT, number)
         pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)[2]
         if opcode in _PUBLISHING:
             self._core.note_refused(HANDLE.unpack_from(request, ARGUMENTS)[0], pid, number, error)

@@ -116,13 +116,15 @@ class AppendHandle(OpenFile):
     A frame over the message limit is dropped, and the handle answers EFBIG until closed: what follows would be its
     tail. So it is with bytes at another position than after those before (ESPIPE), where those are published already. A
     malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again. So it is
-    when there is no memory for what has no end yet (ENOBUFS).
+    when there is no memory for what has no end yet (ENOBUFS). Until it comes again, what was begun before it is half a
+    message: it is not published, and a close says so.
 
     What is not published yet waits for a close by the process that wrote last: another one may have inherited the
     descriptor and know nothing of it, as whatever a program starts has until it is executed.
     """
 
     __slots__ = (
+        "_cut_by",
         "_is_refused",
         "_physical_end",
         "_publisher",
@@ -146,6 +148,7 @@ class AppendHandle(OpenFile):
         self._refusal = 0  # errno of everything that comes, where that makes no sense any more
         self._writer = NOBODY
         self._is_refused = False  # whether the last flush failed: its writer knows that the rest is not published
+        self._cut_by = 0  # errno of the last write, where that was refused
 
     @property
     def size(self) -> int:
@@ -169,15 +172,21 @@ class AppendHandle(OpenFile):
             raise
         self._writer = owner
         self._is_refused = False
+        self._cut_by = 0
         if not end:
             return NOTHING_TO_WAIT_FOR
         self._physical_end = end
         return end if self._sync else NOTHING_TO_WAIT_FOR
 
+    def write_refused(self, number: int) -> None:
+        self._cut_by = number
+
     def flush(self, owner: int = NOBODY) -> int:
         self._must_make_sense()
         if NOBODY in (owner, self._writer) or owner == self._writer:
             self._is_refused = True
+            if self._cut_by and self.is_unfinished:
+                raise StillRefusedError(self._cut_by, "a write was refused: what was begun before it is half a message")
             try:
                 end = self._publish_rest()
             except (StoreError, OSError) as error:
@@ -226,13 +235,14 @@ class AppendHandle(OpenFile):
             return None
         kept = bytes(self._begun) if whole or len(self._begun) <= KEPT_BYTES else b""
         size = len(self._begun)
-        return HandleState(kept, size, self._writer, self._refusal, self._is_refused, self._published)
+        return HandleState(kept, size, self._writer, self._refusal, self._is_refused, self._published, self._cut_by)
 
     def resume(self, state: HandleState | None) -> None:
         """EIO, until it is closed, where what was begun is lost: what follows would be its tail."""
         if state is None:
             return
         self._writer, self._refusal, self._is_refused = state.owner, state.refusal, state.is_refused
+        self._cut_by = state.cut_by
         if state.is_lost:
             self._refusal = errno.EIO
             self._publisher.lost(state.size)
@@ -255,7 +265,7 @@ class AppendHandle(OpenFile):
         return 0
 
     def release(self) -> None:
-        if self.is_unfinished and not self._is_refused:
+        if self.is_unfinished and not self._is_refused and not self._cut_by:
             try:
                 self._publish_rest()
             except (StoreError, OSError) as error:

@@ -21,7 +21,7 @@ import re
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, cast, overload
@@ -729,6 +729,11 @@ class DropHandle(OpenFile):
         except OSError as error:
             raise self._spoil(error.errno or errno.EIO, str(error)) from error
         return NOTHING_TO_WAIT_FOR
+
+    def write_refused(self, number: int) -> None:
+        if not self._refusal:
+            with suppress(SlowWork, OSError, StoreError):
+                self._spoil(number, "")
 
     def truncate(self, size: int) -> None:
         if size == os.fstat(self.descriptor).st_size:

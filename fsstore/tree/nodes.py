@@ -72,6 +72,9 @@ class OpenFile:
         """
         raise FilesystemError(errno.EBADF)
 
+    def write_refused(self, number: int) -> None:
+        """A write was refused with that errno, perhaps before it came here."""
+
     def truncate(self, size: int) -> None:
         """Give the file `size` bytes, where that means anything."""
 

@@ -463,6 +463,39 @@ def test_a_refused_request_may_come_again_at_its_place(mount: Mount, store: Fake
     assert store.bodies("orders", 0) == [b"one", b"two"]
 
 
+BEGINNINGS = [
+    ("", b"half, ", b"whole\n"),
+    ("@format=json", b'{"body":"ha', b'lf, whole"}\n'),
+    ("@frame=file", b"half, ", b"whole"),
+]
+
+
+@pytest.mark.parametrize(("options", "begun", "rest"), BEGINNINGS)
+def test_what_was_begun_before_a_refused_write_is_published_by_a_close_only_when_that_came_again(
+    mount: Mount, store: FakeStore, options: str, begun: bytes, rest: bytes
+) -> None:
+    for comes_again in (False, True):
+        handle = mount.open(f"orders/0/append{options}", os.O_WRONLY).handle
+        mount.fs.write(handle, AT_END, begun)
+        mount.fs.write_refused(handle, 7, errno.ENOSPC)  # as the adapter says of each request that failed
+        for request in (mount.fs.fsync, mount.fs.flush):
+            assert refused_with(partial(request, handle)) == errno.ENOSPC
+        if comes_again:
+            mount.fs.write(handle, AT_END, rest)
+            mount.fs.flush(handle)
+        mount.fs.release(handle)
+    assert [body.rstrip() for body in store.bodies("orders", 0)] == [b"half, whole"]
+
+
+def test_a_close_after_a_refused_write_succeeds_where_nothing_was_begun(mount: Mount, store: FakeStore) -> None:
+    handle = mount.open("orders/0/append", os.O_WRONLY).handle
+    mount.fs.write(handle, AT_END, b"whole\n")
+    mount.fs.write_refused(handle, 7, errno.ENOSPC)
+    mount.fs.flush(handle)
+    mount.fs.release(handle)
+    assert store.bodies("orders", 0) == [b"whole"]
+
+
 def test_a_size_set_through_o_append_changes_no_lines(mount: Mount, store: FakeStore) -> None:
     file = File(mount, "orders/0/append", os.O_WRONLY | os.O_APPEND)
     for size in (0, 100):

@@ -148,6 +148,15 @@ def test_a_file_that_found_no_room_is_cut_to_nothing_and_its_writer_is_told(
     assert mount.bodies() == [b"whole"]
 
 
+def test_a_file_of_which_a_write_was_refused_before_it_came_to_it_is_cut_to_nothing(mount: Dropping) -> None:
+    _, opened = mount.create("file")
+    patiently(mount.fs.write, opened.handle, 0, b"begin")
+    mount.fs.write_refused(opened.handle, 7, errno.ENOBUFS)
+    assert refused_with(lambda: patiently(mount.fs.write, opened.handle, 5, b"end")) == errno.ENOBUFS
+    patiently(mount.fs.release, opened.handle)
+    assert (mount.stat(f"{DROP}/file").size, mount.bodies()) == (0, [])
+
+
 def test_who_has_too_many_files_waiting_is_refused_alone(few: None, store: MessageStore) -> None:
     mount = Dropping(store)
     for number in range(4):

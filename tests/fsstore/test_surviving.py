@@ -13,7 +13,7 @@ from engine import Message, MessageStore
 from fsstore import accounts
 from fsstore.accounts import Bound, Resource
 from fsstore.handover import LEAST_CHARGED_BYTES, QUANTUM_BYTES, RECORD_BYTES, Handover
-from fsstore.interface import FilesystemError
+from fsstore.interface import AT_END, FilesystemError
 from tests.fsstore.conftest import Mount
 
 ANN, BOB = 1001, 1002
@@ -97,6 +97,25 @@ def test_names_are_counted_to_the_same_user_after_a_restart(surviving: Mount, me
     again.fs.release(handle)
     assert again.fs.accounts.held(ANN, Resource.HANDOVER_BYTES) < QUANTUM_BYTES
     assert again.fs.accounts.held(ANN, Resource.NAMES) == 2
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["before", "after"])
+def test_half_a_message_is_not_published_by_the_next_server(surviving: Mount, memory: int, is_known: bool) -> None:
+    """Whichever of them refused the write behind it, perhaps before it came to the file."""
+    handle = surviving.open("t/append", os.O_WRONLY).handle
+    surviving.fs.write(handle, AT_END, b"half")
+    surviving.fs.keep(handle, 6, 0)
+    if is_known:
+        surviving.fs.write_refused(handle, 7, errno.ENOSPC)
+    again = Mount(surviving.fs._store)
+    again.fs.survive(Handover(memory))
+    if not is_known:
+        again.fs.write_refused(handle, 7, errno.ENOSPC)
+    with pytest.raises(FilesystemError) as refused:
+        again.fs.flush(handle)
+    assert refused.value.errno == errno.ENOSPC
+    again.fs.release(handle)
+    assert surviving.fs._store.bounds("t", 0).max_offset == 200
 
 
 def test_opens_beyond_a_share_are_refused_and_leave_nothing(surviving: Mount, memory: int) -> None:

@@ -234,6 +234,41 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert (queue.parent / "0.log").read_bytes() == b"".join(lines[:taken])
 
 
+def test_what_was_begun_before_a_refused_write(tmp_path: Path) -> None:
+    """5.16 What was begun before a write that was refused is half a message. It is published when the rest has come,
+    and else not: a close or an fsync before that fails with the errno of the write."""
+    lines = [b"%07d %s\n" % (number, b"x" * 500) for number in range(100_000)]
+    pieces = [b"and its end\n" + b"".join(lines[begin : begin + 50]) + b"begun, " for begin in range(0, 100_000, 50)]
+    with small_disk(tmp_path / "disk", 12 << 20) as disk, mounted(tmp_path, store=disk / "store") as mount:
+        queue = mount.topic("orders") / "0"
+        (disk / "ballast").write_bytes(b"x" * (3 << 20))
+
+        def fill(piece: int) -> tuple[int, int]:
+            """Write pieces until one is refused: a descriptor, and which piece that is."""
+            fd = os.open(queue / "append", os.O_WRONLY)
+            os.write(fd, b"begun, ")
+            try:
+                while True:
+                    os.write(fd, pieces[piece])
+                    piece += 1
+            except OSError as error:
+                assert error.errno == errno.ENOSPC  # noqa: PT017 (a loop ends in it)
+            return fd, piece
+
+        fd, piece = fill(0)
+        assert refused_with(os.fsync, fd) == errno.ENOSPC
+        (disk / "ballast").unlink()
+        os.write(fd, pieces[piece])
+        os.write(fd, b"and its end\n")
+        os.close(fd)
+        fd, end = fill(piece + 1)
+        assert refused_with(os.close, fd) == errno.ENOSPC
+        publish(queue / "append", b"one more\n")
+        stored = (queue.parent / "0.log").read_bytes().splitlines()
+        assert stored.count(b"begun, and its end") == end + 1
+        assert len(stored) == 51 * end + 2
+
+
 def test_a_defect_of_ours(tmp_path: Path) -> None:
     """5.9 A defect of ours is EIO, its traceback is in the log, and the mount goes on."""
     gate = tmp_path / "gate"
@@ -343,7 +378,7 @@ def test_beginnings_of_messages_are_refused_when_there_is_no_memory(tmp_path: Pa
         publish(queue / "append", b"one\n", b"two, in ", b"two writes\n")
         assert bodies(queue) == [b"one", b"two, in two writes"]
         for fd in hogs:
-            assert refused_with(os.close, fd) == errno.EINVAL  # no JSON
+            assert refused_with(os.close, fd) == errno.ENOBUFS  # 5.16
         fd = os.open(queue / "append", os.O_WRONLY | os.O_APPEND)
         os.write(fd, b"y" * 100_000)
         os.close(fd)
