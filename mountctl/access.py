@@ -84,13 +84,15 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A message as the verbs show it; `attributes` (name without `user.mq.` to text) are empty unless asked for."""
+    """A message as the verbs show it; `attributes` (name without `user.mq.` to text) are empty unless asked for.
+    `place` rises in the order in which the store's messages were stored."""
 
     topic: str
     queue: int
     offset: int
     body: bytes
     attributes: Mapping[str, str]
+    place: int = 0
 
     @property
     def properties(self) -> dict[str, str]:
@@ -206,7 +208,7 @@ class Claim(Protocol):
 
 class Access(Protocol):
     """One store, however it is reached. What reading leaves out since it is damaged is in `left_out`; `published`
-    counts what `publish` stored."""
+    counts what `publish` and `publish_lines` stored."""
 
     left_out: LeftOut
     published: int
@@ -256,7 +258,8 @@ class Access(Protocol):
         """Store messages, in their order. An unknown topic is made, with 4 queues. `stored` is told where each went."""
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
-        """Store each line of the stream that `chunks` are as a message; empty lines are skipped."""
+        """Store each line of the stream that `chunks` are as a message; empty lines are skipped. A chunk has at most
+        WHOLE_WRITE_BYTES: more of it may be stored than is counted when it is refused."""
 
     def create_topic(self, topic: str, queues: int) -> None:
         """Make a topic, or an error if it is there."""

@@ -184,7 +184,10 @@ class OpenedStore:
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
         for lines in whole_lines(chunks):
-            self._store.put_lines(topic, lines, queue, keys=labels.keys, tags=labels.tags, properties=labels.properties)
+            stored = self._store.put_lines(
+                topic, lines, queue, keys=labels.keys, tags=labels.tags, properties=labels.properties
+            )
+            self.published += stored.count
 
     def create_topic(self, topic: str, queues: int) -> None:
         self._store.create_topic(topic, queues)
@@ -212,4 +215,4 @@ def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> 
     if attributes:
         named = attributes_of(message).items()
         facts = {name.removeprefix(PREFIX): value.decode("utf-8", "replace") for name, value in named}
-    return Shown(topic, queue, message.queue_offset, bytes(message.body), facts)
+    return Shown(topic, queue, message.queue_offset, bytes(message.body), facts, message.physical_offset)

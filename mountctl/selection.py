@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -118,13 +119,8 @@ def messages_with_key(access: Access, ranges: Iterable[Range], selection: Select
 
 
 def in_order(messages: Iterable[Shown]) -> list[Shown]:
-    """Messages with their attributes, in the order in which they were stored."""
-    return sorted(messages, key=place_in_log)
-
-
-def place_in_log(message: Shown) -> int:
-    """What messages with their attributes are ordered by."""
-    return int(message.attributes["physical_offset"])
+    """The same messages in the order in which they were stored."""
+    return sorted(messages, key=attrgetter("place"))
 
 
 def newest(access: Access, chosen: Range, selection: Selection, count: int, attributes: bool) -> list[Shown]:

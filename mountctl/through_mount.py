@@ -40,6 +40,7 @@ from mountctl.access import PARTS, Bodies, Labels, LeftOut, Placed, Queue, Shown
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 
+_NEWLINE = 10
 _LEFT_OUT = frozenset((errno.EIO, errno.ENOENT, errno.ESTALE))
 """What reading one message may answer; everything else, a daemon that is gone above all, is about them all."""
 
@@ -102,7 +103,9 @@ class MountedStore:
         """The message there; None for one that is damaged, or has expired since."""
         path = self._root / topic / str(queue) / offset_name(offset).decode()
         try:
-            return Shown(topic, queue, offset, path.read_bytes(), _attributes(path) if attributes else {})
+            with open(path, "rb", buffering=0) as message:
+                place = os.fstat(message.fileno()).st_ino
+                return Shown(topic, queue, offset, message.readall(), _attributes(path) if attributes else {}, place)
         except OSError as error:
             if error.errno not in _LEFT_OUT:
                 raise
@@ -218,7 +221,16 @@ class MountedStore:
         name = f"append@{options}" if options else "append"
         if len(name) > NAME_MAX_BYTES:
             raise CommandError("keys and tags are too long to be given to a mounted store", "publish fewer or shorter")
-        self._write(topic, queue, chunks, name)
+        self._write(topic, queue, self._counted(chunks), name)
+
+    def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """The same chunks; the lines in each are counted as published once it was written."""
+        last = _NEWLINE
+        for chunk in chunks:
+            yield chunk
+            ends = np.frombuffer(b"%c%b" % (last, chunk), np.uint8) == _NEWLINE
+            self.published += int(np.count_nonzero(ends[1:] & ~ends[:-1]))
+            last = chunk[-1]
 
     def _write(self, topic: str, queue: int | None, chunks: Iterable[bytes], name: str) -> None:
         folder = self._root / topic

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from engine import IllegalMessageError, Message, MessageTooLargeError, check_message
+from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.jobs.records import Fields, of_line, parts_of
 from fsstore.tree.json_messages import parse_json_message
 from fsstore.tree.names import AppendOptions
@@ -23,7 +24,6 @@ from mountctl.output import plural, print_json_line
 from mountctl.places import find
 from mountctl.reach import reach
 
-CHUNK_BYTES = 1 << 20
 STANDARD_INPUT = "-"
 
 
@@ -87,22 +87,26 @@ def command(
         if messages or files:
             texts = list(maker.made(_texts(messages, limit_bytes)))
             contents = (_whole(file, limit_bytes) for file in files)
-            with _saying_what_went_in(access, len(messages) + len(files)):
+            count = plural(len(messages) + len(files), "message")
+            with _saying_what_went_in(access, count):
                 access.publish(wanted.queue, chain(texts, maker.made(contents)), told)
-        elif kind == "raw" and not key_from and not told:
-            access.publish_lines(wanted.topic, wanted.queue, _chunks(), labels)
         else:
-            _publish_records(access, wanted.queue, maker, told)
+            with _saying_what_went_in(access, "standard input"):
+                if kind == "raw" and not key_from and not told:
+                    access.publish_lines(wanted.topic, wanted.queue, _chunks(), labels)
+                else:
+                    _publish_records(access, wanted.queue, maker, told)
 
 
 @contextmanager
-def _saying_what_went_in(access: Access, count: int) -> Iterator[None]:
-    """Say how many of `count` messages were published before one could not be."""
+def _saying_what_went_in(access: Access, given: str) -> Iterator[None]:
+    """Say how many messages of what is `given` were published before one could not be."""
     try:
         yield
     except Exception:
-        if 0 < access.published < count:
-            click.echo(f"mountctl: of {plural(count, 'message')} the first {access.published:,} are stored", err=True)
+        if access.published:
+            stored = f"{access.published:,} {'is' if access.published == 1 else 'are'} stored"
+            click.echo(f"mountctl: of {given} the first {stored}", err=True)
         raise
 
 
@@ -216,6 +220,6 @@ def _whole(file: Path | None, limit_bytes: int) -> bytes:
 
 
 def _chunks() -> Iterator[bytes]:
-    """Standard input, up to a megabyte at a time: a slow writer's lines are not kept waiting for more."""
-    while chunk := os.read(sys.stdin.fileno(), CHUNK_BYTES):
+    """Standard input, a megabyte at a time at most: a slow writer's lines are not kept waiting for more."""
+    while chunk := os.read(sys.stdin.fileno(), WHOLE_WRITE_BYTES):
         yield chunk

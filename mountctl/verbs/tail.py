@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
+from operator import attrgetter
 
 import click
 
@@ -20,7 +21,6 @@ from mountctl.selection import (
     messages_in,
     messages_with_key,
     newest,
-    place_in_log,
     ranges_of,
     takes_selection,
 )
@@ -77,18 +77,16 @@ def _print_newest(
     access: Access, ranges: list[Range], selection: Selection, count: int | None, printer: Printer
 ) -> None:
     found: list[Shown] = []
-    attributes = printer.attributes or len(ranges) > 1
     if selection.key is not None:
         found = messages_with_key(access, ranges, selection)
     elif count is None:  # they may be more than memory holds
-        queues = [messages_in(access, chosen, selection, attributes) for chosen in ranges]
-        for message in queues[0] if len(queues) == 1 else heapq.merge(*queues, key=place_in_log):
+        queues = [messages_in(access, chosen, selection, printer.attributes) for chosen in ranges]
+        for message in heapq.merge(*queues, key=attrgetter("place")):
             printer.line(message)
     else:
         for chosen in ranges:
-            found += newest(access, chosen, selection, count, attributes)
-    if len(ranges) > 1:
-        found = in_order(found)
+            found += newest(access, chosen, selection, count, printer.attributes)
+    found = in_order(found)
     for message in found if count is None else found[max(len(found) - count, 0) :]:
         printer.line(message)
 
@@ -96,6 +94,7 @@ def _print_newest(
 def _follow(access: Access, wanted: list[Target], ranges: list[Range], selection: Selection, printer: Printer) -> None:
     """Print what comes behind those ranges, until the end of time."""
     ends = {(chosen.topic, chosen.queue): chosen.end for chosen in ranges}
+    attributes = printer.attributes or selection.key is not None
     looked = time.monotonic()
     while True:
         printer.flush()
@@ -108,7 +107,7 @@ def _follow(access: Access, wanted: list[Target], ranges: list[Range], selection
         for (topic, queue), start in ends.items():
             end = access.bounds(topic, queue).max_offset
             if end > start:
-                new = messages_in(access, Range(topic, queue, start, end), selection, attributes=True)
+                new = messages_in(access, Range(topic, queue, start, end), selection, attributes)
                 come += (message for message in new if selection.has_key(message))
                 ends[topic, queue] = end
         for message in in_order(come):

@@ -203,8 +203,11 @@ def test_damage_costs_one_message(prepared: Mounted) -> None:
 
 def test_inode_numbers_stay(prepared: Mounted, stored: list[PutResult]) -> None:
     """2.10 A message file's inode number stays the same for every spelling and every mount, and never means another
-    message (where a followed log was rewritten, 8.5, its messages have new numbers)."""
+    message (where a followed log was rewritten, 8.5, its messages have new numbers). Of two messages the one that was
+    stored later has the greater number."""
     queue = prepared.root / "letters" / "0"
+    numbers = [(queue / str(put.queue_offset)).stat().st_ino for put in stored if put.queue_offset != 3]
+    assert numbers == sorted(set(numbers))
     for put, name in zip(stored, sorted(entry for entry in os.listdir(queue) if entry.isdigit()), strict=True):
         if put.queue_offset == 3:
             continue

@@ -152,3 +152,20 @@ def test_a_put_that_a_full_disk_cuts_short_says_what_went_in(
             assert said is not None, done.stderr
             assert int(said[1]) > 0
             assert f"messages   {said[1]} in 1 topic" in succeed("status", place)
+
+
+@pytest.mark.parametrize("is_mounted", [True, False], ids=["mounted", "not mounted"])
+@pytest.mark.parametrize("options", [[], ["--property", "A=B"], ["--verbose"]], ids=["lines", "labelled", "told"])
+def test_a_put_of_standard_input_that_a_full_disk_cuts_short_says_what_went_in(
+    tmp_path: Path, is_mounted: bool, options: list[str]
+) -> None:
+    lines = "\n".join(["", *(f"{number} {'x' * 20_000}\n" for number in range(500))])
+    with small_disk(tmp_path / "disk", 8 * FILE_BYTES) as disk:
+        for site in site_in(disk):
+            succeed("init", site.store, "-o", SIZES)
+            place = site.mounted().mountpoint if is_mounted else site.store
+            done = mountctl("put", place, "orders/0", *options, stdin=lines)
+            assert done.returncode == 74
+            said = re.search(r"mountctl: of standard input the first (\d+) are stored\n", done.stderr)
+            assert said is not None, done.stderr
+            assert f"messages   {said[1]} in 1 topic" in succeed("status", place)

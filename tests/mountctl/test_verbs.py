@@ -79,6 +79,20 @@ def test_tail_prints_the_newest_of_all_queues_in_order(place: Path) -> None:
     assert succeed("tail", place, "orders/0", "-n", "1", "--tag", "paid") == "order 9\n"
 
 
+def test_tail_through_a_mount_asks_for_no_attributes_to_order_messages(site: Site) -> None:
+    fill(site.store)
+    for number in range(6):
+        succeed("put", site.store, f"orders/{3 - number % 4}", f"new {number}")
+    site.mounted("--read-only")
+    assert succeed("tail", site.mountpoint, "orders", "-n", "7").split("\n")[0] == "order 9"
+    assert succeed("tail", site.mountpoint, "orders", "--from", "0").split("\n")[-7:-1] == [
+        f"new {n}" for n in range(6)
+    ]
+    metrics = (site.mountpoint / "@store/metrics").read_text()
+    assert 'fsstore_requests_total{operation="read' in metrics
+    assert "xattr" not in metrics
+
+
 def test_messages_are_chosen_by_time_tag_key_and_glob(place: Path) -> None:
     succeed("put", place, "invoices/1", "first", "--key", "K", "--tag", "due")
     succeed("put", place, "invoices/0", "second", "third", "--key", "K", "--key", "L")
