@@ -8,34 +8,17 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.durability.faultfs import CHANGES, FaultyDisk, Rule, faulty_disk
+from tests.durability.faultfs import CHANGES, FaultyDisk, Rule
+from tests.mount.refusing import disk as disk
+from tests.mount.refusing import site as site
 from tests.mountctl.conftest import Site, clear, eventually, fill, succeed
 
 LINE = b"%d " + b"x" * 5_000
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
-    backing = tmp_path / "backing"
-    backing.mkdir()
-    fill(backing / "store")
-    with faulty_disk(backing, tmp_path / "disk") as found:
-        yield found
-
-
-@pytest.fixture
-def site(disk: FaultyDisk, tmp_path: Path) -> Iterator[Site]:
-    made = Site(disk.root / "store", tmp_path / "mnt", tmp_path / "mount.log")
-    made.mountpoint.mkdir()
-    yield made
-    disk.heal()
-    clear([made.mountpoint])
 
 
 def status(site: Site) -> dict[str, Any]:

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
-from tests.durability.faultfs import CHANGES, FaultyDisk, Rule, faulty_disk
-from tests.mountctl.conftest import Site, clear, fill, succeed
+from tests.durability.faultfs import CHANGES, FaultyDisk, Rule
+from tests.mount.refusing import disk as disk
+from tests.mount.refusing import site as site
+from tests.mountctl.conftest import Site, succeed
 
 QUEUE = Rule("read", "/store/consumequeue/orders/0/*")
 LOG = Rule("read", "/store/commitlog/*")
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
-    (tmp_path / "backing").mkdir()
-    fill(tmp_path / "backing" / "store")
-    with faulty_disk(tmp_path / "backing", tmp_path / "disk") as found:
-        yield found
-
-
-@pytest.fixture
-def site(disk: FaultyDisk, tmp_path: Path) -> Iterator[Site]:
-    made = Site(disk.root / "store", tmp_path / "mnt", tmp_path / "mount.log")
-    made.mountpoint.mkdir()
-    yield made
-    disk.heal()
-    clear([made.mountpoint])
 
 
 WRITTEN = [Rule(call, "*") for call in CHANGES]
