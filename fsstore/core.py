@@ -41,13 +41,13 @@ from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
 from fsstore.tree.access_log import AccessLog, AccessLogFile
 from fsstore.tree.append import AppendFile, StillRefusedError
-from fsstore.tree.attributes import Appearance
-from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.attributes import AttributeFactory
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
-from fsstore.tree.drop import DropDirectory, DropFile, DropHandle, Wanted
+from fsstore.tree.drop import DropDirectory, DropFile, DropHandle, SetattrRequest
 from fsstore.tree.groups import GroupsDirectory
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable, NodeKey
+from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.listing import Batch, Listing
 from fsstore.tree.memory_budget import HandoverShares, MemoryBudget, UnansweredShares
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
@@ -72,7 +72,7 @@ from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 H = TypeVar("H")
 
-NOTHING_WANTED = Wanted()
+NOTHING_WANTED = SetattrRequest()
 
 MOST_UNOPENED = 256
 """Files that stay open because they were read lately, where the kernel opens without asking."""
@@ -105,7 +105,7 @@ class Filesystem:
         self.accounts = Accounts(options.uid)
         """What each user may take of what all share."""
         self._inodes: InodeTable[Node] = InodeTable(self.accounts)
-        appearance = Appearance(options, store.mode, clock_ns())
+        attribute_factory = AttributeFactory(options, store.mode, clock_ns())
         self._background = ThreadPoolExecutor(1, "fsstore-background")
         self._computed = ComputedInodes()
         self.memory = MemoryBudget(accounts=self.accounts)
@@ -113,7 +113,7 @@ class Filesystem:
         changes: DoneInThread[None] = DoneInThread(Kind.WAITING)
         self._context = Context(
             store,
-            appearance,
+            attribute_factory,
             self._inodes,
             self._computed,
             clock_ns,
@@ -125,7 +125,7 @@ class Filesystem:
             Refusals(clock_ns),
             self.accounts,
         )
-        self._messages = MessageFiles(store, appearance, self._computed, self.memory)
+        self._messages = MessageFiles(store, attribute_factory, self._computed, self.memory)
         tree = Tree(self._context, self._messages)
         self._drops = tree.drops
         self.streams = tree.streams
@@ -163,7 +163,7 @@ class Filesystem:
         def status_text() -> bytes:
             figures = {
                 "parquet": self._parquet.status(),
-                "complaints": {"made": COMPLAINTS.made, "left_out_of_log": COMPLAINTS.left_out},
+                "complaints": {"made": LIMITED_LOG.made, "left_out_of_log": LIMITED_LOG.left_out},
                 "memory": {
                     "budget_bytes": self.memory.limit_bytes,
                     "bytes": self.memory.used,
@@ -182,9 +182,9 @@ class Filesystem:
                 *refusal_metrics(context.refusals.counts),
                 *account_metrics(self.accounts.figures()),
                 *(handover_metrics(self._handed_over.figures()) if self._handed_over is not None else ()),
-                *request_metrics(self.requests, COMPLAINTS.by_errno),
+                *request_metrics(self.requests, LIMITED_LOG.by_errno),
             )
-            return metrics_of(store, COMPLAINTS, self.memory, context.survival, more)
+            return metrics_of(store, LIMITED_LOG, self.memory, context.survival, more)
 
         directory.add_report("status.json", status_text, is_slow=True)
         directory.add_report("config.json", lambda: to_json(config_of(store, options)))
@@ -253,7 +253,7 @@ class Filesystem:
             raise
 
     def setattr(
-        self, inode: int, size: int | None = None, handle: int | None = None, wanted: Wanted = NOTHING_WANTED
+        self, inode: int, size: int | None = None, handle: int | None = None, wanted: SetattrRequest = NOTHING_WANTED
     ) -> Attributes:
         """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else, but what was dropped.
         `size` is given where that is to be set, and `handle` where it is to be set through one: only then it may change
@@ -577,8 +577,8 @@ class Filesystem:
         self._context.survival.restarts = handed_over.restarts
         self._context.survival.planned_restarts = handed_over.planned_restarts
         self._computed.begin = handed_over.computed_begin
-        appearance = self._context.appearance
-        appearance.started_ns = handed_over.started_ns(appearance.started_ns)
+        attribute_factory = self._context.attribute_factory
+        attribute_factory.started_ns = handed_over.started_ns(attribute_factory.started_ns)
         handed_over.requests.settle(self._store.physical_end)
         handed_over.requests.share_out(UnansweredShares(self.accounts))
         handed_over.ledger.share_out(HandoverShares(self.accounts, self.memory))

@@ -83,7 +83,7 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class MessageRow:
     """A message as the verbs show it; `attributes` (name without `user.mq.` to text) are empty unless asked for.
     `place` rises in the order in which the store's messages were stored."""
 
@@ -113,7 +113,7 @@ class Shown:
         return {**shown, "properties": self.properties, **body}
 
 
-PARTS: dict[str, Callable[[Shown], Iterable[str]]] = {
+PARTS: dict[str, Callable[[MessageRow], Iterable[str]]] = {
     "keys": lambda message: filter(None, message.attributes.get("keys", "").split(" ")),
     "tags": lambda message: [message.attributes.get("tags", "")],
     "properties": lambda message: [f"{name}={value}" for name, value in message.properties.items()],
@@ -225,7 +225,7 @@ class Access(Protocol):
     def bounds(self, topic: str, queue: int) -> Queue:
         """Where that queue begins and ends now."""
 
-    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[Shown]:
+    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[MessageRow]:
         """Messages from queue offset `start` on, up to `count` offsets, oldest first; damaged ones are left out."""
 
     def bodies(
@@ -237,7 +237,7 @@ class Access(Protocol):
     def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
         """As `bodies`, one of PARTS of the messages: a text a row, so a message may have several rows, or none."""
 
-    def with_key(self, topic: str, key: str) -> Iterator[Shown]:
+    def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:
         """Every message that carries `key`, matched whole, each once, with its attributes."""
 
     def property_values(self, topic: str, name: str) -> Iterator[str]:

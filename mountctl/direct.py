@@ -27,7 +27,7 @@ from engine import (
 )
 from fsstore.tree.status import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
-from mountctl.access import Bodies, Labels, LeftOut, Placed, Queue, Shown, Topic, whole_lines
+from mountctl.access import Bodies, Labels, LeftOut, MessageRow, Placed, Queue, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import progress
@@ -115,7 +115,7 @@ class OpenedStore:
         bounds = self._store.bounds(topic, queue)
         return Queue(queue, bounds.min_offset, bounds.max_offset)
 
-    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[Shown]:
+    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[MessageRow]:
         bounds = self.bounds(topic, queue)
         end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
         start = max(start, bounds.min_offset)
@@ -148,7 +148,7 @@ class OpenedStore:
             for offset in np.setdiff1d(asked, np.concatenate([block.queue_offset for block in blocks])).tolist():
                 self.left_out.note(topic, queue, offset)
 
-    def with_key(self, topic: str, key: str) -> Iterator[Shown]:
+    def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:
         places = {(queue, offset) for found in self._store.key_places(topic, key) for queue, offset in found.tolist()}
         for queue, offset in sorted(places):
             for message in self._store.read(topic, queue, offset, 1, self.left_out.noting(topic, queue)):
@@ -210,9 +210,9 @@ def _texts(block: Block, part: str) -> tuple[Any, SliceColumn]:
     return np.diff(properties.row_starts), ByteColumn.of(pairs).slices
 
 
-def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> Shown:
+def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> MessageRow:
     facts = {}
     if attributes:
         named = attributes_of(message).items()
         facts = {name.removeprefix(PREFIX): value.decode("utf-8", "replace") for name, value in named}
-    return Shown(topic, queue, message.queue_offset, bytes(message.body), facts, message.physical_offset)
+    return MessageRow(topic, queue, message.queue_offset, bytes(message.body), facts, message.physical_offset)

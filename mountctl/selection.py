@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from mountctl.access import Access, Queue, Shown, Target, narrowed, parse_time, topics_named
+from mountctl.access import Access, MessageRow, Queue, Target, narrowed, parse_time, topics_named
 
 _FIRST_STEP, _LARGEST_STEP = 64, 8192
 """How many messages are read at once, backwards, where not each is wanted."""
@@ -39,11 +39,11 @@ class Selection:
     key: str | None = None
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
-    def takes(self, message: Shown) -> bool:
+    def takes(self, message: MessageRow) -> bool:
         """Whether the message has one of the tags; it needs its attributes, if tags are asked for."""
         return not self.tags or message.attributes.get("tags", "") in self.tags
 
-    def has_key(self, message: Shown) -> bool:
+    def has_key(self, message: MessageRow) -> bool:
         """Whether a message, with its attributes, has the key, if one is asked for."""
         known = (*message.attributes.get("keys", "").split(" "), message.attributes.get("unique_key"))
         return self.key is None or self.key in known
@@ -98,14 +98,14 @@ def ranges_of(access: Access, targets: Iterable[Target], selection: Selection) -
     return list(found.values())
 
 
-def messages_in(access: Access, chosen: Range, selection: Selection, attributes: bool) -> Iterator[Shown]:
+def messages_in(access: Access, chosen: Range, selection: Selection, attributes: bool) -> Iterator[MessageRow]:
     """The messages of a range that are asked for but for their key, oldest first; damaged ones are left out."""
     count = max(chosen.end - chosen.start, 0)
     found = access.messages(chosen.topic, chosen.queue, chosen.start, count, attributes or bool(selection.tags))
     return filter(selection.takes, found)
 
 
-def messages_with_key(access: Access, ranges: Iterable[Range], selection: Selection) -> list[Shown]:
+def messages_with_key(access: Access, ranges: Iterable[Range], selection: Selection) -> list[MessageRow]:
     """The messages of those ranges with the selection's key, oldest first, with their attributes."""
     assert selection.key is not None
     by_queue = {(chosen.topic, chosen.queue): chosen for chosen in ranges}
@@ -118,14 +118,14 @@ def messages_with_key(access: Access, ranges: Iterable[Range], selection: Select
     return in_order(found)
 
 
-def in_order(messages: Iterable[Shown]) -> list[Shown]:
+def in_order(messages: Iterable[MessageRow]) -> list[MessageRow]:
     """The same messages in the order in which they were stored."""
     return sorted(messages, key=attrgetter("place"))
 
 
-def newest(access: Access, chosen: Range, selection: Selection, count: int, attributes: bool) -> list[Shown]:
+def newest(access: Access, chosen: Range, selection: Selection, count: int, attributes: bool) -> list[MessageRow]:
     """The newest `count` messages of a range that are asked for, oldest first; read backwards, as far as it takes."""
-    found: list[Shown] = []
+    found: list[MessageRow] = []
     end, step = chosen.end, count if not selection.tags else max(count, _FIRST_STEP)
     while end > chosen.start and len(found) < count:
         start = max(chosen.start, end - step)
@@ -135,6 +135,6 @@ def newest(access: Access, chosen: Range, selection: Selection, count: int, attr
     return found[max(len(found) - count, 0) :]
 
 
-def at_most(messages: Iterable[Shown], count: int | None) -> Iterator[Shown]:
+def at_most(messages: Iterable[MessageRow], count: int | None) -> Iterator[MessageRow]:
     """The first `count` of them; all for None."""
     return islice(messages, count)

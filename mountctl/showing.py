@@ -18,11 +18,11 @@ from typing import Any, TypeAlias
 
 import click
 
-from mountctl.access import Shown
+from mountctl.access import MessageRow
 from mountctl.errors import CommandError
 from mountctl.output import human_time, json_line, visible
 
-Part: TypeAlias = Callable[[Shown], bytes]
+Part: TypeAlias = Callable[[MessageRow], bytes]
 
 _TOKEN = re.compile(r"%\{([^}]*)\}|%(.?)|\\(x[0-9a-fA-F]{2}|.?)|[^%\\]+", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
@@ -32,7 +32,7 @@ def _attribute(name: str) -> Part:
     return lambda message: message.attributes.get(name, "").encode()
 
 
-def _properties(message: Shown) -> bytes:
+def _properties(message: MessageRow) -> bytes:
     texts = (f"{name}={value}" for name, value in message.properties.items())
     return ",".join(texts).encode()
 
@@ -90,7 +90,7 @@ class Format:
             raise CommandError(f"invalid format: no {match[0]}", remedy, os.EX_USAGE)
         return lambda message: literal
 
-    def line(self, message: Shown) -> bytes:
+    def line(self, message: MessageRow) -> bytes:
         """What is printed of a message."""
         return b"".join([part(message) for part in self._parts])
 
@@ -114,11 +114,11 @@ class Printer:
         """Whether more, or other, than bodies is asked for."""
         return self._format is not None
 
-    def line(self, message: Shown) -> None:
+    def line(self, message: MessageRow) -> None:
         """Print one of several: its body and a newline, or as the format says."""
         self.raw(self._format.line(message) if self._format else message.body + b"\n")
 
-    def alone(self, message: Shown) -> None:
+    def alone(self, message: MessageRow) -> None:
         """Print the only one: its body byte for byte (a newline follows on a terminal), or as the format says."""
         if self._format:
             self.raw(self._format.line(message))

@@ -36,7 +36,7 @@ from engine import (
 from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, offset_name, parse_match
 from fsstore.tree.xattrs import FIELD_NAMES, PREFIX, PROPERTY_PREFIX
-from mountctl.access import PARTS, Bodies, Labels, LeftOut, Placed, Queue, Shown, Topic, whole_lines
+from mountctl.access import PARTS, Bodies, Labels, LeftOut, MessageRow, Placed, Queue, Topic, whole_lines
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 
@@ -80,7 +80,7 @@ class MountedStore:
             return _queue(queue, queues[str(queue)])
         return Queue(queue, int(os.path.basename(first)), int(os.path.basename(last)) + 1)
 
-    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[Shown]:
+    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[MessageRow]:
         bounds = self.bounds(topic, queue)
         end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
         for offset in range(max(start, bounds.min_offset), end):
@@ -99,13 +99,15 @@ class MountedStore:
             texts = [text.encode() for text in PARTS[part](message)]
             yield Bodies(np.full(len(texts), message.offset), np.full(len(texts), -1), ByteColumn.of(texts).slices)
 
-    def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> Shown | None:
+    def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> MessageRow | None:
         """The message there; None for one that is damaged, or has expired since."""
         path = self._root / topic / str(queue) / offset_name(offset).decode()
         try:
             with open(path, "rb", buffering=0) as message:
                 place = os.fstat(message.fileno()).st_ino
-                return Shown(topic, queue, offset, message.readall(), _attributes(path) if attributes else {}, place)
+                return MessageRow(
+                    topic, queue, offset, message.readall(), _attributes(path) if attributes else {}, place
+                )
         except OSError as error:
             if error.errno not in _LEFT_OUT:
                 raise
@@ -113,7 +115,7 @@ class MountedStore:
                 self.left_out.note(topic, queue, offset)
             return None
 
-    def with_key(self, topic: str, key: str) -> Iterator[Shown]:
+    def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:
         name = encode_key(key)
         if name is None or len(name) + len(MATCHES_SUFFIX) > NAME_MAX_BYTES:
             raise CommandError(f"the key {key[:40]!r}... is longer than a name", "unmount the store", os.EX_USAGE)

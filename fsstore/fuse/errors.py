@@ -11,7 +11,7 @@ import logging
 
 import engine
 from fsstore.interface import FilesystemError
-from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.limited_log import LIMITED_LOG
 
 ERRNOS: dict[type[engine.StoreError], int] = {
     engine.NotAStoreError: errno.EIO,
@@ -65,16 +65,16 @@ log = logging.getLogger(__name__)
 
 def errno_for(error: BaseException, during: str) -> int:
     """The errno that answers `error`. A defect is logged with its traceback, damage and a full disk in a line, as often
-    as `Complaints` lets them."""
+    as `RateLimitedLog` lets them."""
     number = errno_of(error)
-    COMPLAINTS.count(errno.EIO if number is None else number)
+    LIMITED_LOG.count(errno.EIO if number is None else number)
     if number is None:
         defect = during, type(error), _place_of(error)
-        COMPLAINTS.tell(log, logging.ERROR, defect, f"{during} failed, answered EIO", error)
+        LIMITED_LOG.log_once(log, logging.ERROR, defect, f"{during} failed, answered EIO", error)
         return errno.EIO
     if number in (errno.EIO, errno.ENOSPC):
         text = f"{during} answered {errno.errorcode[number]}: {error}"
-        COMPLAINTS.tell(log, logging.WARNING, text, text)
+        LIMITED_LOG.log_once(log, logging.WARNING, text, text)
     return number
 
 

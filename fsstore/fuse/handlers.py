@@ -40,7 +40,7 @@ from fsstore.fuse.request_log import MOST_PATH_CHARACTERS, below
 from fsstore.fuse.session import Channel, Handler
 from fsstore.handover import RESENT, RequestJournal
 from fsstore.interface import AT_END, FilesystemError, Kind, MessageColumns, MessageNames, SlowWork
-from fsstore.tree.drop import WAIT_S, Wanted
+from fsstore.tree.drop import WAIT_S, SetattrRequest
 from fsstore.tree.inodes import COMPUTED
 from fsstore.tree.listing import MOST_DESCRIBED
 from fsstore.tree.nodes import Creation
@@ -121,7 +121,7 @@ class RequestHandlers:
                 return now_ns
             return seconds * 1_000_000_000 + ns if valid & is_set else None
 
-        wanted = Wanted(
+        wanted = SetattrRequest(
             mode if valid & wire.SET_MODE else None,
             uid if valid & wire.SET_UID else None,
             gid if valid & wire.SET_GID else None,

@@ -40,7 +40,7 @@ from fsstore.handover import Handover, HandoverError, Keeper, Word
 from fsstore.interface import SLICE_S, FilesystemOptions
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
-from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.metrics import VERSION
 
 log = logging.getLogger(__name__)
@@ -293,7 +293,7 @@ class Mount:
                 is_done = await trio.to_thread.run_sync(self._store.sum_streams, SLICE_S)
             except (StoreError, OSError) as error:
                 text = f"summing streams failed: {error}"
-                COMPLAINTS.tell(log, logging.WARNING, text, text)
+                LIMITED_LOG.log_once(log, logging.WARNING, text, text)
                 is_done = True
             await trio.sleep(SUMMING_INTERVAL_S if is_done else 0)
 
@@ -314,10 +314,10 @@ class Mount:
                 logged = index
             except (StoreError, OSError) as error:
                 text = f"following the writer failed: {error}"
-                COMPLAINTS.tell(log, logging.WARNING, text, text)
+                LIMITED_LOG.log_once(log, logging.WARNING, text, text)
             except Exception as error:  # what else goes wrong must not end the mount: the next look may succeed
                 text = f"following the writer failed: {error!r}"
-                COMPLAINTS.tell(log, logging.ERROR, text, text, error)
+                LIMITED_LOG.log_once(log, logging.ERROR, text, text, error)
 
 
 TURN_S = 0.0002

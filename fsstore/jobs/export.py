@@ -49,7 +49,7 @@ class NoTopicError(ExportError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportSelection:
     """What to export: topics (None: all) and times, epoch milliseconds, [from_ms, until_ms)."""
 
     topics: tuple[str, ...] | None = None
@@ -78,7 +78,7 @@ class ExportFolder:
         self._state = path / "_fsstore"
         self.staging = self._state / "staging"
 
-    def plan(self, wanted: Wanted, found: list[Range], place_of: PlaceOf) -> list[Range]:
+    def plan(self, wanted: ExportSelection, found: list[Range], place_of: PlaceOf) -> list[Range]:
         """The ranges to bring: those of the last start, as far as queues reach now. It is remembered.
 
         ExportError when the folder holds an export of something else, or other files, or of a topic that was deleted
@@ -346,7 +346,7 @@ class Threads:
 class Export:
     """An export, planned: what is wrong with it is known before it runs."""
 
-    def __init__(self, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: Wanted) -> None:
+    def __init__(self, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: ExportSelection) -> None:
         """ExportError, MountGoneError."""
         self._root = str(Path(mount).absolute())
         self._target = ExportFolder(Path(folder).absolute())
@@ -378,7 +378,7 @@ def _share_of(progress: Progress, done: int, share: int, total: int) -> Callable
     return lambda fraction: progress(done + int(share * fraction), total)
 
 
-def _found(root: str, wanted: Wanted) -> list[Range]:
+def _found(root: str, wanted: ExportSelection) -> list[Range]:
     there: Bounds = bounds(root)
     missing = set(wanted.topics or ()) - there.keys()
     if missing:

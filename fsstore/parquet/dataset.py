@@ -60,7 +60,7 @@ class ChunkKey(NamedTuple):
     number: int
 
 
-class Shown(NamedTuple):
+class FirstSeen(NamedTuple):
     """What a file was when its footer was first read: a hash of its sizes, and how many messages it leaves out."""
 
     sizes: int
@@ -82,7 +82,7 @@ class Dataset:
         self._columns: Recent[tuple[RangeKey, int], Columns] = Recent(columns_bytes)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._rendering = threading.BoundedSemaphore(os.cpu_count() or 1)
-        self._shown: Recent[RangeKey, Shown] = Recent(_KEPT_SHOWN)
+        self._shown: Recent[RangeKey, FirstSeen] = Recent(_KEPT_SHOWN)
         self._is_ending = False
         self.rendered_files = 0
         self.rendered_chunks = 0
@@ -224,7 +224,7 @@ class Dataset:
 
     def _map(self, layout: Layout) -> FileMap:
         found = map_file(layout, (self._read(layout, index) for index in range(len(layout.row_groups))))
-        shown = Shown(hash(found.sizes), found.left_out)
+        shown = FirstSeen(hash(found.sizes), found.left_out)
         with self._lock:
             if self._shown.get(layout.key) not in (None, shown):  # the kernel may have some of what was there
                 raise BoundError(f"messages of {layout.key} have changed since they were first read")

@@ -149,7 +149,7 @@ class QueuePartition(Directory):
 
     def attributes(self) -> Attributes:
         newest_ms = newest_store_time_ms(self._messages)
-        return self._context.appearance.directory(self.inode, mtime_ms=newest_ms)
+        return self._context.attribute_factory.directory(self.inode, mtime_ms=newest_ms)
 
     def lookup(self, name: bytes) -> Attributes:
         key = self._find(name)
@@ -246,7 +246,7 @@ class RangeFile(Node):
     def attributes(self) -> Attributes:
         known = self._attributes
         if known is None:
-            known = self._context.appearance.unchanging(self.inode, self.layout.size, self.layout.mtime_ms)
+            known = self._context.attribute_factory.unchanging(self.inode, self.layout.size, self.layout.mtime_ms)
             self._attributes = known
         return known
 

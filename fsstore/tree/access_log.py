@@ -62,7 +62,7 @@ class AccessLogFile(Node):
         self._log = log
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.access_log(self.inode)
+        return self._context.attribute_factory.access_log(self.inode)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:

@@ -27,7 +27,7 @@ from fsstore.interface import (
     Opened,
     SlowWork,
 )
-from fsstore.tree.complaints import COMPLAINTS
+from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.names import APPEND, AppendOptions, Frame, from_name
 from fsstore.tree.nodes import Context, Node, OpenFile
 from fsstore.tree.publishing import LineFramer, Publisher, lines_in
@@ -68,7 +68,7 @@ class AppendFile(Node):
         """By its name it is always empty, since that leads to an inode which nobody has open."""
         writable = not self._context.read_only and self._context.store.is_writable(self._topic)
         size = max((handle.size for handle in self._handles), default=0)
-        return self._context.appearance.append(self.inode, self.shown_inode, size, writable=writable)
+        return self._context.attribute_factory.append(self.inode, self.shown_inode, size, writable=writable)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         handle = EmptyHandle(self._released) if flags & os.O_ACCMODE == os.O_RDONLY else self._opened_to_write(flags)
@@ -270,7 +270,7 @@ class AppendHandle(OpenFile):
                 self._publish_rest()
             except (StoreError, OSError) as error:
                 text = f"what a process that is gone has left is not published: {error}"
-                COMPLAINTS.tell(log, logging.WARNING, (self.release.__qualname__, type(error)), text)
+                LIMITED_LOG.log_once(log, logging.WARNING, (self.release.__qualname__, type(error)), text)
                 self._publisher.note_refusal(text)
         self.abandon()
 

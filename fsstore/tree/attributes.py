@@ -20,7 +20,7 @@ BRIEF_S = 1
 _NS_PER_MS = 1_000_000
 
 
-class Appearance:
+class AttributeFactory:
     """Makes the Attributes of one mount. Holds what all its files share: owner, modes, timeouts."""
 
     def __init__(self, options: FilesystemOptions, mode: OpenMode, started_ns: int) -> None:

@@ -43,7 +43,7 @@ class QueueLink(Node):
         self._target = offset_name(queue_offset)
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.link(self.inode, self._target)
+        return self._context.attribute_factory.link(self.inode, self._target)
 
     def target(self) -> bytes:
         return self._target
@@ -151,7 +151,7 @@ class MatchesDirectory(Directory):
         return f"{self._topic}/keys/{from_name((encode_key(self._key) or b'?') + MATCHES_SUFFIX)}"
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.directory(self.inode, computed=True)
+        return self._context.attribute_factory.directory(self.inode, computed=True)
 
     def lookup(self, name: bytes) -> Attributes:
         place = parse_match(name)

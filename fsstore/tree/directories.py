@@ -228,7 +228,7 @@ class TopicDirectory(Directory):
         if name.startswith(APPEND):
             return self._tree.append(self, self._topic, None, name)
         if never_exists(name):
-            return self._context.appearance.cacheable_absence()
+            return self._context.attribute_factory.cacheable_absence()
         if name == DROP:
             return self._tree.drops.look_up(self._topic, None)
         if name.endswith(STREAM_SUFFIX):
@@ -298,7 +298,7 @@ class QueueDirectory(Directory):
 
     def attributes(self) -> Attributes:
         newest_ms = newest_store_time_ms(self._queue)
-        return self._context.appearance.directory(self.inode, mtime_ms=newest_ms)
+        return self._context.attribute_factory.directory(self.inode, mtime_ms=newest_ms)
 
     def lookup(self, name: bytes) -> Attributes:
         if name.isdigit():
@@ -319,7 +319,7 @@ class QueueDirectory(Directory):
             self._context.store,
             self._queue,
             self._context.computed,
-            self._context.appearance.message_template,
+            self._context.attribute_factory.message_template,
             lambda: self._tree.listed_append(self._queue.topic, self._queue),
         )
         # Not to be cached: there may be a million names, and nobody here knows which of them the kernel has forgotten.

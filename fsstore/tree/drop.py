@@ -40,9 +40,9 @@ from fsstore.interface import (
     Opened,
     SlowWork,
 )
-from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import Maker, NodeKey
+from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.names import from_name, to_name
 from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, not_found
 from fsstore.tree.refusals import Kind as RefusalKind
@@ -82,7 +82,7 @@ def path_of(topic: str, queue: int | None) -> str:
     return f"{topic}/drop" if queue is None else f"{topic}/{queue}/drop"
 
 
-class Wanted(NamedTuple):
+class SetattrRequest(NamedTuple):
     """What a setattr is to set; None: not that."""
 
     mode: int | None = None
@@ -150,7 +150,7 @@ class Boxes:
         """A box that is not used yet, with the files that are there, and what was about to be put is. In any thread."""
         found = self._context.store.drop_box(topic, queue)
         for sentence in found.settle():
-            COMPLAINTS.tell(log, logging.WARNING, (self._find.__qualname__, sentence), sentence)
+            LIMITED_LOG.log_once(log, logging.WARNING, (self._find.__qualname__, sentence), sentence)
         return found
 
     def _begin(self, found: DropBox) -> Box:
@@ -192,7 +192,7 @@ class Boxes:
         for one in found:
             if problem := one.problem or self._settle(one, topics):
                 sentence = f"{one.path}: {problem}: what is there is left alone"
-                COMPLAINTS.tell(log, logging.WARNING, (self.settle.__qualname__, sentence), sentence)
+                LIMITED_LOG.log_once(log, logging.WARNING, (self.settle.__qualname__, sentence), sentence)
         self._sent = deque(sorted(self._sent, key=lambda sent: sent[1].sent_ms))
 
     def _settle(self, found: FoundBox, topics: frozenset[str]) -> str:
@@ -230,7 +230,7 @@ class Boxes:
             return box.discard(file)
         except OSError as error:
             about = self._discard.__qualname__, type(error)
-            COMPLAINTS.tell(log, logging.WARNING, about, f"a copy of a message stays in {box.path}: {error}")
+            LIMITED_LOG.log_once(log, logging.WARNING, about, f"a copy of a message stays in {box.path}: {error}")
             return True
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class Box:
     def __init__(self, context: Context, boxes: Boxes, dropped: DropBox) -> None:
         self.dropped = dropped
         self.key = dropped.topic, dropped.queue
-        self.changed_ns = context.appearance.started_ns  # to list a box does not change it
+        self.changed_ns = context.attribute_factory.started_ns  # to list a box does not change it
         self._context = context
         self._boxes = boxes
         self._accounts = context.accounts
@@ -279,7 +279,7 @@ class Box:
 
     def owner(self, file: DroppedFile) -> FileOwner:
         """Whose it is; the mount's owner's alone where nobody knows."""
-        return file.owner or FileOwner(*self._context.appearance.owner, 0o600)
+        return file.owner or FileOwner(*self._context.attribute_factory.owner, 0o600)
 
     def is_open(self, file: DroppedFile) -> bool:
         """Whether something is being done with it."""
@@ -480,7 +480,9 @@ class Box:
     def _complain(self, file: DroppedFile, error: Exception) -> None:
         """List why it is no message."""
         path, text = f"{self.path}/{file.name}", f"it is not published, and stays there: {error}"
-        COMPLAINTS.tell(log, logging.WARNING, (self._complain.__qualname__, self.key, type(error)), f"{path}: {text}")
+        LIMITED_LOG.log_once(
+            log, logging.WARNING, (self._complain.__qualname__, self.key, type(error)), f"{path}: {text}"
+        )
         number = error.errno if isinstance(error, OSError) and error.errno else 0
         kind = None if number else RefusalKind.MALFORMED
         self._context.refusals.note(self.owner(file).uid, 0, path, "", number, text, kind)
@@ -555,7 +557,7 @@ class DropDirectory(Directory):
 
     def attributes(self) -> Attributes:
         box = self._boxes.opened(*self._key)
-        return self._context.appearance.drop_directory(self.inode, None if box is None else box.changed_ns)
+        return self._context.attribute_factory.drop_directory(self.inode, None if box is None else box.changed_ns)
 
     def lookup(self, name: bytes) -> Attributes:
         return self.box.node(self.box.find(name)).attributes()
@@ -649,7 +651,7 @@ class DropFile(Node):
 
     def attributes(self) -> Attributes:
         found, owner = self.box.status(self.file), self.box.owner(self.file)
-        return self._context.appearance.dropped(self.inode, found.st_size, found.st_mtime_ns, owner)
+        return self._context.attribute_factory.dropped(self.inode, found.st_size, found.st_mtime_ns, owner)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         writing = flags & os.O_ACCMODE != os.O_RDONLY
@@ -667,7 +669,7 @@ class DropFile(Node):
                 raise
         return handle, DROPPED
 
-    def set(self, size: int | None, wanted: Wanted) -> None:
+    def set(self, size: int | None, wanted: SetattrRequest) -> None:
         """Set what is wanted. Who sets times has another try at what could not be published."""
         box, file = self.box, self.file
         box.wait_for(file)

@@ -21,7 +21,7 @@ from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.names import can_be_name, from_name, parse_queue, parse_time_ms, to_name
 from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, TextFile, not_found
-from fsstore.tree.store_reports import SealedReport
+from fsstore.tree.store_reports import ReportSnapshot
 
 DEPTH = 3
 """Names below `groups` that lead to an offset: group, topic, queue."""
@@ -71,7 +71,7 @@ class GroupsDirectory(Directory):
             context.inodes.makers += [
                 Maker(GroupsDirectory, lambda key: self.child(cast("Parts", key.detail)), _as_parts),
                 Maker(OffsetFile, lambda key: self.child(cast("Parts", key.detail)), _as_parts),
-                Maker(SealedOffset, lambda key: self._sealed(cast("Parts", key.detail), is_other=True), _as_parts),
+                Maker(OffsetSnapshot, lambda key: self._sealed(cast("Parts", key.detail), is_other=True), _as_parts),
             ]
 
     @property
@@ -79,7 +79,7 @@ class GroupsDirectory(Directory):
         return "/".join(("@store/groups", *self._parts))
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.owners_directory(self.inode)
+        return self._context.attribute_factory.owners_directory(self.inode)
 
     def lookup(self, name: bytes) -> Attributes:
         part = from_name(name)
@@ -88,14 +88,14 @@ class GroupsDirectory(Directory):
         parts = (*self._parts, part)
         if len(parts) == DEPTH and self._context.opens_unasked:
             node = self._sealed(parts)
-            self._context.inodes.add(node, NodeKey(SealedOffset, detail=parts))
+            self._context.inodes.add(node, NodeKey(OffsetSnapshot, detail=parts))
             return node.attributes()
         return self._node(parts).attributes()
 
-    def _sealed(self, parts: Parts, *, is_other: bool = False) -> SealedReport:
-        changed_ns = self._context.store.consumer_offsets_changed_ns or self._context.appearance.started_ns
+    def _sealed(self, parts: Parts, *, is_other: bool = False) -> ReportSnapshot:
+        changed_ns = self._context.store.consumer_offsets_changed_ns or self._context.attribute_factory.started_ns
         file = OffsetFile(self._context, parts, self._made)
-        return SealedOffset(self._context, file.path, file.text(), changed_ns=changed_ns, is_other=is_other)
+        return OffsetSnapshot(self._context, file.path, file.text(), changed_ns=changed_ns, is_other=is_other)
 
     def _node(self, parts: Parts) -> Node:
         kind = GroupsDirectory if len(parts) < DEPTH else OffsetFile
@@ -146,7 +146,7 @@ class GroupsDirectory(Directory):
         return node, *node.open(how.flags)
 
 
-class SealedOffset(SealedReport):
+class OffsetSnapshot(ReportSnapshot):
     """An offset as it was when its name was looked up, where the kernel opens files without asking."""
 
 
@@ -164,7 +164,7 @@ class OffsetFile(Node):
 
     def attributes(self) -> Attributes:
         changed_ns = self._context.store.consumer_offsets_changed_ns
-        return self._context.appearance.offset(
+        return self._context.attribute_factory.offset(
             self.inode, len(self.text()), changed_ns, writable=not self._context.read_only
         )
 

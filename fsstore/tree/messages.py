@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
 from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError, Kind, SlowWork
-from fsstore.tree.attributes import BRIEF_S, IMMUTABLE_S, Appearance
+from fsstore.tree.attributes import BRIEF_S, IMMUTABLE_S, AttributeFactory
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
@@ -178,12 +178,12 @@ class MessageFiles:
     """The message files of a store. Remembers the last one looked up: an open that follows doesn't read it again."""
 
     def __init__(
-        self, store: MessageStore, appearance: Appearance, inodes: ComputedInodes, memory: MemoryBudget
+        self, store: MessageStore, attribute_factory: AttributeFactory, inodes: ComputedInodes, memory: MemoryBudget
     ) -> None:
         self._store = store
         self._inodes = inodes
         self._decompressed = DecompressedBodies(store, memory)
-        self._appearance = appearance
+        self._appearance = attribute_factory
         self._last: StoredMessage | None = None
         self._last_offset = -1
         self._small = SmallBodies(KEPT_BYTES)

@@ -18,7 +18,7 @@ from engine import CheckNote, MessageStore, Retention, StoreStats, options_of
 from fsstore.accounts import Resource, ResourceFigures
 from fsstore.handover import HandoverFigures
 from fsstore.options import DISTRIBUTION
-from fsstore.tree.complaints import Complaints
+from fsstore.tree.limited_log import RateLimitedLog
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.nodes import Survival
 from fsstore.tree.status import bounds_by_topic, group_lags
@@ -99,7 +99,7 @@ class RequestFigures:
 
 def metrics_of(
     store: MessageStore,
-    complaints: Complaints,
+    complaints: RateLimitedLog,
     memory: MemoryBudget,
     survival: Survival,
     more: Iterable[str] = (),

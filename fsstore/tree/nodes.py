@@ -23,7 +23,7 @@ from fsstore.interface import (
     Opened,
     OpenedDirectory,
 )
-from fsstore.tree.attributes import Appearance
+from fsstore.tree.attributes import AttributeFactory
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import ComputedInodes, InodeTable
 from fsstore.tree.listing import Listing, NamesListing
@@ -216,7 +216,7 @@ class Context:
     """What the nodes of one mount share."""
 
     store: MessageStore
-    appearance: Appearance
+    attribute_factory: AttributeFactory
     inodes: InodeTable[Node]
     computed: ComputedInodes
     clock_ns: Callable[[], int]
@@ -256,7 +256,7 @@ class Context:
     def absence(self, name: bytes) -> Attributes:
         """The answer for a name that is not there: ENOENT, to be cached where it can never be."""
         if never_exists(name):
-            return self.appearance.cacheable_absence()
+            return self.attribute_factory.cacheable_absence()
         raise not_found()
 
 
@@ -272,7 +272,7 @@ class Directory(Node):
         self._context = context
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.directory(self.inode)
+        return self._context.attribute_factory.directory(self.inode)
 
     @property
     def lists_slowly(self) -> bool:

@@ -29,8 +29,8 @@ from engine import (
     uncollected,
 )
 from fsstore.interface import Kind, SlowWork
-from fsstore.tree.complaints import COMPLAINTS
 from fsstore.tree.json_messages import free_slowly, json_line_limit_bytes, parse_json_lines, parse_json_message
+from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.names import AppendOptions, BodyFormat
 from fsstore.tree.nodes import Context, Node
@@ -269,13 +269,13 @@ class Publisher:
         """Log why nothing of a request was published: its writer gets only an errno."""
         target = self._target
         text = f"refused what was written to append of {target}: {error}"
-        COMPLAINTS.tell(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
+        LIMITED_LOG.log_once(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
 
     def lost(self, size: int) -> None:
         """Log that what was begun went with another server."""
         target = self._target
         text = f"{size:,} bytes written to append of {target} were not published when the daemon died: they are lost"
-        COMPLAINTS.tell(log, logging.WARNING, (self.lost.__qualname__, target), text)
+        LIMITED_LOG.log_once(log, logging.WARNING, (self.lost.__qualname__, target), text)
 
     @property
     def path(self) -> str:

@@ -29,7 +29,7 @@ class StoreDirectory(Directory):
         super().__init__(context)
         self._entries: dict[bytes, Node] = {}
         self._unlisted: set[bytes] = set()
-        context.inodes.makers.append(Maker(SealedReport, self._report_again))
+        context.inodes.makers.append(Maker(ReportSnapshot, self._report_again))
 
     def add(self, name: bytes, node: Node, *, is_listed: bool = True) -> None:
         """Show `node` as `name`; not `is_listed`: to who knows that name."""
@@ -56,12 +56,14 @@ class StoreDirectory(Directory):
             raise FilesystemError(errno.ESTALE)
         now_ns = self._context.clock_ns()
         reader = report.reader
-        return SealedReport(self._context, report.path, report.text(), changed_ns=now_ns, is_other=True, reader=reader)
+        return ReportSnapshot(
+            self._context, report.path, report.text(), changed_ns=now_ns, is_other=True, reader=reader
+        )
 
     def describe(self, name: bytes) -> Attributes:
         node = self._entries[name]
         if isinstance(node, ReportFile):
-            return self._context.appearance.name_of_file(shown_report_inode(node.path))
+            return self._context.attribute_factory.name_of_file(shown_report_inode(node.path))
         return node.attributes()
 
     def names(self) -> list[bytes]:
@@ -84,9 +86,9 @@ class ReportFile(Node):
         self._is_private = is_private
         self.text: Callable[[], bytes] = (lambda: made.do((), render)) if is_slow else render
         """What it says at this moment."""
-        self._last: SealedReport | None = None
+        self._last: ReportSnapshot | None = None
         self._last_look = 0, 0
-        self._seen: tuple[int | None, int] = None, context.appearance.started_ns
+        self._seen: tuple[int | None, int] = None, context.attribute_factory.started_ns
 
     @property
     def path(self) -> str:
@@ -101,7 +103,7 @@ class ReportFile(Node):
         """Of the report as it is now. SlowWork where that asks every queue."""
         return self._looked_up().attributes()
 
-    def _looked_up(self) -> SealedReport:
+    def _looked_up(self) -> ReportSnapshot:
         last = self._last if self._last is not None and self._last.is_known else None
         now_ns, physical_end = self._context.clock_ns(), self._context.store.physical_end
         if last is not None and self._is_slow and not last.was_opened:  # by who looked before he opens it
@@ -111,8 +113,8 @@ class ReportFile(Node):
         text, reader = self.text(), self.reader
         if last is None or text != last.text or reader != last.reader:
             changed_ns = self._changed_ns_of(text)
-            last = SealedReport(self._context, self.path, text, changed_ns=changed_ns, reader=reader)
-            self._context.inodes.add(last, NodeKey(SealedReport, detail=self._name))
+            last = ReportSnapshot(self._context, self.path, text, changed_ns=changed_ns, reader=reader)
+            self._context.inodes.add(last, NodeKey(ReportSnapshot, detail=self._name))
             self._last = last
         last.was_opened = False
         self._last_look = now_ns, physical_end
@@ -123,11 +125,11 @@ class ReportFile(Node):
         digest = hash(text)
         if digest != self._seen[0]:
             is_first = self._seen[0] is None
-            self._seen = digest, self._context.appearance.started_ns if is_first else self._context.clock_ns()
+            self._seen = digest, self._context.attribute_factory.started_ns if is_first else self._context.clock_ns()
         return self._seen[1]
 
 
-class SealedReport(Node):
+class ReportSnapshot(Node):
     """A report as it was when its name was looked up."""
 
     def __init__(
@@ -163,7 +165,7 @@ class SealedReport(Node):
         return self._context.inodes.nodes.get(self.inode) is self
 
     def attributes(self) -> Attributes:
-        found = self._context.appearance.report(self.inode, len(self.text), self._changed_ns, self.reader)
+        found = self._context.attribute_factory.report(self.inode, len(self.text), self._changed_ns, self.reader)
         return found._replace(shown_inode=shown_report_inode(self._path))
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
@@ -192,7 +194,7 @@ class ControlFile(Node):
         self._context = context
 
     def attributes(self) -> Attributes:
-        return self._context.appearance.control(self.inode)
+        return self._context.attribute_factory.control(self.inode)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         self._context.must_be_writable()

@@ -110,11 +110,11 @@ class StreamFile(Node):
         """As `attributes`, for one who knows when the newest message was stored."""
         size = size_of(self._stream)
         self._answered(self)
-        return self._context.appearance.stream(self.inode, self._shown_inode, size, newest_ms)
+        return self._context.attribute_factory.stream(self.inode, self._shown_inode, size, newest_ms)
 
     def undescribed(self) -> Attributes:
         """What a listing says as long as the size is not known: to be asked for again."""
-        return self._context.appearance.stream(self.inode, self._shown_inode, 0, None)._replace(attr_timeout=0)
+        return self._context.attribute_factory.stream(self.inode, self._shown_inode, 0, None)._replace(attr_timeout=0)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
@@ -178,7 +178,7 @@ class IdleStream(StreamFile):
         self._answered(self)
         size = self.known_bytes
         self._context.inodes.note(self.inode, size)
-        return self._context.appearance.stream(self.inode, self._shown_inode, size, newest_ms, is_idle=True)
+        return self._context.attribute_factory.stream(self.inode, self._shown_inode, size, newest_ms, is_idle=True)
 
     def _opened(self) -> Opened:
         return _CACHED
@@ -295,7 +295,7 @@ class StreamTable:
         """The same for a listing, and never slow: a size that would take long is left for the stat that follows. Of a
         topic's stream there is no more than the name."""
         if origin.queue is None:
-            return self._context.appearance.name_of_file(self.shown_inode_of_topic(origin.topic))
+            return self._context.attribute_factory.name_of_file(self.shown_inode_of_topic(origin.topic))
         file, newest_ms = self._file(origin)
         return file.described(newest_ms) if file.is_summed else file.undescribed()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from mountctl.access import Access, Shown, Target, find_topic, narrowed, parse_target
+from mountctl.access import Access, MessageRow, Target, find_topic, narrowed, parse_target
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
@@ -57,7 +57,7 @@ def command(
         return access.left_out.exit_code()
 
 
-def _with_key(access: Access, ranges: list[Range], selection: Selection) -> Iterable[Shown]:
+def _with_key(access: Access, ranges: list[Range], selection: Selection) -> Iterable[MessageRow]:
     found = messages_with_key(access, ranges, selection)
     if not found:
         reason = f"no message of {', '.join(dict.fromkeys(chosen.topic for chosen in ranges))} has the key"
@@ -65,7 +65,7 @@ def _with_key(access: Access, ranges: list[Range], selection: Selection) -> Iter
     return found
 
 
-def _one(access: Access, target: Target, attributes: bool) -> Shown:
+def _one(access: Access, target: Target, attributes: bool) -> MessageRow:
     topic = find_topic(access, target.topic)
     (queue,) = narrowed(topic, target)
     for message in access.messages(topic.name, queue.number, target.offset or 0, 1, attributes):

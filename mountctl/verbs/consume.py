@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import click
 
-from mountctl.access import Access, Claim, Shown, Topic, narrowed, parse_target, parse_time
+from mountctl.access import Access, Claim, MessageRow, Topic, narrowed, parse_target, parse_time
 from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
@@ -164,7 +164,7 @@ class _Use:
         """Whether each is to be noted at once: what a command does is not to be done again."""
         return bool(self._program)
 
-    def use(self, message: Shown) -> None:
+    def use(self, message: MessageRow) -> None:
         """Print it, or run the command. CommandError: that failed."""
         if self._program:
             self._run(message)
@@ -172,7 +172,7 @@ class _Use:
             self._printer.line(message)
         self._left = None if self._left is None else self._left - 1
 
-    def _run(self, message: Shown) -> None:
+    def _run(self, message: MessageRow) -> None:
         about = {
             "MQ_TOPIC": message.topic,
             "MQ_QUEUE": str(message.queue),

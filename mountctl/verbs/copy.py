@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import click
 
 from engine import SCHEDULE_TOPIC, Message
-from mountctl.access import Access, Shown, Target, Topic, parse_target, topics_named
+from mountctl.access import Access, MessageRow, Target, Topic, parse_target, topics_named
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import Show, plural, print_json, progress, throttled, visible
@@ -142,7 +142,7 @@ class Marks:
         self._access = access
         self._known: dict[str, dict[tuple[str, int], tuple[array[int], array[int]]]] = {}
 
-    def has(self, topic: str, message: Shown, store_time_ms: int) -> bool:
+    def has(self, topic: str, message: MessageRow, store_time_ms: int) -> bool:
         """Whether `topic` has a copy of `message`."""
         if topic not in self._known:
             self._known[topic] = self._read(topic)
@@ -201,7 +201,7 @@ class _Job:
                 done += part.end - part.start
                 self.show("copying", done, total)
 
-    def _copy(self, messages: Iterable[Shown]) -> None:
+    def _copy(self, messages: Iterable[MessageRow]) -> None:
         wanted = ((message, self._copy_of(message)) for message in messages if self._takes(message))
         batches: dict[tuple[str, int | None], list[Message]] = {}
         for message, copy in wanted:
@@ -212,10 +212,10 @@ class _Job:
                 self.writer.publish(queue, copies)
             self.copied[topic] = self.copied.get(topic, 0) + len(copies)
 
-    def _takes(self, message: Shown) -> bool:
+    def _takes(self, message: MessageRow) -> bool:
         return self.pattern is None or self.pattern.is_in(message.body)
 
-    def _copy_of(self, message: Shown) -> Message | None:
+    def _copy_of(self, message: MessageRow) -> Message | None:
         """None for what is there, and what has nowhere to go."""
         properties = message.properties
         topic = self.names[message.topic]
@@ -240,7 +240,7 @@ class _Job:
             born_time_ms=int(message.attributes["born_time"]),
         )
 
-    def _queue(self, message: Shown, topic: str) -> int | None:
+    def _queue(self, message: MessageRow, topic: str) -> int | None:
         """The queue of that topic for a copy: the one of the same number, so that they stay in order; for what is sent
         again each in turn."""
         if self.redrive:

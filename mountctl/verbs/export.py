@@ -45,13 +45,13 @@ def command(
       mountctl export /mnt/mq november --topic orders --from 2026-11-01 --until 2026-12-01
     """
     require_arrow()
-    from fsstore.jobs.export import Export, ExportError, NoTopicError, Wanted
+    from fsstore.jobs.export import Export, ExportError, ExportSelection, NoTopicError
 
     from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
     require_outside_mounts(absolute(folder))
     try:
         with reach_mount(place, on_cluster=master is not None) as mountpoint:
-            export = Export(mountpoint, folder, Wanted(topics or None, from_ms, until_ms))
+            export = Export(mountpoint, folder, ExportSelection(topics or None, from_ms, until_ms))
             units = []
             if not export.is_done:
                 with _runner(on_spark, master) as runner, progress(quiet, counts=True) as show:

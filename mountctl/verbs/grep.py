@@ -12,7 +12,7 @@ from itertools import groupby, islice
 
 import click
 
-from mountctl.access import PARTS, Access, Bodies, Shown, parse_target
+from mountctl.access import PARTS, Access, Bodies, MessageRow, parse_target
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
@@ -38,12 +38,12 @@ class Search:
     invert: bool
     parts: frozenset[str]
 
-    def texts(self, message: Shown) -> list[bytes]:
+    def texts(self, message: MessageRow) -> list[bytes]:
         """What is searched of a message; with its attributes, if that is more than the body."""
         texts = [text.encode() for part in sorted(self.parts & PARTS.keys()) for text in PARTS[part](message)]
         return [*texts, message.body] if "body" in self.parts else texts
 
-    def takes(self, message: Shown) -> bool:
+    def takes(self, message: MessageRow) -> bool:
         """Whether a message is wanted."""
         return any(map(self.pattern.is_in, self.texts(message))) is not self.invert
 
@@ -134,12 +134,12 @@ class Found:
     def __getitem__(self, some: slice) -> Found:
         return Found(self.topic, self.queue, self.bodies, self.rows[some])
 
-    def __iter__(self) -> Iterator[Shown]:
+    def __iter__(self) -> Iterator[MessageRow]:
         bodies = self.bodies
-        return (Shown(self.topic, self.queue, int(bodies.offsets[row]), bodies[row], {}) for row in self.rows)
+        return (MessageRow(self.topic, self.queue, int(bodies.offsets[row]), bodies[row], {}) for row in self.rows)
 
 
-Group = Found | list[Shown]
+Group = Found | list[MessageRow]
 
 
 def _at_most(groups: Iterator[Group], most: int | None) -> Iterator[Group]:
@@ -211,7 +211,7 @@ def _rarest(access: Access, place: tuple[str, int, int], needed: list[Needed]) -
     return min(needed, key=lambda one: sum(map(len, access.bodies(*place, end, one.texts, one.any_case))))
 
 
-def _with_attributes(access: Access, chosen: Range, offsets: Iterator[int]) -> Iterator[Shown]:
+def _with_attributes(access: Access, chosen: Range, offsets: Iterator[int]) -> Iterator[MessageRow]:
     """The messages at those offsets, with their attributes; those that lie close together are read together."""
     while some := list(islice(offsets, READ_TOGETHER)):
         spans = [some] if some[-1] - some[0] < len(some) * FEW else [[offset] for offset in some]
@@ -239,7 +239,7 @@ class _Shower:
             for message in group:
                 self._show(message)
 
-    def _show(self, message: Shown) -> None:
+    def _show(self, message: MessageRow) -> None:
         if self.printer.formats:
             self.printer.line(message)
             return

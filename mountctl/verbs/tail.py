@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import click
 
-from mountctl.access import Access, Shown, Target, parse_target
+from mountctl.access import Access, MessageRow, Target, parse_target
 from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
@@ -76,7 +76,7 @@ def command(
 def _print_newest(
     access: Access, ranges: list[Range], selection: Selection, count: int | None, printer: Printer
 ) -> None:
-    found: list[Shown] = []
+    found: list[MessageRow] = []
     if selection.key is not None:
         found = messages_with_key(access, ranges, selection)
     elif count is None:  # they may be more than memory holds
@@ -103,7 +103,7 @@ def _follow(access: Access, wanted: list[Target], ranges: list[Range], selection
             for chosen in ranges_of(access, wanted, Selection()):
                 ends.setdefault((chosen.topic, chosen.queue), chosen.start)
             looked = time.monotonic()
-        come: list[Shown] = []
+        come: list[MessageRow] = []
         for (topic, queue), start in ends.items():
             end = access.bounds(topic, queue).max_offset
             if end > start:

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from engine import BROKER_SIZES, FileSizes, Message, MessageStore, StoreConfig
-from fsstore.jobs.export import Export, Runner, Threads, Wanted
+from fsstore.jobs.export import Export, ExportSelection, Runner, Threads
 from fsstore.parquet.file_map import map_file
 from fsstore.parquet.layout import measure, range_key
 from fsstore.parquet.row_groups import read_columns
@@ -121,7 +121,7 @@ class Bench:
     def export(self, root: Path, runner: Runner) -> None:
         target = self.folder / "exported"
         shutil.rmtree(target, ignore_errors=True)
-        Export(root, target, Wanted()).run(runner)
+        Export(root, target, ExportSelection()).run(runner)
 
 
 def prose() -> bytes:

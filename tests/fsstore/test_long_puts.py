@@ -11,7 +11,7 @@ import pytest
 from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
 from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, Kind, SlowWork
 from fsstore.tree import publishing
-from fsstore.tree.complaints import Complaints
+from fsstore.tree.limited_log import RateLimitedLog
 from fsstore.tree.memory_budget import Purpose
 from tests.fsstore.conftest import Mount, patiently, refused_with
 from tests.fsstore.fakestore import FakeStore
@@ -167,7 +167,7 @@ def test_why_lines_are_refused_is_in_the_log(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publishing, "COMPLAINTS", Complaints())
+    monkeypatch.setattr(publishing, "LIMITED_LOG", RateLimitedLog())
     assert (
         refused_with(lambda: mount.fs.write(opened(mount, "append@format=json"), AT_END, request_text)) == errno.EINVAL
     )

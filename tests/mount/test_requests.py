@@ -40,7 +40,7 @@ from fsstore.interface import (
     OpenedDirectory,
     SlowWork,
 )
-from fsstore.tree.drop import Wanted
+from fsstore.tree.drop import SetattrRequest
 
 INODE = 77
 UNIQUE = 4321
@@ -433,18 +433,18 @@ def test_every_request_of_pyfuse3_is_answered_here_or_there() -> None:
 @pytest.mark.parametrize(
     ("valid", "size", "handle", "wanted"),
     [
-        (wire.SET_SIZE | wire.SET_BY_HANDLE, 700, 5, Wanted()),
-        (wire.SET_SIZE, 700, None, Wanted()),
-        (wire.SET_BY_HANDLE | wire.SET_MODE | wire.SET_GID, None, 5, Wanted(mode=0o600, gid=34)),
+        (wire.SET_SIZE | wire.SET_BY_HANDLE, 700, 5, SetattrRequest()),
+        (wire.SET_SIZE, 700, None, SetattrRequest()),
+        (wire.SET_BY_HANDLE | wire.SET_MODE | wire.SET_GID, None, 5, SetattrRequest(mode=0o600, gid=34)),
         (
             wire.SET_ATIME | wire.SET_MTIME | wire.SET_UID,
             None,
             None,
-            Wanted(None, 12, None, 7_000_000_001, 8_000_000_002),
+            SetattrRequest(None, 12, None, 7_000_000_001, 8_000_000_002),
         ),
     ],
 )
-def test_what_is_set_is_what_is_given(valid: int, size: int | None, handle: int | None, wanted: Wanted) -> None:
+def test_what_is_set_is_what_is_given(valid: int, size: int | None, handle: int | None, wanted: SetattrRequest) -> None:
     core = NotingCore()
     handlers = RequestHandlers(cast(Filesystem, core), cast(MessageStore, ScriptedStore()), cast(Channel, Kernel()))
     values = struct.pack("=IIQQQQQQIIIIIIII", valid, 0, 5, 700, 0, 7, 8, 9, 1, 2, 3, 0o600, 0, 12, 34, 0)

@@ -12,13 +12,13 @@ import pytest
 
 from engine import Message, MessageStore, TopicNotFoundError
 from mountctl import reach
-from mountctl.access import Shown
+from mountctl.access import MessageRow
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 from mountctl.through_mount import MountedClaim, MountedStore
 
 
-def read(mountpoint: Path) -> list[Shown]:
+def read(mountpoint: Path) -> list[MessageRow]:
     mounted = MountedStore(Mount(mountpoint, mountpoint / "store", read_only=False, user=0, device="0:1"))
     return list(mounted.messages("orders", 0, 0, None, attributes=False))
 

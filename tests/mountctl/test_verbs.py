@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine import Message, MessageStore
-from mountctl.access import Shown
+from mountctl.access import MessageRow
 from mountctl.direct import OpenedStore
 from mountctl.main import VERBS
 from mountctl.showing import Printer
@@ -512,12 +512,12 @@ def test_tail_from_a_time_prints_as_it_reads(tmp_path: Path, monkeypatch: pytest
     events: list[str] = []
     read, line = OpenedStore.messages, Printer.line
 
-    def reading(*arguments: Any) -> Iterator[Shown]:
+    def reading(*arguments: Any) -> Iterator[MessageRow]:
         for message in read(*arguments):
             events.append("read")
             yield message
 
-    def printing(printer: Printer, message: Shown) -> None:
+    def printing(printer: Printer, message: MessageRow) -> None:
         events.append("printed")
         line(printer, message)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import engine
 import mountctl.errors
 from fsstore import MountError, ParquetOptions
-from mountctl.access import Shown, Target, parse_target, whole_lines
+from mountctl.access import MessageRow, Target, parse_target, whole_lines
 from mountctl.errors import DAMAGED, FINDINGS, INTERRUPTED, CommandError, exit_code, exit_codes, one_line
 from mountctl.options import MountRequest, parse, parse_mode
 from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
@@ -140,7 +140,7 @@ def test_errors_are_one_line_with_what_to_do() -> None:
 
 def test_a_message_is_json_with_numbers_texts_and_properties_apart() -> None:
     attributes = {"keys": "42", "queue_offset": "7", "flag": "0", "property.KEYS": "42", "born_host": "1.2.3.4:5"}
-    shown = Shown("orders", 0, 7, "größer".encode(), attributes).as_json()
+    shown = MessageRow("orders", 0, 7, "größer".encode(), attributes).as_json()
     assert shown == {
         "topic": "orders",
         "queue": 0,
@@ -151,7 +151,7 @@ def test_a_message_is_json_with_numbers_texts_and_properties_apart() -> None:
         "properties": {"KEYS": "42"},
         "body": "größer",
     }
-    binary = Shown("orders", 0, 7, b"\xff\x00", {}).as_json()
+    binary = MessageRow("orders", 0, 7, b"\xff\x00", {}).as_json()
     assert json.loads(json.dumps(binary))["body_base64"] == "/wA="
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import fsstore.jobs.export as exporting
-from fsstore.jobs.export import Export, Wanted
+from fsstore.jobs.export import Export, ExportSelection
 from fsstore.spark import FsstoreSource, messages
 from fsstore.spark.running import SparkTasks
 
@@ -32,7 +32,7 @@ def main(master: str, mount: str, folder: str) -> None:
     )
     builder = builder.config("spark.executor.extraJavaOptions", QUICK_START)
     spark = builder.config("spark.sql.autoBroadcastJoinThreshold", "-1").getOrCreate()
-    units = Export(mount, folder, Wanted()).run(SparkTasks(spark))
+    units = Export(mount, folder, ExportSelection()).run(SparkTasks(spark))
     spark.dataSource.register(FsstoreSource)
     orders = messages(spark, mount, ["orders"]).select("body", f.explode("keys").alias("key"))
     payments = spark.read.format("fsstore").option("subscribe", "payments").load(mount)

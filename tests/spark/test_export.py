@@ -22,14 +22,14 @@ from pyspark.sql import SparkSession
 
 import fsstore.jobs.export as exporting
 from engine import FileSizes, Message, MessageStore, StoreConfig
-from fsstore.jobs.export import Export, ExportError, ExportFolder, Threads, Unit, Wanted
+from fsstore.jobs.export import Export, ExportError, ExportFolder, ExportSelection, Threads, Unit
 from tests.mount.harness import SMALL_SIZES, Mounted, mounted, sh
 from tests.mountctl.conftest import mountctl, succeed
 from tests.spark.streams import PROJECT
 
 SIZES = FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=100_000)
 ORDERS, BILLS = 5_000, 300
-EVERYTHING = Wanted()
+EVERYTHING = ExportSelection()
 NAMES_IN_HELP = {"archive", "november", "orders.jsonl", "prices.csv"}
 
 
@@ -69,7 +69,7 @@ def of_topic(mount: Mounted, topic: str) -> list[dict[str, Any]]:
     return messages(mount.root / f"@parquet/topic={topic}")
 
 
-def export(mount: Mounted, folder: Path, wanted: Wanted = EVERYTHING) -> list[Unit]:
+def export(mount: Mounted, folder: Path, wanted: ExportSelection = EVERYTHING) -> list[Unit]:
     return Export(mount.root, folder, wanted).run(Threads())
 
 
@@ -134,7 +134,7 @@ def test_what_was_written_wrongly_is_found(mount: Mounted, tmp_path: Path, monke
 
     monkeypatch.setattr(exporting, "write_file", write_another_body)
     with pytest.raises(ExportError, match="is not what was read"):
-        export(mount, tmp_path / "archive", Wanted(topics=("orders",)))
+        export(mount, tmp_path / "archive", ExportSelection(topics=("orders",)))
     assert not list((tmp_path / "archive").glob("topic=*"))
 
 
@@ -156,7 +156,7 @@ def test_days_become_partitions_and_times_bound_an_export(tmp_path: Path) -> Non
         times = [store.get("days", 0, number).store_time_ms for number in range(9)]
     with mounted(tmp_path, store=tmp_path / "store") as mount:
         export(mount, tmp_path / "all")
-        export(mount, tmp_path / "some", Wanted(None, times[3], times[6]))
+        export(mount, tmp_path / "some", ExportSelection(None, times[3], times[6]))
     days = [(row["store_time"].date(), file.parent.name) for file in (tmp_path / "all").glob("topic=*/*/*.parquet")
             for row in pq.ParquetFile(file).read().to_pylist()]  # fmt: skip
     assert len(set(days)) > 2
@@ -180,7 +180,7 @@ def test_a_day_whose_messages_are_all_damaged_is_left_out_and_told(tmp_path: Pat
         text, ending = log.read_bytes(), b" of day %d" % damaged_day
         log.write_bytes(text.replace(ending, ending.upper()))
     with mounted(tmp_path, store=tmp_path / "store") as mount:
-        (unit,) = export(mount, tmp_path / "archive", Wanted(topics=("days",)))
+        (unit,) = export(mount, tmp_path / "archive", ExportSelection(topics=("days",)))
     assert (unit.messages, unit.left_out, unit.expired) == (6, 3, 0)
     good = [number for number in range(9) if number // 3 != damaged_day]
     assert [body for *_, body in contents(tmp_path / "archive")] == [

@@ -1,8 +1,7 @@
-"""Complaints: what a daemon logs of its requests, where one reader can make the same thing go wrong a thousand times a
-second.
+"""A rate-limited log of requests that fail: one reader can make the same thing go wrong a thousand times a second.
 
-The same place and reason is logged once a minute, with how often it came meanwhile; and no more than MOST_LINES of all
-kinds in a minute. What is left out is counted.
+The same place and reason is logged once a minute, with how often it came meanwhile. No more than MOST_LINES of all
+kinds are logged in a minute. What is left out is counted.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _Logged:
     left_out: int = 0
 
 
-class Complaints:
+class RateLimitedLog:
     """Decides what is logged. Thread safety: any thread."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -37,21 +36,21 @@ class Complaints:
         self._period_began_s = clock_s() - QUIET_S
         self._lines = 0
         self.made = 0
-        """Complaints so far, logged or not."""
+        """RateLimitedLog so far, logged or not."""
         self.left_out = 0
         """Those of them that were not logged."""
         self.by_errno: Counter[int] = Counter()
-        """All requests that were answered with an errno, also those that nothing is said about."""
+        """All requests that were answered with an errno, also those that are never logged."""
 
     def count(self, number: int) -> None:
         """A request is answered with that errno."""
         with self._lock:
             self.by_errno[number] += 1
 
-    def tell(
+    def log_once(
         self, log: logging.Logger, level: int, about: Hashable, text: str, error: BaseException | None = None
     ) -> None:
-        """Log `text`, with the traceback of `error`, unless the same was said `about` this a moment ago."""
+        """Log `text`, with the traceback of `error`, unless the same was logged `about` this a moment ago."""
         with self._lock:
             repeated = self._counted(about)
         if repeated is not None:
@@ -81,5 +80,5 @@ class Complaints:
             del self._logged[next(iter(self._logged))]
 
 
-COMPLAINTS = Complaints()
+LIMITED_LOG = RateLimitedLog()
 """Of this process, which serves one mount."""

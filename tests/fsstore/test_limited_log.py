@@ -12,7 +12,7 @@ from engine import DamagedRecordError, StoreFullError
 from fsstore.fuse import errors
 from fsstore.fuse.errors import errno_for
 from fsstore.interface import FilesystemError
-from fsstore.tree.complaints import MOST_LINES, QUIET_S, Complaints
+from fsstore.tree.limited_log import MOST_LINES, QUIET_S, RateLimitedLog
 
 
 class Clock:
@@ -31,10 +31,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def complaints(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Complaints:
+def limited(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> RateLimitedLog:
     """Those that `errno_for` makes."""
-    made = Complaints(clock)
-    monkeypatch.setattr(errors, "COMPLAINTS", made)
+    made = RateLimitedLog(clock)
+    monkeypatch.setattr(errors, "LIMITED_LOG", made)
     return made
 
 
@@ -46,7 +46,7 @@ def defect() -> BaseException:
 
 
 def test_damage_that_is_read_again_and_again_is_a_line_a_minute_with_a_count(
-    complaints: Complaints, clock: Clock, caplog: pytest.LogCaptureFixture
+    limited: RateLimitedLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(1000):
         assert errno_for(DamagedRecordError(4096, "its CRC is wrong"), "lookup") == errno.EIO
@@ -56,17 +56,17 @@ def test_damage_that_is_read_again_and_again_is_a_line_a_minute_with_a_count(
     errno_for(DamagedRecordError(4096, "its CRC is wrong"), "lookup")
     assert len(caplog.records) == 2
     assert "(999 more of this kind" in caplog.records[1].getMessage()
-    assert (complaints.made, complaints.left_out) == (1001, 999)
+    assert (limited.made, limited.left_out) == (1001, 999)
 
 
-def test_a_full_disk_is_a_line(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_a_line(limited: RateLimitedLog, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         assert errno_for(StoreFullError(Path("/store/commitlog/0"), 4096), "write") == errno.ENOSPC
     assert len(caplog.records) == 1
     assert "write answered ENOSPC: no space for /store/commitlog/0" in caplog.text
 
 
-def test_another_place_or_reason_is_another_line(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_place_or_reason_is_another_line(limited: RateLimitedLog, caplog: pytest.LogCaptureFixture) -> None:
     for place in (4096, 8192):
         for during in ("lookup", "read"):
             for _ in range(3):
@@ -74,16 +74,16 @@ def test_another_place_or_reason_is_another_line(complaints: Complaints, caplog:
     assert len(caplog.records) == 4
 
 
-def test_a_defect_is_told_with_its_traceback_once(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_defect_is_told_with_its_traceback_once(limited: RateLimitedLog, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(50):
         assert errno_for(defect(), "write") == errno.EIO
     assert len(caplog.records) == 1
     assert "ZeroDivisionError: a defect of ours" in caplog.text
-    assert complaints.left_out == 49
+    assert limited.left_out == 49
 
 
 def test_a_thousand_different_complaints_are_not_a_thousand_lines(
-    complaints: Complaints, clock: Clock, caplog: pytest.LogCaptureFixture
+    limited: RateLimitedLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for place in range(5_000):
         errno_for(DamagedRecordError(place, "its CRC is wrong"), "lookup")
@@ -91,11 +91,11 @@ def test_a_thousand_different_complaints_are_not_a_thousand_lines(
     clock.now_s += QUIET_S
     errno_for(DamagedRecordError(0, "its CRC is wrong"), "lookup")
     assert len(caplog.records) == MOST_LINES + 1
-    assert (complaints.made, complaints.left_out) == (5_001, 5_000 - MOST_LINES)
+    assert (limited.made, limited.left_out) == (5_001, 5_000 - MOST_LINES)
 
 
-def test_refusals_that_are_promised_are_not_logged(complaints: Complaints, caplog: pytest.LogCaptureFixture) -> None:
+def test_refusals_that_are_promised_are_not_logged(limited: RateLimitedLog, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     errno_for(FilesystemError(errno.ENOENT, "no such name"), "lookup")
     assert caplog.records == []
-    assert complaints.made == 0
+    assert limited.made == 0
