@@ -87,8 +87,8 @@ def command(
         if messages or files:
             texts = list(maker.made(_texts(messages, limit_bytes)))
             contents = (_whole(file, limit_bytes) for file in files)
-            count = plural(len(messages) + len(files), "message")
-            with _saying_what_went_in(access, count):
+            count = len(messages) + len(files)
+            with _saying_what_went_in(access, plural(count, "message"), count):
                 access.publish(wanted.queue, chain(texts, maker.made(contents)), told)
         else:
             with _saying_what_went_in(access, "standard input"):
@@ -99,12 +99,12 @@ def command(
 
 
 @contextmanager
-def _saying_what_went_in(access: Access, given: str) -> Iterator[None]:
-    """Say how many messages of what is `given` were published before one could not be."""
+def _saying_what_went_in(access: Access, given: str, count: int | None = None) -> Iterator[None]:
+    """Say how many messages of what is `given` were published before one could not be; it has `count`, if known."""
     try:
         yield
     except Exception:
-        if access.published:
+        if access.published not in (0, count):
             stored = f"{access.published:,} {'is' if access.published == 1 else 'are'} stored"
             click.echo(f"mountctl: of {given} the first {stored}", err=True)
         raise
