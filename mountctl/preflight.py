@@ -32,6 +32,8 @@ def check_machine(device: Path = FUSE_DEVICE) -> None:
 
 
 LEAST_OPEN_FILES = 1024
+LEAST_ADDRESS_BYTES = 4 << 30
+"""The memory that outlives a daemon is mapped whole (1 GiB), and so are files of the store."""
 
 
 def warn_of_limits() -> None:
@@ -44,6 +46,12 @@ def warn_of_limits() -> None:
     size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if size != resource.RLIM_INFINITY:
         _warn(f"at most {size:,} bytes a file (ulimit -f): what would make one longer is refused (EFBIG)")
+    size, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if size != resource.RLIM_INFINITY and size < LEAST_ADDRESS_BYTES:
+        _warn(
+            f"at most {size:,} bytes of address space (ulimit -v): a daemon that is killed may not be replaced, and"
+            " requests fail for want of memory"
+        )
 
 
 def _warn(text: str) -> None:

@@ -88,6 +88,10 @@ def test_who_mounts_a_store_twice_is_told_where_it_is(site: Site, tmp_path: Path
     [
         (resource.RLIMIT_NOFILE, "at most 64 open files (ulimit -Hn)"),
         (resource.RLIMIT_FSIZE, "at most 64 bytes a file"),
+        (
+            resource.RLIMIT_AS,
+            "at most 64 bytes of address space (ulimit -v): a daemon that is killed may not be replaced",
+        ),
     ],
 )
 def test_limits_that_a_daemon_would_meet_are_told(
