@@ -166,10 +166,12 @@ def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
         OpenMode.READ_ONLY: _open_read_only,
         OpenMode.FOLLOW: _open_following,
     }
+    back = "can't be read: topics that were deleted may be there again"
+    notes = [f"{layout.shown(path)} {back}: {why}" for path, why in unreadable([layout.deleted_topics])]
     with uncollected():  # some thousand queues stay
         found = opened[config.mode](layout, config)
     found.parts.queues.make_refused(LogEntries(found.parts))  # recovery itself makes them again where they stay
-    return found
+    return replace(found, recovered=found.recovered.with_notes(notes))
 
 
 def _open_past_refused(layout: StoreLayout, config: StoreConfig) -> Opened:
@@ -199,7 +201,7 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
         hold = stack.enter_context(ExitStack())
         hold.callback(hold_folder(path))
         trace = read_trace(layout)  # under the lock, as all that follows: no other writer comes in between
-        own = (layout.clean_mark, layout.coverage, layout.deleted_topics, layout.checkpoint, layout.sizes)
+        own = (layout.clean_mark, layout.coverage, layout.checkpoint, layout.sizes)
         unread = [f"{layout.shown(path)} can't be read, and is written anew: {why}" for path, why in unreadable(own)]
         new = is_new(layout)
         _make_directories(

@@ -15,6 +15,7 @@ ENTRY_BYTES = 20
 INDEX_HEADER_BYTES, SLOT_BYTES = 40, 4
 QUEUES = (("orders", 0), ("orders", 1), ("events", 0))
 DELETED = "deleted"
+DELETED_BODY = b"of a topic that is deleted"
 """A topic that was there."""
 
 GROUPS = {"billing": 5, "auditing": 7}
@@ -92,7 +93,7 @@ def sample(folder: Path) -> Sample:
     with MessageStore.open(folder / "closed", StoreConfig(sizes=SIZES, preallocate=False), create=True) as store:
         store.create_topic("orders", 2)
         store.create_topic("events", 1)
-        store.put(Message(DELETED, b"of a topic that is deleted"), 0)
+        store.put(Message(DELETED, DELETED_BODY), 0)
         store.delete_topic(DELETED)
         for number in range(MESSAGES):
             topic, queue = queue_of(number)

@@ -540,6 +540,20 @@ def test_an_opening_names_each_file_of_its_own_that_it_could_not_read(disk: Faul
         assert not store.recovery.notes
 
 
+@MODES
+def test_an_opening_says_that_deleted_topics_may_be_there_again(disk: FaultyDisk, mode: OpenMode) -> None:
+    with opened(disk, OpenMode.WRITE) as store:
+        store.put(Message("deleted", b"gone"), 0)
+        store.delete_topic("deleted")
+    disk.inject(Rule("read", "/store/fsstore/deleted.json"))
+    with opened(disk, mode) as store:
+        said = [note for note in store.recovery.notes if note.startswith("fsstore/deleted.json can't be read")]
+        assert said == [
+            "fsstore/deleted.json can't be read: topics that were deleted may be there again: Input/output error"
+        ]
+        required_everywhere(store, set())
+
+
 def test_a_file_that_is_refused_again_and_again_ends_the_opening(
     disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
