@@ -32,8 +32,9 @@ from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import layout_of, read_topics
 from engine.recovery.kinds import kind_of
 from engine.recovery.marks import RecoveryPoint, read_recovery_point
-from engine.recovery.open import STORE_MODE, StoreFiles, begin_writing, open_store_files
+from engine.recovery.open import STORE_MODE, begin_writing, open_store_files
 from engine.recovery.refuse import is_new, refuse_unreadable, refuse_unwritable
+from engine.recovery.store_files import StoreFiles
 from engine.results import CheckProgress
 from engine.settings.config import FileSizes, OpenMode, RecoveryProgress, Retention, StoreConfig
 from engine.settings.notes import BackupNote, read_backup_note, write_backup_note

@@ -424,7 +424,7 @@ class Queue:
     def stream(self) -> QueueStream:
         """The queue as one growing text: body, newline, body, newline. TopicNotFoundError."""
         queue = self._current() or self._queues.get_or_create(self.topic, self.queue_id)
-        return self._offset_indexes.stream(queue)
+        return QueueStream(queue, self._offset_indexes.of(queue))
 
 
 def _with_tags_codes(entries: Entries, log_files: FileQueue) -> Entries:

@@ -29,7 +29,7 @@ from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import choose_at, index_paths, layout_of, read_topics
 from engine.recovery.kinds import kind_of
 from engine.recovery.log_scan import LogScan
-from engine.recovery.open import StoreFiles, begin_writing, open_store_files
+from engine.recovery.open import begin_writing, open_store_files
 from engine.recovery.quarantine import (
     DAMAGED,
     cut_long_files,
@@ -41,6 +41,7 @@ from engine.recovery.quarantine import (
 )
 from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_recovery_point
 from engine.recovery.refuse import is_new, refuse_obstacles, refuse_read_only_end, refuse_unreadable, refuse_unwritable
+from engine.recovery.store_files import StoreFiles
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
 from engine.settings.config import OpenMode, StoreConfig

@@ -755,7 +755,7 @@ class MessageStore:
         if merged.unmerged > QUICK_SUM_MESSAGES:
             check_deadline()
             merged.merge_until()
-        return self._sums.stream(merged)
+        return QueueStream(merged, self._sums.of(merged))
 
     def sum_streams(self, seconds: float) -> bool:
         """Have the streams' sizes known before somebody asks: sum what is new of those where that takes long, and of

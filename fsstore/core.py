@@ -61,8 +61,7 @@ from fsstore.tree.metrics import (
     request_metrics,
 )
 from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
-from fsstore.tree.nodes import Context, Creation, Node, OpenFile, Survival
-from fsstore.tree.publishing import LongPuts
+from fsstore.tree.nodes import Context, Creation, LongPuts, Node, OpenFile, Survival
 from fsstore.tree.refusals import Kind as RefusalKind
 from fsstore.tree.refusals import Refusals
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue

@@ -8,13 +8,13 @@ may lie ready after the last one; it is empty, and belongs to the queue when wri
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engine.errors import ReadError, StoreFullError, UnreadableRangeError
 from engine.files.disk import Disk, flush_error, make_directory
@@ -24,10 +24,6 @@ from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
 from engine.record.kernel.files import FilesByStart, read_through
 from engine.record.log_framing import PLAIN, Framing
-
-if TYPE_CHECKING:
-    from engine.files.preallocate import BufferPool
-
 
 TAIL_BYTES = 8 << 20
 """At the end of a file queue: a large page, and what the kernel reads beyond it."""
@@ -72,6 +68,32 @@ class FileSource:
 
     def close(self) -> None:
         """Delete what was made and not taken."""
+
+
+class BufferPool:
+    """Write buffers for the commit log, which RocketMQ calls the transient store pool:
+
+        append -> buffer            no reader sees the bytes, and they are lost when the process dies
+        commit -> file, readable    every 200 ms; then they are dispatched
+        flush  -> disk
+
+    Thread safety: any thread.
+    """
+
+    def __init__(self, count: int, size_bytes: int) -> None:
+        """`count` buffers of `size_bytes`: the last that was given back is the first to be taken."""
+        self._free = [memoryview(mmap.mmap(-1, size_bytes)) for _ in range(count)]
+        self._lock = threading.Lock()
+
+    def take(self) -> memoryview | None:
+        """A buffer to write to, whatever it holds; None when all are in use: then the file is written directly."""
+        with self._lock:
+            return self._free.pop() if self._free else None
+
+    def give_back(self, buffer: memoryview) -> None:
+        """Return a buffer that `take` gave."""
+        with self._lock:
+            self._free.append(buffer)
 
 
 class FileQueue(FilesByStart):

@@ -1,19 +1,12 @@
-"""Preallocation: files for a queue to grow into, made ahead on a thread; and write buffers (docs/format.md, 3).
+"""Preallocation: files for a queue to grow into, made ahead on a thread (docs/format.md, 3).
 
 A file is truly allocated before anybody writes to it: a full disk is an error at a moment when it can be answered,
 never a fault in the middle of a copy.
-
-The transient store pool holds write buffers for the commit log:
-
-    append -> buffer            nobody sees the bytes, and they are lost when the process dies
-    commit -> file, readable    every 200 ms; then they are dispatched
-    flush  -> disk
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import threading
 from pathlib import Path
 
@@ -130,21 +123,3 @@ class Preallocator(FileSource):
             file.retire()
             raise
         return file
-
-
-class BufferPool:
-    """`count` buffers of `size_bytes`, last returned first given. Thread safety: any thread."""
-
-    def __init__(self, count: int, size_bytes: int) -> None:
-        self._free = [memoryview(mmap.mmap(-1, size_bytes)) for _ in range(count)]
-        self._lock = threading.Lock()
-
-    def take(self) -> memoryview | None:
-        """A buffer to write to, whatever it holds; None when all are in use: then the file is written directly."""
-        with self._lock:
-            return self._free.pop() if self._free else None
-
-    def give_back(self, buffer: memoryview) -> None:
-        """Return a buffer that `take` gave."""
-        with self._lock:
-            self._free.append(buffer)

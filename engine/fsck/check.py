@@ -37,7 +37,7 @@ from engine.settings.shape_files import read_sizes, read_used_paths
 from engine.settings.topics_file import TopicTable
 
 if TYPE_CHECKING:
-    from engine.recovery.open import StoreFiles
+    from engine.recovery.store_files import StoreFiles
 
 Progress = Callable[[CheckProgress], None]
 

@@ -37,7 +37,6 @@ from engine.files.disk import make_directory
 from engine.files.ignored import IgnoredErrors
 from engine.files.paths import open_or_create, read_file, remove_tree
 from engine.log.consume_queue import ConsumeQueue
-from engine.read.stream import QueueStream
 from engine.read.stream_rows import LogPart, RowSource, first_refused, leave_out, sizes_of
 from engine.read.topic_queue import TopicQueue
 from engine.record.header import CRC_MASK, MAX_OFFSET
@@ -367,7 +366,7 @@ class OffsetIndex:
 
 
 class OffsetIndexes:
-    """The offset indexes of all queues of a store, and the streams over them. Thread safety: any thread."""
+    """The offset indexes of all queues and topics of a store. Thread safety: any thread."""
 
     def __init__(
         self,
@@ -394,10 +393,6 @@ class OffsetIndexes:
         self._indexes: dict[ConsumeQueue | TopicQueue, OffsetIndex] = {}
         self._saved: dict[ConsumeQueue | TopicQueue, int] = {}
         self._topics: dict[str, TopicQueue] = {}
-
-    def stream(self, queue: ConsumeQueue | TopicQueue) -> QueueStream:
-        """The text of the queue, from its first message now on."""
-        return QueueStream(queue, self.of(queue))
 
     def topic(self, topic: str, make: Callable[[], TopicQueue]) -> TopicQueue:
         """The messages of all queues of a topic; made where it is not there yet, or others are there now."""

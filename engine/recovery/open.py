@@ -16,7 +16,7 @@ from pathlib import Path
 from engine.deadline import uncollected
 from engine.errors import NotAStoreError, RefusedReadError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
-from engine.files.file_queue import FileQueue
+from engine.files.file_queue import BufferPool, FileQueue
 from engine.files.file_scan import written_ns
 from engine.files.ignored import IgnoredErrors
 from engine.files.layout import StoreLayout
@@ -24,7 +24,7 @@ from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import hold_folder
-from engine.files.preallocate import BufferPool, Preallocator
+from engine.files.preallocate import Preallocator
 from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.deleted_topics import DeletedTopics
@@ -44,6 +44,7 @@ from engine.recovery.refuse import (
     unreadable,
 )
 from engine.recovery.remake import LogEntries
+from engine.recovery.store_files import StoreFiles
 from engine.results import RecoveryReport
 from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig, StoreIdentity
 from engine.settings.identity import make_identity, read_identity, require_identity
@@ -52,29 +53,6 @@ from engine.settings.topics_file import TopicTable
 
 STORE_MODE = 0o700
 """Of the directory of a new store: its files can be read by all who can reach them, as a broker's."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFiles:
-    """What recovery, check and repair work on: all of a store. Others take what they use of it."""
-
-    layout: StoreLayout
-    access: Access
-    disk: Disk
-    log: CommitLog
-    queues: ConsumeQueues
-    index: Index
-    dispatcher: Dispatcher
-    deleted: DeletedTopics
-    multi_dispatch: bool
-    """Whether the config says that records have further places."""
-    ignored: IgnoredErrors
-
-    def close(self) -> None:
-        """Unmap and close all files."""
-        self.queues.close()
-        self.index.close()
-        self.log.files.close()
 
 
 def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreFiles:

@@ -50,7 +50,7 @@ from engine.settings.config import RecoveryProgress
 if TYPE_CHECKING:
     from engine.log.consume_queues import ConsumeQueues
     from engine.log.dispatch import Dispatcher
-    from engine.recovery.open import StoreFiles
+    from engine.recovery.store_files import StoreFiles
 
 REWRITTEN_ZEROS = 16 << 20
 """So far behind the log's end zeros are written again, too. What lies further was never cut: it would be more than a

@@ -12,7 +12,7 @@ from engine.log.remade import Made
 from engine.recovery.log_scan import LogScan
 
 if TYPE_CHECKING:
-    from engine.recovery.open import StoreFiles
+    from engine.recovery.store_files import StoreFiles
 
 LONG_BYTES = 32 << 20
 """To read so much of the log takes long."""

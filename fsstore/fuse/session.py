@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
@@ -42,9 +42,6 @@ from fsstore.interface import Data, Kind, Pieces, SlowWork
 from fsstore.options import MountError
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.metrics import SAMPLE_OF, RequestFigures
-
-if TYPE_CHECKING:
-    from fsstore.fuse.rare import Relay
 
 _UNMOUNTED = (errno.ENODEV, errno.ENOTCONN, errno.ECONNABORTED)
 _TRY_AGAIN = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
@@ -256,6 +253,16 @@ LINGER_MS = 10
 time it would set up and take down a timer at each request."""
 
 
+class Forwarding(Protocol):
+    """Where requests go that have no handler here."""
+
+    waiting: int
+    """Requests that went there and are not answered yet."""
+
+    def forward(self, request: bytes) -> None:
+        """Have a request answered there."""
+
+
 class RequestLoop:
     """Serves one mount. Thread safety: trio's thread only."""
 
@@ -263,7 +270,7 @@ class RequestLoop:
         self,
         channel: Channel,
         handlers: dict[int, Handler],
-        relay: Relay,
+        relay: Forwarding,
         max_slow: int,
         ending: Callable[[], None],
         accounts: Accounts,

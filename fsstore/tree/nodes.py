@@ -6,10 +6,11 @@ The base classes are the page of refusals: each operation has an answer here.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from engine import MessageStore, OpenMode
 from fsstore.accounts import Accounts
@@ -30,9 +31,6 @@ from fsstore.tree.listing import Listing, NamesListing
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 from fsstore.tree.names import never_exists
 from fsstore.tree.refusals import Refusals
-
-if TYPE_CHECKING:
-    from fsstore.tree.publishing import LongPuts
 
 NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
 
@@ -209,6 +207,23 @@ class Survival:
         """What is to be made may be there already."""
         self.is_reopening = False
         """What another server had opened is being opened: nobody is refused it."""
+
+
+class LongPuts:
+    """Whether a put that takes long is under way in this mount: it may have the log's lock, for which the request loop
+    never waits. Thread safety: one thread at a time is `under_way`; any thread may ask."""
+
+    def __init__(self) -> None:
+        self.is_under_way = False
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Meanwhile."""
+        self.is_under_way = True
+        try:
+            yield
+        finally:
+            self.is_under_way = False
 
 
 @dataclass(frozen=True, slots=True)

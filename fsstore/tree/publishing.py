@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -107,23 +107,6 @@ def slices_of(buffer: bytearray) -> Iterator[bytes]:
 def lines_in(text: bytes) -> int:
     """How many lines end in it."""
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _NEWLINE))  # `count` takes up to five times as long
-
-
-class LongPuts:
-    """Whether one is under way in this mount: it may have the log's lock, for which the request loop never waits.
-    Thread safety: one thread at a time is `under_way`; any thread may ask."""
-
-    def __init__(self) -> None:
-        self.is_under_way = False
-
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Meanwhile."""
-        self.is_under_way = True
-        try:
-            yield
-        finally:
-            self.is_under_way = False
 
 
 class Publisher:

@@ -21,9 +21,8 @@ from engine.errors import (
     StoreFullError,
 )
 from engine.files.disk import Disk
-from engine.files.file_queue import FileQueue
+from engine.files.file_queue import BufferPool, FileQueue
 from engine.files.mapped_file import Access, MappedFile
-from engine.files.preallocate import BufferPool
 from engine.log.commit_log import CommitLog, plan
 from engine.settings.config import FlushPolicy
 from engine.write.flush import Committer

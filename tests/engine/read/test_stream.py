@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError, StoreError
 from engine.files.mapped_file import Access
+from engine.log.consume_queue import ConsumeQueue
 from engine.log.queue_records import QueueRecords
 from engine.read.offset_index import BLOCK_MESSAGES, OffsetIndexes, decode_rows
+from engine.read.stream import QueueStream
 from engine.read.stream_rows import RowSource
 from engine.record.compression import BodySizes
 from engine.record.message import Message
@@ -38,6 +40,10 @@ def sums_of(
     alone = QueueRecords(store.log, store.queues, 1 << 20).alone
     source = RowSource(store.log_files, 1 << 20, alone, BodySizes())
     return OffsetIndexes(folder, source, trusted_end=trusted_end, checked_before=checked_before, writable=writable)
+
+
+def stream_of(sums: OffsetIndexes, queue: ConsumeQueue) -> QueueStream:
+    return QueueStream(queue, sums.of(queue))
 
 
 def joined(bodies: list[bytes]) -> bytes:
@@ -66,7 +72,7 @@ def test_any_range_of_the_stream_is_that_of_the_bodies_joined(
 ) -> None:
     folder = tmp_path_factory.mktemp("stream")
     store = SmallStore(folder, access=Access.PRIVATE)
-    stream = sums_of(store, folder).stream(store.queue("t"))
+    stream = stream_of(sums_of(store, folder), store.queue("t"))
     assert stream.size == 0
     for number, body in enumerate(bodies):
         packs = number < len(compressed) and compressed[number]
@@ -87,7 +93,7 @@ def test_any_range_of_the_stream_is_that_of_the_bodies_joined(
 
 def test_size_and_bytes_follow_the_queue_over_many_blocks(tmp_path: Path) -> None:
     store = SmallStore(tmp_path, log_bytes=1 << 16, access=Access.PRIVATE)
-    stream = sums_of(store, tmp_path).stream(store.queue("t"))
+    stream = stream_of(sums_of(store, tmp_path), store.queue("t"))
     bodies: list[bytes] = []
     for count in (1, BLOCK_MESSAGES - 2, 1, 1, 2 * BLOCK_MESSAGES + 5, 3):
         put_all(store, many(count, len(bodies)))
@@ -100,7 +106,7 @@ def test_size_and_bytes_follow_the_queue_over_many_blocks(tmp_path: Path) -> Non
 
 def test_a_reader_goes_straight_on_or_anywhere_and_what_it_was_given_stays(tmp_path: Path) -> None:
     store = SmallStore(tmp_path, log_bytes=1 << 16, access=Access.PRIVATE)
-    stream = sums_of(store, tmp_path).stream(store.queue("t"))
+    stream = stream_of(sums_of(store, tmp_path), store.queue("t"))
     reader = stream.reader()
     bodies: list[bytes] = []
     given: list[tuple[bytes, memoryview]] = []
@@ -124,7 +130,7 @@ def test_a_reader_goes_straight_on_over_what_is_compressed_or_left_out(tmp_path:
         store.put(Message("t", zlib.compress(body) if packs else body, sys_flag=packs))
     store.damage(int(store.queue("t").read(damaged, 1)[0]["physical_offset"]), BODY_POSITION)
     text = joined(bodies[:damaged] + bodies[damaged + 1 :])
-    stream = sums_of(store, tmp_path / "sums", checked_before=1 << 62).stream(store.queue("t"))
+    stream = stream_of(sums_of(store, tmp_path / "sums", checked_before=1 << 62), store.queue("t"))
     for step in (3_000, 70_000):
         reader = stream.reader()
         for position in range(0, len(text) + step, step):
@@ -135,7 +141,7 @@ def test_a_reader_of_long_messages_keeps_a_few_of_them_in_memory_not_a_block(tmp
     bodies = [bytes([number]) * 500_000 for number in range(40)]
     store = SmallStore(tmp_path, log_bytes=1 << 24, access=Access.PRIVATE)
     put_all(store, bodies)
-    stream = sums_of(store, tmp_path).stream(store.queue("t"))
+    stream = stream_of(sums_of(store, tmp_path), store.queue("t"))
     reader, text = stream.reader(), joined(bodies)
     assert stream.size == len(text)
     tracemalloc.start()
@@ -182,7 +188,7 @@ STEP = 1 << 20
 def test_what_is_made_ready_in_the_background_is_what_comes_next(
     long_store: SmallStore, tmp_path: Path, is_late: bool
 ) -> None:
-    stream = sums_of(long_store, tmp_path / "sums").stream(long_store.queue("t"))
+    stream = stream_of(sums_of(long_store, tmp_path / "sums"), long_store.queue("t"))
     background, bodies = Background(is_late=is_late), list(LONG_BODIES)
     reader, text = stream.reader(background), joined(bodies)
     given: list[tuple[bytes, memoryview]] = []
@@ -199,7 +205,7 @@ def test_what_is_made_ready_in_the_background_is_what_comes_next(
 
 
 def test_a_real_thread_makes_ready_what_comes_next(long_store: SmallStore, tmp_path: Path) -> None:
-    stream = sums_of(long_store, tmp_path / "sums").stream(long_store.queue("t"))
+    stream = stream_of(sums_of(long_store, tmp_path / "sums"), long_store.queue("t"))
     text = joined(LONG_BODIES)
     with ThreadPoolExecutor(1) as background:
         readers = [stream.reader(background) for _ in range(3)]
@@ -209,7 +215,7 @@ def test_a_real_thread_makes_ready_what_comes_next(long_store: SmallStore, tmp_p
 
 
 def test_who_reads_little_at_a_time_is_spared_the_background(long_store: SmallStore, tmp_path: Path) -> None:
-    stream, background = sums_of(long_store, tmp_path / "sums").stream(long_store.queue("t")), Background()
+    stream, background = stream_of(sums_of(long_store, tmp_path / "sums"), long_store.queue("t")), Background()
     reader, text = stream.reader(background), joined(LONG_BODIES)
     for position in range(0, len(text), 1 << 16):
         assert reader.read(position, 1 << 16) == text[position : position + (1 << 16)]
@@ -217,7 +223,7 @@ def test_who_reads_little_at_a_time_is_spared_the_background(long_store: SmallSt
 
 
 def test_damage_met_in_the_background_is_told_to_who_reads_there(long_store: SmallStore, tmp_path: Path) -> None:
-    stream, background = sums_of(long_store, tmp_path / "sums").stream(long_store.queue("t")), Background()
+    stream, background = stream_of(sums_of(long_store, tmp_path / "sums"), long_store.queue("t")), Background()
     reader, text = stream.reader(background), joined(LONG_BODIES)
     first_block = len(joined(LONG_BODIES[:BLOCK_MESSAGES]))
     assert stream.size == len(text)
@@ -233,7 +239,7 @@ def test_damage_behind_what_is_asked_for_harms_no_reader(tmp_path: Path) -> None
     store = SmallStore(tmp_path, log_bytes=1 << 16)
     bodies = many(2 * BLOCK_MESSAGES)
     places = put_all(store, bodies)
-    stream = sums_of(store, tmp_path / "sums").stream(store.queue("t"))
+    stream = stream_of(sums_of(store, tmp_path / "sums"), store.queue("t"))
     text, first_block = joined(bodies), len(joined(bodies[:BLOCK_MESSAGES]))
     assert stream.size == len(text)
     store.damage(places[BLOCK_MESSAGES + 5], 5)
@@ -254,7 +260,7 @@ def test_damaged_messages_are_left_out_when_they_are_summed(tmp_path: Path) -> N
     store.damage(places[39], 30)  # physical offset, the same
     good = [body for number, body in enumerate(bodies) if number not in (3, 17)]
     sums = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
-    stream = sums.stream(store.queue("t"))
+    stream = stream_of(sums, store.queue("t"))
     assert stream.size == len(joined(good))
     assert stream.read(0, 1 << 20) == joined(good)
 
@@ -263,7 +269,7 @@ def test_damage_after_summing_is_an_error_of_its_block_not_other_bytes(tmp_path:
     store = SmallStore(tmp_path, log_bytes=1 << 16)
     bodies = many(BLOCK_MESSAGES + 10)
     places = put_all(store, bodies)
-    stream = sums_of(store, tmp_path / "sums").stream(store.queue("t"))
+    stream = stream_of(sums_of(store, tmp_path / "sums"), store.queue("t"))
     size = stream.size
     store.damage(places[5], 5)
     with pytest.raises(DamagedRecordError):
@@ -279,7 +285,7 @@ def test_positions_stay_when_retention_moves_the_queues_beginning(tmp_path: Path
     put_all(store, bodies)
     sums = sums_of(store, tmp_path / "sums")
     queue = store.queue("t")
-    before = sums.stream(queue)
+    before = stream_of(sums, queue)
     text = joined(bodies)
     assert before.size == len(text)
     store.log_files.retire_first(0)
@@ -292,7 +298,7 @@ def test_positions_stay_when_retention_moves_the_queues_beginning(tmp_path: Path
     for position in (0, gone - 1):
         with pytest.raises(ExpiredMessageError):
             before.read(position, 10)
-    after = sums.stream(queue)
+    after = stream_of(sums, queue)
     assert (after.first_offset, after.size) == (first, len(text) - gone)
     assert after.read(0, 1 << 20) == text[gone:]
 
@@ -302,7 +308,7 @@ def test_retention_between_two_looks_costs_what_expired_alone(tmp_path: Path, mo
     bodies = many(200)
     put_all(store, bodies)
     queue = store.queue("t")
-    stream = sums_of(store, tmp_path / "sums").stream(queue)
+    stream = stream_of(sums_of(store, tmp_path / "sums"), queue)
     look = queue.entries
 
     def retired_before_the_look(first: int, count: int) -> np.ndarray:
@@ -329,7 +335,7 @@ def test_a_file_that_goes_while_its_rows_are_read_has_expired_and_is_not_damaged
     bodies = many(200)
     put_all(store, bodies)
     queue = store.queue("t")
-    stream = sums_of(store, tmp_path / "sums").stream(queue)
+    stream = stream_of(sums_of(store, tmp_path / "sums"), queue)
     assert stream.size == len(joined(bodies))
     look = queue.entries
 
@@ -351,7 +357,7 @@ def test_sums_go_on_where_a_look_at_the_queue_failed(tmp_path: Path, monkeypatch
     places = put_all(store, bodies)
     queue = store.queue("t")
     store.damage(places[7], BODY_POSITION)
-    stream = sums_of(store, tmp_path / "sums", checked_before=1 << 62).stream(queue)
+    stream = stream_of(sums_of(store, tmp_path / "sums", checked_before=1 << 62), queue)
     look, text = queue.read, joined(bodies[:7] + bodies[8:])
 
     def no_descriptor(queue_offset: int, count: int) -> np.ndarray:
@@ -371,7 +377,7 @@ def test_sums_go_on_where_a_look_at_the_queue_failed(tmp_path: Path, monkeypatch
 def test_a_queue_that_was_cut_is_summed_anew_from_there(tmp_path: Path) -> None:
     store = SmallStore(tmp_path, log_bytes=1 << 18)
     places = put_all(store, many(BLOCK_MESSAGES + 300))
-    stream = sums_of(store, tmp_path / "sums").stream(store.queue("t"))
+    stream = stream_of(sums_of(store, tmp_path / "sums"), store.queue("t"))
     assert stream.unsummed == BLOCK_MESSAGES + 300
     assert stream.size > 0
     store.queue("t").truncate(places[BLOCK_MESSAGES + 100])
@@ -411,17 +417,17 @@ def kept_text(store: SmallStore) -> bytes:
 
 def test_kept_sums_are_not_summed_again(store: SmallStore, tmp_path: Path) -> None:
     sums = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
-    size = sums.stream(store.queue("t")).size
+    size = stream_of(sums, store.queue("t")).size
     sums.keep(sums.in_use, 60)
     again = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
-    stream = again.stream(store.queue("t"))
+    stream = stream_of(again, store.queue("t"))
     assert stream.unsummed == 500
     assert stream.size == size == len(kept_text(store))
     assert stream.read(0, 1 << 20) == kept_text(store)
     put_all(store, many(2000, 2 * BLOCK_MESSAGES + 500))
     assert stream.size == len(kept_text(store))
     again.keep(again.in_use, 60)
-    last = sums_of(store, tmp_path / "sums", checked_before=1 << 62, writable=False).stream(store.queue("t"))
+    last = stream_of(sums_of(store, tmp_path / "sums", checked_before=1 << 62, writable=False), store.queue("t"))
     assert last.unsummed < BLOCK_MESSAGES
     assert last.read(0, 1 << 20) == kept_text(store)
 
@@ -429,7 +435,7 @@ def test_kept_sums_are_not_summed_again(store: SmallStore, tmp_path: Path) -> No
 @pytest.mark.parametrize("position", [0, 9, 16, 24, 32, 41, 45, 52, 84])
 def test_kept_sums_with_a_flipped_bit_are_not_believed(store: SmallStore, tmp_path: Path, position: int) -> None:
     sums = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
-    assert sums.stream(store.queue("t")).size
+    assert stream_of(sums, store.queue("t")).size
     sums.keep(sums.in_use, 60)
     path = tmp_path / "sums" / "t" / "0"
     raw = bytearray(path.read_bytes())
@@ -437,7 +443,7 @@ def test_kept_sums_with_a_flipped_bit_are_not_believed(store: SmallStore, tmp_pa
     raw[position] ^= 1
     path.write_bytes(raw)
     again = sums_of(store, tmp_path / "sums", checked_before=1 << 62)
-    stream = again.stream(store.queue("t"))
+    stream = stream_of(again, store.queue("t"))
     assert stream.unsummed >= 500 + BLOCK_MESSAGES
     assert stream.read(0, 1 << 20) == kept_text(store)
     again.keep(again.in_use, 60)
@@ -447,7 +453,7 @@ def test_kept_sums_with_a_flipped_bit_are_not_believed(store: SmallStore, tmp_pa
 
 def test_kept_sums_of_a_log_that_is_not_trusted_so_far_are_not_believed(store: SmallStore, tmp_path: Path) -> None:
     sums = sums_of(store, tmp_path / "sums")
-    assert sums.stream(store.queue("t")).size
+    assert stream_of(sums, store.queue("t")).size
     sums.keep(sums.in_use, 60)
     entry = store.queue("t").entry(2 * BLOCK_MESSAGES - 1)
     assert entry is not None
@@ -457,7 +463,7 @@ def test_kept_sums_of_a_log_that_is_not_trusted_so_far_are_not_believed(store: S
 
 def test_kept_sums_of_another_queue_under_the_same_name_are_not_believed(store: SmallStore, tmp_path: Path) -> None:
     sums = sums_of(store, tmp_path / "sums")
-    assert sums.stream(store.queue("t")).size
+    assert stream_of(sums, store.queue("t")).size
     sums.keep(sums.in_use, 60)
     other = SmallStore(tmp_path / "other", log_bytes=1 << 16)
     put_all(other, [b"longer bodies than before"] * (3 * BLOCK_MESSAGES))
@@ -466,14 +472,14 @@ def test_kept_sums_of_another_queue_under_the_same_name_are_not_believed(store: 
 
 def test_nothing_is_written_for_a_store_that_is_only_read(store: SmallStore, tmp_path: Path) -> None:
     sums = sums_of(store, tmp_path / "sums", writable=False)
-    assert sums.stream(store.queue("t")).size
+    assert stream_of(sums, store.queue("t")).size
     sums.keep(sums.in_use, 60)
     assert not (tmp_path / "sums").exists()
 
 
 def test_sums_of_a_deleted_topic_go(store: SmallStore, tmp_path: Path) -> None:
     sums = sums_of(store, tmp_path / "sums")
-    assert sums.stream(store.queue("t")).size
+    assert stream_of(sums, store.queue("t")).size
     sums.keep(sums.in_use, 60)
     sums.forget_topic("t")
     assert not (tmp_path / "sums" / "t").exists()

@@ -10,9 +10,8 @@ import pytest
 
 from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
 from engine.files.disk import Disk
-from engine.files.file_queue import FileQueue
+from engine.files.file_queue import BufferPool, FileQueue
 from engine.files.mapped_file import Access
-from engine.files.preallocate import BufferPool
 from engine.log.checkpoint import CheckpointFile, read_checkpoint
 from engine.log.commit_log import CommitLog
 from engine.recovery.marks import RecoveryPoint
