@@ -7,7 +7,7 @@ import gc
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import DropBox, DroppedFile, Message, MessageStore, PutResult
+from engine import DropBox, DroppedFile, FlushPolicy, Message, MessageStore, PutResult, StoreConfig
 from fsstore.accounts import Bound, Resource, bounds_here
 from fsstore.core import NOTHING_WANTED
 from fsstore.handover import Handover
@@ -62,9 +62,13 @@ class Dropping(Mount):
 
 
 @pytest.fixture
-def store(open_store: MessageStore) -> MessageStore:
-    open_store.create_topic("t", 1)
-    return open_store
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    """Flushed when a test asks for it: files that are messages go once these are on disk."""
+    rarely = FlushPolicy(interval_ms=600_000, thorough_interval_ms=600_000)
+    with MessageStore.open(tmp_path / "store", StoreConfig(flush=rarely), create=True) as store:
+        store.create_topic("t", 1)
+        yield store
+        assert list(store.check()) == []
 
 
 @pytest.fixture
