@@ -180,6 +180,9 @@ class StoreStats:
     """Why the newest publication found no space, as long as that holds; None: it found some."""
     last_deletion: Deletion | None = None
     """What retention deleted last, since this open."""
+    refused_pages: int = 0
+    """Pages of log, queues and index that the disk refused to read, of all stores of this process since it began. One
+    that is tried again counts again."""
     ignored_errors: int = 0
     """Errors of the disk since this open that cost time or memory alone: a mark or sizes that were not written, keys
     that wait."""

@@ -45,6 +45,7 @@ from engine.read.topic_queue import TopicQueue
 from engine.record.batch import Lines
 from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
+from engine.record.kernel.guard import all_pages_refused
 from engine.record.message import Message, StoredMessage
 from engine.recovery.inspect import choose_at, layout_of
 from engine.recovery.open import Opened, open_store
@@ -932,6 +933,7 @@ class MessageStore:
             not_shown=self.not_shown,
             damaged_places=self._reader.records.met.damaged,
             mended=self._reader.records.met.mended,
+            refused_pages=all_pages_refused(),
             ignored_errors=parts.ignored.count,
             last_ignored_error=parts.ignored.last,
             recovery=self.recovery,

@@ -161,6 +161,8 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"damage     {plural(len(recovery['damaged']), 'place')} in the log can't be read (mountctl check)"
     if stats["damaged_places"]:
         yield f"met        {plural(stats['damaged_places'], 'place')} in the log that readers could not read"
+    if stats.get("refused_pages"):
+        yield f"refused    {plural(stats['refused_pages'], 'read')} by the disk: mountctl check tells where"
     if stats.get("ignored_errors"):
         yield f"ignored    {plural(stats['ignored_errors'], 'error')} of the disk, last: {stats['last_ignored_error']}"
     if stats["mended"]:

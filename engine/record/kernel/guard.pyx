@@ -35,7 +35,7 @@ cdef extern from *:
     /* Changed while the GIL is held; read by any thread, and by the handler. */
     static watched maps[MOST_MAPS];
     static int maps_end, free_map = -1;
-    static int64_t *maps_refused;
+    static int64_t *maps_refused, all_refused;
     static uintptr_t page_bytes;
     static struct sigaction before;
     static volatile sig_atomic_t is_passed;
@@ -72,6 +72,7 @@ cdef extern from *:
         if (!bits) return 0;
         const uintptr_t page = (at - map->start) / page_bytes;
         __atomic_fetch_or(&bits[page / 64], (uint64_t) 1 << page % 64, __ATOMIC_ACQ_REL);
+        __atomic_fetch_add(&all_refused, 1, __ATOMIC_RELAXED);
         if (__atomic_fetch_add(&map->refused, 1, __ATOMIC_ACQ_REL) == 0)
             __atomic_fetch_add(maps_refused, 1, __ATOMIC_ACQ_REL);
         refused_reads++;
@@ -151,6 +152,7 @@ cdef extern from *:
     }
 
     static int64_t pages_refused(int number) { return __atomic_load_n(&maps[number].refused, __ATOMIC_ACQUIRE); }
+    static int64_t refused_by_all(void) { return __atomic_load_n(&all_refused, __ATOMIC_RELAXED); }
     static void *map_owner(const void *at) { watched *map = map_of((uintptr_t) at); return map ? map->owner : NULL; }
     static void begin(int64_t *count) { maps_refused = count; page_bytes = (uintptr_t) sysconf(_SC_PAGESIZE); }
     """
@@ -161,6 +163,7 @@ cdef extern from *:
     int watch_map(void *memory, size_t size, int protection, void *owner) nogil
     void unwatch_map(int number) nogil
     int64_t pages_refused(int number) nogil
+    int64_t refused_by_all() nogil
     const void *find_refused(const void *at, int64_t size) nogil
     void *map_owner(const void *at) nogil
 
@@ -205,3 +208,8 @@ def reads_refused():
     """How many pages this thread met, ever, that could not be read: what it read since the number last grew may be
     zeros."""
     return refused_reads
+
+
+def all_pages_refused():
+    """How many pages of any map of this process could not be read, ever. One that is read again counts again."""
+    return refused_by_all()
