@@ -7,7 +7,7 @@ leads to records only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,6 @@ from engine.record.header import MAX_OFFSET
 
 if TYPE_CHECKING:
     from engine.log.consume_queue import ConsumeQueue
-    from engine.log.consume_queues import ConsumeQueues
 
 Array = np.ndarray[Any, Any]
 
@@ -143,7 +142,7 @@ class Covered:
 
 
 def read_claims(
-    queues: ConsumeQueues,
+    queues: Iterable[ConsumeQueue],
     covered: Covered | None,
     *,
     clean: bool,
@@ -156,7 +155,7 @@ def read_claims(
     Entries from the physical offset `start` on are kept.
 
     `covered` is the mark's, if it is this log's; `clean` says that the last writer closed the store. Call it when the
-    queues' ends are found, and before anything is cut.
+    queues' ends are found, and before anything is cut. `queues` are gone through twice.
     """
     own_from = covered.end if covered is not None and not clean else None
     covered_end = covered.reach(end) if covered is not None else 0
@@ -180,7 +179,7 @@ def read_claims(
     return Claims(clean, covered_end, own_from, claims, _runs(queues, start, end), deleted_until)
 
 
-def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) -> Claims:
+def with_entries(claims: Claims, queues: Iterable[ConsumeQueue], start: int, end: int) -> Claims:
     """The same, and what entries lead to in [start, end), which was left out."""
     runs = _runs(queues, start, end)
     return replace(
@@ -188,7 +187,7 @@ def with_entries(claims: Claims, queues: ConsumeQueues, start: int, end: int) ->
     )
 
 
-def _reach(queues: ConsumeQueues, end: int, file_bytes: int) -> int:
+def _reach(queues: Iterable[ConsumeQueue], end: int, file_bytes: int) -> int:
     """Where the records end that entries lead to at or behind `end`: as long as they lie as close as records do, since
     no checksum covers an entry."""
     places, sizes = _by_place(_joined(_runs(queues, end, MAX_OFFSET)))
@@ -199,7 +198,7 @@ def _reach(queues: ConsumeQueues, end: int, file_bytes: int) -> int:
     return int(ends[:count].max(initial=end))
 
 
-def _runs(queues: ConsumeQueues, start: int, end: int) -> dict[tuple[str, int], Sequence[Run]]:
+def _runs(queues: Iterable[ConsumeQueue], start: int, end: int) -> dict[tuple[str, int], Sequence[Run]]:
     """The entries for records in [start, end): as many of the newest as may be kept."""
     known = list(queues)
     bounds = _bounds(known, start, end)

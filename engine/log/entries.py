@@ -16,8 +16,8 @@ import numpy as np
 from engine.errors import ReadError
 
 if TYPE_CHECKING:
-    from engine.files.file_queue import FileQueue
     from engine.files.mapped_file import MappedFile
+    from engine.record.kernel.files import FilesByStart
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_STRUCT = Struct(">qiq")
@@ -148,7 +148,9 @@ def starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
     return not 0 <= entry[0] < physical_offset and entry[1] != PRE_BLANK_SIZE
 
 
-def runs_by_file(log: FileQueue, entries: Entries, most_rows: int | None = None) -> Iterator[tuple[Array, int, Array]]:
+def runs_by_file(
+    log: FilesByStart, entries: Entries, most_rows: int | None = None
+) -> Iterator[tuple[Array, int, Array]]:
     """(pages, physical offset of their first byte, physical offsets of the records) for each run of `entries` in one
     file, and of `most_rows` at most.
 
@@ -171,7 +173,7 @@ def _borders(places: Array, file_bytes: int) -> list[int]:
     return found
 
 
-def file_pages(log: FileQueue, base: int) -> memoryview:
+def file_pages(log: FilesByStart, base: int) -> memoryview:
     """What can be read of the file that begins at `base`; nothing when it is missing."""
     file = log.find(base)
     try:

@@ -267,7 +267,7 @@ class _Recovery:
 
     def _keep(self, topic: str, queue_id: int, first: int, entries: Entries) -> None:
         """Leave entries of lost numbers as the queue had them, where they lead to bytes that the disk refuses."""
-        keep_entries(self._claims, topic, queue_id, first, entries, self._refused_ranges())
+        keep_entries(self._claims.runs.get((topic, queue_id), ()), first, entries, self._refused_ranges())
 
     def _uncommitted(self) -> list[str]:
         """What is to be said of a ledger's newest entries, if they are not known to be committed."""

@@ -18,7 +18,6 @@ from engine.files.mapped_file import unread_end
 
 if TYPE_CHECKING:
     from engine.files.file_queue import FileQueue
-    from engine.log.claims import Claims
     from engine.log.entries import Entries
 
 Range = tuple[int, int]
@@ -56,14 +55,13 @@ class UnreadRanges:
         return any(first <= start and end <= after for first, after in self.again)
 
 
-def keep_entries(
-    claims: Claims, topic: str, queue_id: int, first: int, entries: Entries, unread: Iterable[Range]
-) -> None:
-    """Put into `entries`, a queue's from the queue offset `first` on, those that it had which lead to `unread` ranges.
-    Others that follow one repeat where it leads, since entries lead ever further."""
+def keep_entries(runs: Iterable[tuple[int, Entries]], first: int, entries: Entries, unread: Iterable[Range]) -> None:
+    """Put into `entries`, a queue's from the queue offset `first` on, those of `runs` that lead to `unread` ranges.
+    Each run is what the queue had from a queue offset on. Others that follow one repeat where it leads, since entries
+    lead ever further."""
     ranges = list(unread)
     kept = np.zeros(len(entries), dtype=bool)
-    for run_first, run in claims.runs.get((topic, queue_id), ()):
+    for run_first, run in runs:
         start, end = max(first, run_first), min(first + len(entries), run_first + len(run))
         had = run[start - run_first : max(end, start) - run_first]
         places = had["physical_offset"].astype(np.int64)
