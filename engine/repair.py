@@ -19,7 +19,6 @@ from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import remove_tree, store_root, unlink
-from engine.fsck.check import mended_messages
 from engine.fsck.closed import check_at_rest, check_store
 from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims
@@ -80,7 +79,6 @@ def repair_store(
                 if problem.kind is ProblemKind.CONFIG:
                     yield from quarantine_config(layout, problem.path, config.disk)
             yield from quarantine_foreign(layout, problems, config.disk)
-            yield from _mend(layout, config)
             yield from _frame_damage(layout, config, claims)
             yield from _drop_derived(layout, config, problems)
     with MessageStore.open(path, config):
@@ -138,27 +136,6 @@ def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
         remove_file(layout.coverage, config.disk)
     remove_file(layout.checkpoint, config.disk)  # it may have any length
     write_checkpoint(layout.checkpoint, Checkpoint(), config.disk)
-
-
-def _mend(layout: StoreLayout, config: StoreConfig) -> Iterator[str]:
-    """Put right what is damaged in a record and its queue's entry tells, while the queues are there."""
-    sizes = choose_at(layout, config).sizes
-    with _derived(layout, config) as parts:
-        parts.queues.expire(parts.log.min_offset)
-        found = list(mended_messages(parts.log, parts.queues))
-    with closing(FileQueue(layout.commit_log, sizes.commit_log_bytes, Access.WRITE, disk=config.disk)) as files:
-        for message in found:
-            file = files.find(message.physical_offset)
-            if file is None or file.access is Access.READ or message.word.right is None:
-                continue
-            start = message.physical_offset - file.start
-            kept = keep_bytes(layout.own / DAMAGED, file, start, start + message.store_size, config.disk)
-            position = start + message.word.position
-            file.writable()[position : position + len(message.word.right)] = message.word.right
-            file.sync()
-            what = f"the {message.word.what} of the record at physical offset {message.physical_offset}"
-            copy = f"a copy as it was is in {kept.relative_to(layout.root)}"
-            yield f"put {what} right, as the entry of {message.queue}/{message.queue_offset} says; {copy}"
 
 
 def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:

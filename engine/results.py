@@ -173,9 +173,6 @@ class StoreStats:
     """What the store holds in a form that is not read, in sentences."""
     damaged_places: int = 0
     """Places of the log that readers could not read, since this open."""
-    mended: int = 0
-    """Messages that were shown by the entries of their queues, since a word of their own was damaged (docs/format.md,
-    12)."""
     no_space_reason: str | None = None
     """Why the newest publication found no space, as long as that holds; None: it found some."""
     last_deletion: Deletion | None = None
@@ -210,6 +207,7 @@ class DamageKind(Enum):
     UNREADABLE = "no record can be made out"
     LOST_SECTOR = "a sector of zeros where topic and properties should be"
     MISNUMBERED = "a record whose queue offset can't be right"
+    MISPLACED = "a record whose topic or queue id can't be right"
     MOVED = "a record that another queue holds for its own"
     BLANK = "the blank at a file's end, which may stand for what was damaged"
     TOMBSTONE = "framed by a repair: whoever reads the log passes it"
@@ -229,7 +227,7 @@ class DamagedRange:
     @property
     def is_new(self) -> bool:
         """Whether it is damage that nobody has dealt with."""
-        return self.kind in (DamageKind.UNREADABLE, DamageKind.LOST_SECTOR, DamageKind.MISNUMBERED)
+        return self.kind not in (DamageKind.MOVED, DamageKind.BLANK, DamageKind.TOMBSTONE)
 
 
 class ProblemKind(Enum):

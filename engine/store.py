@@ -819,7 +819,7 @@ class MessageStore:
     def _log_rewritten(self, physical_end: int) -> None:
         self.log_generation += 1
         self._sums.forget_log()
-        self._reader.records.met.forget()
+        self._reader.records.forget_damaged()
         self._listeners.log_rewritten(physical_end)
 
     def clean(self) -> int:
@@ -931,8 +931,7 @@ class MessageStore:
             index_reason=index.reason,
             queues_derived=self.queues_derived,
             not_shown=self.not_shown,
-            damaged_places=self._reader.records.met.damaged,
-            mended=self._reader.records.met.mended,
+            damaged_places=self._reader.records.damaged_places,
             refused_pages=all_pages_refused(),
             ignored_errors=parts.ignored.count,
             last_ignored_error=parts.ignored.last,

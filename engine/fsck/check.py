@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from engine.errors import ConfigFileError, ReadError
@@ -16,12 +14,9 @@ from engine.fsck.check_index import CheckedIndex
 from engine.fsck.check_queues import CheckedQueues, Extent
 from engine.log.checkpoint import CHECKPOINT_BYTES, read_checkpoint
 from engine.log.claims import Claims
-from engine.log.commit_log import CommitLog
 from engine.log.consume_queues import ConsumeQueues
 from engine.log.dispatch import Dispatcher
 from engine.log.index import Index
-from engine.log.mending import Word
-from engine.log.queue_records import QueueRecords
 from engine.log.queue_sequence import Seed
 from engine.record.header import MAX_OFFSET
 from engine.recovery.completeness import shows_multi_dispatch
@@ -71,35 +66,6 @@ def check_store_files(
     return Check(parts, end, progress, claims, begins).problems()
 
 
-@dataclass(frozen=True, slots=True)
-class MendedMessage:
-    """A message of `queue` whose record, at `physical_offset`, says a wrong word of itself: readers go by its entry."""
-
-    queue: str
-    queue_offset: int
-    physical_offset: int
-    store_size: int
-    word: Word
-
-    def __str__(self) -> str:
-        return (
-            f"its {self.word.what} is damaged: it is read by the entry of {self.queue}/{self.queue_offset}, which leads"
-            " to it"
-        )
-
-
-def mended_messages(
-    log: CommitLog, queues: ConsumeQueues, looked: Callable[[int], None] = lambda size_bytes: None
-) -> Iterator[MendedMessage]:
-    """All messages that are shown by their entries alone. `looked` hears how many bytes of records were looked at."""
-    records = QueueRecords(log, queues, log.files.file_bytes)
-    for queue in queues:
-        with suppress(ReadError):
-            for queue_offset, (message, word) in records.mended(queue, looked):
-                name = f"{queue.topic}/{queue.queue_id}"
-                yield MendedMessage(name, queue_offset, message.physical_offset, message.store_size, word)
-
-
 class Check:
     """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
 
@@ -117,9 +83,8 @@ class Check:
         self._progress = progress
         self._claims = claims
         self._begins = begins
-        self._stage = "looking at entries"
+        self._stage = "reading records"
         self._done = 0
-        self._mended: dict[int, MendedMessage] = {}
 
     def problems(self) -> Iterator[Problem]:
         """Everything that is wrong."""
@@ -130,9 +95,6 @@ class Check:
         # The checked queues and index take what dispatch would write, and compare it.
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
         yield from file_problems(parts.layout, parts.log.files)
-        shown_by_entry = mended_messages(parts.log, parts.queues, self._looked)
-        self._mended = {message.physical_offset: message for message in shown_by_entry}
-        self._stage = "reading records"
         scan = LogScan(
             self._log.files,
             begin,
@@ -150,8 +112,6 @@ class Check:
             yield from self._damage_problems(scan.damaged[known:])
             known = len(scan.damaged)
         yield from self._damage_problems(scan.damaged[known:])
-        for mended in self._mended.values():
-            yield self._at(ProblemKind.BAD_RECORD, mended.physical_offset, str(mended))
         end = scan.end if self._end is None else self._end
         if self._end is None:
             yield from self._tail_problems(end)
@@ -176,9 +136,6 @@ class Check:
         first = 0 if self._log.min_offset == 0 else None
         return lambda topic, queue_id: first
 
-    def _looked(self, size_bytes: int) -> None:
-        self._tell(max(self._done, self._log.min_offset) + size_bytes)
-
     def _tell(self, physical_offset: int) -> None:
         self._done = physical_offset
         if self._progress is not None:
@@ -191,8 +148,6 @@ class Check:
         for damage in damaged:
             if damage.is_new:
                 text = f"{damage.end - damage.start:,} bytes hold no good record: {damage.reason}"
-                mended = self._mended.pop(damage.start + self._log.framing.header_bytes, None)
-                text += f"; {mended}" if mended is not None else ""
                 yield self._at(ProblemKind.BAD_RECORD, damage.start, text)
 
     def _tail_problems(self, end: int) -> Iterator[Problem]:

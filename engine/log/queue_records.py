@@ -1,7 +1,7 @@
 """Queue records: the records that a queue's entries lead to, one at a time or located as arrays.
 
 Nothing is believed that the log does not confirm: the record must say that it stands where its entry does. One that
-does not is read alone, and perhaps mended (`mending`); arrays show the same as reading alone does.
+does not, or that holds a batch, is read alone; arrays show the same as reading alone does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 
 from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError, RefusedReadError
 from engine.log.entries import Entries, file_pages, runs_by_file
-from engine.log.mending import Entry, Mended, Mender, MetDamage, stands_at
+from engine.record.header import INNER_BATCH
 from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
 from engine.record.kernel.decode import StoredMessage, is_plainly_at, is_wrapper, read_run
 from engine.record.located import LocatedRecords, locate, strays
-from engine.record.multi_dispatch import Place
+from engine.record.multi_dispatch import MULTI_DISPATCH, Place, inner_count
+from engine.record.multi_dispatch import places as claimed_places
 from engine.record.record import decode_record
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ KEPT_BATCHES = 16
 GROUP_BYTES = 1 << 20
 """Of messages that are made together, about: all are checked before the first is given."""
 
-LOOKED_AT = 8192
-"""Entries that are looked at together."""
+MOST_COUNTED = 1 << 16
+"""Damaged places are counted up to this number."""
 
 
 class Run(NamedTuple):
@@ -68,11 +69,23 @@ class QueueRecords:
         self._whole: Callable[[memoryview, int], StoredMessage] = self._framed if self._is_ledger else whole
         """The message whose record is at the start of a view, and at that physical offset. DamagedRecordError."""
         self._queues = queues
-        self._mender = Mender(log, queues, body_limit_bytes)
         self._batches: dict[int, InnerBatch] = {}
         self.has_batches = False
         """Whether messages of a batch were read: nobody knows the place of one before."""
-        self.met = MetDamage()
+        self._damaged: set[int] = set()
+
+    @property
+    def damaged_places(self) -> int:
+        """Places of the log that readers could not read, up to MOST_COUNTED."""
+        return len(self._damaged)
+
+    def forget_damaged(self) -> None:
+        """Another log is there."""
+        self._damaged.clear()
+
+    def _note_damaged(self, physical_offset: int) -> None:
+        if len(self._damaged) < MOST_COUNTED:
+            self._damaged.add(physical_offset)
 
     # one
 
@@ -85,7 +98,7 @@ class QueueRecords:
             self.has_batches = True
             return self._items(message).message(message, queue_offset - message.queue_offset)
         except DamagedRecordError as damage:
-            self.met.note_damaged(damage.physical_offset)
+            self._note_damaged(damage.physical_offset)
             raise
 
     def _record(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
@@ -101,17 +114,11 @@ class QueueRecords:
         except RefusedReadError:
             raise
         except (DamagedRecordError, MessageNotFoundError) as error:
-            mended = self._mended(queue, queue_offset, entry)
-            if mended is not None:
-                return mended
             raise self._astray(error, queue, queue_offset) from None
         if is_plainly_at(message, queue.topic, queue.queue_id, queue_offset) or (
             stands_at(message, Place(queue.topic, queue.queue_id, queue_offset))
         ):
             return message
-        mended = self._mended(queue, queue_offset, entry)
-        if mended is not None:
-            return mended
         found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
         text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to {found}"
         raise DamagedRecordError(message.physical_offset, text)
@@ -125,18 +132,8 @@ class QueueRecords:
         text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to no place in the log"
         return DamagedRecordError(error.physical_offset, text)
 
-    def _mended(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage | None:
-        mended = self._mender.mend(Entry(queue.topic, queue.queue_id, queue_offset, *entry))
-        if mended is None:
-            return None
-        self.met.note_mended(mended.message.physical_offset, Place(queue.topic, queue.queue_id, queue_offset))
-        return mended.message
-
     def at(self, place: int) -> StoredMessage:
         """The message of that `place`. Errors as `CommitLog.rest`, DamagedRecordError."""
-        found = self.mended_at(place)
-        if found is not None:
-            return found
         try:
             message = self.record_at(place)
         except DamagedRecordError:
@@ -195,27 +192,6 @@ class QueueRecords:
         self._log.require_framed(physical_offset, message.store_size)
         return message
 
-    def mended_at(self, physical_offset: int) -> StoredMessage | None:
-        """The message there, if it was mended when its queue led to it."""
-        place = self.met.place_of(physical_offset)
-        queue = self._queues.get(place.topic, place.queue_id) if place is not None else None
-        return self.alone(queue, place.queue_offset) if place is not None and queue is not None else None
-
-    def led_to(self, topic: str, physical_offset: int) -> StoredMessage | None:
-        """The message whose record starts there, as a queue of that topic leads to it."""
-        for queue_id in self._queues.queue_ids(topic):
-            queue = self._queues.get(topic, queue_id)
-            if queue is None:
-                continue
-            try:
-                queue_offset = queue.offset_of_physical(physical_offset)
-                entry = queue.entry(queue_offset)
-            except ReadError:
-                continue
-            if entry is not None and entry[0] == physical_offset:
-                return self.alone(queue, queue_offset)
-        return None
-
     def alone(self, queue: ConsumeQueue, queue_offset: int) -> StoredMessage | None:
         """The message at that number of the queue, as `get` reads it; None where it is none."""
         try:
@@ -261,27 +237,10 @@ class QueueRecords:
             yield Run(first, records, log_file, copies)
             first += len(places)
 
-    def mended(self, queue: ConsumeQueue, looked: Callable[[int], None]) -> Iterator[tuple[int, Mended]]:
-        """Every message of the queue that is shown by its entry alone, with its queue offset. `looked` hears how many
-        bytes of records were looked at. Errors of unreadable entries as `ConsumeQueue.entries`."""
-        for first in range(queue.min_offset, queue.max_offset, LOOKED_AT):
-            entries = queue.entries(first, LOOKED_AT)
-            looked(int(entries["size"].sum(dtype=np.int64)))
-            row = first
-            for pages, log_file, places in runs_by_file(self._log.files, entries):
-                records = locate(pages, places - log_file, places, self._is_ledger)
-                doubted = ~records.headers["ok"] | strays(records, queue.topic, queue.queue_id, row)
-                for queue_offset in (row + np.flatnonzero(doubted)).tolist():
-                    entry = entries[queue_offset - first].item()
-                    mended = self._mender.mend(Entry(queue.topic, queue.queue_id, queue_offset, *entry))
-                    if mended is not None:
-                        yield queue_offset, mended
-                row += len(places)
-
     def note_unread(self, run: Run, good: Array) -> None:
         """Those of a run that are not `good` (bool (n,)) were refused for their bodies."""
         for row in np.flatnonzero(run.records.headers["ok"] & ~good).tolist():
-            self.met.note_damaged(int(run.records.headers["physical_offset"][row]))
+            self._note_damaged(int(run.records.headers["physical_offset"][row]))
 
     def _confirm(
         self, queue: ConsumeQueue, first: int, records: LocatedRecords, places: Array
@@ -317,3 +276,17 @@ class QueueRecords:
             parts.append(part)
             positions[row], end = end, end + len(part)
         return locate(np.frombuffer(b"".join(parts), np.uint8), positions, places)
+
+
+def stands_at(message: StoredMessage, place: Place) -> bool:
+    """Whether the record says that it stands there: in its own queue, as a batch with that number, too, or as in one of
+    its further places."""
+    if (message.topic, message.queue_id) == place[:2]:
+        number = place.queue_offset - message.queue_offset
+        if number == 0:
+            return True
+        if message.sys_flag & INNER_BATCH and 0 < number < inner_count(message.properties, message.queue_offset):
+            return True
+    return bool(message.find_property(MULTI_DISPATCH.encode())) and (
+        place in claimed_places(message.properties, message.queue_id)
+    )

@@ -60,6 +60,15 @@ class Misnumbered:
     displaced: tuple[Doubt, ...] = ()
 
 
+class Gap(NamedTuple):
+    """Numbers [first, after) of a queue that no record of the log has."""
+
+    topic: str
+    queue_id: int
+    first: int
+    after: int
+
+
 def queued_rows(records: ScannedRecords) -> Array:
     """Rows that stand in their queue: all but transactions prepared or rolled back, and those whose topic can have
     none. int64 (k,)."""
@@ -132,6 +141,8 @@ class QueueSequence:
         self._disproved: list[Doubt] = []
         self._newest_places: dict[tuple[str, int], Doubt] = {}
         self._displaced: list[Doubt] = []
+        self.gaps: list[Gap] = []
+        """The numbers that were passed over."""
 
     def expected(self, topic: str, queue_id: int) -> int | None:
         """What the next record of the queue must carry; None when any number may be right."""
@@ -279,6 +290,7 @@ class QueueSequence:
             return [numbered.row for numbered in line if numbered.own]
         walked = _walk(offsets, places, begin, missing, lambda offset: self._place_of(*queue, offset))
         self._next[queue] = walked.expected
+        self.gaps += [Gap(*queue, first, after) for first, after in walked.gaps]
         if walked.leap is not None and line[walked.leap].own:
             row = line[walked.leap].row
             size = int(headers["store_size"][row])
@@ -307,12 +319,14 @@ class _Numbered(NamedTuple):
 
 class _Walked(NamedTuple):
     """Rows of one queue that must be damaged, and what is expected behind them. `leap` is the last row that is right if
-    it follows lost ones: there `before_leap` was expected, which nothing has confirmed."""
+    it follows lost ones: there `before_leap` was expected, which nothing has confirmed. `gaps` are ranges
+    [first, after) of numbers that no row has."""
 
     wrong: list[int]
     expected: int
     leap: int | None
     before_leap: int
+    gaps: list[tuple[int, int]]
 
 
 def _missing(lost_bytes: int) -> int:
@@ -326,6 +340,7 @@ def _walk(
     """Judge the numbers of one queue; `missing` records at most were lost before them. `place_of` says
     where the queue's entry of a number leads: of two records with one number it tells which has it."""
     wrong: list[int] = []
+    gaps: list[tuple[int, int]] = []
     leap, before_leap = None, expected
     for row, offset in enumerate(offsets):
         following = offsets[row + 1] if row + 1 < len(offsets) else None
@@ -339,8 +354,10 @@ def _walk(
         else:
             wrong.append(row)
             continue
+        if offset > expected:
+            gaps.append((expected, offset))
         expected = offset + 1
-    return _Walked(wrong, expected, leap, before_leap)
+    return _Walked(wrong, expected, leap, before_leap, gaps)
 
 
 def _is_possible(offset: int, place: int) -> bool:

@@ -39,7 +39,7 @@ enough for memory that was used before."""
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """Where the bodies of n messages are: at `starts` (int64 (n,)) of the file of the log at physical offset
-    `log_file`, with the CRCs in `crcs` (int32 (n,)); or, when any is compressed or mended, of `copied` (uint8)."""
+    `log_file`, with the CRCs in `crcs` (int32 (n,)); or, when any is compressed or of a batch, of `copied` (uint8)."""
 
     log_file: int
     starts: Array

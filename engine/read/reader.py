@@ -132,27 +132,13 @@ class Reader(KeyReader):
 
     # keys
 
-    def _shown(self, topic: str, physical_offset: int) -> list[StoredMessage]:
-        """The messages of the record there, newest first, as the queue shows them that leads to it, else as they
-        are."""
+    def _shown(self, physical_offset: int, in_queue: bool = True) -> list[StoredMessage]:
+        """The messages of the record there, newest first; those that stand `in_queue` alone, or all."""
         try:
-            messages = self.records.messages_at(physical_offset)
+            messages = self.records.messages_at(physical_offset)[::-1]
         except ReadError:
-            messages = []
-        newest = messages[-1] if messages else None
-        if newest is not None and newest.topic == topic and (not is_in_queue(newest) or self._is_led_to(newest)):
-            return messages[::-1]
-        mended = self.records.led_to(topic, physical_offset)
-        return [mended] if mended is not None else messages[::-1]
-
-    def _is_led_to(self, message: StoredMessage) -> bool:
-        """Whether the message is where it says."""
-        queue = self.queues.get(message.topic, message.queue_id)
-        try:
-            entry = queue.entry(message.queue_offset) if queue is not None else None
-        except ReadError:
-            return False
-        return entry is not None and entry[0] == message.physical_offset
+            return []
+        return [one for one in messages if self._is_led_to(one)] if in_queue else messages
 
     def _likely(self, candidates: Iterator[int], key: str) -> Iterator[int]:
         """Those of many `candidates` whose record may have the key. Many may only share its hash: they are looked over
@@ -179,14 +165,29 @@ class Reader(KeyReader):
             for log, base, places_of in runs_by_file(self.log.files, entries):
                 records = locate(log, places_of - base, places_of, self._is_ledger)
                 alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
-                yield _places_with_key(records.take(~alone), topic, key)
-                shown = [one for place in places_of[alone].tolist() for one in self._shown(topic, place)]
+                places = _places_with_key(records.take(~alone), topic, key)
+                others = [self._is_anothers(topic, *place) for place in places.tolist()]
+                yield places[~np.array(others, bool), :2]
+                shown = [one for place in places_of[alone].tolist() for one in self._shown(place)]
                 inside = [
-                    (one.queue_id, one.queue_offset)
-                    for one in shown
-                    if one.topic == topic and is_in_queue(one) and carries_key(one, key)
+                    (one.queue_id, one.queue_offset) for one in shown if one.topic == topic and carries_key(one, key)
                 ]
                 yield np.array(inside, np.int64).reshape(-1, 2)
+
+    def _is_led_to(self, message: StoredMessage) -> bool:
+        """Whether the message is in a queue, and no other one has its number there."""
+        place = message.queue_id, message.queue_offset, message.physical_offset
+        return is_queued(message.sys_flag) and not self._is_anothers(message.topic, *place)
+
+    def _is_anothers(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
+        """Whether the entry of that number leads to another record than that at `physical_offset`: what this one says
+        of itself is damaged, or its broker gave the number again."""
+        queue = self.queues.get(topic, queue_id)
+        try:
+            entry = queue.entry(queue_offset) if queue is not None else None
+        except ReadError:
+            return False
+        return entry is not None and entry[0] != physical_offset
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
         """The newest message with `key` that its queue leads to; looked up again only when the log has grown.
@@ -205,10 +206,10 @@ class Reader(KeyReader):
         """As `newest_with_key`. Where many records have a key of that hash they are looked at once, for all such keys,
         and afterwards those that are new."""
         if not self._remember or "\ufffd" in key:  # that stands for bytes that are no UTF-8, too
-            return next(filter(is_in_queue, self._with_key(topic, key)), None)
+            return next(self._with_key(topic, key, in_queue=True), None)
         chain = self._chains.get((topic, index_hash(topic, key)), NO_CHAIN) if self._chains else NO_CHAIN
         try:
-            found = next(filter(is_in_queue, self._with_key(topic, key, chain.end, is_short=True)), None)
+            found = next(self._with_key(topic, key, chain.end, is_short=True, in_queue=True), None)
         except WouldBlock:
             check_deadline()
             found, chain = None, self._learned(topic, key)
@@ -251,15 +252,14 @@ class Reader(KeyReader):
                         found[word] = max(found.get(word, 0), int(places_of[row]))
             alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
             for place in places_of[alone].tolist():
-                for message in self._shown(topic, place):
+                for message in self._shown(place):
                     for word in (*message.keys, message.unique_key or ""):
                         found[word] = max(found.get(word, 0), place)
             yield from sorted(((place, word) for word, place in found.items()), reverse=True)
 
     def _has_message(self, topic: str, place: int, key: str) -> bool:
         """Whether a message in the record there carries a key, and its queue leads to it."""
-        shown = self._shown(topic, place)
-        return any(one.topic == topic and is_in_queue(one) and carries_key(one, key) for one in shown)
+        return any(one.topic == topic and carries_key(one, key) for one in self._shown(place))
 
     def _newest_by_key(self) -> dict[tuple[str, str], int]:
         """What is known of keys in the log as it is now. Threads that come at once may each begin again: no harm."""
@@ -294,7 +294,7 @@ class Reader(KeyReader):
             ((starts, sizes),) = find_properties(records, [KEYS])
             is_batch = may_be_wrapper(records.headers["sys_flag"])
             for place in np.unique(places_of[is_batch]).tolist():
-                for message in self._shown(topic, place):
+                for message in self._shown(place):
                     keys.update(message.keys)
             sizes = np.where(is_batch, 0, sizes)
             for first, size in zip(starts[sizes > 0].tolist(), sizes[sizes > 0].tolist(), strict=True):
@@ -319,17 +319,13 @@ def rows_naming(records: LocatedRecords, key: str) -> Array:
     return np.array(sorted(rows), np.int64)
 
 
-def is_in_queue(message: StoredMessage) -> bool:
-    """Whether its queue leads to it: not to transactions that are prepared or rolled back."""
-    return is_queued(message.sys_flag)
-
-
 def _places_with_key(records: LocatedRecords, topic: str, key: str) -> Array:
-    """Queue ids and queue offsets of the records of that topic that carry `key`."""
+    """Queue ids, queue offsets and physical offsets (int64 (n, 3)) of the records of that topic that carry `key`."""
     records = records.take(np.flatnonzero(records.headers["ok"] & is_queued(records.headers["sys_flag"])))
     records = records.take(rows_naming(records, key))
     topics, topic_rows = topics_of(records)
     keys, unique_keys = property_texts(records, [KEYS, UNIQUE_KEY])
     carry = [key == unique or key in split_keys(own) for own, unique in zip(keys, unique_keys, strict=True)]
     rows = np.array([row for row in np.flatnonzero(carry).tolist() if topics[topic_rows[row]] == topic], np.int64)
-    return np.stack([records.queue_ids[rows].astype(np.int64), records.headers["queue_offset"][rows]], axis=1)
+    headers = records.headers[rows]
+    return np.stack([records.queue_ids[rows].astype(np.int64), headers["queue_offset"], headers["physical_offset"]], 1)

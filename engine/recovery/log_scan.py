@@ -27,13 +27,15 @@ import numpy as np
 from engine.errors import ReadError
 from engine.files.mapped_file import MappedFile, unread_end, used_end
 from engine.log.claims import Claims, QueueClaim
-from engine.log.queue_sequence import SPARE, Doubt, QueueSequence, Seed, inner_batches, queued_rows
+from engine.log.queue_records import stands_at
+from engine.log.queue_sequence import SPARE, Doubt, Gap, QueueSequence, Seed, inner_batches, queued_rows
 from engine.record.byte_columns import items_at
 from engine.record.columns import lost_sector_rows
 from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES, is_queued, is_rolled_back, position_of
 from engine.record.kernel.decode import StoredMessage
 from engine.record.located import LocatedRecords
 from engine.record.log_framing import EntryNumber
+from engine.record.multi_dispatch import Place
 from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, frame_extent, read_header
 from engine.record.scan import CHUNK_BYTES, ScannedRecords, ScanStop, find_chained_record, scan_records
 from engine.recovery.tombstone import TOMBSTONE_TOPIC, is_tombstone
@@ -49,6 +51,8 @@ SOON_MS = 10_000
 """A message is stored so soon after it was born, or its store time is not held against what follows: no checksum covers
 either, and one that a bit took to the future would make a stale tail of all after it."""
 _BORN_TIME_POSITION = position_of("born_time_ms")
+_MOST_LOOKED_AT = 64
+"""So many numbers of a gap are looked for in the records that their entries lead to."""
 _ENDING_BYTES = 3
 """A record without properties ends with its topic and two zeros, any other with text."""
 
@@ -486,26 +490,71 @@ class LogScan:
         return self._sequence.fits(message.topic, message.queue_id, message.queue_offset, place, lost_bytes)
 
     def _note_moved(self, start: int) -> None:
-        """Note the newest records of queues, from `start` on, that these lack although they are whole."""
+        """Note the records from `start` on whose topic or queue id is damaged, which no checksum covers: each is whole,
+        and a queue that lacks its number leads to it. Of newest ones also those that may be where they say they are:
+        their numbers are taken."""
+        for topic, queue_id, first, after in [*self._sequence.gaps, *self._missing()]:
+            for number in range(first, min(after, first + _MOST_LOOKED_AT)):
+                place = Place(topic, queue_id, number)
+                physical_offset = self._claims.place_of(*place)
+                if start <= physical_offset < self.end and self._has_lost_its_name(physical_offset, place):
+                    end = physical_offset + (self._claims.size_at(physical_offset) or 0)
+                    text = f"its topic or queue id is damaged: the entry of {topic}/{queue_id}/{number} leads to it"
+                    self._lose(DamagedRange(physical_offset, end, text, DamageKind.MISPLACED, self._latest_ms))
+        self._sequence.gaps.clear()
         for (topic, queue_id), claim in self._claims.queues.items():
-            place, end = claim.physical_offset, claim.physical_end
-            if not start <= place < end <= self.end or not self._is_missing(topic, queue_id, claim):
+            begin, end = claim.physical_offset, claim.physical_end
+            if not start <= begin < end <= self.end or not self._is_missing(topic, queue_id, claim):
                 continue
-            if self.is_moved(place, end - place, claim.next_offset - 1):
+            if self.is_moved(begin, end - begin, claim.next_offset - 1) and not self._is_lost(begin):
                 text = DamageKind.MOVED.value
-                self._lose(DamagedRange(place, end, text, DamageKind.MOVED, self._latest_ms))
+                self._lose(DamagedRange(begin, end, text, DamageKind.MOVED, self._latest_ms))
+
+    def _missing(self) -> Iterator[Gap]:
+        """The newest numbers of queues that the log did not give."""
+        for (topic, queue_id), claim in self._claims.queues.items():
+            if self._is_missing(topic, queue_id, claim):
+                expected = self._sequence.expected(topic, queue_id)
+                newest = claim.next_offset - 1
+                yield Gap(topic, queue_id, newest if expected is None else expected, claim.next_offset)
+
+    def _has_lost_its_name(self, physical_offset: int, place: Place) -> bool:
+        """Whether the record there is of `place`, whose entry leads to it, though it says another one. The entry is the
+        wrong one where that of the other place leads there, too, or those beside it lead to other queues' records."""
+        size, message = self._claims.size_at(physical_offset), self._record_at(physical_offset)
+        if message is None or (message.store_size, message.queue_offset) != (size, place.queue_offset):
+            return False
+        own = Place(message.topic, message.queue_id, message.queue_offset)
+        if stands_at(message, place) or self._claims.place_of(*own) == physical_offset:
+            return False
+        if self._is_lost(physical_offset):
+            return False
+        beside = {self._stands(place._replace(queue_offset=place.queue_offset + step)) for step in (-1, 1)}
+        return False not in beside and (True in beside or self._stands(own) is True)
+
+    def _is_lost(self, physical_offset: int) -> bool:
+        return any(damage.start <= physical_offset < damage.end for damage in self.damaged)
+
+    def _stands(self, place: Place) -> bool | None:
+        """Whether the entry of `place` leads to a record that says so; None where it leads to none."""
+        message = self._record_at(self._claims.place_of(*place))
+        return stands_at(message, place) if message is not None else None
 
     def is_moved(self, physical_offset: int, size: int, queue_offset: int) -> bool:
         """Whether a whole record is there of that size and number. If it is not of the queue whose entry says so, its
         topic or queue id was damaged, which no checksum covers."""
+        message = self._record_at(physical_offset)
+        return message is not None and (message.store_size, message.queue_offset) == (size, queue_offset)
+
+    def _record_at(self, physical_offset: int) -> StoredMessage | None:
+        """The whole record there, None where there is none."""
         file = self._files.find(physical_offset)
         if file is None:
-            return False
+            return None
         try:
-            message = decode_record(self._readable(file)[physical_offset - file.start :], physical_offset)
+            return decode_record(self._readable(file)[physical_offset - file.start :], physical_offset)
         except ReadError:
-            return False
-        return (message.store_size, message.queue_offset) == (size, queue_offset)
+            return None
 
     def _lose_row(self, found: ScannedRecords, row: int, kind: DamageKind, reason: str) -> None:
         header = found.records.headers[row]

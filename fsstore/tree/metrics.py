@@ -58,7 +58,6 @@ _GAUGES = {
     "damaged_places": "Places of the log that readers could not read since then",
     "refused_pages": "Pages of the log, queues and index that the disk refused to read, since this daemon began",
     "ignored_errors": "Errors of the disk since then that cost time or memory alone: marks or sizes not written",
-    "mended": "Messages since then that were read by their queues' entries, since a word of their own is damaged",
 }
 """What the figures of `StoreStats` say."""
 

@@ -165,8 +165,6 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"refused    {plural(stats['refused_pages'], 'read')} by the disk: mountctl check tells where"
     if stats.get("ignored_errors"):
         yield f"ignored    {plural(stats['ignored_errors'], 'error')} of the disk, last: {stats['last_ignored_error']}"
-    if stats["mended"]:
-        yield f"mended     {plural(stats['mended'], 'message')} read by a consume queue's entry: the record is damaged"
 
 
 def _why_not(status: Mapping[str, Any]) -> str:

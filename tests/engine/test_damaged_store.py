@@ -176,7 +176,7 @@ def test_a_filler_for_a_number_without_a_record_never_leads_past_the_next_record
     for number in (1, 2, 20):
         flip_body(spoiled, number)
     change_record(spoiled, 6, 12, b"\0\2\0\0")  # now it is of queue 131072, so queue 0 lacks number 2
-    shutil.rmtree(spoiled / "consumequeue")  # its entry would tell
+    shutil.rmtree(spoiled / "consumequeue")  # its entry would show it damaged
     require_repaired(spoiled, {1, 2, 6, 20})
 
 
@@ -263,10 +263,10 @@ def test_a_number_that_is_believed_for_want_of_records_before_it_can_be_taken_ba
     assert lost_of(spoiled, mode) == {285, 294, 295}
 
 
-def test_a_number_that_was_taken_back_is_mended_by_one_repair(spoiled: Path) -> None:
+def test_a_number_that_was_taken_back_takes_one_repair(spoiled: Path) -> None:
     misnumber(spoiled, 294)
     assert any("its queue offset 100 does not follow" in problem.text for problem in check_store(spoiled))
-    require_repaired(spoiled, {285, 295})  # the entry knew the number
+    require_repaired(spoiled, {285, 294, 295})
 
 
 def test_a_queue_whose_first_file_was_set_aside_is_numbered_from_the_log(spoiled: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -98,8 +97,6 @@ HITS: dict[str, Callable[[Path, int, int], None]] = {
     "header": lambda left, start, size: wipe(left, start, 88),
     "header and more": lambda left, start, size: wipe(left, start, 120),
 }
-MENDED = ("physical offset", *(hit for hit in HITS if hit.startswith("size, bit")))
-"""The entry of the consume queue says them as well."""
 
 
 @pytest.mark.parametrize(
@@ -121,8 +118,8 @@ def test_a_damaged_message_costs_itself_alone_whatever_its_body_holds(
         assert not store.has_queue("new", 0)
         assert list(store.query("victim", "forged")) == []
         assert store.bounds("attacker", 0).max_offset == 1
-        with nullcontext() if hit in MENDED else pytest.raises(DamagedRecordError):
-            assert b"FORGED" in bytes(store.get("attacker", 0, 0).body)  # the message itself, by its entry
+        with pytest.raises(DamagedRecordError):
+            store.get("attacker", 0, 0)
         assert store.put(Message("attacker", b"next"), 0).queue_offset == 1
 
 

@@ -374,13 +374,6 @@ MUTANTS = (
         ("tests/engine/test_refused_messages.py",),
     ),
     Mutant(
-        "large-queue-offsets-are-never-the-same",
-        "engine/log/mending.py",
-        "if is_for_a_lost_number and found.queue_offset == entry.queue_offset",
-        "if is_for_a_lost_number and found.queue_offset is entry.queue_offset",
-        ("tests/engine/log/test_mending.py",),
-    ),
-    Mutant(
         "each-flush-is-a-thorough-one",
         "engine/write/flush.py",
         "now + self._policy.thorough_interval_ms / 1000",
@@ -393,13 +386,6 @@ MUTANTS = (
         "            return layout.shown(following), int(file.name) + length\n",
         "            return layout.shown(following), int(file.name) >> length\n",
         ("tests/engine/test_log_paths.py",),
-    ),
-    Mutant(
-        "mended-records-are-looked-for-elsewhere",
-        "engine/log/queue_records.py",
-        "                records = locate(pages, places - log_file, places, self._is_ledger)\n                doubted",
-        "                records = locate(pages, places / log_file, places, self._is_ledger)\n                doubted",
-        ("tests/engine/log/test_mending.py",),
     ),
     Mutant(
         "number-beyond-a-queue-is-not-superseded",

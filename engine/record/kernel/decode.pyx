@@ -237,7 +237,7 @@ cdef class KeyReader:
     """Reads a store's messages by key. `queries` counts.
 
     A record is a message when it is whole and its queue leads to it, if any queue may. Where it takes more to say what
-    is there, `_shown`(topic, physical offset) says it; and of very many candidates, `_likely`(candidates, key) names
+    is there, `_shown`(physical offset, in_queue) says it; and of very many candidates, `_likely`(candidates, key) names
     those to look at.
     """
 
@@ -269,15 +269,15 @@ cdef class KeyReader:
                     break
         return found if len(found) <= limit else found[:limit]
 
-    cpdef _with_key(self, str topic, str key, since=0, bint is_short=False):
-        """Messages with `key` from a physical offset on, newest first. WouldBlock where that `is_short` and more
-        than SINGLE_CANDIDATES records may carry it."""
+    cpdef _with_key(self, str topic, str key, since=0, bint is_short=False, bint in_queue=False):
+        """Messages with `key` from a physical offset on, newest first; with `in_queue` those alone that are found under
+        their number. WouldBlock where that `is_short` and more than SINGLE_CANDIDATES records may carry it."""
         oldest = max(self._files.min_offset, self._deleted.until(topic), since)
         cdef MessagesWithKey messages = MessagesWithKey.__new__(MessagesWithKey)
         messages.reader, messages.places = self, self._index.candidates(topic, key, oldest)
         messages.topic, messages.encoded_topic = topic, encoded(topic)
         messages.key, messages.encoded_key = key, encoded(key)
-        messages.alone, messages.is_short = SINGLE_CANDIDATES, is_short
+        messages.alone, messages.is_short, messages.in_queue = SINGLE_CANDIDATES, is_short, in_queue
         return messages
 
 
@@ -293,7 +293,7 @@ cdef class MessagesWithKey:
     cdef str topic, key
     cdef bytes encoded_topic, encoded_key
     cdef int64_t alone
-    cdef bint is_short
+    cdef bint is_short, in_queue
     cdef list found  # last one first
 
     def __iter__(self):
@@ -312,8 +312,10 @@ cdef class MessagesWithKey:
                 raise StopIteration
             message = self.read(place)
             if message is None:
-                shown = [one for one in self.reader._shown(self.topic, place) if one.topic == self.topic]
+                shown = [one for one in self.reader._shown(place, self.in_queue) if one.topic == self.topic]
                 self.found = [message for message in reversed(shown) if carries(message, self.key, self.encoded_key)]
+            elif self.in_queue and message.sys_flag & UNQUEUED_FLAG:
+                continue
             elif carries(message, self.key, self.encoded_key):
                 return message
         return self.found.pop()

@@ -216,8 +216,8 @@ def text_sizes(
     const int32_t[::1] queue_ids not None, const int64_t[::1] queue_offsets not None, bint is_ledger, int64_t unknown,
 ):
     """Bytes of text (body and newline, int64 (n,)) of the records at `physical_offsets` of `log`, which is at `base`;
-    None when one is compressed, may be a batch, or is no record. Of the first `unknown`, all is checked: CRC, topic,
-    queue and queue offset."""
+    None when one is compressed, may be a batch, or is no record: a whole one, if any is `unknown`. Of the first so many,
+    all is checked: CRC, topic, queue and queue offset."""
     cdef int64_t row, count = physical_offsets.shape[0], at, end = log.shape[0], topic_size = len(topic)
     cdef bint whole
     cdef const char *name = topic
@@ -233,7 +233,7 @@ def text_sizes(
                 prefetch(&log[0] + plus(physical_offsets[row + ROWS_AHEAD], -base), BYTES_AHEAD)
             at, whole = plus(physical_offsets[row], -base), row < unknown
             if not find_record(
-                &log[0], end, at, physical_offsets[row], False, is_ledger, whole, &header, &place
+                &log[0], end, at, physical_offsets[row], False, is_ledger, unknown > 0, &header, &place
             ) or header.body_size < 0 or header.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
                 break
             if whole and (
