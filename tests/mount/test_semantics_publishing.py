@@ -230,21 +230,23 @@ def test_the_end_of_an_open_append(queue: Path) -> None:
 
 def test_a_queue_is_not_copied_into_itself(queue: Path, new_topic: Callable[[], Path]) -> None:
     """1.19 stat shows one inode number for `0/append` and `0.log`, and for `orders/append` and `orders.log`, so that
-    `cat 0.log >> 0/append`, `cp` and `grep` find their output in their input, and refuse; with `frame=file`, where that
-    ends, they copy."""
+    `cp`, `grep` and `cat` find their output in their input, and refuse; with `frame=file`, where that ends, they copy.
+    The `cat` of coreutils 9.7 asks for the output's size, too, and goes on copying.
+    """
     publish(queue / "append", b"one\ntwo\n")
     folder = queue.parent
+    cat_refuses = tuple(map(int, sh("cat --version", folder).split()[3].split(".")[:2])) < (9, 7)
     for name in ("append", "append@tags=copy", "append@frame=write"):
         assert (queue / name).stat().st_ino == (folder / "0.log").stat().st_ino
-        for command in ("cat 0.log >>", "cp 0.log", "grep . 0.log >>"):
+        for command in ("cp 0.log", "grep . 0.log >>", *(["cat 0.log >>"] if cat_refuses else [])):
             refused = ["sh", "-c", f"timeout 1 {command} 0/{name}"]
             done = subprocess.run(refused, cwd=folder, capture_output=True, check=False)
             assert done.returncode in (1, 2)
             assert done.stderr
     name = folder.name
     assert (folder / "append").stat().st_ino == (folder.parent / f"{name}.log").stat().st_ino
-    refused = ["sh", "-c", f"timeout 1 cat {name}.log >> {name}/append"]
-    assert subprocess.run(refused, cwd=folder.parent, capture_output=True, check=False).returncode == 1
+    refused = ["sh", "-c", f"timeout 1 grep . {name}.log >> {name}/append"]
+    assert subprocess.run(refused, cwd=folder.parent, capture_output=True, check=False).returncode == 2
     assert bodies(queue) == [b"one", b"two"]
     sh("cat 0.log >> 0/append@frame=file; cp 0.log 0/append@frame=file", folder)
     assert bodies(queue)[2:] == [b"one\ntwo\n", b"one\ntwo\none\ntwo\n\n"]
