@@ -699,7 +699,7 @@ def used_end(file: MappedFile, start: int = 0) -> int:
 def _nonzero_end(view: memoryview, start: int) -> int:
     data, step = np.frombuffer(view, np.uint8), WARM_CHUNK_BYTES
     for first in range(max(len(data) - 1, 0) // step * step, start // step * step - 1, -step):
-        found = np.flatnonzero(data[max(first, start) : first + step])
+        found = np.flatnonzero(data[max(first, start) : first + step] != 0)
         if len(found):
             return max(first, start) + int(found[-1]) + 1
     return start

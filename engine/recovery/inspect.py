@@ -252,7 +252,7 @@ def _found_sizes(raw: Array, ranges: Sequence[tuple[int, int]], keys_at: KeysAt)
     high, low = np.array([begin], ">i8").view(SLOT).tolist()
     for start, end in _pieces(ranges, len(words) - 4):
         part = words[start : end + 4]
-        hits = np.flatnonzero(part[:-4])  # entry 1 begins with a hash; most words are zeros
+        hits = np.flatnonzero(part[:-4] != 0)  # entry 1 begins with a hash; most words are zeros
         hits = hits[(part[hits + 2] == low) & (part[hits + 1] == high) & (part[hits + 4] == 0) & (part[hits] > 0)]
         hits = hits[np.isin(part[hits], hashes)] if hashes else hits
         for word in (start + hits).tolist():
@@ -294,7 +294,7 @@ def explains(raw: Array, slots: int, entries: int, keys_at: KeysAt) -> bool:
 
 def _leads_to(heads: Array, table: Array, used: Array, newest: Array) -> bool:
     """Whether the slots are those that lead to `newest`, but for entries that a writer added meanwhile."""
-    filled = np.flatnonzero(heads)
+    filled = np.flatnonzero(heads != 0)  # of memory that is ours: numpy refuses what changes meanwhile
     found = heads[filled].astype(np.int64)
     limit = int(newest.max())
     while (late := (found > limit) & (found < len(table))).any():
