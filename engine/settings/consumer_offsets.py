@@ -27,7 +27,7 @@ Offsets = dict[str, dict[str, dict[int, int]]]
 
 
 class _Known(NamedTuple):
-    """What both files held when they had these `versions`: all of it, and the offsets alone."""
+    """The content of both files at these `versions`, and the offsets in it."""
 
     versions: list[Version]
     content: dict[str, Any]
@@ -44,8 +44,8 @@ class ConsumerOffsets:
         self._lock = threading.Lock()
 
     def read(self) -> Offsets:
-        """What the files say now; not to be changed. ConfigFileError; WouldBlock on a nonblocking thread: they are
-        to be read."""
+        """Return the offsets in the files as they are now; callers must not change them. ConfigFileError. WouldBlock
+        on a nonblocking thread, where the files have to be read first."""
         return self._read().offsets
 
     def _read(self) -> _Known:

@@ -1,4 +1,4 @@
-"""What was rendered or measured lately is kept in memory, the least recently used out."""
+"""A cache in memory of rendered files and measured layouts. It evicts the least recently used."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 def deferred(call: Callable[[], T], work: Callable[[], object] | None = None, kind: Kind = Kind.ANY) -> T:
-    """What `call` returned, if it need not block. SlowWork otherwise, with `work`, or `call` itself where what it finds
-    is kept; then the same request calls again."""
+    """Return the result of `call`, if it does not block. Otherwise raise SlowWork: a thread runs `work`, and the same
+    request calls again. Without `work` the thread runs `call`, which has to keep its result for that."""
     try:
         with nonblocking():
             return call()
@@ -24,7 +24,7 @@ def deferred(call: Callable[[], T], work: Callable[[], object] | None = None, ki
 
 
 class DoneInThread(Generic[T]):
-    """What takes long, done in a thread once for each request that asks for it: known by what it is about."""
+    """Runs slow work in a thread, once for each request. A request finds its result again by a key."""
 
     def __init__(self, kind: Kind = Kind.ANY) -> None:
         self._kind = kind
@@ -32,7 +32,8 @@ class DoneInThread(Generic[T]):
         self._done: WeakSet[_Done[T]] = WeakSet()
 
     def do(self, what: Hashable, work: Callable[[], T]) -> T:
-        """What `work` returned, done for this request. SlowWork at the first try."""
+        """Return the result of `work` that a thread did for this request. The first call raises SlowWork. `what` is the
+        key of the result."""
         with self._lock:
             done = next((one for one in self._done if one.what == what), None)
             if done is not None:

@@ -313,7 +313,7 @@ class Publisher:
         if not messages:
             return 0
         try:
-            put = self._stored(partial((queue or self.store).put_batch, messages))
+            put = self._stored(partial((self.store if queue is None else queue).put_batch, messages))
             return put.physical_end
         except (IllegalMessageError, MessageTooLargeError):
             self._blame_one_of(messages, lines)
