@@ -152,6 +152,13 @@ class ControlSocket:
             return
         self._asking, self.deadline = asking, time.monotonic() + REQUEST_SECONDS
 
+    def close(self) -> None:
+        """Listen no longer: the mount has ended."""
+        self.give_up()
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
     def give_up(self) -> None:
         """Drop a requester that takes too long."""
         if self._asking is not None:
@@ -205,15 +212,15 @@ def restart(
 ) -> int:
     """Have the program that runs here, and these further options, go on with the mount of that device number, which
     `user` made; the new server's pid when it serves. CommandError: it does not, and what became of the mount."""
-    with _connected(device, user) as asking:
-        keeper, _ = peer_of(asking)
-        asking.settimeout(ANSWER_SECONDS)
-        asking.send(_line(Wish.RESTART, this_program(options)))
-        with asking.makefile("rb") as reports, showing() as show:
-            try:
-                return _wait_until_served(asking, outcomes(reports, show))
-            except TimeoutError:
-                raise _silent(keeper) from None
+    asking = _asked(device, user, _line(Wish.RESTART, this_program(options)), ANSWER_SECONDS)
+    if asking is None:
+        reason = "the keeper of the mount can't be found: it was killed, or runs in another network namespace"
+        raise CommandError(reason, "umount, then mount anew")
+    with asking, asking.makefile("rb") as reports, showing() as show:
+        try:
+            return _wait_until_served(asking, outcomes(reports, show))
+        except TimeoutError:
+            raise _silent(asking) from None
 
 
 def _wait_until_served(asking: socket.socket, reports: Iterator[Report]) -> int:
@@ -242,7 +249,8 @@ def _failed(failure: Report | None, then: Report) -> CommandError:
     return CommandError(failure.text, "the mount has ended; its log says why")
 
 
-def _silent(keeper: int) -> CommandError:
+def _silent(asking: socket.socket) -> CommandError:
+    keeper, _ = peer_of(asking)
     if is_stopped(keeper):
         reason = f"the keeper of the mount (process {keeper}) is stopped"
         return CommandError(reason, f"kill -CONT {keeper}", os.EX_TEMPFAIL)
@@ -253,19 +261,14 @@ def _silent(keeper: int) -> CommandError:
 def state_of(device: str, user: int, wish: Wish = Wish.STATE) -> State | None:
     """What the keeper of the mount of that device number, which `user` made, says of it; None where there is none.
     With Wish.END it then ends the mount, if that is not served. CommandError: it does not answer."""
-    try:
-        asking = _connected(device, user)
-    except CommandError:
+    asking = _asked(device, user, _line(wish), STATE_SECONDS)
+    if asking is None:
         return None
-    with asking:
-        keeper, _ = peer_of(asking)
-        asking.settimeout(STATE_SECONDS)
-        asking.send(_line(wish))
+    with asking, asking.makefile("rb") as lines:
         try:
-            with asking.makefile("rb") as lines:
-                return State(**json.loads(lines.readline()))
+            return State(**json.loads(lines.readline()))
         except TimeoutError:
-            raise _silent(keeper) from None
+            raise _silent(asking) from None
         except (OSError, ValueError, TypeError):
             return None
 
@@ -275,17 +278,41 @@ def _line(wish: Wish, program: Program | None = None) -> bytes:
     return json.dumps(asked).encode() + b"\n"
 
 
-def _connected(device: str, user: int) -> socket.socket:
-    """A connection to the keeper. CommandError."""
+def _asked(device: str, user: int, line: bytes, seconds: float) -> socket.socket | None:
+    """Request something of the keeper, which has begun to answer; None: there is none. CommandError: it says nothing
+    for so long.
+
+    The keeper of a mount that has just ended hangs up: its device number may be another mount's by now.
+    """
+    silent: CommandError | None = None
     for name in _names(device):
-        asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        with suppress(OSError):
-            asking.connect(name)
-            if peer_of(asking)[1] in (0, os.geteuid(), user):
+        asking = _connected(name, user)
+        if asking is None:
+            continue
+        asking.settimeout(seconds)
+        try:
+            asking.send(line)
+            if asking.recv(1, socket.MSG_PEEK):
                 return asking
+        except TimeoutError:
+            silent = _silent(asking)
+        except OSError:
+            pass
         asking.close()
-    reason = "the keeper of the mount can't be found: it was killed, or runs in another network namespace"
-    raise CommandError(reason, "umount, then mount anew")
+    if silent is not None:
+        raise silent
+    return None
+
+
+def _connected(name: str, user: int) -> socket.socket | None:
+    """A connection to the process that listens by that name, if it may be the keeper of a mount of `user`."""
+    asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    with suppress(OSError):
+        asking.connect(name)
+        if peer_of(asking)[1] in (0, os.geteuid(), user):
+            return asking
+    asking.close()
+    return None
 
 
 def _names(device: str) -> list[str]:

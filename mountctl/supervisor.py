@@ -105,6 +105,7 @@ class Supervisor:
         self._pass_hangups_to(first)
         while self._phase is not Phase.OVER:
             self._turn()
+        self._control.close()
         self._drop_standby()
         self._let_requester_go()
         deadline = time.monotonic() + REAP_SECONDS
@@ -219,16 +220,14 @@ class Supervisor:
         request = self._control.receive()
         if request is None:
             return
-        if request.program is None:
+        if self._device is None or is_gone(self._device):
+            request.requester.close()  # the device number may be another mount's by now
+        elif request.program is None:
             answer_state(request.requester, self._state())
             if request.wish is Wish.END and not self._is_serving:
                 self._end_unserved()
-        elif self._phase is not Phase.SERVING or self._device is None:
-            is_gone = self._phase is Phase.SERVING
-            why = (
-                "the mount does not outlive its daemon any more" if is_gone else "the daemon is being restarted already"
-            )
-            answer(request.requester, Report("failed", why, os.EX_TEMPFAIL))
+        elif self._phase is not Phase.SERVING:
+            answer(request.requester, Report("failed", "the daemon is being restarted already", os.EX_TEMPFAIL))
             answer(request.requester, Report("kept"))
             request.requester.close()
         else:

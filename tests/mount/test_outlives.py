@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -417,9 +418,9 @@ def test_a_mount_whose_keeper_is_stopped_is_closed_all_the_same(
 def test_a_requester_that_says_nothing_keeps_nobody_waiting(mounted: Site) -> None:
     mount = mount_at(mounted.mountpoint)
     assert mount is not None
-    [name] = control._names(mount.device)
-    with socket.socket(socket.AF_UNIX) as slow:
-        slow.connect(name)
+    keeper = keeper_of(mounted)
+    asked = [control._connected(name, os.geteuid()) for name in control._names(mount.device)]
+    with next(one for one in asked if one is not None and control.peer_of(one)[0] == keeper) as slow:
         over = threading.Event()
 
         def dribble() -> None:
@@ -435,6 +436,23 @@ def test_a_requester_that_says_nothing_keeps_nobody_waiting(mounted: Site) -> No
         finally:
             over.set()
             dribbling.join()
+
+
+def test_the_keeper_of_a_mount_that_has_ended_answers_for_no_other_one(mounted: Site) -> None:
+    """The kernel gives the device number of a mount that has ended to the next one; its server may close long after."""
+    mount = mount_at(mounted.mountpoint)
+    assert mount is not None
+    keeper = keeper_of(mounted)
+    server = server_of(keeper)
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    try:
+        assert ctypes.CDLL(None).umount2(os.fsencode(mounted.mountpoint), 0) == 0
+        state = control.state_of(mount.device, os.geteuid())
+        assert state is None or state.keeper != keeper
+    finally:
+        os.kill(server, signal.SIGCONT)
+    eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper has ended")
 
 
 @pytest.mark.parametrize("end", ["umount", "SIGTERM"])

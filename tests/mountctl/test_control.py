@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 
 import pytest
 
@@ -35,7 +36,9 @@ def listening(device: str) -> ControlSocket:
 
 
 def connected(device: str) -> socket.socket:
-    asking = control._connected(device, os.geteuid())
+    [name] = control._names(device)
+    asking = control._connected(name, os.geteuid())
+    assert asking is not None
     asking.settimeout(10)
     return asking
 
@@ -123,7 +126,7 @@ def test_another_users_request_is_not_read(
 
 
 @contextmanager
-def keeper_that(device: str, answers: Callable[[ControlSocket], None]) -> Iterator[None]:
+def keeper_that(device: str, answers: Callable[[ControlSocket], object]) -> Iterator[None]:
     listening = ControlSocket()
     listening.open(device)
     answering = threading.Thread(target=answers, args=(listening,))
@@ -143,9 +146,13 @@ def request_of(listening: ControlSocket) -> Request:
     raise AssertionError("no request came")
 
 
+def tell(state: State, listening: ControlSocket) -> None:
+    control.answer_state(request_of(listening).requester, state)
+
+
 def test_the_state_is_told(device: str) -> None:
     state = State(os.getpid(), None, False, "the disk is wet")
-    with keeper_that(device, lambda listening: control.answer_state(request_of(listening).requester, state)):
+    with keeper_that(device, partial(tell, state)):
         assert control.state_of(device, os.geteuid()) == state
     assert control.state_of("no such mount", os.geteuid()) is None
 
@@ -160,6 +167,16 @@ def test_a_keeper_that_does_not_answer_is_given_up(
     with pytest.raises(CommandError, match="does not answer"):
         control.state_of(device, os.geteuid())
     assert listening.descriptor is not None
+
+
+def test_a_keeper_that_hangs_up_is_not_the_mounts(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang_up(listening: ControlSocket) -> None:
+        request_of(listening).requester.close()
+
+    monkeypatch.setattr(secrets, "token_hex", partial(next, iter("abc")))  # it is asked last
+    state = State(os.getpid(), 5, True)
+    with keeper_that(device, hang_up), keeper_that(device, hang_up), keeper_that(device, partial(tell, state)):
+        assert control.state_of(device, os.geteuid()) == state
 
 
 @pytest.mark.parametrize(
