@@ -13,7 +13,7 @@ from fsstore.options import MountError, ParquetOptions, ServeOptions
 
 if TYPE_CHECKING:
     from engine import MessageStore
-    from fsstore.handover import Keeper
+    from fsstore.handover.keeper import Keeper
 
 __all__ = ["MountError", "ParquetOptions", "ServeOptions", "serve"]
 

@@ -22,7 +22,8 @@ from typing import NoReturn, TypeVar
 
 from engine import Expired, MessageStore, StoreError
 from fsstore.accounts import Accounts
-from fsstore.handover import HandleEntry, Handover
+from fsstore.handover.handles import HandleEntry
+from fsstore.handover.memory import Handover
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fsstore.handover import Keeper
+from fsstore.handover.keeper import Keeper
 from mountctl.errors import exit_code, one_line
 from mountctl.output import Show
 

@@ -1,6 +1,6 @@
 """The keeper of a mount: the process between `mountctl mount` and the servers, which outlives them.
 
-It holds /dev/fuse and the shared memory (fsstore/handover.py), and has another server go on when one was killed, or
+It holds /dev/fuse and the shared memory (fsstore/handover/), and has another server go on when one was killed, or
 leaves: mountctl/supervisor.py.
 """
 
@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import NoReturn
 
-from fsstore.handover import Handover, Keeper
+from fsstore.handover.keeper import Keeper
+from fsstore.handover.memory import Handover
 from mountctl.control import this_program
 from mountctl.daemon import CATCHABLE_SIGNALS, Report, Reporter, hold_hangups, outcomes, serve
 from mountctl.errors import CommandError

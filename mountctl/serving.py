@@ -30,7 +30,8 @@ from engine import (
 )
 from fsstore import ServeOptions, serve
 from fsstore.fuse.mount import ENDING_SIGNALS, require_agreement
-from fsstore.handover import Keeper, StoreNote
+from fsstore.handover.keeper import Keeper
+from fsstore.handover.memory import StoreNote
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, tell_systemd
 from mountctl.errors import one_line
 from mountctl.log_file import LogFile, SystemLog

@@ -17,7 +17,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from fsstore.handover import LARGEST_WORD_BYTES, Handover, Keeper, Word
+from fsstore.handover.keeper import LARGEST_MESSAGE_BYTES, Keeper, KeeperMessage
+from fsstore.handover.memory import Handover
 from mountctl import daemon
 from mountctl.errors import one_line
 from mountctl.log_file import LogFile, redirect
@@ -58,10 +59,9 @@ def main() -> int:
 
 def _refuse(keeper: socket.socket, error: Exception) -> None:
     """Tell the keeper why it needs another server."""
+    reason = one_line(error).encode(errors="replace")[: LARGEST_MESSAGE_BYTES // 2]
     with suppress(OSError):
-        keeper.send(
-            b"%b %b" % (Word.REFUSED.value, one_line(error).encode(errors="replace")[: LARGEST_WORD_BYTES // 2])
-        )
+        keeper.send(b"%b %b" % (KeeperMessage.REFUSED.value, reason))
 
 
 def _wait(keeper: socket.socket) -> int:
@@ -70,15 +70,15 @@ def _wait(keeper: socket.socket) -> int:
     with suppress(OSError):
         OOM_SCORE.write_text("1000")
     redirect(os.open(os.devnull, os.O_WRONLY))
-    keeper.send(Word.PREPARED.value)
+    keeper.send(KeeperMessage.PREPARED.value)
     word, descriptors, _, _ = socket.recv_fds(keeper, 16, 1)
     with suppress(OSError):
         OOM_SCORE.write_text(before)
-    if word != Word.GO.value:
+    if word != KeeperMessage.GO.value:
         raise ConnectionResetError(errno.ECONNRESET, "the keeper is gone")
     [device] = descriptors
     os.set_inheritable(device, False)
-    keeper.send(Word.TAKEN.value)
+    keeper.send(KeeperMessage.TAKEN.value)
     return device
 
 

@@ -24,7 +24,8 @@ from enum import Enum
 from functools import partial
 from types import FrameType
 
-from fsstore.handover import LARGEST_WORD_BYTES, Handover, Word
+from fsstore.handover.keeper import LARGEST_MESSAGE_BYTES, KeeperMessage
+from fsstore.handover.memory import Handover
 from mountctl.control import ControlSocket, Program, State, Wish, answer, answer_state, this_program
 from mountctl.daemon import ENDED_BY, INTERRUPTED, Report, hold_hangups, seconds_in_environment, tell_systemd
 from mountctl.deaths import MOST_UNANSWERED, Deaths, may_pass
@@ -176,23 +177,23 @@ class Supervisor:
     def _hear_server(self, server: ServerProcess) -> None:
         """Do what a server asks."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(server.link, LARGEST_WORD_BYTES, 1)
+            message, descriptors, _, _ = socket.recv_fds(server.link, LARGEST_MESSAGE_BYTES, 1)
         except OSError:
             message, descriptors = b"", []
         word, _, text = message.partition(b" ")
         if not word:
             server.is_mute = True
-        elif word == Word.KEEP.value:
+        elif word == KeeperMessage.KEEP.value:
             self._hold(*descriptors)
-        elif word == Word.RELEASE.value:
+        elif word == KeeperMessage.RELEASE.value:
             self._let_go()
             with suppress(OSError):
-                server.link.send(Word.RELEASED.value, socket.MSG_DONTWAIT)
-        elif word == Word.TAKEN.value:
+                server.link.send(KeeperMessage.RELEASED.value, socket.MSG_DONTWAIT)
+        elif word == KeeperMessage.TAKEN.value:
             server.has_taken, self._deadline = True, None
-        elif word == Word.REFUSED.value:
+        elif word == KeeperMessage.REFUSED.value:
             server.refusal = text.decode(errors="replace")
-        elif word == Word.SERVING.value:
+        elif word == KeeperMessage.SERVING.value:
             self._serves(server)
 
     def _hold(self, device: int) -> None:
@@ -291,7 +292,7 @@ class Supervisor:
     def _hear_standby(self, standby: ServerProcess) -> None:
         word = b""
         with suppress(OSError):
-            word = standby.link.recv(LARGEST_WORD_BYTES)
+            word = standby.link.recv(LARGEST_MESSAGE_BYTES)
         if word:
             standby.is_prepared = True
             if self._phase is Phase.PREPARING:
@@ -309,7 +310,7 @@ class Supervisor:
         assert self._server is not None
         self._phase, self._deadline = Phase.LEAVING, time.monotonic() + LEAVE_SECONDS
         with suppress(OSError):
-            self._server.link.send(Word.LEAVE.value, socket.MSG_DONTWAIT)
+            self._server.link.send(KeeperMessage.LEAVE.value, socket.MSG_DONTWAIT)
 
     def _give_up(self, why: str) -> None:
         """The requested server is not there, and the last one was not asked to leave."""
@@ -425,7 +426,7 @@ class Supervisor:
             now + HANDOVER_SECONDS, 0 if server.is_prepared else server.started + self._prepare_seconds
         )
         with suppress(OSError):  # it is dead, as its descriptor says
-            socket.send_fds(server.link, [Word.GO.value], [self._device])
+            socket.send_fds(server.link, [KeeperMessage.GO.value], [self._device])
         self._pass_hangups_to(server)
 
     def _pass_hangups_to(self, server: ServerProcess) -> None:

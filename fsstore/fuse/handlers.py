@@ -38,7 +38,7 @@ from fsstore.fuse.protocol import (
 )
 from fsstore.fuse.request_log import MOST_PATH_CHARACTERS, below
 from fsstore.fuse.session import Channel, Handler
-from fsstore.handover import RESENT, RequestJournal
+from fsstore.handover.requests import RESENT, RequestJournal
 from fsstore.interface import AT_END, FilesystemError, Kind, MessageColumns, MessageNames, SlowWork
 from fsstore.tree.drop import WAIT_S, SetattrRequest
 from fsstore.tree.inodes import COMPUTED

@@ -36,7 +36,9 @@ from fsstore.fuse.notify import Expiry, Invalidation, SizeNotifier
 from fsstore.fuse.rare import RareOperations, Relay, agree_again
 from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel, RequestLoop
-from fsstore.handover import Handover, HandoverError, Keeper, Word
+from fsstore.handover.keeper import Keeper, KeeperMessage
+from fsstore.handover.layout import HandoverError
+from fsstore.handover.memory import Handover
 from fsstore.interface import SLICE_S, FilesystemOptions
 from fsstore.mount_table import MOUNT_TABLE, parse_mounts
 from fsstore.options import ServeOptions
@@ -247,8 +249,8 @@ class Mount:
 
     async def _leave_when_asked(self, keeper: Keeper, sizes: SizeNotifier) -> None:
         """What is to be on disk in the end is brought there before, so that nobody waits for it."""
-        word: Word | None = None
-        while word is not Word.LEAVE:
+        word: KeeperMessage | None = None
+        while word is not KeeperMessage.LEAVE:
             await trio.lowlevel.wait_readable(keeper)
             word = keeper.hear()
             if word is None:
@@ -268,7 +270,7 @@ class Mount:
         if self._ready is not None:
             self._ready()
         if self._keeper is not None:
-            self._keeper.tell(Word.SERVING)
+            self._keeper.tell(KeeperMessage.SERVING)
 
     async def _watch_mount(self) -> None:
         """Say so when the mount goes from this tree and is served all the same."""

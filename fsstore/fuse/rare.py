@@ -25,7 +25,8 @@ from fsstore.fuse.errors import errno_for
 from fsstore.fuse.request_log import RequestLog
 from fsstore.fuse.session import Channel
 from fsstore.fuse.turns import Turns
-from fsstore.handover import RESENT, HandoverError
+from fsstore.handover.layout import HandoverError
+from fsstore.handover.requests import RESENT
 from fsstore.interface import FilesystemError, SlowWork
 
 READY_TASKS = 8

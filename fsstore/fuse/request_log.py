@@ -26,7 +26,7 @@ from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.protocol import ARGUMENTS, HANDLE, RANGE, REQUEST, Opcode, RareOpcode
 from fsstore.fuse.session import Channel, Handler
-from fsstore.handover import RESENT
+from fsstore.handover.requests import RESENT
 from fsstore.interface import FilesystemError
 from fsstore.tree.refusals import escaped, time_text
 

@@ -14,8 +14,11 @@ is idle. What never blocks is read and written without giving the interpreter to
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import logging
 import math
+import mmap
 import os
 import select
 import socket
@@ -37,11 +40,15 @@ from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.fuse.protocol import REPLY, REQUEST, REQUEST_OF_USER, Opcode, failed
 from fsstore.fuse.turns import RequestQueue, SlowThreads
-from fsstore.handover import RESENT, WORKERS, Keeper, RequestJournal, pin
+from fsstore.handover.keeper import Keeper
+from fsstore.handover.layout import WORKERS
+from fsstore.handover.requests import RESENT, RequestJournal
 from fsstore.interface import Data, Kind, Pieces, SlowWork
 from fsstore.options import MountError
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.metrics import SAMPLE_OF, RequestFigures
+
+log = logging.getLogger(__name__)
 
 _UNMOUNTED = (errno.ENODEV, errno.ENOTCONN, errno.ECONNABORTED)
 _TRY_AGAIN = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
@@ -69,7 +76,7 @@ class Channel:
         self._descriptor = descriptor
         self._buffers = tuple(bytearray(wire.LARGEST_REQUEST_BYTES) for _ in range(2))
         for buffer in self._buffers:
-            pin(buffer)
+            _pin(buffer)
         self._views = tuple(memoryview(buffer) for buffer in self._buffers)
         self._turn = 0
         self._requests: RequestJournal | None = None
@@ -446,3 +453,13 @@ class RequestLoop:
             if inode in self._queued:
                 self._queued[inode].extend(queued)
                 return
+
+
+def _pin(buffer: bytearray) -> None:
+    """Have all pages of a buffer in memory from now on. When a process is killed while the kernel copies into or out of
+    a page that is not there yet, that request ends with EIO."""
+    pages = range(0, len(buffer), mmap.PAGESIZE)
+    buffer[:: mmap.PAGESIZE] = bytes(len(pages))
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    if ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(address), ctypes.c_size_t(len(buffer))):
+        log.debug("the request buffer can't be locked into memory: %s", os.strerror(ctypes.get_errno()))

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 
 from engine import IllegalMessageError, MessageTooLargeError, Queue, StoreError
-from fsstore.handover import KEPT_BYTES, HandleState
+from fsstore.handover.handles import KEPT_BYTES, HandleState
 from fsstore.interface import (
     AT_END,
     NOBODY,

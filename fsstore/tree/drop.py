@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 
 from engine import DropBox, DroppedFile, FileOwner, FoundBox, Sending, StoreError
 from fsstore.accounts import Accounts, Resource
-from fsstore.handover import HandleState
+from fsstore.handover.handles import HandleState
 from fsstore.interface import (
     AT_END,
     NOBODY,

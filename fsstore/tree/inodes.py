@@ -30,7 +30,7 @@ from dataclasses import astuple, is_dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fsstore.accounts import Accounts, Resource
-from fsstore.handover import NodeRecords, NodeText
+from fsstore.handover.nodes import NodeRecords, NodeText
 from fsstore.interface import ROOT_INODE, FilesystemError
 
 MESSAGE = 1 << 62

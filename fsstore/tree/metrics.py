@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from engine import CheckNote, MessageStore, Retention, StoreStats, options_of
 from fsstore.accounts import Resource, ResourceFigures
-from fsstore.handover import HandoverFigures
+from fsstore.handover.memory import HandoverFigures
 from fsstore.options import DISTRIBUTION
 from fsstore.tree.limited_log import RateLimitedLog
 from fsstore.tree.memory_budget import MemoryBudget

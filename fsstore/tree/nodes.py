@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from engine import MessageStore, OpenMode
 from fsstore.accounts import Accounts
-from fsstore.handover import LARGEST_TEXT_BYTES, HandleState
+from fsstore.handover.handles import LARGEST_TEXT_BYTES, HandleState
 from fsstore.interface import (
     NOBODY,
     NOTHING_TO_WAIT_FOR,

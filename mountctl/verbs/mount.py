@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from fsstore import ParquetOptions
-from fsstore.handover import Keeper
+from fsstore.handover.keeper import Keeper
 from mountctl import daemon, preflight
 from mountctl.errors import one_line
 from mountctl.keeper import start

@@ -18,7 +18,7 @@ import pytest
 from engine import DropBox, DroppedFile, FlushPolicy, Message, MessageStore, PutResult, StoreConfig
 from fsstore.accounts import Bound, Resource, bounds_here
 from fsstore.core import NOTHING_WANTED
-from fsstore.handover import Handover
+from fsstore.handover.memory import Handover
 from fsstore.interface import Attributes, Opened, SlowWork
 from fsstore.tree.drop import MOST_CLEANED, SMALL_BYTES
 from fsstore.tree.nodes import Creation

@@ -9,32 +9,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from fsstore import handover
-from fsstore.handover import (
-    KEPT_BYTES,
-    LEAST_CHARGED_BYTES,
-    QUANTUM_BYTES,
-    QUICK_KILL_NS,
-    RECORD_BYTES,
-    REQUESTS,
-    RESENT,
-    SEGMENT_BYTES,
-    SPARE_BYTES,
-    UNCOUNTED_REQUESTS,
-    HandleEntry,
-    HandleState,
-    Handover,
-    HandoverError,
-    NodeText,
-    Records,
-    StoreNote,
-)
+from fsstore.handover import records
+from fsstore.handover.handles import KEPT_BYTES, HandleEntry, HandleState
+from fsstore.handover.layout import RECORD_BYTES, REQUESTS, SEGMENT_BYTES, HandoverError
+from fsstore.handover.memory import QUICK_KILL_NS, Handover, StoreNote
+from fsstore.handover.nodes import NodeText
+from fsstore.handover.records import LEAST_CHARGED_BYTES, SPARE_BYTES, Records
+from fsstore.handover.requests import RESENT, UNCOUNTED_REQUESTS
+from fsstore.handover.shares import QUANTUM_BYTES
 
+HANDOVER = Path(records.__file__).parent
 ANN, BOB = 1001, 1002
 TEXT = NodeText("TopicDirectory", "orders", None, None)
 
@@ -278,7 +268,7 @@ def killed_at(line: int) -> Iterator[None]:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
-        if frame.f_code.co_filename != handover.__file__:
+        if Path(frame.f_code.co_filename).parent != HANDOVER:
             return None
         if event == "line":
             left -= 1
@@ -294,8 +284,8 @@ def killed_at(line: int) -> Iterator[None]:
 
 
 def test_a_server_killed_anywhere_leaves_what_was_or_what_is_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "SEGMENT_BYTES", 4096)
-    monkeypatch.setattr(handover, "SPARE_BYTES", 0)
+    monkeypatch.setattr(records, "SEGMENT_BYTES", 4096)
+    monkeypatch.setattr(records, "SPARE_BYTES", 0)
     moved: list[int] = []
     compact = Records._compact
 

@@ -12,7 +12,10 @@ import pytest
 from engine import Message, MessageStore
 from fsstore import accounts
 from fsstore.accounts import Bound, Resource
-from fsstore.handover import LEAST_CHARGED_BYTES, QUANTUM_BYTES, RECORD_BYTES, Handover
+from fsstore.handover.layout import RECORD_BYTES
+from fsstore.handover.memory import Handover
+from fsstore.handover.records import LEAST_CHARGED_BYTES
+from fsstore.handover.shares import QUANTUM_BYTES
 from fsstore.interface import AT_END, FilesystemError
 from tests.fsstore.conftest import Mount
 

@@ -7,7 +7,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from fsstore.handover import KEPT_BYTES
+from fsstore.handover.handles import KEPT_BYTES
 from tests.mount.test_outlives import APPENDING, bodies, kill, opened
 from tests.mountctl.conftest import Site
 

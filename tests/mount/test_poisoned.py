@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fsstore.handover import WORKERS, WORKING_BYTES
+from fsstore.handover.layout import WORKERS, WORKING_BYTES
 from tests.mount.test_outlives import APPENDING, bodies, keeper_of, opened, server_of
 from tests.mountctl.conftest import Site, eventually
 

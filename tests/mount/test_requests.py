@@ -26,7 +26,8 @@ from fsstore.fuse.notify import OpenBodies
 from fsstore.fuse.protocol import Opcode
 from fsstore.fuse.rare import RareOperations
 from fsstore.fuse.session import Channel
-from fsstore.handover import RESENT, Handover
+from fsstore.handover.memory import Handover
+from fsstore.handover.requests import RESENT
 from fsstore.interface import (
     AT_END,
     WHOLE_WRITE_BYTES,

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from engine import MessageStore
-from fsstore.handover import AGREED_BYTES, LARGEST_AGREED_BYTES, OTHER_VERSION
+from fsstore.handover.layout import AGREED_BYTES, LARGEST_AGREED_BYTES, OTHER_VERSION
 from mountctl import control, preflight
 from mountctl.errors import CommandError
 from mountctl.places import mount_at

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fsstore.handover import KEPT_BYTES
+from fsstore.handover.handles import KEPT_BYTES
 from tests.mount.test_outlives import APPENDING, bodies, keeper_of, kill, opened, server_of
 from tests.mount.test_poisoned import SLOW_LINES, in_thread, kill_while_it_works
 from tests.mountctl.conftest import Site, eventually, mountctl, succeed

@@ -17,7 +17,7 @@ from fsstore.fuse.protocol import Opcode, done, failed
 from fsstore.fuse.rare import Relay
 from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
 from fsstore.fuse.turns import MOST_BYTES, MOST_REQUESTS, RequestQueue
-from fsstore.handover import RESENT
+from fsstore.handover.requests import RESENT
 from fsstore.interface import FilesystemError, Kind, SlowWork
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.metrics import SAMPLE_OF

@@ -92,8 +92,8 @@ def test_it_holds_no_terminal_no_folder_and_no_output_of_its_starter(tmp_path: P
 def test_servers_that_never_answer_end_the_mount_after_the_fifth(tmp_path: Path) -> None:
     """The first one serves, and ends by an error of its own; the next ones can't read what was asked for."""
     body = (
-        "from fsstore.handover import Word; keeper.keep(os.eventfd(0)); keeper.tell(Word.SERVING);"
-        " reporter.tell(Report('ready')); time.sleep(0.1); {}['missing']"
+        "from fsstore.handover.keeper import KeeperMessage; keeper.keep(os.eventfd(0));"
+        " keeper.tell(KeeperMessage.SERVING); reporter.tell(Report('ready')); time.sleep(0.1); {}['missing']"
     )
     log = tmp_path / "log"
     said, _ = start(body, log)

@@ -233,21 +233,21 @@ MUTANTS = (
     # what the next server takes over
     Mutant(
         "full-memory-means-nothing-begun",
-        "fsstore/handover.py",
+        "fsstore/handover/handles.py",
         "            self._set_lost(handle, max(state.size, 1))\n            self._drop_state(handle)\n",
         "            self._drop_state(handle)\n",
         ("tests/fsstore/test_handover.py",),
     ),
     Mutant(
         "put-in-the-log-is-not-known",
-        "fsstore/handover.py",
+        "fsstore/handover/requests.py",
         "        return slot != 0 and self._words[slot + 1] == _STORED\n",
         "        return False\n",
         ("tests/fsstore/test_handover.py", "tests/mount/test_outlives.py"),
     ),
     Mutant(
         "put-that-died-counts-as-stored",
-        "fsstore/handover.py",
+        "fsstore/handover/requests.py",
         "_STORED if words[slot + 2] < log_end else _BEGUN",
         "_STORED",
         ("tests/fsstore/test_handover.py", "tests/mount/test_outlives.py"),
@@ -268,7 +268,7 @@ MUTANTS = (
     ),
     Mutant(
         "request-that-kills-is-served-for-ever",
-        "fsstore/handover.py",
+        "fsstore/handover/memory.py",
         "            if count >= (KILLS_TO_REFUSE if last == signal.SIGKILL else CRASHES_TO_REFUSE)\n",
         "            if count > 1000\n",
         ("tests/fsstore/test_handover.py",),

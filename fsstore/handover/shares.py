@@ -1,0 +1,77 @@
+"""What users hold of the memory that outlives a server, and may hold."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+QUANTUM_BYTES = 1 << 14
+"""Shares are taken in pieces of this size."""
+IDLE_USERS = 64
+"""So many who hold nothing may keep a piece for the next time."""
+
+
+class Shares(Protocol):
+    """How much memory each user may take: a part of `fsstore.accounts.Accounts`, and of the memory budget."""
+
+    def take(self, user: int, size: int) -> None:
+        """OSError: it would be more than the user's share."""
+
+    def give(self, user: int, size: int) -> None:
+        """Take some back."""
+
+    def inherit(self, user: int, size: int) -> None:
+        """As `take`, for what was there before: never refused."""
+
+
+class NoShares:
+    """Everybody may take all."""
+
+    def take(self, user: int, size: int) -> None:
+        pass
+
+    give = inherit = take
+
+
+class Ledger:
+    """Bytes of records by user. Shares are taken and given back in pieces, so that most records take no look at them,
+    and an idle user keeps a piece for a while."""
+
+    def __init__(self) -> None:
+        self.shares: Shares = NoShares()
+        self._held: dict[int, int] = {}
+        self._granted: dict[int, int] = {}
+
+    def charge(self, user: int, more: int) -> None:
+        """Count bytes to a user; fewer than 0: back. OSError: more than the share, and nothing has changed."""
+        held = self._held.get(user, 0) + more
+        spare = self._granted.get(user, 0) - held
+        if not 0 <= spare <= 2 * QUANTUM_BYTES:
+            self._adjust(user, spare)
+        self._held[user] = held
+
+    def _adjust(self, user: int, spare: int) -> None:
+        """Take or give back as many pieces as leave one of them spare at most."""
+        pieces = spare // QUANTUM_BYTES - (spare > 0)
+        if spare < 0:
+            self._give_idle()
+            self.shares.take(user, -pieces * QUANTUM_BYTES)
+        else:
+            self.shares.give(user, pieces * QUANTUM_BYTES)
+        self._granted[user] = self._granted.get(user, 0) - pieces * QUANTUM_BYTES
+
+    def _give_idle(self) -> None:
+        """Take back what users keep who hold nothing, if there are many of them."""
+        if len(self._held) > IDLE_USERS:
+            for user in [user for user, held in self._held.items() if not held]:
+                self.shares.give(user, self._granted.pop(user))
+                del self._held[user]
+
+    def inherit(self, user: int, size: int) -> None:
+        """Count what was there before."""
+        self._held[user] = self._granted[user] = self._held.get(user, 0) + size
+
+    def share_out(self, shares: Shares) -> None:
+        """From now on nobody gets more than a share."""
+        self.shares = shares
+        for user, size in self._granted.items():
+            shares.inherit(user, size)
