@@ -215,7 +215,30 @@ def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     if mount := mount_of(path, table):
         return Place(path, mount)
     if not patiently(path.is_dir, False):
-        make = "" if patiently(path.exists, True) else f"`mountctl init {shlex.quote(text)}` makes a store there, "
-        remedy = f"{make}`mountctl status` lists what is mounted"
-        raise CommandError(f"{text!r} is neither a store nor a mount point", remedy, os.EX_NOINPUT)
+        raise CommandError(f"{text!r} is neither a store nor a mount point", _remedy(text, path, table), os.EX_NOINPUT)
     return Place(path, None)
+
+
+def _remedy(text: str, path: Path, table: Path) -> str:
+    """What to do about `text`, which was given as a place and is none."""
+    context = click.get_current_context(silent=True)
+    if context is not None and (swapped := _behind_place(context, text)) and _is_place(absolute(swapped), table):
+        usage = " ".join(context.command.collect_usage_pieces(context)[1:])
+        return f"{swapped!r} is one, and the order is `{context.command_path} {usage}`"
+    make = "" if patiently(path.exists, True) else f"`mountctl init {shlex.quote(text)}` makes a store there, "
+    return f"{make}`mountctl status` lists what is mounted"
+
+
+def _behind_place(context: click.Context, text: str) -> str:
+    """The argument of a verb that stands behind PLACE, where `text` is its PLACE; "" where there is none."""
+    first, *others = (
+        argument.name or "" for argument in context.command.params if isinstance(argument, click.Argument)
+    )
+    if context.params.get(first) != text or not others:
+        return ""
+    value = context.params.get(others[0]) or ""
+    return str(next(iter(value), "") if isinstance(value, tuple) else value)
+
+
+def _is_place(path: Path, table: Path) -> bool:
+    return mount_at(path, table) is not None or patiently((path / "commitlog").is_dir, False)

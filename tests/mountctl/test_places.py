@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from engine import MessageStore
 from mountctl.errors import CommandError
 from mountctl.places import Mount, find, mount_at, mount_of, mounts
+from tests.mountctl.conftest import mountctl
 
 TABLE = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 40 22 0:35 / /proc rw,nosuid shared:12 - proc proc rw
@@ -61,6 +63,36 @@ def test_an_unmounted_directory_is_a_store_and_anything_else_an_error_that_says_
         with pytest.raises(CommandError, match="neither a store nor a mount point") as refusal:
             find(str(tmp_path / name), table)
         assert (f"mountctl init '{tmp_path}/{name}'" in str(refusal.value)) == makes_one
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "grep SWAPPED STORE",
+        "cat SWAPPED STORE",
+        "tail SWAPPED STORE",
+        "put SWAPPED STORE",
+        "sql SWAPPED STORE",
+        "wait SWAPPED STORE",
+        "consume SWAPPED STORE -g group",
+        "copy SWAPPED STORE STORE",
+        "backup SWAPPED STORE",
+        "export SWAPPED STORE",
+        "topics create SWAPPED STORE",
+    ],
+)
+def test_swapped_arguments_of_a_verb_are_answered_with_their_order(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    MessageStore.open("STORE", create=True).close()
+    refused = mountctl(*line.split())
+    assert refused.returncode == os.EX_NOINPUT
+    verb = line[: line.index(" SWAPPED")]
+    said = f"'SWAPPED' is neither a store nor a mount point: 'STORE' is one, and the order is `mountctl {verb} PLACE "
+    assert refused.stderr.startswith(f"mountctl: {said}")
+    in_order = mountctl(*line.replace("STORE", "other").split())
+    assert "`mountctl init SWAPPED` makes a store there" in in_order.stderr
 
 
 def test_a_mount_counts_when_its_user_is_ours_root_or_the_stores_owner(
