@@ -1,11 +1,11 @@
-"""What a mount's next server takes over when its server was killed, or left: numbers, handles, requests.
+"""State of a mount that outlives its server: inode numbers, open handles and unanswered requests.
 
 | module | what |
 |---|---|
-| layout | the shared memory, word by word |
+| layout | the words of the shared memory |
 | records | records by kind and key, appended and compacted |
-| nodes, handles, requests | what the kernel's numbers stand for, what is open, what may not be done twice |
-| shares | how much of it each user may take |
-| memory | all of it; deaths, and the requests that are refused for them |
+| nodes, handles, requests | the meaning of inode numbers; open handles; requests that must not be done twice |
+| shares | the part of the memory that each user may take |
+| memory | the whole memory; deaths of servers, and the requests that are refused because of them |
 | keeper | the link to the process that holds the memory and /dev/fuse |
 """

@@ -1,4 +1,4 @@
-"""Open handles, and what their writers hold that is not published."""
+"""Open handles and their unpublished bytes."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from fsstore.handover.records import STATE, Records, charged_bytes
 from fsstore.handover.shares import Ledger
 
 KEPT_BYTES = 1 << 16
-"""Of a begun line or body: more is lost with the server, and its handle answers EIO from then on."""
+"""Bytes kept of an unfinished line or body. A longer one is lost if the server dies, and its handle answers EIO."""
 LARGEST_TEXT_BYTES = 1 << 20
-"""Of an open report: of a longer one, who has read a part reads no more."""
+"""Bytes kept of an open report. The reader of a longer one can't read on after a take-over."""
 HANDLE_BYTES = charged_bytes(0)
-"""What an open file counts."""
+"""Bytes that an open file counts to its user."""
 _INODE, _FLAGS, _LOST, _PUBLISHED, _USER = range(1, 6)
 _IS_DIRECTORY = 1 << 62
 
 
 class HandleState(NamedTuple):
-    """What a writer's handle holds that is not published, or the text of a report."""
+    """Unpublished bytes of a writer's handle, or the text of an open report."""
 
     data: bytes | bytearray
-    """The begun line or body; empty where it is too long to be kept, or there was no room for it."""
+    """The unfinished line or body; empty if it is too long to be kept, or there was no room for it."""
     size: int
-    """Of all of it."""
+    """Bytes of the whole of it, kept or not."""
     owner: int = 0
-    """Who wrote it."""
+    """The lock owner of its writer; 0: unknown."""
     refusal: int = 0
     """The errno that the handle answers until it is closed."""
     is_refused: bool = False
-    """Whether its writer was told that it is not published."""
+    """Whether its writer got the error that says that it is not published."""
     published_bytes: int = 0
-    """What was published before, where that counts."""
+    """Bytes published before, where later writes depend on them."""
     cut_by: int = 0
-    """The errno of a write that was refused behind it, and did not come again."""
+    """The errno of a refused write behind these bytes that was not repeated."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was not kept."""
+        """Whether some of the bytes were not kept."""
         return len(self.data) < self.size
 
 
 class HandleEntry(NamedTuple):
-    """An open handle."""
+    """An open handle, as it was opened."""
 
     inode: int
     flags: int
     is_directory: bool
     user: int
-    """Who opened it."""
+    """The uid that opened it."""
 
 
 class HandleRecords:
-    """What is open, with what it holds. Each handle has a word of its own that says whether that is lost."""
+    """Open handles and their states. A word of each handle says how many of its bytes are lost."""
 
     def __init__(self, words: memoryview, records: Records, ledger: Ledger) -> None:
         self._words = words
@@ -71,7 +71,7 @@ class HandleRecords:
             else:
                 self._free.append(entry)
         self.lost = {handle for handle, entry in self._entry_of.items() if words[entry + _LOST]}
-        """Those that the next server would refuse, since what they hold was too long, or found no room."""
+        """Handles whose bytes were not kept, so that the next server would refuse them."""
         for handle in self._state_of.keys() - self._entry_of.keys():
             records.drop(STATE, handle)
         for handle, entry in self._entry_of.items():
@@ -79,25 +79,25 @@ class HandleRecords:
 
     @property
     def last(self) -> int:
-        """The one that was given last; 0: none."""
+        """The last handle that was given; 0: none."""
         return self._words[LAST_HANDLE_WORD]
 
     def __len__(self) -> int:
         return len(self._entry_of)
 
     def all(self) -> Iterator[tuple[int, HandleEntry]]:
-        """Each that is open."""
+        """Yield each open handle and its entry."""
         for handle in list(self._entry_of):
             yield handle, self.find(handle)
 
     def find(self, handle: int) -> HandleEntry:
-        """What a handle was opened on. KeyError."""
+        """The entry of an open handle. KeyError."""
         entry = self._entry_of[handle]
         inode, flags, _, _, user = self._words[entry + 1 : entry + 6]
         return HandleEntry(inode, flags & ~_IS_DIRECTORY, bool(flags & _IS_DIRECTORY), user)
 
     def add(self, handle: int, inode: int, flags: int, user: int, *, is_directory: bool = False) -> None:
-        """A handle is about to be answered. OSError: there is no room for it, or not for that user."""
+        """Note a handle before it is answered. OSError: there is no room, or the user's share is used up."""
         self._ledger.charge(user, HANDLE_BYTES)
         words = self._words
         entry = self._free.pop() if self._free else self._one_more(user)
@@ -110,7 +110,7 @@ class HandleRecords:
         self._entry_of[handle] = entry
 
     def _one_more(self, user: int) -> int:
-        """An entry that was never used."""
+        """An entry that was never used. OSError: there is none."""
         used = self._words[HANDLES_USED_WORD]
         if used == HANDLES:
             self._ledger.charge(user, -HANDLE_BYTES)
@@ -119,7 +119,7 @@ class HandleRecords:
         return HANDLES_BEGIN + used * HANDLE_WORDS
 
     def drop(self, handle: int) -> None:
-        """A handle is closed."""
+        """Forget a closed handle."""
         entry = self._entry_of.pop(handle, None)
         if entry is None:
             return
@@ -133,22 +133,22 @@ class HandleRecords:
         if self.lost:
             self.lost.discard(handle)
 
-    # what writers hold
+    # unpublished bytes
 
     def _charged_of_state(self, handle: int) -> int:
         record = self._state_of.get(handle)
         return 0 if record is None else charged_bytes(self._words[record + 5])
 
     def has_state(self, handle: int) -> bool:
-        """Whether something is noted for a handle."""
+        """Whether a state is noted for a handle."""
         return handle in self._state_of or handle in self.lost
 
     def save(self, handle: int, state: HandleState | None, unique: int, number: int) -> None:
-        """Note what a handle holds (None: nothing) after the request `unique`, which was answered with errno `number`.
+        """Note the state of a handle (None: no unpublished bytes) after request `unique` got errno `number` as its
+        answer.
 
-        An errno that leaves no trace is not noted: the same request would get the same. What is too long, and what
-        finds no room, is noted as lost in the handle's own word, which needs none.
-        """
+        An errno that changes nothing is not noted, since the same request would get it again. Bytes that are too long,
+        or find no room, are noted as lost in the handle's own word, which needs no room."""
         if handle not in self._entry_of or (state is None and not self.has_state(handle)):
             return
         if state is None and number:
@@ -162,7 +162,7 @@ class HandleRecords:
             self._drop_state(handle)
 
     def _set_lost(self, handle: int, size: int) -> None:
-        """Say in a handle's own entry how much it holds that is not noted; 0: nothing."""
+        """Note in the handle's entry how many of its bytes are lost; 0: none."""
         self._words[self._entry_of[handle] + _LOST] = size
         if size:
             self.lost.add(handle)
@@ -175,7 +175,7 @@ class HandleRecords:
             self._records.drop(STATE, handle)
 
     def _keep(self, handle: int, state: HandleState, unique: int, number: int, *, is_charged: bool) -> bool:
-        """Note what a handle holds; False: there is no room."""
+        """Note the state of a handle; False: there is no room."""
         data, user = state.data, self._words[self._entry_of[handle] + _USER]
         more = charged_bytes(len(data)) - self._charged_of_state(handle) if is_charged else 0
         flags = state.is_refused | state.refusal << 8 | state.cut_by << 24
@@ -193,12 +193,12 @@ class HandleRecords:
         return True
 
     def save_whole(self, handle: int, state: HandleState) -> None:
-        """What a handle holds, where that was too long to be noted before, or beyond a share: the server leaves."""
+        """Note the state of a handle that was lost before. The server leaves: its user's share no longer counts."""
         if handle in self.lost and not state.is_lost:
             self._keep(handle, state, 0, 0, is_charged=False)
 
     def state(self, handle: int) -> HandleState | None:
-        """What was noted last."""
+        """The state that was noted last."""
         if handle in self.lost:
             entry = self._entry_of[handle]
             return HandleState(b"", self._words[entry + _LOST], published_bytes=self._words[entry + _PUBLISHED])
@@ -210,7 +210,7 @@ class HandleRecords:
         return HandleState(data, size, owner, refusal, bool(flags & 1), published, cut_by)
 
     def outcome(self, handle: int, unique: int) -> int | None:
-        """The errno (0: it succeeded) of the request that left this state, if that was `unique`."""
+        """The errno (0: success) of the request `unique`, if that request left this state; else None."""
         record = self._state_of.get(handle)
         if record is None or self._words[record + 2] != unique:
             return None

@@ -1,24 +1,24 @@
 """The layout of the shared memory that a mount's next server takes over.
 
-The server's keeper (mountctl/keeper.py) holds the memory and the /dev/fuse descriptor. Nothing here is on disk, and all
-of it goes with the mount. In words of 8 bytes of the machine's own order:
+The server's keeper (mountctl/keeper.py) holds the memory and the /dev/fuse descriptor. The memory is not on disk and
+ends with the mount. Its words have 8 bytes in the machine's own byte order:
 
-    header    magic, version, restarts, next number, requests used, lengths of the INIT request and of its reply, last
-              handle, begin of computed numbers, planned restarts, did the last server leave in order, time when the
-              first one began, time of this server's first answer, handles used; both requests at AGREED_BYTES, and at
-              WORKING_BYTES
-              what its threads are working on: WORKERS of unique (0: nothing); what was worked on when the last servers
-              died: WORKERS of unique (0: none), signal, deaths in a row
-    store     at STORE_BYTES: number of the text that counts (0 or 1) and its length in one word; two texts, JSON
-    requests  REQUESTS of: unique (0: free), state, physical offset, user + 1         what is not idempotent
-    handles   HANDLES of: handle (0: free), inode, flags, bytes lost (0: none), published, user      what is open
-    table     SEGMENTS of: bytes used (0: free), sequence                             where records are
-    segments  records: bytes << 8 | kind (0: dead), key, 6 words; then data
-              NODE      number; look-ups, extra, bytes, is it named, user + 1         what the kernel knows by a number
-              STATE     handle; unique, errno, owner, bytes, flags, published         what a handle holds unpublished
+        header    magic, version, restarts, next inode number, requests used, lengths of the INIT request and its reply,
+                  last handle, begin of computed inode numbers, planned restarts, 1 if the last server left in order,
+                  start time of the first server, time of this server's first answer, handles used; both INIT texts at
+                  AGREED_BYTES, and at WORKING_BYTES
+                  the requests that its threads work on: WORKERS of unique (0: none); the suspects of the last deaths:
+                  WORKERS of unique (0: none), signal, deaths in a row
+        store     at STORE_BYTES: one word with the number of the valid text (0 or 1) and its length; two texts, JSON
+        requests  REQUESTS of: unique (0: free), state, physical offset, user + 1         requests that change something
+        handles   HANDLES of: handle (0: free), inode, flags, bytes lost (0: none), published, user      open handles
+        table     SEGMENTS of: bytes used (0: free), sequence                             the segments' order and length
+        segments  records: bytes << 8 | kind (0: dead), key, 6 words; then data
+                  NODE      inode; look-ups, extra, bytes, is it named, user + 1          the path of an inode number
+                  STATE     handle; unique, errno, owner, bytes, flags, published         unpublished bytes of a handle
 
-A server may die between any two stores, so a word that makes others count is stored after them. A record is never
-changed but for its counters and what says that it is dead: another one takes its place.
+A server may die between any two stores to memory, so the word that makes other words valid is stored after them. A
+record is never changed, except for its counters and its mark as dead: a new record replaces it.
 
 Thread safety: one thread, but for `RequestJournal.placing`, `run`, `free` and `NodeRecords.set_extra`.
 """
@@ -28,7 +28,7 @@ from __future__ import annotations
 MAGIC = 0x5245564F444E4148
 VERSION = 3
 MEMORY_BYTES = 1 << 30
-"""What is never touched takes no memory."""
+"""The size of the mapping; pages that were never written take no memory."""
 AGREED_BYTES = 1 << 12
 LARGEST_AGREED_BYTES = 1 << 10
 WORKING_BYTES, WORKERS = 1 << 13, 64
@@ -61,4 +61,4 @@ OTHER_VERSION = (
 
 
 class HandoverError(Exception):
-    """What was handed over can't be understood, or the kernel's agreement is another one."""
+    """The memory has another version, or the kernel negotiates INIT differently now."""

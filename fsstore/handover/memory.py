@@ -48,37 +48,37 @@ from fsstore.handover.requests import RESENT, RequestJournal
 from fsstore.handover.shares import Ledger
 
 CRASHES = frozenset((signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGABRT))
-"""Signals by which a program ends through a defect."""
+"""Signals that a program's own defect raises."""
 CRASHES_TO_REFUSE, KILLS_TO_REFUSE = 2, 3
-"""A request that was worked on at so many deaths in a row is refused."""
+"""A request that was worked on at this number of deaths in a row is refused."""
 QUICK_KILL_NS = 1_000_000_000
 """A SIGKILL counts against a request within this time after the server's first answer, or before that answer."""
 LONGEST_STORE_WORD = LARGEST_STORE_BYTES // 6 - 64
-"""Characters of a text, each of which JSON may write as six."""
+"""Characters of a text in a StoreNote; JSON may write each as six bytes."""
 
 
 class HandoverFigures(NamedTuple):
-    """Of the memory that outlives the daemon."""
+    """Figures of the memory that outlives the daemon."""
 
     bytes: int
-    """Memory that records take, dead ones too."""
+    """Memory that live and dead records take."""
     limit_bytes: int
-    """How much there can be."""
+    """The largest size of the memory."""
     live_bytes: int
-    """Of records that count."""
+    """Bytes of live records."""
     names: int
-    """Numbers that the kernel knows, and that the next server is to know."""
+    """Inode numbers that the kernel knows, and the next server will know."""
     handles: int
-    """Files and directories that are open."""
+    """Open files and directories."""
     handles_lost: int
-    """Those that answer EIO should this daemon be killed: what was begun is too long, or found no room."""
+    """Handles that answer EIO if this daemon is killed: their unpublished bytes are too long, or found no room."""
     requests: int
-    """Requests that publish or change something, and are not answered yet."""
+    """Unanswered requests that publish or change something."""
 
 
 class StoreNote(NamedTuple):
-    """What the next server has to know of the store: which one it is, why a flush of it failed, and how often in a row
-    it could not be opened for writing, because the disk refused."""
+    """Facts about the store for the next server: its name and inode, the reason why a flush failed, and the number of
+    times in a row that the disk refused to open it for writing."""
 
     name: str = ""
     inode: int = 0
@@ -87,19 +87,19 @@ class StoreNote(NamedTuple):
 
 
 class Handover:
-    """The shared memory of one mount."""
+    """The shared memory of one mount, mapped by one server."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take over what is there. HandoverError: it was not made by this version."""
+        """Take the memory over. HandoverError: another version made it."""
         self.require_ours(descriptor)
         self.descriptor = descriptor
         memory = memoryview(mmap.mmap(descriptor, MEMORY_BYTES))
         self._bytes = memory
         self._words = words = memory.cast("Q")
         self.working = words[WORKING_BEGIN:SUSPECTS_BEGIN]
-        """Of each thread of the server, which request it works on, by `unique`; 0: none."""
+        """The request that each thread of the server works on, by `unique`; 0: none."""
         self.was_left = False
-        """Whether it was taken over from a server that left in order."""
+        """Whether the last server left in order."""
         self.records = Records(words, memory)
         self.requests = RequestJournal(words)
         self.ledger = Ledger()
@@ -108,7 +108,7 @@ class Handover:
 
     @staticmethod
     def require_ours(descriptor: int) -> None:
-        """HandoverError: it was not made by this version. Another server may be using it."""
+        """HandoverError: another version made it. May be called while another server uses the memory."""
         begins = MAGIC.to_bytes(8, sys.byteorder) + VERSION.to_bytes(8, sys.byteorder)
         if os.fstat(descriptor).st_size != MEMORY_BYTES or os.pread(descriptor, 16, 0) != begins:
             raise HandoverError(OTHER_VERSION)
@@ -127,20 +127,20 @@ class Handover:
 
     @classmethod
     def has_answered(cls, descriptor: int) -> bool:
-        """Whether the server that serves, or died last, has answered a request. To be asked before `note_death`."""
+        """Whether the server that serves, or died last, has answered a request. Call it before `note_death`."""
         return any(os.pread(descriptor, 8, ANSWERED_WORD * 8))
 
     @classmethod
     def note_death(cls, descriptor: int, signal_number: int) -> None:
-        """The server was killed by a signal: count that death against what its threads were working on, and forget
-        when it answered first. No other server has taken over yet."""
+        """Count a server's death by a signal against the requests that its threads worked on, and clear the time of its
+        first answer. Call it before another server takes over."""
         with mmap.mmap(descriptor, HEADER_BYTES) as memory, memoryview(memory) as view, view.cast("Q") as words:
             known = _suspects(words)
             is_blamed = signal_number in CRASHES or (
                 signal_number == signal.SIGKILL and _is_quick(words[ANSWERED_WORD])
             )
             rows: list[int] = []
-            for unique in {one & ~RESENT for one in words[WORKING_BEGIN:SUSPECTS_BEGIN] if one and is_blamed}:
+            for unique in {busy & ~RESENT for busy in words[WORKING_BEGIN:SUSPECTS_BEGIN] if busy and is_blamed}:
                 last, count = known.get(unique, (0, 0))
                 goes_on = (last == signal.SIGKILL) == (signal_number == signal.SIGKILL)
                 rows += [unique, signal_number, count + 1 if goes_on else 1]
@@ -151,11 +151,11 @@ class Handover:
     # for a server
 
     def answered(self, now_ns: int) -> None:
-        """The server sends its first answer, at a time of CLOCK_MONOTONIC."""
+        """Note the CLOCK_MONOTONIC time of the server's first answer."""
         self._words[ANSWERED_WORD] = now_ns
 
     def poisoned(self) -> dict[int, str]:
-        """Requests, by `unique` without RESENT, to be refused since servers died of them, and how these died."""
+        """By `unique` without RESENT: requests to be refused because servers died of them, and the reason."""
         return {
             unique: f"{count} daemons in a row were killed by {signal.Signals(last).name} while they worked on it"
             for unique, (last, count) in _suspects(self._words).items()
@@ -163,7 +163,7 @@ class Handover:
         }
 
     def figures(self) -> HandoverFigures:
-        """Of what is in it now."""
+        """The present figures."""
         records = self.records
         handles = self.handles
         size = records.used_bytes + self._words[HANDLES_USED_WORD] * HANDLE_WORDS * 8
@@ -173,17 +173,17 @@ class Handover:
 
     @property
     def restarts(self) -> int:
-        """How often a killed server was replaced."""
+        """Number of killed servers that were replaced."""
         return self._words[RESTARTS_WORD]
 
     @property
     def planned_restarts(self) -> int:
-        """How often a server left in order, and another one took over."""
+        """Number of servers that left in order and were replaced."""
         return self._words[PLANNED_WORD]
 
     @property
     def store(self) -> StoreNote:
-        """What the last server knew of the store."""
+        """The last server's note about the store."""
         number, size = divmod(self._words[STORE_BYTES // 8], 1 << 32)
         begin = STORE_BYTES + RECORD_BYTES + number * LARGEST_STORE_BYTES
         return StoreNote(*json.loads(bytes(self._bytes[begin : begin + size]))) if size else StoreNote()
@@ -199,24 +199,24 @@ class Handover:
         self._words[STORE_BYTES // 8] = number << 32 | len(text)
 
     def leave(self) -> None:
-        """The store is closed: whoever takes over need not recover it."""
+        """Note that the store is closed, so that the next server need not recover it."""
         self._words[IS_LEFT_WORD] = 1
 
     def take_over(self) -> None:
-        """Count one more restart, of the one kind or the other."""
+        """Count one more restart, planned or not."""
         words = self._words
         self.was_left = bool(words[IS_LEFT_WORD])
         words[IS_LEFT_WORD] = words[ANSWERED_WORD] = 0
         words[PLANNED_WORD if self.was_left else RESTARTS_WORD] += 1
 
     def started_ns(self, now_ns: int) -> int:
-        """When the first server began; the first one says `now_ns`."""
+        """Start time of the first server; the first call sets it to `now_ns`."""
         self._words[STARTED_WORD] = self._words[STARTED_WORD] or now_ns
         return self._words[STARTED_WORD]
 
     @property
     def computed_begin(self) -> int:
-        """What is added to a physical offset in a computed number."""
+        """The computed inode number of physical offset 0."""
         return self._words[COMPUTED_WORD]
 
     @computed_begin.setter
@@ -225,12 +225,12 @@ class Handover:
 
     @property
     def agreed(self) -> tuple[bytes, bytes] | None:
-        """The kernel's first request and the reply to it, once it was answered."""
+        """The kernel's INIT request and its reply; None before it was answered."""
         return self.agreed_in(self.descriptor)
 
     @classmethod
     def agreed_in(cls, descriptor: int) -> tuple[bytes, bytes] | None:
-        """As `agreed`, of memory that another server may be using. HandoverError: it was not made by this version."""
+        """As `agreed`, of memory that another server may be using. HandoverError: another version made it."""
         cls.require_ours(descriptor)
         sizes = memoryview(os.pread(descriptor, 16, REQUEST_BYTES_WORD * 8)).cast("Q")
         if not sizes[0]:
@@ -239,7 +239,7 @@ class Handover:
         return os.pread(descriptor, sizes[0], AGREED_BYTES), os.pread(descriptor, sizes[1], begin)
 
     def agree(self, request: bytes, reply: bytes) -> None:
-        """Note the kernel's first request and the reply to it."""
+        """Note the kernel's INIT request and its reply."""
         begin = AGREED_BYTES + LARGEST_AGREED_BYTES
         self._bytes[AGREED_BYTES : AGREED_BYTES + len(request)] = request
         self._bytes[begin : begin + len(reply)] = reply
@@ -248,11 +248,11 @@ class Handover:
 
 
 def _is_quick(answered_ns: int) -> bool:
-    """Whether a server that dies now has served for so short a time that what it worked on may be to blame."""
+    """Whether a server dies so soon after its first answer that its requests may be to blame."""
     return not answered_ns or time.monotonic_ns() - answered_ns <= QUICK_KILL_NS
 
 
 def _suspects(words: memoryview) -> dict[int, tuple[int, int]]:
-    """Signal of the last death, and deaths in a row, by what was worked on at each of them."""
+    """By `unique`: signal of the last death, and deaths in a row."""
     rows = iter(words[SUSPECTS_BEGIN:SUSPECTS_END].tolist())
     return {unique: (last, count) for unique, last, count in zip(rows, rows, rows, strict=True) if unique}

@@ -1,4 +1,4 @@
-"""What the kernel's inode numbers stand for."""
+"""The meaning of the kernel's inode numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fsstore.handover.records import NODE, Records
 
 
 class NodeText(NamedTuple):
-    """What a number stands for, as text that a later version understands."""
+    """A path of the tree as text that a later version understands."""
 
     kind: str
     topic: str | None
@@ -26,7 +26,7 @@ def _encoded(text: NodeText) -> bytes:
 
 
 class NodeRecords:
-    """What the kernel's numbers stand for, and how often it was told each."""
+    """The path of each inode number that the kernel knows, and how often a look-up returned it."""
 
     def __init__(self, words: memoryview, records: Records) -> None:
         self._words = words
@@ -35,7 +35,7 @@ class NodeRecords:
 
     @property
     def next_number(self) -> int:
-        """One that was never given."""
+        """The lowest inode number that was never given."""
         return self._words[NEXT_NUMBER_WORD]
 
     @next_number.setter
@@ -43,7 +43,7 @@ class NodeRecords:
         self._words[NEXT_NUMBER_WORD] = number
 
     def all(self) -> Iterator[tuple[int, NodeText, bool, int, int | None]]:
-        """Number, text, whether it is known by it, look-ups and user of each."""
+        """Yield (inode, text, is_named, look-ups, user) of each."""
         for inode, record in self._record_of.items():
             lookups, _, size, is_named, user = self._words[record + 2 : record + 7]
             kind, topic, queue, detail = json.loads(self._records.data(record, size))
@@ -51,31 +51,31 @@ class NodeRecords:
             yield inode, text, bool(is_named), lookups, user - 1 if user else None
 
     def add(self, inode: int, text: NodeText, *, is_named: bool, lookups: int = 0, user: int | None = None) -> None:
-        """Note a number, and the user in whose share of names it is. OSError: no room."""
+        """Note an inode number, and the user to whose share of names it counts. OSError: there is no room."""
         data = _encoded(text)
         self.next_number = max(self.next_number, inode + 1)
         self._records.add(NODE, inode, (lookups, 0, len(data), is_named, 0 if user is None else user + 1, 0), data)
 
     def count(self, inode: int, lookups: int) -> None:
-        """The kernel was told the number so often."""
+        """Note how often look-ups returned the inode number."""
         record = self._record_of.get(inode)
         if record is not None:
             self._words[record + 2] = lookups
 
     def extra(self, inode: int) -> int:
-        """What was noted beside a number; 0 at first."""
+        """The value that was noted with an inode number; 0 at first."""
         record = self._record_of.get(inode)
         return self._words[record + 3] if record is not None else 0
 
     def set_extra(self, inode: int, value: int) -> None:
-        """Note something beside a number. Thread safety: any thread."""
+        """Note a value with an inode number. Thread safety: any thread."""
         with self._records.lock:
             record = self._record_of.get(inode)
             if record is not None:
                 self._words[record + 3] = value
 
     def drop(self, inode: int) -> None:
-        """The number stands for nothing any more."""
+        """Forget an inode number."""
         if inode in self._record_of:
             with self._records.lock:
                 self._records.drop(NODE, inode)

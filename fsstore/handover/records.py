@@ -1,4 +1,4 @@
-"""Records of what outlives a server, by kind and key."""
+"""Records that outlive a server, by kind and key."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from fsstore.handover.layout import DATA_BEGIN, RECORD_BYTES, SEGMENT_BYTES, SEG
 NODE, STATE = 1, 2
 """Kinds of records."""
 SPARE_BYTES = 1 << 20
-"""So much may be dead, besides as much as is live."""
+"""Dead bytes that may stay uncompacted, in addition to as many as are live."""
 LEAST_CHARGED_BYTES = 192
-"""What each record counts besides its own size."""
+"""Bytes that each record counts in addition to its own size."""
 _RECORD = Struct("=8Q")
 
 
 class Records:
-    """Records of 64 bytes and data, by kind and key. They are appended to segments; the newest of a key counts.
+    """Records of 64 bytes and data, by kind and key, appended to segments. The newest record of a key is valid.
 
-    A record that is replaced or dropped is marked dead where it is, and a segment without live records is free. Where
-    most of what is used is dead, the live records of one segment after the other are appended once more, which leaves
-    two equal ones for a moment: a server may be killed between any two stores.
+    A record that is replaced or dropped is marked dead in its place. A segment without live records is free. When most
+    of the used bytes are dead, compaction appends the live records of the emptiest segment again. Each is there twice
+    for a moment, because a server may be killed between any two stores to memory.
     """
 
     def __init__(self, words: memoryview, memory: memoryview) -> None:
         self.of: dict[int, dict[int, int]] = {NODE: {}, STATE: {}}
-        """Where the record of each key is, in words, by kind."""
+        """By kind and key: where the record begins, in words."""
         self.lock = threading.Lock()
-        """Held while records move or go that another thread than the one that appends may change."""
+        """Held while records are moved or dropped whose counters another thread may change."""
         self._words = words
         self._bytes = memory
         self._live: dict[int, int] = {}
-        """Live bytes by segment, of those in use. One record may take several: then it is the first one's."""
+        """Live bytes by segment in use. A record that spans several segments counts to the first one."""
         self._is_used = bytearray(SEGMENTS)
         self._segment, self._end, self._limit = -1, 0, 0
-        """Which is appended to, up to where it is used, and up to where it may be, in bytes."""
+        """The segment that is appended to, the end of its records and the end of its room, in bytes."""
         self._sequence = 0
         self._scan()
 
     @property
     def used_bytes(self) -> int:
-        """Memory in use."""
+        """Bytes of the segments in use."""
         return self._is_used.count(1) * SEGMENT_BYTES
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of records that count."""
+        """Bytes of live records."""
         return sum(list(self._live.values()))
 
     def data(self, record: int, size: int) -> bytes:
-        """The bytes of a record."""
+        """The data of a record that begins at word `record`."""
         begin = record * 8 + RECORD_BYTES
         return bytes(self._bytes[begin : begin + size])
 
     def add(self, kind: int, key: int, fields: tuple[int, int, int, int, int, int], data: bytes | bytearray) -> None:
-        """Append a record, which replaces the one of that key. OSError, and nothing has changed: no room."""
+        """Append a record that replaces the key's older one. OSError: there is no room, and nothing has changed."""
         size = record_bytes(len(data)) if data else RECORD_BYTES
         if self._end + size > self._limit:
             self._advance(size)
@@ -74,13 +74,13 @@ class Records:
             self._kill(old)
 
     def drop(self, kind: int, key: int) -> None:
-        """Drop the record of a key, if there is one."""
+        """Drop the record of a key, if it has one."""
         record = self.of[kind].pop(key, None)
         if record is not None:
             self._kill(record)
 
     def _kill(self, record: int) -> None:
-        """A record is dead, and in no index."""
+        """Mark a record dead that no index has any more."""
         words, live = self._words, self._live
         head = words[record]
         words[record] = head & ~0xFF
@@ -108,7 +108,7 @@ class Records:
                 self._free(segment)
 
     def _records_in(self, segment: int) -> Iterator[tuple[int, int, int]]:
-        """Where each live one is, its head and its key."""
+        """Yield (word where it begins, head, key) of each live record."""
         words, record = self._words, _begin_of(segment) // 8
         end = record + words[SEGMENT_TABLE + 2 * segment] // 8
         while record < end:
@@ -118,14 +118,14 @@ class Records:
             record += head >> 11
 
     def _commit(self, size: int) -> None:
-        """What was written after the end of the segment is a record."""
+        """Make the bytes that were written after the segment's end a record."""
         segment = self._segment
         self._end += size
         self._words[SEGMENT_TABLE + 2 * segment] = self._end - DATA_BEGIN - segment * SEGMENT_BYTES
         self._live[segment] += size
 
     def _advance(self, size: int) -> None:
-        """Have room for a record. OSError: there is none."""
+        """Make room for a record. OSError: there is none."""
         if self.used_bytes > 2 * self.live_bytes + SPARE_BYTES:
             with self.lock:
                 self._compact()
@@ -146,7 +146,7 @@ class Records:
             self._free(last)
 
     def _compact(self) -> None:
-        """Append what is live of the segment that has least of it once more."""
+        """Append the live records of the segment that has the fewest live bytes."""
         least = min(self._live.keys() - {self._segment}, key=self._live.__getitem__, default=None)
         if least is None or self._live[least] > SEGMENT_BYTES // 4 * 3:
             return
@@ -165,7 +165,7 @@ class Records:
         self._is_used[segment : segment + count] = b"\1" * count
 
     def _free(self, segment: int) -> None:
-        """No record of it is live."""
+        """Give the memory of a segment without live records back."""
         entry = SEGMENT_TABLE + 2 * segment
         count = max(-(-self._words[entry] // SEGMENT_BYTES), 1)
         self._words[entry] = 0
@@ -176,15 +176,15 @@ class Records:
 
 
 def _begin_of(segment: int) -> int:
-    """Where a segment begins, in bytes."""
+    """Where a segment begins, in bytes of the memory."""
     return DATA_BEGIN + segment * SEGMENT_BYTES
 
 
 def record_bytes(data_bytes: int) -> int:
-    """Of a record with so many bytes of data."""
+    """Size of a record with `data_bytes` of data."""
     return RECORD_BYTES + (data_bytes + RECORD_BYTES - 1) // RECORD_BYTES * RECORD_BYTES
 
 
 def charged_bytes(data_bytes: int) -> int:
-    """What a record counts to its user: the daemon's own memory for it is as large, and takes time to go through."""
+    """Bytes that a record counts to its user, with the daemon's own memory and time for it."""
     return LEAST_CHARGED_BYTES + record_bytes(data_bytes)

@@ -1,4 +1,4 @@
-"""Requests that may not be done twice."""
+"""Requests that must not be done twice."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from fsstore.handover.layout import REQUEST_WORDS, REQUESTS, REQUESTS_BEGIN, REQ
 from fsstore.handover.shares import NoShares, Shares
 
 UNCOUNTED_REQUESTS = 64
-"""So many at once count to nobody's share: requests that are answered at once need no look at it."""
+"""Requests at once that count to no user's share: requests that are answered at once need no look at it."""
 RESENT = 1 << 63
-"""Set in `unique` of a request that the kernel sends once more."""
+"""The bit that the kernel sets in `unique` of a request that it sends again."""
 _BEGUN, _PLACED, _STORED, _DONE = 1, 2, 3, 4
 
 
 class _Slot(threading.local):
-    """Whose put a thread is at."""
+    """The slot of the request that a thread works on; 0: none."""
 
     number = 0
 
 
 class RequestJournal:
-    """Requests in hand that may not be done twice.
+    """Unanswered requests that must not be done twice.
 
-    begun ──► placed (the physical offset where its messages go) ──► done ──► free, when it was answered
-                └ the server died: stored, if the log that was recovered goes on behind that offset; else begun
+    begun ──► placed (the physical offset of its messages) ──► done ──► free, after the answer
+                └ the server died: stored if the recovered log reaches beyond that offset, else begun
     """
 
     def __init__(self, words: memoryview) -> None:
         self._words = words
         self._current = _Slot()
         self.slots: dict[int, int] = {}
-        """Of each request, by `unique` without RESENT."""
+        """The slot of each request, by `unique` without RESENT."""
         self._free: list[int] = []
         self._shares: Shares = NoShares()
         for number in range(words[REQUESTS_USED_WORD]):
@@ -43,26 +43,26 @@ class RequestJournal:
             else:
                 self._free.append(slot)
         self.unclaimed = set(self.slots)
-        """Those of the last server's that were not sent again yet."""
+        """Requests of the last server that the kernel has not sent again yet."""
         self._inherited = frozenset(self.slots)
 
     def share_out(self, shares: Shares) -> None:
-        """From now on nobody has more than a share of the requests beyond UNCOUNTED_REQUESTS."""
+        """From now on each user has at most a share of the requests beyond UNCOUNTED_REQUESTS."""
         self._shares = shares
         for slot in self.slots.values():
             if self._words[slot + 3]:
                 shares.inherit(self._words[slot + 3] - 1, 1)
 
     def settle(self, log_end: int) -> None:
-        """The log was recovered, and nothing is put yet: find out which puts are in it."""
+        """Find out which puts are in the log, after it was recovered and before anything is put."""
         words = self._words
         for slot in self.slots.values():
             if words[slot + 1] == _PLACED:
                 words[slot + 1] = _STORED if words[slot + 2] < log_end else _BEGUN
 
     def begin(self, unique: int, user: int | None = None) -> int:
-        """The slot of a request of a user, which may have one already. OSError: there is no room for it, or not for
-        that user; with None, what can't be refused, nobody's share counts."""
+        """The slot of a request, which may exist already. OSError: there is no room for it, or the user's share is used
+        up. A request with no `user` can't be refused and counts to no share."""
         key = unique & ~RESENT
         slot = self.slots.get(key)
         if slot is not None:
@@ -84,7 +84,7 @@ class RequestJournal:
         return slot
 
     def _one_more(self) -> int:
-        """A slot that was never used."""
+        """A slot that was never used. OSError: there is none."""
         used = self._words[REQUESTS_USED_WORD]
         if used == REQUESTS:
             raise OSError(errno.ENOBUFS, "too many requests wait for their answers")
@@ -92,8 +92,8 @@ class RequestJournal:
         return REQUESTS_BEGIN + used * REQUEST_WORDS
 
     def arrived(self, unique: int) -> None:
-        """A request was read, which may be answered later than others. What the last server did not answer is sent
-        again before anything else: with the first request that is not, what is left of it was answered."""
+        """Note that a request was read. The kernel sends the unanswered ones of the last server again before any other,
+        so the first new request shows that the remaining ones were answered."""
         if unique & RESENT:
             self.unclaimed.discard(unique & ~RESENT)
         else:
@@ -102,23 +102,23 @@ class RequestJournal:
             self.unclaimed.clear()
 
     def was_begun(self, unique: int) -> bool:
-        """Whether a server that was killed had begun it."""
+        """Whether a server that was killed had begun the request."""
         return unique & ~RESENT in self._inherited
 
     def is_stored(self, slot: int) -> bool:
-        """Whether its messages are in the log, and nothing else is known."""
+        """Whether only this is known of the request in `slot`: its messages are in the log."""
         return slot != 0 and self._words[slot + 1] == _STORED
 
     def done_until(self, slot: int) -> int | None:
-        """The physical offset that a request which is done waits for (0: none); None: it is not done."""
+        """The physical offset that a finished request waits for (0: none); None: it is not done."""
         return self._words[slot + 2] if slot and self._words[slot + 1] == _DONE else None
 
     def done(self, unique: int, physical_end: int) -> None:
-        """All that a request asks for is done, and noted; it may wait for the disk."""
+        """Note that a request is done but may still wait for the disk up to `physical_end`."""
         slot = self.slots.get(unique & ~RESENT)
         if slot is not None:
             words = self._words
-            if words[slot + 1] != _PLACED:  # else a kill here would leave the one's offset with the other's state
+            if words[slot + 1] != _PLACED:  # else a kill here would leave one state with the offset of the other
                 words[slot + 2] = physical_end
                 words[slot + 1] = _DONE
             else:
@@ -127,11 +127,11 @@ class RequestJournal:
                 words[slot + 1] = _DONE
 
     def enter(self, slot: int) -> None:
-        """What this thread puts from now on is that request's; 0: nobody's."""
+        """From now on this thread puts for the request in `slot`; 0: for none."""
         self._current.number = slot
 
     def run(self, slot: int, work: Callable[[], object]) -> None:
-        """Do a request's work in another thread."""
+        """Do a request's work in this thread, another than the request loop's."""
         self._current.number = slot
         try:
             work()
@@ -139,14 +139,14 @@ class RequestJournal:
             self._current.number = 0
 
     def placing(self, physical_offset: int) -> None:
-        """The log is about to publish what this thread puts, there."""
+        """Note where the log is about to publish what this thread puts."""
         slot = self._current.number
         if slot:
             self._words[slot + 2] = physical_offset
             self._words[slot + 1] = _PLACED
 
     def free(self, unique: int) -> None:
-        """A request was answered."""
+        """Forget a request that was answered."""
         slot = self.slots.pop(unique & ~RESENT, None)
         if slot is not None:
             user = self._words[slot + 3]
