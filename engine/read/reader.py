@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,6 +48,8 @@ REMEMBERED_COLLISIONS = 100_000
 """Keys of long chains of which the newest message is known, of all chains together."""
 COLUMN_ROWS = 8192
 """Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
+VIEWED_ROWS = 16
+"""From so many rows of a queue on its entries are viewed, and so many of them for each row at most."""
 
 
 class NewestByKey(NamedTuple):
@@ -166,8 +169,7 @@ class Reader(KeyReader):
                 records = locate(log, places_of - base, places_of, self._is_ledger)
                 alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
                 places = _places_with_key(records.take(~alone), topic, key)
-                others = [self._is_anothers(topic, *place) for place in places.tolist()]
-                yield places[~np.array(others, bool), :2]
+                yield places[~self._are_anothers(topic, places), :2]
                 shown = [one for place in places_of[alone].tolist() for one in self._shown(place)]
                 inside = [
                     (one.queue_id, one.queue_offset) for one in shown if one.topic == topic and carries_key(one, key)
@@ -188,6 +190,24 @@ class Reader(KeyReader):
         except ReadError:
             return False
         return entry is not None and entry[0] != physical_offset
+
+    def _are_anothers(self, topic: str, places: Array) -> Array:
+        """`_is_anothers` of many queue ids, queue offsets and physical offsets: bool (n,). A view of a queue's entries
+        answers for most of them; the others are asked for one by one."""
+        others = np.ones(len(places), bool)
+        queue_ids, counts = np.unique(places[:, 0], return_counts=True)
+        for queue_id in queue_ids[counts >= VIEWED_ROWS].tolist():
+            rows = np.flatnonzero(places[:, 0] == queue_id)
+            first, last = places[rows[[0, -1]], 1].tolist()
+            queue = self.queues.get(topic, queue_id)
+            if queue is not None and 0 <= first <= last < first + VIEWED_ROWS * len(rows):
+                with suppress(ReadError):
+                    entries = queue.entries(first, last - first + 1)
+                    rows = rows[(places[rows, 1] >= first) & (places[rows, 1] < first + len(entries))]
+                    others[rows] = entries["physical_offset"][places[rows, 1] - first] != places[rows, 2]
+        for row in np.flatnonzero(others).tolist():
+            others[row] = self._is_anothers(topic, *places[row].tolist())
+        return others
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
         """The newest message with `key` that its queue leads to; looked up again only when the log has grown.

@@ -15,6 +15,7 @@ import pytest
 
 from engine import DamagedRecordError, Message, MessageStore, OpenMode, ProblemKind, ReadError, check_store
 from engine.log.entries import ENTRY
+from engine.read import reader
 from engine.record.header import HEADERS
 from engine.repair import repair_store
 from tests.engine.storetools import SMALL, bodies, contents, letting_forgeries_in
@@ -48,7 +49,7 @@ def fill(path: Path) -> list[int]:
     """Messages dealt over two topics of three queues; where they are."""
     with MessageStore.open(path, SMALL, create=True) as store:
         return [
-            store.put(Message(topic, body_of(number), [f"K{number}"], "tag"), number % QUEUES).physical_offset
+            store.put(Message(topic, body_of(number), [f"K{number}", "ALL"], "tag"), number % QUEUES).physical_offset
             for number in range(COUNT)
             for topic in TOPICS
         ]
@@ -129,6 +130,20 @@ def test_a_key_leads_to_no_other_message_where_a_number_is_damaged(tmp_path: Pat
     with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
         assert store.newest_with_key("va", f"K{HIT}") is None
         assert np.concatenate(list(store.key_places("va", f"K{HIT}"))).tolist() == []
+
+
+@pytest.mark.parametrize("number", [0, HIT, COUNT - 1])
+@pytest.mark.parametrize("word", WORDS)
+def test_a_key_of_many_leads_to_each_but_the_message_of_which_a_word_is_damaged(
+    tmp_path: Path, word: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "VIEWED_ROWS", 2)  # the files of the log are small
+    places = fill(tmp_path)
+    change(tmp_path, places[2 * number], *WORDS[word])
+    numbers = {(number % QUEUES, number // QUEUES): number for number in range(COUNT)}
+    with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
+        found = [tuple(place) for some in store.key_places("va", "ALL") for place in some.tolist()]
+    assert sorted(numbers[place] for place in found if place in numbers) == [*range(number), *range(number + 1, COUNT)]
 
 
 # entries that are wrong
